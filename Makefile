@@ -1,0 +1,42 @@
+# The two commands of the README; each makes its own environment on a machine that has nothing but Python (>= 3.11).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# Two torch threads on small tensors are slower than one.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: test bench lint types suite subproblems clean
+
+test: lint types suite
+
+bench: $(VENV)/.installed
+	PYTHONPATH=tests $(BIN)/python benchmarks/s3.py
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+suite: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15
+
+# The subproblem solver beside OSQP + HiGHS, as the authors of the paper call them.
+subproblems: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[peers]"
+	$(BIN)/python benchmarks/subproblems.py
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("fairbound needs Python 3.11 or later, this is %d.%d; use make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

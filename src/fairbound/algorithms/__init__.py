@@ -1,0 +1,29 @@
+"""One file per algorithm; `ALGORITHMS` is the whole registry. Being listed here is being tested (tests/test_conformance.py)."""
+
+from fairbound.algorithms.descent_ascent import DescentAscent
+from fairbound.algorithms.ghost import StochasticGhost
+from fairbound.algorithms.penalty import Penalty
+from fairbound.algorithms.sgd import SGD
+from fairbound.algorithms.ssl_alm import SSLALM
+from fairbound.algorithms.switching import Adaptive, SwitchingSubgradient
+from fairbound.core import Algorithm
+
+ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has a state of its own
+    "SGD": SGD,
+    "Penalty": Penalty,
+    "DescentAscent": DescentAscent,
+    "SSLALM": SSLALM,
+    "SwitchingSubgradient": SwitchingSubgradient,
+    "StochasticGhost": StochasticGhost,
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "SGD",
+    "SSLALM",
+    "Adaptive",
+    "DescentAscent",
+    "Penalty",
+    "StochasticGhost",
+    "SwitchingSubgradient",
+]

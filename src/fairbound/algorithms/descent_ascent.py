@@ -1,0 +1,71 @@
+r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x), y >= 0.
+
+    x+ = x - tau_k * (grad f(x, xi) + J(x, zeta)' y)             primal step with the old multipliers
+    y+ = min([y + eta_k * c(x, zeta')]_+, y_max)                 zeta' = zeta, or a second draw (`second=True`)
+
+The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a hidden
+one-sample penalty of size eta (algorithms.md, C1). A second draw may come from rows of its own, so that the multipliers are
+moved by people whom the primal step never sees.
+
+It diverges where L(., y*) has negative curvature (problem P4 of the known answers): use an augmented Lagrangian there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, require
+from fairbound.schedules import Schedule, value
+
+
+class State(NamedTuple):
+    y: Tensor  # (m,) multipliers
+    k: Tensor  # () step
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescentAscent(Algorithm[State]):
+    """Descent on the Lagrangian in x, projected ascent in the multipliers.
+
+    >>> DescentAscent(tau=0.05, eta=0.005).draws
+    1
+    """
+
+    tau: float | Schedule = 0.05  # primal step
+    eta: float | Schedule = 0.005  # dual step
+    y_max: float = inf  # cap on every multiplier
+    second: bool = False  # move the multipliers by a second, independent draw
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "tau", "eta")
+        require(self, CAP, "y_max")
+
+    @property
+    def draws(self) -> int:
+        return 2 if self.second else 1
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("fc", "c") if self.second else ("fc",)
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+        return State(
+            y=torch.zeros(m, dtype=x.dtype, device=x.device),
+            k=torch.zeros((), dtype=x.dtype, device=x.device),
+        )
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        estimates = [sample(x) for sample in draw.checked(self)]
+        e, c = estimates[0], estimates[-1].c
+        d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
+        y = (state.y + value(self.eta, state.k) * c).clamp(min=0.0)
+        y = torch.minimum(y, torch.as_tensor(self.y_max, dtype=y.dtype, device=y.device))
+        return d, State(y, state.k + 1)
+
+    def multipliers(self, state: State) -> Tensor:
+        return state.y

@@ -1,0 +1,135 @@
+r"""Stochastic Ghost: a sequential convex programming step made unbiased by a random number of rows.
+
+For the averages (g, c, J) over a mini-batch X, d(X) solves
+
+    min_d g'd + tau/2 |d|^2   s.t.  c + J d <= kappa e,  |d|_inf <= beta
+    kappa = (1 - lam) max_i [c_i]_+ + lam min{ max_i [c_i + J_i d]_+ : |d|_inf <= rho }
+
+and the step combines four of them:
+
+    N ~ geometric(p0) on 0..cap, p_N its probability;  X1 has B0 rows, X has B0 2^(N+1), its halves B0 2^N each
+    d = d(X1) + (d(X) - (d(odd half) + d(even half)) / 2) / p_N
+    x+ = x + alpha_k d,   alpha_k = alpha_{k-1} (1 - decay alpha_{k-1}),  alpha_0 = alpha
+
+Facchinei and Kungurtsev 2023 (arXiv 2307.02943) on Facchinei et al. 2021; the paper's Algorithm 1. B0 is the sampler's batch.
+
+Differs from it:
+- N is capped and its law renormalised: p_N = p0 (1 - p0)^N / (1 - (1 - p0)^(cap + 1)). Without a cap the mean number of rows is
+  infinite for p0 <= 1/2 (the paper's 0.4), and near a solution no p0 gives both finite cost and finite variance
+  (algorithms.md, A1). What remains is the bias of one mini-batch of B0 2^(cap+1) rows.
+- The paper's recursion for alpha is undefined at k = 0; alpha_0 = alpha. A schedule may take its place.
+- The subproblems are solved exactly through their duals in m dimensions (`subproblems`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.core import (
+    CAP,
+    NONNEGATIVE,
+    OPEN_UNIT,
+    POSITIVE,
+    Algorithm,
+    Draw,
+    Estimate,
+    require,
+    require_whole,
+)
+from fairbound.schedules import Schedule, value
+from fairbound.subproblems import ghost_direction
+
+
+class State(NamedTuple):
+    k: Tensor  # () step
+    alpha: Tensor  # () the recursion's step size
+    y: Tensor  # (m,) multipliers of the subproblems, combined as the directions are: unbiased, so not always >= 0
+    kappa: Tensor  # () kappa of the full mini-batch
+    length: Tensor  # () |d| of the full mini-batch: 0 at a stationary point
+
+
+@dataclass(frozen=True, kw_only=True)
+class StochasticGhost(Algorithm[State]):
+    """Stochastic Ghost; the samples of a draw are X1, X, and X's odd and even half.
+
+    >>> [round(p, 3) for p in StochasticGhost(p0=0.5, cap=2).levels]
+    [0.571, 0.286, 0.143]
+    """
+
+    structural: ClassVar[tuple[str, ...]] = ("p0",)
+
+    alpha: float | Schedule = 0.05  # first step size
+    decay: float = 0.05  # alpha-hat: decay of the step size
+    p0: float = 0.4  # the geometric law's parameter
+    cap: int = 7  # largest level N
+    tau: float = 1.0  # weight of |d|^2 in the subproblem
+    beta: float = 20.0  # largest coordinate of d
+    rho: float = 0.1  # largest coordinate in kappa's subproblem: the appendix's choice (the text of Experiment 1 says 0.8)
+    lam: float = 0.5  # lambda: share of the attainable violation in kappa
+    d_max: float = (
+        inf  # cap on every coordinate of the combined direction; biased where it acts, off unless set
+    )
+
+    def __post_init__(self) -> None:
+        require(self, POSITIVE, "tau", "beta", "rho")
+        require(self, NONNEGATIVE, "alpha", "decay")
+        require(self, OPEN_UNIT, "p0", "lam")
+        require(self, CAP, "d_max")
+        require_whole(self, 0, 20, "cap")
+        if isinstance(self.rho, float) and isinstance(self.beta, float) and self.rho >= self.beta:
+            raise ValueError(
+                f"StochasticGhost: rho must be smaller than beta, got rho={self.rho} and beta={self.beta}"
+            )
+        if isinstance(self.alpha, float) and isinstance(self.decay, float) and self.alpha * self.decay >= 1:
+            raise ValueError(
+                f"StochasticGhost: alpha * decay must be below 1, got {self.alpha} * {self.decay}"
+            )
+
+    @property
+    def draws(self) -> int:
+        return 4
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        law = [self.p0 * (1 - self.p0) ** level for level in range(self.cap + 1)]
+        return tuple(p / sum(law) for p in law)
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+        alpha = value(self.alpha, x.new_zeros(()))
+        start = torch.as_tensor(alpha, dtype=x.dtype, device=x.device)
+        return State(
+            k=x.new_zeros(()), alpha=start, y=x.new_zeros(m), kappa=x.new_zeros(()), length=x.new_zeros(())
+        )
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        estimates = [sample(x) for sample in draw.checked(self)]
+        g = torch.stack([e.grad(f=1.0) for e in estimates])  # (4, n)
+        c = torch.stack([e.c for e in estimates])  # (4, m)
+        J = torch.stack([e.jac() for e in estimates])  # (4, m, n)
+        solved = ghost_direction(g, c, J, tau=self.tau, beta=self.beta, rho=self.rho, lam=self.lam)
+
+        d = self._combine(solved.d, draw.weight)
+        d = torch.maximum(torch.minimum(d, self._like(self.d_max, d)), -self._like(self.d_max, d))
+        alpha = value(self.alpha, state.k) if isinstance(self.alpha, Schedule) else state.alpha
+        following = state.alpha * (1 - self.decay * state.alpha)
+        y = self._combine(solved.multipliers, draw.weight)
+        return alpha * d, State(state.k + 1, following, y, solved.kappa[1], solved.d[1].norm())
+
+    def _combine(self, parts: Tensor, weight: Tensor) -> Tensor:
+        single, full, odd, even = parts
+        combined: Tensor = single + weight * (full - (odd + even) / 2)
+        return combined.to(parts.dtype)
+
+    def _like(self, number: float | Tensor, other: Tensor) -> Tensor:
+        return torch.as_tensor(number, dtype=other.dtype, device=other.device)
+
+    def multipliers(self, state: State) -> Tensor:
+        return state.y
+
+    def monitor(self, state: State) -> dict[str, Tensor]:
+        return {"kappa": state.kappa, "direction": state.length}

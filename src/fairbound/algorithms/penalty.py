@@ -1,0 +1,48 @@
+r"""SGD on the penalised problem (the paper's eq. 13), for any constraints c <= 0.
+
+    min E f + weight * sum_i [c_i]_+          x+ = x - tau_k * (grad f + weight * sum_i 1[c_i > 0] grad c_i)
+
+Eq. 13 penalises |a| for every group's gap a. Written as the two rows a <= 0 and -a <= 0 (bound 0), [a]_+ + [-a]_+ = |a|:
+train on the constraint with bound 0, measure with the experiment's bound.
+
+Differs from the constrained methods: the minimiser depends on `weight`, and [.]_+ of a mini-batch's mean is biased upwards
+by its noise, so the fixed point depends on the batch size too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, require
+from fairbound.schedules import Schedule, value
+
+
+class State(NamedTuple):
+    k: Tensor  # () step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Penalty(Algorithm[State]):
+    """SGD on the objective plus `weight` times the sum of the violations.
+
+    >>> Penalty(weight=0.4)
+    Penalty(tau=0.05, weight=0.4)
+    """
+
+    tau: float | Schedule = 0.05  # step
+    weight: float = 0.4  # lambda of eq. 13; 0.4 is the paper's choice in Experiment 2
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "tau", "weight")
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+        return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        (e,) = (sample(x) for sample in draw.checked(self))
+        violated = (e.c > 0).to(x.dtype)
+        return -value(self.tau, state.k) * e.grad(f=1.0, c=self.weight * violated), State(state.k + 1)

@@ -1,0 +1,48 @@
+r"""Stochastic gradient descent, the unconstrained baseline.
+
+    x+ = x - tau_k * grad f(x, xi)
+
+It never asks for the constraints, so they cost nothing. On a problem with a Fairret regulariser it is the paper's SGD-Fairret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, require
+from fairbound.schedules import Schedule, value
+
+
+class State(NamedTuple):
+    k: Tensor  # () step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(Algorithm[State]):
+    """Stochastic gradient descent on the objective alone.
+
+    >>> SGD(tau=0.05)
+    SGD(tau=0.05)
+    """
+
+    tau: float | Schedule = (
+        0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
+    )
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "tau")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("f",)
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+        return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        (e,) = (sample(x) for sample in draw.checked(self))
+        return -value(self.tau, state.k) * e.grad(f=1.0), State(state.k + 1)

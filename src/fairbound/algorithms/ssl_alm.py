@@ -1,0 +1,109 @@
+r"""SSL-ALM: the stochastic smoothed and linearised augmented Lagrangian method, with slacks for c <= 0.
+
+    y+ = y + eta (c(x, zeta0) + s);  y+ = 0 if |y+| >= M_y
+    w  = y+ + rho (c(x, zeta2) + s)
+    x+ = x - tau (grad f(x, xi) + J(x, zeta1)' w + mu (x - z_x))
+    s+ = [s - tau (w + mu (s - z_s))]_+
+    z+ = z + beta ((x, s) - z)                                   with the old (x, s)
+
+Huang, Zhang, Alacaoglu, ICML 2025 (arXiv 2504.07607), Algorithm 2, for E c(x) + s = 0, s >= 0; the paper's Algorithm 2 and
+eq. (defG). mu = 0 is the plain augmented Lagrangian method, the paper's "ALM".
+
+Differs from it:
+- `samples=2` is the paper's: zeta0 = zeta1, zeta2 independent. `samples=3` is the original's: all three independent.
+  `samples=1` uses one mini-batch for everything: cheapest, and its multipliers are off by (rho + eta) Var(c) (algorithms.md, A2).
+- `clamp=True` scales y back to the ball |y| <= M_y instead of starting again from 0. Either way the event is counted.
+- `slack_from_first=True` starts the slacks at [-c(x0)]_+ instead of 0: from 0 a strictly feasible start is pulled to the
+  boundary until the slack has caught up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.core import CAP, NONNEGATIVE, UNIT, Algorithm, Draw, Estimate, require, require_whole
+from fairbound.schedules import Schedule, value
+
+ROLES = {
+    1: (0, 0, 0),
+    2: (0, 0, 1),
+    3: (0, 1, 2),
+}  # which draw serves the dual step, the gradient, the penalty's value
+
+
+class State(NamedTuple):
+    y: Tensor  # (m,) multipliers, free in sign
+    s: Tensor  # (m,) slacks, >= 0
+    zx: Tensor  # (n,) smoothed x
+    zs: Tensor  # (m,) smoothed s
+    k: Tensor  # () step
+    resets: Tensor  # () times the multipliers met M_y
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSLALM(Algorithm[State]):
+    """Smoothed, linearised augmented Lagrangian; `mu=0.0` is the plain ALM.
+
+    >>> SSLALM(mu=0.0).draws
+    2
+    """
+
+    tau: float | Schedule = 0.01  # primal step
+    eta: float | Schedule = 0.05  # dual step
+    rho: float = 1.0  # penalty
+    mu: float = 2.0  # smoothing weight
+    beta: float = 0.5  # smoothing rate
+    y_max: float = 10.0  # dual safeguard, M_y
+    samples: int = 2  # independent mini-batches: 2 as the paper, 3 as the original, 1 re-uses one for everything (biased)
+    clamp: bool = False  # scale the multipliers back to M_y instead of resetting them to 0
+    slack_from_first: bool = True  # start the slacks at the first estimate instead of 0
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "tau", "eta", "rho", "mu")
+        require(self, UNIT, "beta")
+        require(self, CAP, "y_max")
+        require_whole(self, 1, 3, "samples")
+
+    @property
+    def draws(self) -> int:
+        return self.samples
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return {1: ("fc",), 2: ("fc", "c"), 3: ("c", "fc", "c")}[self.samples]
+
+    @property
+    def reads_first(self) -> bool:
+        return self.slack_from_first
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+        zeros = torch.zeros(m, dtype=x.dtype, device=x.device)
+        s = zeros if first is None or not self.slack_from_first else (-first.c).clamp(min=0.0)
+        return State(y=zeros, s=s, zx=x.clone(), zs=s.clone(), k=x.new_zeros(()), resets=x.new_zeros(()))
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        estimates = [sample(x) for sample in draw.checked(self)]
+        dual, slope, penalty = (estimates[i] for i in ROLES[self.samples])
+        tau = value(self.tau, state.k)
+
+        y = state.y + value(self.eta, state.k) * (dual.c + state.s)
+        norm = y.norm()
+        over = norm >= self.y_max
+        y = torch.where(over, y * (self.y_max / norm) if self.clamp else torch.zeros_like(y), y)
+        w = y + self.rho * (penalty.c + state.s)
+
+        d = -tau * (slope.grad(f=1.0, c=w) + self.mu * (x - state.zx))
+        s = (state.s - tau * (w + self.mu * (state.s - state.zs))).clamp(min=0.0)
+        zx = state.zx + self.beta * (x - state.zx)
+        zs = state.zs + self.beta * (state.s - state.zs)
+        return d, State(y, s, zx, zs, state.k + 1, state.resets + over)
+
+    def multipliers(self, state: State) -> Tensor:
+        return state.y
+
+    def monitor(self, state: State) -> dict[str, Tensor]:
+        return {"resets": state.resets}

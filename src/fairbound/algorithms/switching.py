@@ -1,0 +1,115 @@
+r"""Stochastic switching subgradient: step on the objective where the constraints look met, on the worst constraint elsewhere.
+
+    v = max_i c_i(x, zeta_1..zeta_J)                                       the test
+    v <= eps_k:   x+ = x - eta^f_k S^f(x, xi)
+    otherwise:    x+ = x - eta^c_k S^c_i(x, zeta),   i = the worst constraint of the test, zeta independent of the test
+    output: x_k drawn from the saved iterates I = {k >= k0, v <= eps_k} with probability proportional to its step
+
+Huang and Lin, NeurIPS 2023 (arXiv 2301.13314); the paper's Algorithm 3. Steps: constant, a schedule, or `Adaptive`.
+
+Differs from it:
+- `feasible_only=False` saves the iterates of both branches, as the paper prints; the original saves the feasible ones.
+- One copy of x is kept and replaced with probability eta_k / sum of the steps saved so far, which is that very law without a
+  list of iterates. Where nothing was saved, the last iterate is returned and `feasible_steps` says so.
+- The adaptive objective step is not defined in the paper; see `Adaptive`.
+
+The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}(q), q = eta^f y* / (eta^f y* + eta^c)
+(algorithms.md, A3): inside the bound where y* < eta^c / eta^f, outside where it is larger. Give the test a large batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.core import NONNEGATIVE, POSITIVE, Algorithm, Draw, Estimate, require, require_whole
+from fairbound.schedules import InverseSqrt, Schedule, value
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Polyak's step, target / |S|^2, at most `cap`.
+
+    On the constraint branch the target is the violation v: c / |S^c|^2 as the paper's appendix prints it. On the objective
+    branch it is the tolerance eps_k, by the same reasoning: the step that moves the linear model by the target. The cap guards
+    against the noise of v, which is biased upwards on that branch, and against |S| = 0.
+    """
+
+    cap: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, POSITIVE, "cap")
+
+    def step(self, target: Tensor, squared_norm: Tensor) -> Tensor:
+        tiny = torch.finfo(squared_norm.dtype).tiny
+        return torch.clamp(target / squared_norm.clamp(min=tiny), min=0.0).clamp(max=self.cap)
+
+
+class State(NamedTuple):
+    k: Tensor  # () step
+    kept: Tensor  # (n,) the saved iterate
+    mass: Tensor  # () sum of the steps of all saved iterates
+    feasible_steps: Tensor  # () steps on the objective branch
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchingSubgradient(Algorithm[State]):
+    """Switching subgradient; draw 0 is the test, draw 1 gives the subgradient.
+
+    >>> SwitchingSubgradient(eta_f=0.05, eta_c=0.04, eps=InverseSqrt(0.01)).draws
+    2
+    """
+
+    eta_f: float | Schedule | Adaptive = 0.05  # step on the objective
+    eta_c: float | Schedule | Adaptive = 0.04  # step on the worst constraint
+    eps: float | Schedule = InverseSqrt(0.01)  # tolerance of the test
+    k0: int = 0  # first step whose iterate may be the output
+    feasible_only: bool = (
+        True  # save feasible iterates only (the original), or all of them (as the paper prints)
+    )
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "eta_f", "eta_c", "eps")
+        require_whole(self, 0, None, "k0")
+
+    @property
+    def draws(self) -> int:
+        return 2
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("c", "fc")
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+        zero = x.new_zeros(())
+        return State(k=zero, kept=x.clone(), mass=zero, feasible_steps=zero)
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        test, fresh = (sample(x) for sample in draw.checked(self))
+        eps = torch.as_tensor(value(self.eps, state.k), dtype=x.dtype, device=x.device)
+        v = test.c.max()
+        ok = (v <= eps).to(x.dtype)
+        worst = (torch.arange(test.c.shape[0], device=x.device) == test.c.argmax()).to(x.dtype)
+
+        s = fresh.grad(f=ok, c=(1 - ok) * worst)
+        eta = torch.where(
+            ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, v, s, state.k)
+        )
+
+        saved = ((state.k >= self.k0) & ((ok > 0) | (not self.feasible_only))) * eta
+        mass = state.mass + saved
+        kept = torch.where(draw.u * mass < saved, x, state.kept)
+        return -eta * s, State(state.k + 1, kept, mass, state.feasible_steps + ok)
+
+    def _step(self, rule: float | Schedule | Adaptive, target: Tensor, s: Tensor, k: Tensor) -> Tensor:
+        eta = rule.step(target, s.square().sum()) if isinstance(rule, Adaptive) else value(rule, k)
+        return torch.as_tensor(eta, dtype=s.dtype, device=s.device)
+
+    def output(self, x: Tensor, state: State) -> Tensor:
+        return torch.where(state.mass > 0, state.kept, x)
+
+    def monitor(self, state: State) -> dict[str, Tensor]:
+        return {"feasible_steps": state.feasible_steps}

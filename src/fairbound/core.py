@@ -1,0 +1,210 @@
+"""The contract between problems and algorithms: `min E f(x) s.t. E c(x) <= 0`.
+
+A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints there,
+with derivatives on demand. An `Algorithm` turns estimates into a step `d`; whoever drives it adds `d` to `x`.
+
+By hand, on any function of `x`:
+
+>>> import torch
+>>> from fairbound import ALGORITHMS
+>>> sample = Sample.of(lambda x: ((x - 2).square().sum() / 2, x - 1))     # min (x-2)^2/2  s.t.  x <= 1
+>>> method = ALGORITHMS["DescentAscent"](tau=0.1, eta=0.1)
+>>> x = torch.zeros(1, dtype=torch.float64)
+>>> state = method.init(x, m=1)
+>>> for k in range(500):
+...     d, state = method.update(x, state, Draw.of(sample))
+...     x = x + d
+>>> round(x.item(), 4), round(method.multipliers(state).item(), 4)
+(1.0, 1.0)
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+State = TypeVar("State")
+
+
+class Estimate(NamedTuple):
+    """Objective and constraints at one point, from one mini-batch; derivatives on demand."""
+
+    f: Tensor  # ()
+    c: Tensor  # (m,); feasible means c <= 0
+    pull: Callable[[Tensor], Tensor]  # (1+m,) -> (n,): transposed Jacobian of [f, c]
+    rows: Callable[[], Tensor] | None = (
+        None  # -> (m, n): a cheaper way to the Jacobian of c, where the problem knows one
+    )
+
+    def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
+        """Gradient of `f * F + c'C` in one backward pass: (n,)."""
+        weight_f = torch.as_tensor(f, dtype=self.f.dtype, device=self.f.device).reshape(1)
+        weight_c = torch.zeros_like(self.c) if c is None else c
+        return self.pull(torch.cat([weight_f, weight_c]))
+
+    def jac(self) -> Tensor:
+        """Jacobian of the constraints: (m, n)."""
+        if self.rows is not None:
+            return self.rows()
+        m = self.c.shape[0]
+        unit = torch.eye(1 + m, dtype=self.c.dtype, device=self.c.device)[1:]
+        return torch.func.vmap(self.pull)(unit)
+
+
+class Sample(NamedTuple):
+    """The random function that one mini-batch fixes."""
+
+    at: Callable[[Tensor], Estimate]
+
+    def __call__(self, x: Tensor) -> Estimate:
+        return self.at(x)
+
+    @staticmethod
+    def of(fun: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Sample:
+        """A sample from `fun: x -> (f, c)`, a scalar and a vector, written with torch operations."""
+
+        def stacked(x: Tensor) -> Tensor:
+            f, c = fun(x)
+            if f.numel() != 1 or c.ndim != 1:
+                raise ValueError(
+                    f"fun(x) must give a scalar and a vector (f, c), got shapes {tuple(f.shape)} and {tuple(c.shape)}; "
+                    "use c.reshape(-1) for a single constraint"
+                )
+            return torch.cat([f.reshape(1), c])
+
+        def at(x: Tensor) -> Estimate:
+            value, pull = torch.func.vjp(stacked, x)[:2]
+            return Estimate(value[0], value[1:], lambda w: pull(w)[0])
+
+        return Sample(at)
+
+
+class Draw(NamedTuple):
+    """What one step consumes: all its randomness, so that `update` stays pure."""
+
+    samples: tuple[Sample, ...]  # independent mini-batches
+    weight: Tensor  # () 1 / probability of this draw; 1 unless the number of rows is random (Ghost)
+    u: Tensor  # () uniform in [0, 1): the step's own coin (the output rule of switching)
+
+    @staticmethod
+    def of(*samples: Sample, weight: float | Tensor = 1.0, u: float | Tensor = 0.0) -> Draw:
+        return Draw(samples, torch.as_tensor(weight), torch.as_tensor(u))
+
+    def checked(self, algorithm: Algorithm[Any]) -> tuple[Sample, ...]:
+        """The samples, after a look at their number."""
+        if len(self.samples) != algorithm.draws:
+            raise ValueError(
+                f"{type(algorithm).__name__} needs {algorithm.draws} mini-batches a step, got {len(self.samples)}; "
+                "pass one sample for each (the same one twice works, but is biased)"
+            )
+        return self.samples
+
+
+class Source(Protocol):
+    """Where a run's draws come from, step after step (`Problem.source`)."""
+
+    def next(self, reads: Sequence[str], levels: Sequence[float] | None) -> Draw: ...
+
+
+class Algorithm(ABC, Generic[State]):
+    """A stochastic method as a pure `(init, update)` pair; hyper-parameters are the fields of a frozen dataclass.
+
+    Float fields may hold tensors when many runs are stacked, so `update` never branches on their values in Python.
+    """
+
+    structural: ClassVar[
+        tuple[str, ...]
+    ] = ()  # float fields that decide what is drawn, so that runs cannot stack over them
+
+    @property
+    def draws(self) -> int:
+        """Independent mini-batches per step."""
+        return 1
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What each draw is asked for: "f", "c" or "fc". Rows that nobody reads are not passed through the model."""
+        return ("fc",) * self.draws
+
+    @property
+    def levels(self) -> tuple[float, ...] | None:
+        """Probabilities of the levels 0, 1, ... of a random batch size; None where sizes are fixed."""
+        return None
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether `init` uses an estimate at the starting point."""
+        return False
+
+    @abstractmethod
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+        """State at the start; `first` is an estimate at `x`, for the methods that start from one."""
+
+    @abstractmethod
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        """The step `d` and the next state; the next point is `x + d`."""
+
+    def output(self, x: Tensor, state: State) -> Tensor:
+        """What the method returns after its last step: (n,)."""
+        return x
+
+    def multipliers(self, state: State) -> Tensor | None:
+        """The current estimate of the multipliers, (m,), for the methods that have one."""
+        return None
+
+    def monitor(self, state: State) -> dict[str, Tensor]:
+        """Scalars that tell how the method fares: resets, feasible steps, kappa. `diagnostics` reads them."""
+        return {}
+
+    def draw(self, source: Source) -> Draw:
+        """The randomness of one step, for a loop written by hand."""
+        return source.next(self.reads, self.levels)
+
+
+class Bounds(NamedTuple):
+    """A range that a hyper-parameter must lie in, and how to say so."""
+
+    wording: str
+    holds: Callable[[float], bool]
+
+
+POSITIVE = Bounds("a finite number > 0", lambda v: 0 < v < math.inf)
+NONNEGATIVE = Bounds("a finite number >= 0", lambda v: 0 <= v < math.inf)
+CAP = Bounds("a number > 0 (infinity switches it off)", lambda v: v > 0)
+OPEN_UNIT = Bounds("strictly between 0 and 1", lambda v: 0 < v < 1)
+UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
+
+
+def require(owner: Any, bounds: Bounds, *names: str) -> None:
+    """Check numeric fields of a settings dataclass; tensors (stacked runs) and schedules pass, since they were checked before.
+
+    Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting.
+    """
+    for name in names:
+        value = getattr(owner, name)
+        where = f"{type(owner).__name__}: {name}"
+        if isinstance(value, bool) or isinstance(value, str) or value is None:
+            raise TypeError(f"{where} must be {bounds.wording}, got {value!r}")
+        if isinstance(value, int | float):
+            if not bounds.holds(value):
+                raise ValueError(f"{where} must be {bounds.wording}, got {value}")
+            object.__setattr__(owner, name, float(value))
+
+
+def require_whole(owner: Any, low: int, high: int | None, *names: str) -> None:
+    """Check integer fields; they decide the structure of a run and never stack."""
+    for name in names:
+        value = getattr(owner, name)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or value < low
+            or (high is not None and value > high)
+        ):
+            limit = f">= {low}" if high is None else f"from {low} to {high}"
+            raise ValueError(f"{type(owner).__name__}: {name} must be a whole number {limit}, got {value!r}")

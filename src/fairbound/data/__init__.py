@@ -1,0 +1,5 @@
+"""Datasets as tensors, and their splits."""
+
+from fairbound.data.dataset import Dataset, Split
+
+__all__ = ["Dataset", "Split"]

@@ -1,0 +1,98 @@
+"""A dataset as tensors, and a split of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows of inputs, labels and group columns.
+
+    >>> Dataset(torch.zeros(4, 2), torch.ones(4), {"sex": torch.tensor([0, 1, 0, 1])}).rows
+    4
+    """
+
+    X: Tensor  # (rows, ...) inputs of the model
+    y: Tensor  # (rows, ...) labels
+    groups: Mapping[str, Tensor] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # name -> (rows,) whole numbers >= 0
+    names: Sequence[str] = ()  # of the columns of X
+    source: str = ""  # where the rows come from
+
+    def __post_init__(self) -> None:
+        rows = self.X.shape[0]
+        if rows == 0:
+            raise ValueError("the dataset has no rows")
+        if self.y.shape[0] != rows:
+            raise ValueError(f"X has {rows} rows but y has {self.y.shape[0]}")
+        for name, column in self.groups.items():
+            if column.shape != (rows,):
+                raise ValueError(f"group column {name!r} has shape {tuple(column.shape)}, expected ({rows},)")
+            if column.is_floating_point():
+                raise ValueError(f"group column {name!r} must hold whole numbers, got {column.dtype}")
+        if self.names and self.X.ndim == 2 and len(self.names) != self.X.shape[1]:
+            raise ValueError(f"X has {self.X.shape[1]} columns but {len(self.names)} names")
+        self._refuse_missing(self.X, "X")
+        self._refuse_missing(self.y, "y")
+
+    def _refuse_missing(self, values: Tensor, what: str) -> None:
+        if not values.is_floating_point():
+            return
+        bad = ~torch.isfinite(values.reshape(values.shape[0], -1))
+        if not bad.any():
+            return
+        columns = bad.any(0).nonzero().flatten().tolist()
+        named = [
+            self.names[j] if what == "X" and self.names and self.X.ndim == 2 else str(j) for j in columns[:5]
+        ]
+        raise ValueError(
+            f"{what} has {int(bad.sum())} NaN or infinite entries (columns {', '.join(named)}; first in row "
+            f"{int(bad.any(1).nonzero()[0])}); fill or drop those rows first"
+        )
+
+    @property
+    def rows(self) -> int:
+        return self.X.shape[0]
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Dataset:
+        """The same rows on another device, or floating-point columns in another precision."""
+        return Dataset(
+            self.X.to(device=device, dtype=dtype if self.X.is_floating_point() else None),
+            self.y.to(device=device, dtype=dtype if self.y.is_floating_point() else None),
+            {name: column.to(device) for name, column in self.groups.items()},
+            self.names,
+            self.source,
+        )
+
+
+def _no_rows() -> Tensor:
+    return torch.zeros(0, dtype=torch.long)
+
+
+class Split(NamedTuple):
+    """Row numbers by purpose; the last three may be empty. No choice ever reads `test`."""
+
+    train: Tensor
+    multipliers: Tensor = _no_rows()
+    selection: Tensor = _no_rows()
+    test: Tensor = _no_rows()
+
+    @staticmethod
+    def all_train(rows: int) -> Split:
+        """Every row for training: for known-answer problems and simulations."""
+        return Split(torch.arange(rows))
+
+    def pool(self, name: str) -> Tensor:
+        """The rows of a pool by its name."""
+        if name not in self._fields:
+            raise ValueError(f"no pool is called {name!r}; there are {', '.join(self._fields)}")
+        rows: Tensor = getattr(self, name)
+        return rows

@@ -1,0 +1,346 @@
+r"""Constraints as cells x contrast x bound: c = contrast @ cell_means - bound <= 0.
+
+Cells say who (a group, or a group within a label), the contrast how (pairwise, against the mean; both sides as two rows), the
+value what (the loss, the soft positive rate). The paper's Table 1 and eq. (4) are all of this form; |a| + |b| <= d is the four
+rows +-a +-b <= d. Whatever else is wanted, a user writes as a function (`FunctionConstraint`).
+
+>>> race = torch.tensor([0, 0, 1, 1])
+>>> accuracy_equality(race, bound=0.005, names=["white", "non-white"]).names
+('white - non-white', 'non-white - white')
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.fairness.cells import Cells
+
+Value = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> one number per row
+
+
+class Contrast(NamedTuple):
+    """Rows of a linear map on cell means, with their names."""
+
+    matrix: Tensor  # (m, K)
+    names: tuple[str, ...]
+
+
+class Constraint(ABC):
+    """What `Problem` asks of a constraint: statistics of a mini-batch, and c as a function of them."""
+
+    cells: Cells
+    names: tuple[str, ...]
+
+    @property
+    def m(self) -> int:
+        return len(self.names)
+
+    @property
+    def size(self) -> int:
+        """How many statistics there are, q."""
+        return self.m
+
+    @property
+    @abstractmethod
+    def averages(self) -> bool:
+        """Whether the statistics are plain means over rows, so that those of two equal halves average to the whole's."""
+
+    @abstractmethod
+    def statistics(
+        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
+    ) -> Tensor:
+        """(q,) from the model's outputs, the labels and the losses by cell: entry k of each belongs to cell k."""
+
+    @abstractmethod
+    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+        """c, (m,), and its Jacobian with respect to the statistics, (m, q)."""
+
+
+@dataclass(frozen=True, eq=False)
+class CellConstraint(Constraint):
+    """c = contrast @ cell_means - bound, or |contrast @ cell_means| - bound with `absolute`."""
+
+    cells: Cells
+    contrast: Tensor  # (m, K)
+    bound: Tensor  # (m,)
+    names: tuple[str, ...]
+    value: Value | None = None  # None: the problem's own loss
+    absolute: bool = False  # one nonsmooth row instead of two: the form of the authors' Experiment 2
+
+    @property
+    def size(self) -> int:
+        return len(self.cells)
+
+    def __post_init__(self) -> None:
+        if self.contrast.shape != (len(self.names), len(self.cells)) or self.bound.shape != (
+            len(self.names),
+        ):
+            raise ValueError(
+                f"{len(self.names)} constraints on {len(self.cells)} cells need a contrast of shape "
+                f"({len(self.names)}, {len(self.cells)}) and as many bounds, got {tuple(self.contrast.shape)} and "
+                f"{tuple(self.bound.shape)}"
+            )
+        if not (torch.isfinite(self.bound).all() and (self.bound >= 0).all()):
+            raise ValueError(f"bounds must be finite and >= 0, got {self.bound.tolist()}")
+
+    @property
+    def averages(self) -> bool:
+        return True
+
+    def statistics(
+        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
+    ) -> Tensor:
+        if (
+            isinstance(outputs, Tensor) and isinstance(labels, Tensor) and isinstance(losses, Tensor)
+        ):  # balanced: (K, b, ...)
+            values = losses if self.value is None else self.value(outputs.flatten(0, 1), labels.flatten(0, 1))
+            return values.reshape(len(outputs), -1).mean(-1)
+        if self.value is not None:
+            losses = [self.value(output, label) for output, label in zip(outputs, labels, strict=True)]
+        return torch.stack([cell.mean() for cell in losses])
+
+    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+        contrast, bound = self.contrast.to(statistics), self.bound.to(statistics)
+        gaps = contrast @ statistics
+        if not self.absolute:
+            return gaps - bound, contrast
+        return gaps.abs() - bound, gaps.sign()[:, None] * contrast
+
+    def with_bound(self, bound: float) -> CellConstraint:
+        """The same constraint with another bound; 0 for the penalised problem, eq. (13)."""
+        return replace(self, bound=torch.full_like(self.bound, bound))
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionConstraint(Constraint):
+    """c = fun(x, outputs, labels), a function of the user's: (m,), feasible where <= 0.
+
+    `x` are the flat parameters; `outputs[k]` and `labels[k]` hold the rows of cell k. The function is written with torch
+    operations and sees a mini-batch in training, all rows of each cell in `Problem.measure`.
+    """
+
+    cells: Cells
+    fun: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
+    names: tuple[str, ...]
+    plain_mean: bool = False  # whether fun is a plain mean over rows, which Ghost's stacked runs evaluate faster
+
+    @property
+    def averages(self) -> bool:
+        return self.plain_mean
+
+    def statistics(
+        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
+    ) -> Tensor:
+        c = self.fun(x, outputs, labels)
+        if c.shape != (self.m,):
+            raise ValueError(
+                f"the constraint function must give {self.m} values ({self.names}), got shape {tuple(c.shape)}"
+            )
+        return c
+
+    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+        return statistics, torch.eye(self.m, dtype=statistics.dtype, device=statistics.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Together(Constraint):
+    """Several constraints at once, each on cells of its own."""
+
+    parts: tuple[Constraint, ...]
+
+    @property
+    def cells(self) -> Cells:  # type: ignore[override]
+        return sum((part.cells for part in self.parts[1:]), self.parts[0].cells)
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(name for part in self.parts for name in part.names)
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def averages(self) -> bool:
+        return all(part.averages for part in self.parts)
+
+    def statistics(
+        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
+    ) -> Tensor:
+        found, start = [], 0
+        for part in self.parts:
+            own = slice(start, start + len(part.cells))
+            found.append(part.statistics(x, outputs[own], labels[own], losses[own]))
+            start = own.stop
+        return torch.cat(found)
+
+    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+        values, jacobians, start = [], [], 0
+        for part in self.parts:
+            c, jacobian = part.linearised(statistics[start : start + part.size])
+            values.append(c)
+            jacobians.append(jacobian)
+            start += part.size
+        return torch.cat(values), torch.block_diag(*jacobians)
+
+
+def together(*constraints: Constraint) -> Constraint:
+    """All of the constraints: several protected attributes, or several notions."""
+    if not constraints:
+        raise ValueError("together() needs at least one constraint")
+    return constraints[0] if len(constraints) == 1 else Together(tuple(constraints))
+
+
+# How: contrasts -------------------------------------------------------------------------------------------------------
+
+
+def pairwise(names: Sequence[str]) -> Contrast:
+    """Every pair of cells, both signs: K (K - 1) rows."""
+    rows, labels = [], []
+    for i, j in combinations(range(len(names)), 2):
+        difference = torch.zeros(len(names), dtype=torch.float64)
+        difference[i], difference[j] = 1.0, -1.0
+        rows += [difference, -difference]
+        labels += [f"{names[i]} - {names[j]}", f"{names[j]} - {names[i]}"]
+    if not rows:
+        raise ValueError(f"a comparison needs at least two cells, got {len(names)}")
+    return Contrast(torch.stack(rows), tuple(labels))
+
+
+def against_mean(names: Sequence[str]) -> Contrast:
+    """Every cell against the unweighted mean of the cells, both signs: 2 K rows. The paper's eq. (4)."""
+    return against_pooled([1 / len(names)] * len(names))(names)
+
+
+def against_pooled(shares: Sequence[float]) -> Callable[[Sequence[str]], Contrast]:
+    """Every cell against the mean weighted by `shares` (of the population, say), both signs."""
+
+    def contrast(names: Sequence[str]) -> Contrast:
+        if len(shares) != len(names) or len(names) < 2:
+            raise ValueError(
+                f"against the mean of {len(names)} cells with {len(shares)} shares; needs as many, and two or more"
+            )
+        one_sided = torch.eye(len(names), dtype=torch.float64) - torch.tensor(shares, dtype=torch.float64)
+        labels = [label for name in names for label in (f"{name} - mean", f"mean - {name}")]
+        return Contrast(torch.stack([one_sided, -one_sided], 1).flatten(0, 1), tuple(labels))
+
+    return contrast
+
+
+def _sums_of_pairs(names: Sequence[str]) -> Contrast:
+    """|a| + |b| for every pair of groups, a and b its difference in the first and in the second half of the cells."""
+    half = len(names) // 2
+    groups = [name.rsplit(", y=", 1)[0] for name in names[:half]]
+    rows, labels = [], []
+    for i, j in combinations(range(half), 2):
+        for first, second in product((1.0, -1.0), repeat=2):
+            row = torch.zeros(len(names), dtype=torch.float64)
+            row[i], row[j], row[half + i], row[half + j] = first, -first, second, -second
+            rows.append(row)
+            labels.append(
+                f"{groups[i]} - {groups[j]}: {'+' if first > 0 else '-'}pos {'+' if second > 0 else '-'}neg"
+            )
+    if not rows:
+        raise ValueError(f"a comparison needs at least two groups, got {half}")
+    return Contrast(torch.stack(rows), tuple(labels))
+
+
+# What: values ---------------------------------------------------------------------------------------------------------
+
+
+def soft_positive(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The probability of the positive class from a logit: the differentiable stand-in for a positive prediction."""
+    return torch.sigmoid(outputs).reshape(outputs.shape[0], -1).squeeze(-1)
+
+
+# The named notions ----------------------------------------------------------------------------------------------------
+
+
+def _compare(
+    cells: Cells, bound: float, contrast: Callable[[Sequence[str]], Contrast], value: Value | None
+) -> CellConstraint:
+    matrix, names = contrast(cells.names)
+    return CellConstraint(
+        cells, matrix, torch.full((len(names),), float(bound), dtype=torch.float64), names, value
+    )
+
+
+def loss_parity(
+    groups: Tensor,
+    *,
+    bound: float,
+    names: Sequence[str] | None = None,
+    contrast: Callable[[Sequence[str]], Contrast] = against_mean,
+) -> CellConstraint:
+    """Group losses within `bound` of their mean (the paper's eq. 4), or of each other (`contrast=pairwise`)."""
+    return _compare(Cells.by_group(groups, names), bound, contrast, None)
+
+
+def accuracy_equality(groups: Tensor, *, bound: float, names: Sequence[str] | None = None) -> CellConstraint:
+    """Table 1: |loss of A - loss of B| <= bound, for every pair of groups."""
+    return loss_parity(groups, bound=bound, names=names, contrast=pairwise)
+
+
+def equal_opportunity(
+    groups: Tensor, labels: Tensor, *, bound: float, names: Sequence[str] | None = None
+) -> CellConstraint:
+    """Table 1: the same over the rows with a positive label."""
+    return _compare(Cells.by_group_within(groups, labels, 1, names), bound, pairwise, None)
+
+
+def equalized_odds(
+    groups: Tensor,
+    labels: Tensor,
+    *,
+    bound: float,
+    names: Sequence[str] | None = None,
+    value: Value | None = None,
+) -> CellConstraint:
+    """Table 1: the loss gaps over positive and over negative labels, added, at most `bound`.
+
+    With `value=soft_positive` the gaps are those of the soft TPR and FPR.
+    """
+    cells = Cells.by_group_within(groups, labels, 1, names) + Cells.by_group_within(groups, labels, 0, names)
+    return _compare(cells, bound, _sums_of_pairs, value)
+
+
+def demographic_parity(
+    groups: Tensor,
+    *,
+    bound: float,
+    names: Sequence[str] | None = None,
+    contrast: Callable[[Sequence[str]], Contrast] = pairwise,
+) -> CellConstraint:
+    """Soft positive rates within `bound`."""
+    return _compare(Cells.by_group(groups, names), bound, contrast, soft_positive)
+
+
+def true_positive_parity(
+    groups: Tensor,
+    labels: Tensor,
+    *,
+    bound: float,
+    names: Sequence[str] | None = None,
+    contrast: Callable[[Sequence[str]], Contrast] = pairwise,
+) -> CellConstraint:
+    """Soft true positive rates within `bound`."""
+    return _compare(Cells.by_group_within(groups, labels, 1, names), bound, contrast, soft_positive)
+
+
+def false_positive_parity(
+    groups: Tensor,
+    labels: Tensor,
+    *,
+    bound: float,
+    names: Sequence[str] | None = None,
+    contrast: Callable[[Sequence[str]], Contrast] = pairwise,
+) -> CellConstraint:
+    """Soft false positive rates within `bound`."""
+    return _compare(Cells.by_group_within(groups, labels, 0, names), bound, contrast, soft_positive)

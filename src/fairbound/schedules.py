@@ -1,0 +1,91 @@
+"""Step sizes and tolerances that change with the step k = 0, 1, 2, ...
+
+A hyper-parameter is a float (constant) or one of these. `value(setting, k)` reads either.
+
+>>> InverseSqrt(0.01).at(torch.tensor(3))
+tensor(0.0050)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairbound.core import NONNEGATIVE, POSITIVE, UNIT, require
+
+
+class Schedule(ABC):
+    """A number for every step."""
+
+    @abstractmethod
+    def at(self, k: Tensor) -> Tensor:
+        """The value at step k: ()."""
+
+
+@dataclass(frozen=True)
+class InverseSqrt(Schedule):
+    """start / sqrt(k + 1): the diminishing rule of the paper (appendix, switching subgradient)."""
+
+    start: float
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "start")
+
+    def at(self, k: Tensor) -> Tensor:
+        return self.start * torch.rsqrt(k + 1.0)
+
+
+@dataclass(frozen=True)
+class Power(Schedule):
+    """start / (k + 1)^power; 1/2 < power <= 1 makes the steps square-summable but not summable."""
+
+    start: float
+    power: float
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "start", "power")
+
+    def at(self, k: Tensor) -> Tensor:
+        return self.start * (k + 1.0) ** -self.power
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """From start at step 0 straight down to end * start at step `steps`, constant afterwards."""
+
+    start: float
+    steps: float
+    end: float = 0.05
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "start")
+        require(self, POSITIVE, "steps")
+        require(self, UNIT, "end")
+
+    def at(self, k: Tensor) -> Tensor:
+        share = (k / self.steps).clamp(max=1.0)
+        return self.start * (1 - (1 - self.end) * share)
+
+
+@dataclass(frozen=True)
+class Factorial(Schedule):
+    """start / sqrt(k!): what the paper's Experiment 2 prints, eta_k = eta_{k-1} / sqrt(k).
+
+    It is zero after some fifteen steps. Kept because it is printed; `InverseSqrt` is what is meant (paper-notes.md).
+    """
+
+    start: float
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "start")
+
+    def at(self, k: Tensor) -> Tensor:
+        return self.start * torch.exp(-0.5 * torch.lgamma(k + 1.0))
+
+
+def value(setting: float | Tensor | Schedule, k: Tensor) -> float | Tensor:
+    """The setting at step k, whether it is constant or a schedule."""
+    return setting.at(k) if isinstance(setting, Schedule) else setting

@@ -1,0 +1,87 @@
+"""Algorithms with different numbers as one stack: which runs go together, and the numbers as tensors.
+
+Float fields stack, also inside schedules. Everything else (class, schedule, whole numbers, switches) is structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import product
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fairbound.core import Algorithm
+
+A = TypeVar("A")
+
+
+def structure(settings: Any) -> Hashable:
+    """What runs of one stack must have in common."""
+    fixed = getattr(settings, "structural", ())
+    entries: list[Any] = [type(settings)]
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            entries.append((field.name, structure(value)))
+        elif not isinstance(value, float) or field.name in fixed:
+            entries.append((field.name, value))
+    return tuple(entries)
+
+
+def numbers(settings: Any, prefix: str = "") -> dict[str, float]:
+    """The float fields that may differ within a stack, by their dotted name."""
+    fixed = getattr(settings, "structural", ())
+    found: dict[str, float] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            found |= numbers(value, f"{prefix}{field.name}.")
+        elif isinstance(value, float) and field.name not in fixed:
+            found[prefix + field.name] = value
+    return found
+
+
+def stacked_numbers(
+    algorithms: Sequence[Algorithm[Any]], like: Tensor, *, all_of_them: bool
+) -> dict[str, Tensor]:
+    """The numbers in which the runs differ, or all, each as a tensor (R,).
+
+    A compiled step takes all of them as inputs: a number left in the code would mean another compilation for another value.
+    """
+    tables = [numbers(algorithm) for algorithm in algorithms]
+    return {
+        name: torch.tensor([table[name] for table in tables], dtype=like.dtype, device=like.device)
+        for name in tables[0]
+        if all_of_them or len({table[name] for table in tables}) > 1
+    }
+
+
+def rebuilt(settings: A, values: Mapping[str, Any]) -> A:
+    """The same settings with some numbers replaced by tensors; ranges were checked when the originals were built."""
+    if not values:
+        return settings
+    made: A = object.__new__(type(settings))
+    for field in fields(settings):  # type: ignore[arg-type]
+        old = getattr(settings, field.name)
+        inner = {
+            name.removeprefix(f"{field.name}."): v
+            for name, v in values.items()
+            if name.startswith(f"{field.name}.")
+        }
+        new = rebuilt(old, inner) if inner else values.get(field.name, old)
+        object.__setattr__(made, field.name, new)
+    return made
+
+
+def grid(algorithm: type[A], **choices: Any) -> list[A]:
+    """Every combination of hyper-parameters; a single value stays as it is.
+
+    >>> from fairbound import ALGORITHMS
+    >>> [a.tau for a in grid(ALGORITHMS["SSLALM"], tau=[0.01, 0.05], mu=0.0)]
+    [0.01, 0.05]
+    """
+    listed = {name: value if isinstance(value, list | tuple) else [value] for name, value in choices.items()}
+    return [algorithm(**dict(zip(listed, values, strict=True))) for values in product(*listed.values())]

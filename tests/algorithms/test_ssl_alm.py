@@ -1,0 +1,104 @@
+"""SSL-ALM's step against its equations in numpy; the draws' roles, the reset and the slacks' start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transcription import Quadratic, draws
+
+from fairbound.algorithms import SSLALM
+from fairbound.core import Draw, Sample
+from fairbound.schedules import Linear
+
+ROLES = {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 1, 2)}
+
+
+def numpy_step(
+    functions: tuple[Quadratic, Quadratic, Quadratic], x: np.ndarray, state: dict, tau: float, eta: float, rho: float, mu: float,
+    beta: float, y_max: float, clamp: bool,
+) -> tuple[np.ndarray, dict]:  # fmt: skip
+    """The equations of the module's docstring; functions for the dual step, the gradient and the penalty's value."""
+    zeta0, zeta1, zeta2 = functions
+    y, s, zx, zs = state["y"], state["s"], state["zx"], state["zs"]
+    y = y + eta * (zeta0.c(x) + s)
+    over = np.linalg.norm(y) >= y_max
+    if over:
+        y = y * y_max / np.linalg.norm(y) if clamp else np.zeros_like(y)
+    w = y + rho * (zeta2.c(x) + s)
+    x_next = x - tau * (zeta1.gradient(x) + zeta1.jacobian(x).T @ w + mu * (x - zx))
+    s_next = np.maximum(s - tau * (w + mu * (s - zs)), 0)
+    after = {
+        "y": y, "s": s_next, "zx": zx + beta * (x - zx), "zs": zs + beta * (s - zs), "resets": state["resets"] + over
+    }  # fmt: skip
+    return x_next, after
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+@pytest.mark.parametrize("mu", [0.0, 2.0])
+@pytest.mark.parametrize("clamp", [False, True])
+def test_steps(samples: int, mu: float, clamp: bool) -> None:
+    functions, made, x = draws(5 * samples, seed=samples)
+    method = SSLALM(tau=0.05, eta=0.4, rho=1.5, mu=mu, beta=0.3, y_max=1.0, samples=samples, clamp=clamp)
+    point = torch.tensor(x)
+    first = made[0](point)
+    state = method.init(point, 3, first)
+    slack = np.maximum(-functions[0].c(x), 0)
+    own = {"y": np.zeros(3), "s": slack, "zx": x.copy(), "zs": slack.copy(), "resets": 0}
+    for k in range(5):
+        chosen = range(k * samples, (k + 1) * samples)
+        d, state = method.update(point, state, Draw.of(*(made[i] for i in chosen)))
+        point = point + d
+        parts = tuple(functions[chosen[i]] for i in ROLES[samples])
+        x, own = numpy_step(parts, x, own, 0.05, 0.4, 1.5, mu, 0.3, 1.0, clamp)
+        assert np.allclose(point, x, atol=1e-10)
+        for name, expected in own.items():
+            assert np.allclose(getattr(state, name), expected, atol=1e-10), name
+    assert own["resets"] > 0  # the safeguard was part of the comparison
+
+
+def test_scheduled_steps_fall() -> None:
+    functions, made, x = draws(2)
+    method = SSLALM(tau=Linear(0.1, 10, 0.0), eta=Linear(0.2, 10, 0.0), samples=2, slack_from_first=False)
+    point = torch.tensor(x)
+    state = method.init(point, 3)._replace(k=torch.tensor(10.0, dtype=torch.float64))
+    d, after = method.update(point, state, Draw.of(*made))
+    assert d.abs().max() == 0
+    assert torch.equal(after.y, state.y)
+
+
+def test_slacks_start_at_the_first_estimate_or_at_zero() -> None:
+    _, made, x = draws(1)
+    point = torch.tensor(x)
+    first = made[0](point)
+    started = SSLALM().init(point, 3, first)
+    assert torch.equal(started.s, (-first.c).clamp(min=0))
+    assert torch.equal(started.zs, started.s)
+    assert SSLALM(slack_from_first=False).init(point, 3, first).s.abs().max() == 0
+    assert SSLALM().init(point, 3).s.abs().max() == 0
+
+
+def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started() -> None:
+    """F = x^2/2, c = x - 1, start at the solution 0 (algorithms.md, A2: pushed to .37 from slack 0, never moves from slack 1)."""
+    sample = Sample.of(lambda x: (0.5 * x @ x, x - 1))
+    furthest = {}
+    for from_first in (True, False):
+        method = SSLALM(tau=0.01, eta=0.01, slack_from_first=from_first)
+        x = torch.zeros(1, dtype=torch.float64)
+        state = method.init(x, 1, sample(x))
+        furthest[from_first] = 0.0
+        for _ in range(500):
+            d, state = method.update(x, state, Draw.of(sample, sample))
+            x = x + d
+            furthest[from_first] = max(furthest[from_first], float(x.abs()))
+    assert furthest[True] == 0
+    assert furthest[False] == pytest.approx(0.37, abs=0.02)
+
+
+def test_reset_is_by_norm_not_by_component() -> None:
+    sample = Sample.of(lambda x: (x.sum() * 0, x * 0 + torch.tensor([3.0, 4.0], dtype=torch.float64)))
+    x = torch.zeros(2, dtype=torch.float64)
+    method = SSLALM(eta=1.0, y_max=5.0, samples=1)  # |(3, 4)| = 5, no component reaches it
+    _, state = method.update(x, method.init(x, 2), Draw.of(sample))
+    assert state.y.abs().max() == 0
+    assert state.resets == 1

@@ -1,0 +1,259 @@
+"""Problems with known answers (shared/reference/known-answers.md, algorithms.md E), as ordinary `Problem`s over tables of rows.
+
+Every problem whose functions are quadratic in x lives in one table: a row holds the coefficients of f and of every c_i, so that
+noise is a choice of rows and all of them run in one stack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairbound import Dataset, Problem, Sampler, Split, Take
+from fairbound.fairness import Cells, FunctionConstraint, accuracy_equality
+
+F64 = torch.float64
+N, M = 3, 4  # all problems of the table are padded to 3 variables and 4 constraints
+BLOCK = N * N + N + 1 + 2 * N  # coefficients of one function: quadratic, linear, constant, weights and kinks of |x - kink|
+LINEAR, CONSTANT = slice(N * N, N * N + N), N * N + N
+
+
+@dataclass(frozen=True)
+class Known:
+    """A problem's rows and its answer."""
+
+    name: str
+    rows: Tensor  # (rows, coefficients)
+    start: Tensor  # (N,)
+    x: Tensor  # (N,) solution
+    y: Tensor  # (M,) multipliers
+
+
+def quadratic(Q: list[list[float]], q: list[float], r: float, kinked: tuple[float, float] = (0.0, 0.0)) -> Tensor:
+    """1/2 x'Qx + q'x + r + weight |x_1 - kink|, padded to N variables: (BLOCK,)."""
+    n = len(q)
+    full = torch.zeros(N, N, dtype=F64)
+    full[:n, :n] = torch.tensor(Q, dtype=F64)
+    weight, kink = pad([kinked[0]], N), pad([kinked[1]], N)
+    return torch.cat([full.flatten(), pad(q, N), torch.tensor([r], dtype=F64), weight, kink])
+
+
+def row(f: Tensor, *c: Tensor) -> Tensor:
+    """One row: objective and constraints; missing constraints are c = -1."""
+    return torch.cat([f, *c, *[quadratic([[0.0]], [0.0], -1.0)] * (M - len(c))])
+
+
+def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
+    """(B, 1+M) values of [f, c] of every row at x."""
+    table = inputs.unflatten(-1, (1 + M, BLOCK))
+    Q, (weight, kink) = table[..., : N * N].unflatten(-1, (N, N)), table[..., -2 * N :].split(N, -1)
+    smooth = 0.5 * torch.einsum("bkij,i,j->bk", Q, x, x) + table[..., LINEAR] @ x + table[..., CONSTANT]
+    return smooth + (weight * (x - kink).abs()).sum(-1)
+
+
+def pad(values: list[float], size: int) -> Tensor:
+    out = torch.zeros(size, dtype=F64)
+    out[: len(values)] = torch.tensor(values, dtype=F64)
+    return out
+
+
+def known(name: str, rows: Tensor, start: list[float], x: list[float], y: list[float]) -> Known:
+    return Known(name, rows.reshape(-1, rows.shape[-1]), pad(start, N), pad(x, N), pad(y, M))
+
+
+def deterministic() -> list[Known]:
+    zero2 = [[0.0, 0.0], [0.0, 0.0]]
+    two2 = [[2.0, 0.0], [0.0, 2.0]]
+    line = quadratic(zero2, [1.0, 1.0], -1.0)
+    zero3 = [[0.0] * 3] * 3
+    return [
+        # equality as two inequalities; the multipliers are known as a difference only: -1
+        known("KA1", row(quadratic(two2, [0.0, 0.0], 0.0), line, -line), [0, 0], [0.5, 0.5], [0, 1]),
+        known(
+            "KA2",
+            row(quadratic(zero2, [1.0, 1.0], 0.0), quadratic(two2, [0.0, 0.0], -2.0)),
+            [-0.5, 0],
+            [-1, -1],
+            [0.5],
+        ),
+        known(
+            "HS10",
+            row(quadratic(zero2, [1.0, -1.0], 0.0), quadratic([[6.0, -2.0], [-2.0, 2.0]], [0.0, 0.0], -1.0)),
+            [0.2, 0.5],
+            [0, 1],
+            [0.5],
+        ),
+        known(
+            "HS22",
+            row(
+                quadratic(two2, [-4.0, -2.0], 5.0),
+                quadratic(zero2, [1.0, 1.0], -2.0),
+                quadratic([[2.0, 0.0], [0.0, 0.0]], [0.0, -1.0], 0.0),
+            ),
+            [2, 2],
+            [1, 1],
+            [2 / 3, 2 / 3],
+        ),
+        known(
+            "HS35",
+            row(
+                quadratic([[4.0, 2.0, 2.0], [2.0, 4.0, 0.0], [2.0, 0.0, 2.0]], [-8.0, -6.0, -4.0], 9.0),
+                quadratic(zero3, [1.0, 1.0, 2.0], -3.0),
+                quadratic(zero3, [-1.0, 0.0, 0.0], 0.0),
+                quadratic(zero3, [0.0, -1.0, 0.0], 0.0),
+                quadratic(zero3, [0.0, 0.0, -1.0], 0.0),
+            ),
+            [0.5, 0.5, 0.5],
+            [4 / 3, 7 / 9, 4 / 9],
+            [2 / 9, 0, 0, 0],
+        ),
+    ]
+
+
+def nonsmooth() -> Known:
+    """|x - 2| with |x| <= 1: for switching, whose theory allows kinks."""
+    rows = row(quadratic([[0.0]], [0.0], 0.0, (1.0, 2.0)), quadratic([[0.0]], [0.0], -1.0, (1.0, 0.0)))
+    return known("abs", rows, [-0.5], [1], [1])
+
+
+def infeasible() -> Known:
+    """x^2 with x <= -1 and x >= 1: the least violation is 1, at 0; there are no multipliers."""
+    rows = row(
+        quadratic([[2.0]], [0.0], 0.0), quadratic([[0.0]], [1.0], 1.0), quadratic([[0.0]], [-1.0], 1.0)
+    )
+    return known("infeasible", rows, [0.7], [0], [])
+
+
+def normal_rows(rows: int, width: int, seed: int) -> Tensor:
+    """Standard normal rows whose empirical mean is exactly 0, so that the table's own optimum is the closed form."""
+    noise = torch.randn(rows, width, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return noise - noise.mean(0)
+
+
+def linear_s1(rows: int = 20_000) -> Known:
+    """S1: min 1/2 E|x - xi|^2 s.t. E (a + eps)'x <= b. Noise: xi sd .5, eps sd .2, and .5 on the constraint's value."""
+    mu, a, b = torch.tensor([1.0, 2.0, -1.0], dtype=F64), torch.tensor([1.0, 1.0, 0.5], dtype=F64), 1.0
+    noise = normal_rows(rows, 7, seed=1)
+    xi, eps, extra = mu + 0.5 * noise[:, :3], a + 0.2 * noise[:, 3:6], 0.5 * noise[:, 6]
+    table = row(
+        quadratic(torch.eye(3).tolist(), [0.0] * 3, 0.0), quadratic([[0.0] * 3] * 3, [0.0] * 3, -b)
+    ).repeat(rows, 1)
+    functions = table.unflatten(1, (1 + M, BLOCK))
+    functions[:, 0, LINEAR] = -xi
+    functions[:, 1, LINEAR] = eps
+    functions[:, 1, CONSTANT] += extra
+    y = max(0.0, float((a @ mu - b) / a.square().sum()))
+    return known("S1", table, [0, 0, 0], (mu - y * a).tolist(), [y])
+
+
+def concave_p4(rows: int = 20_000) -> Known:
+    """P4: min 1/2 x'diag(1, 1, -1)x s.t. +-x_3 <= 1, start x_3 = .3; noise .5 on gradients and values, .2 on Jacobians."""
+    flat = [[0.0] * 3] * 3
+    curved = quadratic([[1.0, 0, 0], [0, 1.0, 0], [0, 0, -1.0]], [0.0] * 3, 0.0)
+    table = row(curved, quadratic(flat, [0, 0, 1.0], -1.0), quadratic(flat, [0, 0, -1.0], -1.0)).repeat(
+        rows, 1
+    )
+    noise = normal_rows(rows, 11, seed=2)
+    functions = table.unflatten(1, (1 + M, BLOCK))
+    functions[:, 0, LINEAR] += 0.5 * noise[:, :3]
+    for i in (1, 2):
+        functions[:, i, LINEAR] += 0.2 * noise[:, 4 * i - 1 : 4 * i + 2]
+        functions[:, i, CONSTANT] += 0.5 * noise[:, 4 * i + 2]
+    return known("P4", table, [0.5, -0.5, 0.3], [0, 0, 1], [1, 0])
+
+
+def sample_bias(s: float = 0.5) -> Known:
+    """F = (x-2)^2/2, c = (1+zeta) x - 1, zeta = +-s: the multiplier tells a re-used sample from an independent one."""
+    rows = torch.stack(
+        [row(quadratic([[1.0]], [-2.0], 2.0), quadratic([[0.0]], [1.0 + sign * s], -1.0)) for sign in (-1, 1)]
+    )
+    return known("bias", rows, [1], [1], [1])
+
+
+def penalty_bias(s: float = 0.5) -> Known:
+    """S2: x^2/2 with E[zeta x] >= 1, zeta = 1 +- s, as the one inequality that is active."""
+    rows = torch.stack(
+        [row(quadratic([[1.0]], [0.0], 0.0), quadratic([[0.0]], [-1.0 - sign * s], 1.0)) for sign in (-1, 1)]
+    )
+    return known("S2", rows, [0.8], [1], [1])
+
+
+def noisy_test(y: float, sd: float = 0.5, rows: int = 20_000) -> Known:
+    """F = (x - 1 - y)^2 / 2, c = x - 1 + noise: the multiplier is y and the noise is in the test alone."""
+    table = row(quadratic([[1.0]], [-1.0 - y], 0.0), quadratic([[0.0]], [1.0], -1.0)).repeat(rows, 1)
+    table.unflatten(1, (1 + M, BLOCK))[:, 1, CONSTANT] += sd * normal_rows(rows, 1, seed=4)[:, 0]
+    return known("noisy test", table, [1], [1], [y])
+
+
+def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
+    """All problems in one table; problem i's rows are the train pool of split i."""
+    X = torch.cat([p.rows for p in problems])
+    cells = Cells(("all",), (torch.arange(len(X)),))
+    constraint = FunctionConstraint(
+        cells, lambda x, outputs, labels: outputs[0].mean(0)[1:], tuple(f"c{i}" for i in range(M)), plain_mean=True
+    )
+    problem = Problem(
+        evaluate,
+        lambda outputs, labels: outputs[:, 0],
+        constraint,
+        Dataset(X, torch.zeros(len(X), dtype=F64)),
+    )
+    splits, start = [], 0
+    for p in problems:
+        splits.append(Split(torch.arange(start, start + len(p.rows))))
+        start += len(p.rows)
+    return problem, splits, cells
+
+
+def sampler_for(split: Split, cells: Cells, batch: int, test: int | None = None, seed: int = 0) -> Sampler:
+    """Batches of `batch` rows (of one where the problem has a single row); `test` rows for the first draw of switching."""
+    size = min(batch, len(split.train))
+    sizes = Take(size, size) if test is None else (Take(size, min(test, len(split.train))), Take(size, size))
+    return Sampler(split, cells, sizes, seed)
+
+
+@dataclass(frozen=True)
+class TwoGroups:
+    """S3: least squares with a bound on the gap between two groups' losses; whitened within groups, so solved in closed form."""
+
+    problem: Problem
+    split: Split
+    x: Tensor  # (n,)
+    y: Tensor  # (2,)
+
+
+def two_groups(
+    n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float = 0.05, seed: int = 3
+) -> TwoGroups:
+    generator = torch.Generator().manual_seed(seed)
+    inputs, labels, centres, spreads = [], [], [], []
+    for g, size in enumerate(per_group):
+        raw = torch.randn(size, n, dtype=F64, generator=generator)
+        chol = torch.linalg.cholesky(raw.T @ raw / size)
+        X = torch.linalg.solve_triangular(chol, raw.T, upper=False).T  # X'X / size = I
+        truth = torch.randn(n, dtype=F64, generator=generator) * (1.0 if g == 0 else 0.6)
+        y = X @ truth + (0.3 if g == 0 else 0.9) * torch.randn(size, dtype=F64, generator=generator)
+        centre = X.T @ y / size
+        (
+            inputs.append(X),
+            labels.append(y),
+            centres.append(centre),
+            spreads.append(y.square().mean() - centre @ centre),
+        )
+    (ta, tb), (sa, sb) = centres, spreads
+    share = per_group[0] / sum(per_group)
+    k, c0 = tb - ta, 0.5 * (ta @ ta - tb @ tb + sa - sb)
+    mean = share * ta + (1 - share) * tb
+    gap = k @ mean + c0
+    y = torch.stack([(gap - bound).clamp(min=0) / (k @ k), (-gap - bound).clamp(min=0) / (k @ k)])
+    groups = torch.repeat_interleave(torch.arange(2), torch.tensor(per_group))
+    data = Dataset(torch.cat(inputs), torch.cat(labels), {"group": groups}, source="S3")
+    problem = Problem(
+        lambda x, X: X @ x,
+        lambda out, label: 0.5 * (out - label) ** 2,
+        accuracy_equality(groups, bound=bound),
+        data,
+    )
+    return TwoGroups(problem, Split.all_train(sum(per_group)), mean - (y[0] - y[1]) * k, y)
