@@ -27,9 +27,7 @@ try:
     from qpsolvers import solve_qp
     from scipy.optimize import linprog
 except ImportError as error:
-    raise SystemExit(
-        f"{error}; install the reference solvers: pip install 'qpsolvers[osqp]' scipy"
-    ) from error
+    raise SystemExit(f"{error}; install the reference solvers: pip install 'qpsolvers[osqp]' scipy") from error
 
 TAU, LAM = 1.0, 0.5
 Settings = dict[str, float]
@@ -84,9 +82,7 @@ def compare(n: int, m: int, hard: bool, repeats: int) -> None:
     one, one_ref, step, step_ref = alternate(calls, repeats)
     name = f"{n:>8} {m:>3} {'hard' if hard else 'easy'} {clipped:>5.0%}"
     single = f"{one[0]:9.2f} {one[1]:9.2f} {one_ref[0]:10.1f} {one_ref[1]:10.1f} {one_ref[0] / one[0]:6.0f}x"
-    four = (
-        f"{step[0]:9.2f} {step[1]:9.2f} {step_ref[0]:10.1f} {step_ref[1]:10.1f} {step_ref[0] / step[0]:6.0f}x"
-    )
+    four = f"{step[0]:9.2f} {step[1]:9.2f} {step_ref[0]:10.1f} {step_ref[1]:10.1f} {step_ref[0] / step[0]:6.0f}x"
     worst = max(float(x.abs().max()) for x in (out.violation, out.gap, out.kappa_gap))
     print(f"{name} | {single} | {four} | {worst:.0e}", flush=True)
 
@@ -101,9 +97,7 @@ def stacked(n: int, m: int, hard: bool, count: int, repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[2753, 100_000])
     parser.add_argument("--constraints", type=int, nargs="+", default=[2, 5, 10])
     parser.add_argument("--repeats", type=int, default=7)

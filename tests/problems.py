@@ -1,7 +1,8 @@
-"""Problems with known answers (shared/reference/known-answers.md, algorithms.md E), as ordinary `Problem`s over tables of rows.
+"""Problems with known answers (shared/reference/known-answers.md, algorithms.md E), as ordinary `Problem`s over
+tables of rows.
 
-Every problem whose functions are quadratic in x lives in one table: a row holds the coefficients of f and of every c_i, so that
-noise is a choice of rows and all of them run in one stack.
+Every problem whose functions are quadratic in x lives in one table: a row holds the coefficients of f and of every
+c_i, so that noise is a choice of rows and all of them run in one stack.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from fairbound.fairness import Cells, FunctionConstraint, accuracy_equality
 
 F64 = torch.float64
 N, M = 3, 4  # all problems of the table are padded to 3 variables and 4 constraints
-BLOCK = N * N + N + 1 + 2 * N  # coefficients of one function: quadratic, linear, constant, weights and kinks of |x - kink|
+BLOCK = (
+    N * N + N + 1 + 2 * N
+)  # coefficients of one function: quadratic, linear, constant, weights and kinks of |x - kink|
 LINEAR, CONSTANT = slice(N * N, N * N + N), N * N + N
 
 
@@ -120,9 +123,7 @@ def nonsmooth() -> Known:
 
 def infeasible() -> Known:
     """x^2 with x <= -1 and x >= 1: the least violation is 1, at 0; there are no multipliers."""
-    rows = row(
-        quadratic([[2.0]], [0.0], 0.0), quadratic([[0.0]], [1.0], 1.0), quadratic([[0.0]], [-1.0], 1.0)
-    )
+    rows = row(quadratic([[2.0]], [0.0], 0.0), quadratic([[0.0]], [1.0], 1.0), quadratic([[0.0]], [-1.0], 1.0))
     return known("infeasible", rows, [0.7], [0], [])
 
 
@@ -137,9 +138,9 @@ def linear_s1(rows: int = 20_000) -> Known:
     mu, a, b = torch.tensor([1.0, 2.0, -1.0], dtype=F64), torch.tensor([1.0, 1.0, 0.5], dtype=F64), 1.0
     noise = normal_rows(rows, 7, seed=1)
     xi, eps, extra = mu + 0.5 * noise[:, :3], a + 0.2 * noise[:, 3:6], 0.5 * noise[:, 6]
-    table = row(
-        quadratic(torch.eye(3).tolist(), [0.0] * 3, 0.0), quadratic([[0.0] * 3] * 3, [0.0] * 3, -b)
-    ).repeat(rows, 1)
+    table = row(quadratic(torch.eye(3).tolist(), [0.0] * 3, 0.0), quadratic([[0.0] * 3] * 3, [0.0] * 3, -b)).repeat(
+        rows, 1
+    )
     functions = table.unflatten(1, (1 + M, BLOCK))
     functions[:, 0, LINEAR] = -xi
     functions[:, 1, LINEAR] = eps
@@ -149,12 +150,10 @@ def linear_s1(rows: int = 20_000) -> Known:
 
 
 def concave_p4(rows: int = 20_000) -> Known:
-    """P4: min 1/2 x'diag(1, 1, -1)x s.t. +-x_3 <= 1, start x_3 = .3; noise .5 on gradients and values, .2 on Jacobians."""
+    """P4: min 1/2 x'diag(1, 1, -1)x s.t. +-x_3 <= 1, start x_3 = .3; noise .5 on f and c, .2 on J."""
     flat = [[0.0] * 3] * 3
     curved = quadratic([[1.0, 0, 0], [0, 1.0, 0], [0, 0, -1.0]], [0.0] * 3, 0.0)
-    table = row(curved, quadratic(flat, [0, 0, 1.0], -1.0), quadratic(flat, [0, 0, -1.0], -1.0)).repeat(
-        rows, 1
-    )
+    table = row(curved, quadratic(flat, [0, 0, 1.0], -1.0), quadratic(flat, [0, 0, -1.0], -1.0)).repeat(rows, 1)
     noise = normal_rows(rows, 11, seed=2)
     functions = table.unflatten(1, (1 + M, BLOCK))
     functions[:, 0, LINEAR] += 0.5 * noise[:, :3]
@@ -181,8 +180,8 @@ def penalty_bias(s: float = 0.5) -> Known:
 
 
 def noisy_test(y: float, sd: float = 0.5, rows: int = 20_000) -> Known:
-    """F = (x - 1 - y)^2 / 2, c = x - 1 + noise: the multiplier is y and the noise is in the test alone."""
-    table = row(quadratic([[1.0]], [-1.0 - y], 0.0), quadratic([[0.0]], [1.0], -1.0)).repeat(rows, 1)
+    """F = -y x, c = x - 1 + noise: the multiplier is y everywhere and the noise is in the test alone."""
+    table = row(quadratic([[0.0]], [-y], 0.0), quadratic([[0.0]], [1.0], -1.0)).repeat(rows, 1)
     table.unflatten(1, (1 + M, BLOCK))[:, 1, CONSTANT] += sd * normal_rows(rows, 1, seed=4)[:, 0]
     return known("noisy test", table, [1], [1], [y])
 
@@ -208,7 +207,7 @@ def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
 
 
 def sampler_for(split: Split, cells: Cells, batch: int, test: int | None = None, seed: int = 0) -> Sampler:
-    """Batches of `batch` rows (of one where the problem has a single row); `test` rows for the first draw of switching."""
+    """Batches of `batch` rows (one where the problem has a single row); `test` rows for switching's first draw."""
     size = min(batch, len(split.train))
     sizes = Take(size, size) if test is None else (Take(size, min(test, len(split.train))), Take(size, size))
     return Sampler(split, cells, sizes, seed)
@@ -216,7 +215,7 @@ def sampler_for(split: Split, cells: Cells, batch: int, test: int | None = None,
 
 @dataclass(frozen=True)
 class TwoGroups:
-    """S3: least squares with a bound on the gap between two groups' losses; whitened within groups, so solved in closed form."""
+    """S3: least squares with a bound on the gap of two groups' losses; whitened within groups, so solvable by hand."""
 
     problem: Problem
     split: Split
@@ -224,9 +223,7 @@ class TwoGroups:
     y: Tensor  # (2,)
 
 
-def two_groups(
-    n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float = 0.05, seed: int = 3
-) -> TwoGroups:
+def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float = 0.05, seed: int = 3) -> TwoGroups:
     generator = torch.Generator().manual_seed(seed)
     inputs, labels, centres, spreads = [], [], [], []
     for g, size in enumerate(per_group):

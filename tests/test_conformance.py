@@ -66,13 +66,18 @@ def scaled(method: Algorithm[Any], factor: float) -> Algorithm[Any]:
 def test_shapes_and_precision_are_the_point_s(method: Algorithm[Any], dtype: torch.dtype) -> None:
     functions, _, x = draws(method.draws)
     point = torch.tensor(x, dtype=dtype)
-    samples = [q._replace(**{k: v.astype(str(dtype).split(".")[1]) for k, v in q._asdict().items()}).sample() for q in functions]
+    samples = [
+        q._replace(**{k: v.astype(str(dtype).split(".")[1]) for k, v in q._asdict().items()}).sample()
+        for q in functions
+    ]
     state = method.init(point, 3, samples[0](point))
     for _ in range(3):
         d, after = method.update(point, state, Draw.of(*samples, weight=2.5, u=0.3))
         assert d.shape == point.shape
         assert d.dtype == dtype
-        assert [(leaf.shape, leaf.dtype) for leaf in leaves(after)] == [(leaf.shape, leaf.dtype) for leaf in leaves(state)]
+        assert [(leaf.shape, leaf.dtype) for leaf in leaves(after)] == [
+            (leaf.shape, leaf.dtype) for leaf in leaves(state)
+        ]
         assert method.output(point, after).shape == point.shape
         y = method.multipliers(after)
         assert y is None or (y.shape == (3,) and y.dtype == dtype)
@@ -110,7 +115,9 @@ def test_vmap_equals_a_loop(method: Algorithm[Any]) -> None:
     d, states = torch.func.vmap(step)(points, values)
     for i in range(5):
         own = rebuilt(method, {name: float(values[i])})
-        alone, state = own.update(points[i], own.init(points[i], 3, samples[0](points[i])), Draw.of(*samples, weight=2.5, u=0.3))
+        alone, state = own.update(
+            points[i], own.init(points[i], 3, samples[0](points[i])), Draw.of(*samples, weight=2.5, u=0.3)
+        )
         assert torch.allclose(d[i], alone, atol=1e-12)
         for stacked, single in zip(leaves(states), leaves(state), strict=True):
             assert torch.allclose(stacked[i] if stacked.ndim > single.ndim else stacked, single, atol=1e-12)
@@ -131,7 +138,7 @@ def test_a_solution_inside_the_bounds_is_a_fixed_point(method: Algorithm[Any]) -
 
 @every_method
 def test_run_of_a_stack_equals_the_run_alone(method: Algorithm[Any]) -> None:
-    """200 steps, float64, 1e-10: other seeds, starts and numbers in the stack change nothing; Ghost's random sizes included."""
+    """200 steps, float64, 1e-10: what shares the stack changes nothing, Ghost's random sizes included."""
     problem, sampler, x0 = classification()
     methods = [scaled(method, factor) for factor in (1.0, 0.7, 1.3, 1.0)]
     samplers = sampler.seeded(3, 1, 4, 1)
@@ -165,11 +172,17 @@ def test_hand_written_loop_equals_the_runner(method: Algorithm[Any]) -> None:
 def test_it_lowers_the_loss(method: Algorithm[Any]) -> None:
     """In float32, on a bound that never binds, every method is a descent method."""
     problem, sampler, x0 = classification(torch.float32, bound=100.0)
-    quick = replace(method, **{"alpha": 0.3} if hasattr(method, "alpha") else {}) if not hasattr(method, "eta_f") else method
+    quick = (
+        replace(method, **{"alpha": 0.3} if hasattr(method, "alpha") else {})
+        if not hasattr(method, "eta_f")
+        else method
+    )
     result = run(problem, quick, sampler.seeded(0, 1), x0[:2], 300, compile=False).result()
     rows = torch.arange(problem.data.rows)
     if isinstance(method, SwitchingSubgradient) and isinstance(method.eta_f, Adaptive):
-        assert (problem.measure(result.x, rows).loss < problem.measure(x0[:2], rows).loss + 0.02).all()  # tiny steps by design
+        assert (
+            problem.measure(result.x, rows).loss < problem.measure(x0[:2], rows).loss + 0.02
+        ).all()  # tiny steps by design
     else:
         assert (problem.measure(result.x, rows).loss < problem.measure(x0[:2], rows).loss - 0.01).all()
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairbound.nnqp import nnqp
 from fairbound.subproblems import Direction, direction_qp, ghost_direction, kappa
+from fairbound.subproblems.nnqp import nnqp
 
 F64 = torch.float64
 
@@ -34,15 +34,11 @@ def hard_rho(c: Tensor, J: Tensor, part: float = 0.5) -> float:
 
 def sizes(g: Tensor, c: Tensor, J: Tensor, d: Tensor, tau: float) -> tuple[Tensor, Tensor]:
     """What violations and objective values are measured against (algorithms.md, D3)."""
-    rows = c.abs().amax(-1) + torch.linalg.vector_norm(J, dim=-1).amax(-1) * torch.linalg.vector_norm(
-        d, dim=-1
-    )
+    rows = c.abs().amax(-1) + torch.linalg.vector_norm(J, dim=-1).amax(-1) * torch.linalg.vector_norm(d, dim=-1)
     return rows.clamp_min(1e-300), ((g * d).abs().sum(-1) + tau / 2 * d.square().sum(-1)).clamp_min(1e-300)
 
 
-def assert_optimal(
-    out: Direction, g: Tensor, c: Tensor, J: Tensor, tau: float, beta: float, tol: float
-) -> None:
+def assert_optimal(out: Direction, g: Tensor, c: Tensor, J: Tensor, tau: float, beta: float, tol: float) -> None:
     """KKT conditions, recomputed here from the equations rather than read from the residuals alone."""
     rows, values = sizes(g, c, J, out.d, tau)
     r = c + (J @ out.d.unsqueeze(-1)).squeeze(-1) - out.kappa.unsqueeze(-1)
@@ -194,7 +190,9 @@ def test_batch_equals_one_by_one(m: int) -> None:
     rho = torch.tensor([1e-3, 2e-2, 0.5], dtype=F64).unsqueeze(-1)  # (3, 1)
     beta = torch.linspace(0.6, 8, 7, dtype=F64)  # (7,)
     out = ghost_direction(g, c, J, tau=1.0, beta=beta, rho=rho, lam=0.5)
-    assert out.d.shape == (3, 7, 300) and out.multipliers.shape == (3, 7, m) and out.gap.shape == (3, 7)
+    assert out.d.shape == (3, 7, 300)
+    assert out.multipliers.shape == (3, 7, m)
+    assert out.gap.shape == (3, 7)
     for i in range(3):
         for j in range(7):
             one = ghost_direction(g[i, j], c[i, j], J[i, j], tau=1.0, beta=beta[j], rho=rho[i, 0], lam=0.5)
@@ -291,14 +289,87 @@ def test_an_impossible_qp_says_so() -> None:
     assert float(out.violation) == pytest.approx(4.0)
 
 
-def test_nan_stays_in_its_instance() -> None:
-    g, c, J = instance(43, 3, 50, (3,))
-    J[1, 0, 0] = torch.nan
-    out = ghost_direction(g, c, J, tau=1.0, beta=0.5, rho=0.01, lam=0.5)
-    assert out.violation[1].isnan()
-    for i in (0, 2):
-        one = ghost_direction(g[i], c[i], J[i], tau=1.0, beta=0.5, rho=0.01, lam=0.5)
-        torch.testing.assert_close(out.d[i], one.d, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("where", ["g", "c", "J"])
+@pytest.mark.parametrize("m", [1, 2, 4])
+@pytest.mark.parametrize("rho", [0.01, 0.4])
+def test_what_is_not_finite_stays_in_its_instance(value: float, where: str, m: int, rho: float) -> None:
+    g, c, J = instance(43, m, 50, (5,))
+    {"g": g, "c": c, "J": J[:, 0]}[where][1, -1] = value
+    J[3, -1] = 0  # nothing hides behind a product with 0
+    {"g": g, "c": c, "J": J[:, 0]}[where][3, 0] = value
+
+    def solve(g: Tensor, c: Tensor, J: Tensor) -> Direction:
+        return ghost_direction(g, c, J, tau=1.0, beta=0.5, rho=rho, lam=0.5)
+
+    for out in (solve(g, c, J), vmap(solve)(g, c, J)):
+        assert all(x[[1, 3]].isnan().all() for x in out)
+        for i in (0, 2, 4):
+            for a, b in zip(out, solve(g[i], c[i], J[i]), strict=True):
+                torch.testing.assert_close(a[i], b, rtol=0, atol=1e-12)
+    assert all(x.isnan().all() for x in solve(g[1], c[1], J[1]))
+    if where != "g":
+        assert all(x[[1, 3]].isnan().all() and x[[0, 2, 4]].isfinite().all() for x in kappa(c, J, rho=rho, lam=0.5))
+    assert all(x[[1, 3]].isnan().all() for x in direction_qp(g, c, J, tau=1.0, beta=0.5))
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """The slow methods, by name, fail the test when called."""
+
+    def called(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a slow method was called")
+
+    for name in names:
+        monkeypatch.setattr(f"fairbound.subproblems.{name}", called)
+
+
+NEAR = {  # g, c, J close to the solution of the outer problem: d is 1e-4 and smaller, g and y are of order 1
+    "one row": ([1.0, 1.0, 0.0], [-2.4e-4], [[-2.0002, -1.9996, 0.0]]),
+    "tiny step": ([-1.0, 0.0, 0.0], [-1.2e-9], [[1.0, 0.0, 0.0]]),
+    "equality": ([0.9994, 0.9994, 0.0], [-5.6e-4, 5.6e-4], [[1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]]),
+    "two rows": ([-1.9991, 4.5e-4, 0.0], [6.697e-4, 6.699e-4], [[1.0, 1.0, 0.0], [2.0009, -1.0, 0.0]]),
+    "vertex": ([-2.0, -1.0, 3e-7], [1e-7, 2e-7, -1e-7], [[1.0, 1.1, 0.0], [2.0, -1.0, 0.3], [0.0, 0.1, -1.0]]),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_near_a_solution_rounding_is_not_chased(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """d comes from g + J'y by cancellation, so residuals relative to d alone cannot become small."""
+    g, c, J = (torch.tensor(x, dtype=F64) for x in NEAR[name])
+    pad = 4 - len(c)  # rows of zeros, as in a stack of problems with different numbers of constraints
+    c, J = torch.cat([c, -torch.ones(pad, dtype=F64)]), torch.cat([J, torch.zeros(pad, 3, dtype=F64)])
+    forbid(monkeypatch, "box_qp._newton_step", "box_qp.interior", "kappa_lp.interior")
+    out = ghost_direction(g, c, J, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
+    assert_optimal(out, g, c, J, 1.0, 2.0, 1e-14)
+
+
+def test_two_rows_that_matter_are_an_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c = (1 - x, 1 + x) cannot be met; the other rows can never be the largest."""
+    forbid(monkeypatch, "kappa_lp.interior")
+    c = torch.tensor([1.0 + 7e-6, 1.0 - 7e-6, -1.0, 0.2, -3.0], dtype=F64)
+    J = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.1, 0.2], [1.0, 2.0]], dtype=F64)
+    k = kappa(c, J, rho=0.5, lam=0.5)
+    assert float(k.t) == pytest.approx(1.0, rel=1e-15)
+    assert 0 <= float(k.gap) <= 1e-15
+
+
+@pytest.mark.parametrize("kind", ["sparse", "small integers", "few different columns", "one large column"])
+@pytest.mark.parametrize("m", [3, 6])
+def test_kappa_of_many_columns_with_ties(kind: str, m: int) -> None:
+    """J'y vanishes or ties in many columns at once: the guess of the free columns is then at its worst."""
+    _, c, J = instance(51, m, 2000)
+    if kind == "sparse":
+        J = J * (torch.rand(m, 2000, generator=torch.Generator().manual_seed(0)) < 0.05)
+    elif kind == "small integers":
+        J = (J * 60).round() / 60
+    elif kind == "few different columns":
+        J = J[:, torch.arange(2000) % 7]
+    else:
+        J[:, 5] *= 1000
+    rho = hard_rho(c, J)
+    k = kappa(c, J, rho=rho, lam=0.5)
+    assert float(k.t) == pytest.approx(highs_value(c, J, rho), rel=1e-8, abs=1e-9)
+    assert -1e-15 <= float(k.gap) <= 1e-11
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -330,14 +401,23 @@ def test_kkt_on_small_problems(seed: int, m: int, n: int, beta: float, part: flo
 def test_nnqp(m: int, batch: int) -> None:
     draw = torch.Generator().manual_seed(m)
     A = torch.randn(batch, m, max(1, m - batch % 3), generator=draw, dtype=F64)
-    q = (A @ torch.randn(batch, A.shape[-1], 1, generator=draw, dtype=F64)).squeeze(
-        -1
-    )  # in the range: bounded
+    q = (A @ torch.randn(batch, A.shape[-1], 1, generator=draw, dtype=F64)).squeeze(-1)  # in the range: bounded
     G = A @ A.mT
     x = nnqp(G, q)
     y = (G @ x.unsqueeze(-1)).squeeze(-1) - q
     assert (x >= 0).all()
-    assert float(y.min()) >= -1e-11 and float((x * y).abs().max()) <= 1e-10
+    assert float(y.min()) >= -1e-11
+    assert float((x * y).abs().max()) <= 1e-10
+
+
+def test_nnqp_is_exact_to_rounding() -> None:
+    """No bias of the ridge that makes singular matrices solvable."""
+    draw = torch.Generator().manual_seed(5)
+    A = torch.randn(20, 6, 30, generator=draw, dtype=F64)
+    x = torch.rand(20, 6, generator=draw, dtype=F64) + 0.5
+    G = A @ A.mT
+    found = nnqp(G, (G @ x.unsqueeze(-1)).squeeze(-1))
+    assert float((found - x).abs().max()) <= 3e-15
 
 
 @pytest.mark.parametrize(

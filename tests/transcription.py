@@ -1,4 +1,4 @@
-"""A random quadratic problem as a torch `Sample` and, independently, as numpy functions: for one step against the equations."""
+"""A random quadratic problem as a torch `Sample` and, independently, as numpy: for steps against the equations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def quadratics(count: int, n: int = 6, m: int = 3, seed: int = 0) -> list[Quadra
     """Independent draws around one problem."""
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(n, n))
-    base = Quadratic(root @ root.T / n, rng.normal(size=n), rng.normal(size=m), rng.normal(size=(m, n)), rng.normal(size=m))
+    base = Quadratic(
+        root @ root.T / n, rng.normal(size=n), rng.normal(size=m), rng.normal(size=(m, n)), rng.normal(size=m)
+    )
     return [Quadratic(*(part + 0.3 * rng.normal(size=part.shape) for part in base)) for _ in range(count)]
 
 

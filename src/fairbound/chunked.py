@@ -1,9 +1,9 @@
 """Mini-batches of random size for stacked runs: values and Jacobians of chunks, summed back per run.
 
-Every mini-batch is cut into chunks of the sampler's base size. The chunks of all runs form one flat stack, evaluated in pieces of a
-fixed number, so that shapes never change. For a constraint made of plain means the mean over a mini-batch is the mean over its
-chunks. Any other constraint, or a regulariser, is a nonlinear function of the whole batch: then each mini-batch is evaluated
-as it is, run by run.
+Every mini-batch is cut into chunks of the sampler's base size. The chunks of all runs form one flat stack, evaluated
+in pieces of a fixed number, so that shapes never change. For a constraint made of plain means the mean over a
+mini-batch is the mean over its chunks. Any other constraint, or a regulariser, is a nonlinear function of the whole
+batch: then each mini-batch is evaluated as it is, run by run.
 """
 
 from __future__ import annotations
@@ -44,11 +44,7 @@ class ChunkedTables:
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:
         """Tables for the points x (R, n) and the levels (R,) of this step."""
         chunks = self.stack.chunks(step, level)
-        return (
-            self._by_chunks(x, chunks.run, chunks.half, chunks.batch)
-            if self.separable
-            else self._by_runs(x, chunks)
-        )
+        return self._by_chunks(x, chunks.run, chunks.half, chunks.batch) if self.separable else self._by_runs(x, chunks)
 
     def samples(self, x: Tensor, tables: Tables) -> tuple[Sample, ...]:
         """The samples of one run; they were evaluated at x and know no other point."""
@@ -61,9 +57,7 @@ class ChunkedTables:
 
             return Sample(at)
 
-        return tuple(
-            sample(value, jacobian) for value, jacobian in zip(tables.value, tables.jacobian, strict=True)
-        )
+        return tuple(sample(value, jacobian) for value, jacobian in zip(tables.value, tables.jacobian, strict=True))
 
     def _value_and_jacobian(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
         value, pull = vjp(lambda point: self.problem.values(point, parts), x)[:2]

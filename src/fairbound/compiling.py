@@ -12,7 +12,7 @@ import torch
 
 log = logging.getLogger("fairbound")
 
-LONG = 10_000  # steps from which compiling pays: it takes 10 to 40 s and saves 2 to 15 ms a step (9-64-32-1 net, 2 cores)
+LONG = 10_000  # steps from which compiling pays: it takes 10 to 40 s and saves 2 to 15 ms a step (9-64-32-1 net)
 
 
 def decide(wish: bool | None, steps: int) -> tuple[bool, str]:
@@ -33,8 +33,9 @@ def decide(wish: bool | None, steps: int) -> tuple[bool, str]:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile for a function that is always called with the same shapes.
 
-    All stacks share the code object of vmap's wrapper, so a benchmark of many methods meets dynamo's limit on versions of one
-    function and would silently go on uncompiled. The limit is lifted for the first call, in which the compilation happens.
+    All stacks share the code object of vmap's wrapper, so a benchmark of many methods meets dynamo's limit on
+    versions of one function and would silently go on uncompiled. The limit is lifted for the first call, in which the
+    compilation happens.
     """
     fast = torch.compile(function, dynamic=False)
     limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"

@@ -1,7 +1,7 @@
 """The contract between problems and algorithms: `min E f(x) s.t. E c(x) <= 0`.
 
-A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints there,
-with derivatives on demand. An `Algorithm` turns estimates into a step `d`; whoever drives it adds `d` to `x`.
+A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints
+there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; whoever drives it adds `d` to `x`.
 
 By hand, on any function of `x`:
 
@@ -37,9 +37,7 @@ class Estimate(NamedTuple):
     f: Tensor  # ()
     c: Tensor  # (m,); feasible means c <= 0
     pull: Callable[[Tensor], Tensor]  # (1+m,) -> (n,): transposed Jacobian of [f, c]
-    rows: Callable[[], Tensor] | None = (
-        None  # -> (m, n): a cheaper way to the Jacobian of c, where the problem knows one
-    )
+    rows: Callable[[], Tensor] | None = None  # -> (m, n): a cheaper Jacobian of c, where there is one
 
     def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
         """Gradient of `f * F + c'C` in one backward pass: (n,)."""
@@ -181,14 +179,15 @@ UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
 
 
 def require(owner: Any, bounds: Bounds, *names: str) -> None:
-    """Check numeric fields of a settings dataclass; tensors (stacked runs) and schedules pass, since they were checked before.
+    """Check numeric fields of a settings dataclass; tensors (stacked runs) and schedules pass, since they were
+    checked before.
 
     Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting.
     """
     for name in names:
         value = getattr(owner, name)
         where = f"{type(owner).__name__}: {name}"
-        if isinstance(value, bool) or isinstance(value, str) or value is None:
+        if isinstance(value, bool | str) or value is None:
             raise TypeError(f"{where} must be {bounds.wording}, got {value!r}")
         if isinstance(value, int | float):
             if not bounds.holds(value):
@@ -200,11 +199,6 @@ def require_whole(owner: Any, low: int, high: int | None, *names: str) -> None:
     """Check integer fields; they decide the structure of a run and never stack."""
     for name in names:
         value = getattr(owner, name)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or value < low
-            or (high is not None and value > high)
-        ):
+        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
             limit = f">= {low}" if high is None else f"from {low} to {high}"
             raise ValueError(f"{type(owner).__name__}: {name} must be a whole number {limit}, got {value!r}")

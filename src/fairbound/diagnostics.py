@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
-GROWTH = 1.1  # multipliers at the end against the middle: 2 for linear growth, the mark of infeasibility, 1.3 with falling steps
+# Multipliers at the end against the middle: linear growth, the mark of infeasibility, gives 2; with falling steps 1.3.
+GROWTH = 1.1
 STILL = 1e-3  # |d| at the end against its largest value on the way: the direction has died out
 VIOLATED = 1e-3  # kappa above this is a violation that the direction no longer reduces
 
@@ -33,7 +33,9 @@ def _no_feasible_step(own: Mapping[str, Tensor], half: int, steps: Sequence[int]
     count = own.get("feasible_steps")
     if count is None or count[-1] > count[half]:
         return None
-    return f"no feasible step among the last {steps[-1] - steps[half]}: the constraints' estimate never met its tolerance"
+    return (
+        f"no feasible step among the last {steps[-1] - steps[half]}: the constraints' estimate never met its tolerance"
+    )
 
 
 def _resets(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
@@ -54,8 +56,8 @@ def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[i
     if not norm.isfinite().all() or norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None
     return (
-        f"the multipliers still grow, from a norm of {norm[half]:.3g} at step {steps[half]} to {norm[-1]:.3g} at step {steps[-1]}: "
-        "the problem is infeasible, or the run too short"
+        f"the multipliers still grow, from a norm of {norm[half]:.3g} at step {steps[half]} to {norm[-1]:.3g} "
+        f"at step {steps[-1]}: the problem is infeasible, or the run too short"
     )
 
 

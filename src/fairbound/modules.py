@@ -11,8 +11,8 @@ from torch import Tensor, nn
 class ModuleForward:
     """`forward(x, inputs)` of a module whose parameters are the slices of the flat vector x: (n,).
 
-    Buffers are read as they are and never changed. The output's last dimension is dropped where it is 1, so that a binary
-    classifier gives one logit per row.
+    Buffers are read as they are and never changed. The output's last dimension is dropped where it is 1, so that a
+    binary classifier gives one logit per row.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -29,9 +29,7 @@ class ModuleForward:
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         parts = (part.view(shape) for part, shape in zip(x.split(self.sizes), self.shapes, strict=True))
-        output: Tensor = torch.func.functional_call(
-            self.module, dict(zip(self.names, parts, strict=True)), (inputs,)
-        )
+        output: Tensor = torch.func.functional_call(self.module, dict(zip(self.names, parts, strict=True)), (inputs,))
         return output.squeeze(-1) if output.ndim > 1 and output.shape[-1] == 1 else output
 
     def stateful(self) -> list[str]:
@@ -74,8 +72,6 @@ def load_flat(module: nn.Module, x: Tensor) -> nn.Module:
     if x.shape != (expected,):
         raise ValueError(f"the module has {expected} parameters, got a vector of shape {tuple(x.shape)}")
     with torch.no_grad():
-        for parameter, part in zip(
-            module.parameters(), x.split([p.numel() for p in module.parameters()]), strict=True
-        ):
+        for parameter, part in zip(module.parameters(), x.split([p.numel() for p in module.parameters()]), strict=True):
             parameter.copy_(part.view(parameter.shape))
     return module

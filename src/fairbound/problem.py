@@ -102,13 +102,9 @@ class Problem:
         return Estimate(f, c, lambda w: pull(torch.cat([w[:1], w[1:] @ contrast])), rows)
 
     def values(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> Tensor:
-        """[f, statistics] of a mini-batch by one forward pass over all its rows; a part that was not gathered is left out."""
-        inputs = [
-            part["inputs"] if name == "f" else part["inputs"].flatten(0, 1) for name, part in parts.items()
-        ]
-        labels = [
-            part["labels"] if name == "f" else part["labels"].flatten(0, 1) for name, part in parts.items()
-        ]
+        """[f, statistics] of a mini-batch by one forward pass; a part that was not gathered is left out."""
+        inputs = [part["inputs"] if name == "f" else part["inputs"].flatten(0, 1) for name, part in parts.items()]
+        labels = [part["labels"] if name == "f" else part["labels"].flatten(0, 1) for name, part in parts.items()]
         outputs = self.forward(x, torch.cat(inputs)).split([len(block) for block in inputs])
         losses = [self.loss(output, label) for output, label in zip(outputs, labels, strict=True)]
         found = []
@@ -124,9 +120,7 @@ class Problem:
     def _objective(self, outputs: Tensor, labels: Tensor, losses: Tensor, part: dict[str, Tensor]) -> Tensor:
         if self.regulariser is None:
             return losses.mean()
-        groups = {
-            name.removeprefix("group "): column for name, column in part.items() if name.startswith("group ")
-        }
+        groups = {name.removeprefix("group "): column for name, column in part.items() if name.startswith("group ")}
         return losses.mean() + self.regulariser(outputs, labels, groups)
 
     def source(self, sampler: Sampler) -> ProblemSource:
@@ -136,7 +130,7 @@ class Problem:
     # Whole pools ------------------------------------------------------------------------------------------------------
 
     def measure(self, x: Tensor, rows: Tensor, *, at_once: int = 1 << 18) -> Measured:
-        """Loss and constraints over all of `rows`, at x (n,) or (R, n); `at_once` limits rows x runs per forward pass."""
+        """Loss and constraints over all of `rows`, at x (n,) or (R, n); `at_once` limits rows x runs a forward pass."""
         points = x.reshape(-1, x.shape[-1])
         rows = rows.to(self.data.X.device)
         step = max(1, at_once // points.shape[0])
@@ -148,9 +142,7 @@ class Problem:
             losses = vmap(self.loss, (0, None))(outputs, labels)  # (R, rows)
             return Measured(losses.mean(1), self._constraints(points, rows, outputs, labels, losses))
 
-    def _constraints(
-        self, points: Tensor, rows: Tensor, outputs: Tensor, labels: Tensor, losses: Tensor
-    ) -> Tensor:
+    def _constraints(self, points: Tensor, rows: Tensor, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
         if self.constraint is None:
             return points.new_zeros(points.shape[0], 0)
         place = torch.full((self.data.rows,), -1, dtype=torch.long)
@@ -177,18 +169,14 @@ class Problem:
         few = min(3, self.data.rows)
         inputs, labels = self.data.X[:few], self.data.y[:few]
         if inputs.is_floating_point() and inputs.dtype != x.dtype:
-            raise ValueError(
-                f"X is {inputs.dtype} but the parameters are {x.dtype}; use data.to(dtype={x.dtype})"
-            )
+            raise ValueError(f"X is {inputs.dtype} but the parameters are {x.dtype}; use data.to(dtype={x.dtype})")
         if inputs.device != x.device:
             raise ValueError(
                 f"X is on {inputs.device} but the parameters are on {x.device}; use data.to({str(x.device)!r})"
             )
         expected = getattr(self.forward, "n", x.numel())
         if x.shape != (expected,):
-            raise ValueError(
-                f"the model has {expected} parameters, got a starting point of shape {tuple(x.shape)}"
-            )
+            raise ValueError(f"the model has {expected} parameters, got a starting point of shape {tuple(x.shape)}")
         with torch.no_grad():
             outputs = self.forward(x, inputs)
             if outputs.shape[:1] != (few,):
@@ -226,9 +214,7 @@ class ProblemSource:
 
     def _fixed(self, stack: SamplerStack, reads: Sequence[str]) -> tuple[tuple[Sample, ...], Tensor]:
         batches = stack.block(self.step, 1)
-        gathered = [
-            self.problem.gather(_run_of(b, 0, 0), read) for b, read in zip(batches, reads, strict=True)
-        ]
+        gathered = [self.problem.gather(_run_of(b, 0, 0), read) for b, read in zip(batches, reads, strict=True)]
         return tuple(self.problem.sample(parts) for parts in gathered), torch.ones(())
 
     def _random(self, stack: SamplerStack) -> tuple[tuple[Sample, ...], Tensor]:
@@ -237,8 +223,7 @@ class ProblemSource:
         joined = [join(chunks.batch, chunks.half == half) for half in (0, 1, 2)]
         whole = join(chunks.batch, chunks.half > 0)
         samples = tuple(
-            self.problem.sample(self.problem.gather(b, "fc"))
-            for b in (joined[0], whole, joined[1], joined[2])
+            self.problem.sample(self.problem.gather(b, "fc")) for b in (joined[0], whole, joined[1], joined[2])
         )
         return samples, weight[0, 0]
 

@@ -1,8 +1,8 @@
 """`run`: many runs of a method at once, over seeds and hyper-parameters.
 
-All runs of a stack take a step together, as one `vmap` of the algorithm's own `update`. Every run owns its random stream, so its
-trajectory does not depend on what shares its stack. Runs that differ in structure (another class, schedule or batch size) are
-grouped and run group by group.
+All runs of a stack take a step together, as one `vmap` of the algorithm's own `update`. Every run owns its random
+stream, so its trajectory does not depend on what shares its stack. Runs that differ in structure (another class,
+schedule or batch size) are grouped and run group by group.
 
 A step whose direction or state is not finite is skipped and counted; nothing is poisoned by it.
 """
@@ -117,7 +117,8 @@ def run(
     average_from: int | None = None,
     compile: bool | None = None,  # noqa: A002
 ) -> Run:
-    """Runs of `algorithm` on `problem`, one for each sampler (or algorithm, or row of x0); the longest of the three sets R.
+    """Runs of `algorithm` on `problem`, one for each sampler (or algorithm, or row of x0); the longest of the three
+    sets R.
 
     Args:
         algorithm: one for all runs, or one for each.
@@ -277,7 +278,9 @@ class _Group:
             raise ValueError(
                 f"the loss or a constraint is NaN or infinite at the starting point of runs {bad[:5]}; nothing was run"
             )
-        return tree_map(lambda leaf: leaf.clone(), state)  # values that vmap shares between runs become their own
+        # Values that vmap shares between runs become their own, with plain strides: others would mean a second
+        # compilation.
+        return tree_map(lambda leaf: leaf.new_empty(leaf.shape).copy_(leaf), state)
 
     # All runs ---------------------------------------------------------------------------------------------------------
 

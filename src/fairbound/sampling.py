@@ -1,8 +1,8 @@
 """Which rows a step sees: objective batches, and constraint batches with equally many rows of every cell.
 
-A `Sampler` describes one run's sampling. `SamplerStack` draws for many runs and many steps at once. Rows come from the pool that
-a draw names, with replacement or by shuffled epochs: every epoch of every cell is a new permutation of all its rows, so nothing is
-left unseen and no prefix is repeated.
+A `Sampler` describes one run's sampling. `SamplerStack` draws for many runs and many steps at once. Rows come from
+the pool that a draw names, with replacement or by shuffled epochs: every epoch of every cell is a new permutation of
+all its rows, so nothing is left unseen and no prefix is repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Take:
-    """What one draw takes: rows for the objective, rows of each cell for the constraints, and the pools they come from."""
+    """What one draw takes: rows for the objective, rows of each cell for the constraints, and their pools."""
 
     objective: int = 8
     cell: int = 8
@@ -86,8 +86,8 @@ class Sampler:
                 )
             if member.numel() < take.cell:
                 raise ValueError(
-                    f"cell {name!r} has {member.numel()} rows in pool {take.pool!r}, fewer than its batch of {take.cell}; "
-                    "use a smaller batch or merge the group"
+                    f"cell {name!r} has {member.numel()} rows in pool {take.pool!r}, fewer than its batch of "
+                    f"{take.cell}; use a smaller batch or merge the group"
                 )
 
     def seeded(self, *seeds: int) -> list[Sampler]:
@@ -105,7 +105,8 @@ class Sampler:
             return (self.sizes,) * draws
         if len(self.sizes) != draws:
             raise ValueError(
-                f"the method makes {draws} draws a step but the sampler has {len(self.sizes)} sizes; give one, or {draws}"
+                f"the method makes {draws} draws a step but the sampler has {len(self.sizes)} sizes; "
+                f"give one, or {draws}"
             )
         return self.sizes
 
@@ -158,11 +159,9 @@ class SamplerStack:
         ] = {}  # (run, column, epoch) -> permutation of the column's rows
 
     def _lay_out(self, samplers: Sequence[Sampler]) -> None:
-        """Columns are the pools of a step in order (each draw's objective, then its cells); slots are single rows of a batch."""
+        """Columns: the pools of a step in order, each draw's objective, then its cells. Slots: the rows of a batch."""
         sizes = [size for take in self.takes for size in (take.objective, *[take.cell] * self.cells)]
-        self.column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(
-            self.device
-        )  # (slots,)
+        self.column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(self.device)  # (slots,)
         self.place = torch.cat([torch.arange(size) for size in sizes]).to(
             self.device
         )  # (slots,) position within its column
@@ -193,7 +192,7 @@ class SamplerStack:
         return torch.arange(first, first + steps, device=self.device)[:, None]  # (T, 1)
 
     def block(self, first: int, steps: int) -> tuple[Batch, ...]:
-        """The mini-batches of `steps` steps from `first` on: for every draw a Batch of (T, R, B) and (T, R, K, b) rows."""
+        """The mini-batches of `steps` steps from `first` on: for each draw a Batch (T, R, B), (T, R, K, b)."""
         if self.replace:
             slot = ROWS + torch.arange(self.column.numel(), device=self.device)
             u = uniforms(self.key[:, None], self._steps(first, steps)[..., None], slot)  # (T, R, slots)
@@ -253,7 +252,8 @@ class SamplerStack:
         return level, 1 / self.law[level]
 
     def chunks(self, step: int, level: Tensor) -> Chunks:
-        """The rows of one step, levels (R,): run r gets one chunk for its single mini-batch and 2^(level+1) for the large one.
+        """The rows of one step, levels (R,): run r gets one chunk for its single mini-batch and 2^(level+1) for the
+        large one.
 
         The large one's chunks go in turn to the odd and to the even half.
         """

@@ -44,12 +44,11 @@ def numbers(settings: Any, prefix: str = "") -> dict[str, float]:
     return found
 
 
-def stacked_numbers(
-    algorithms: Sequence[Algorithm[Any]], like: Tensor, *, all_of_them: bool
-) -> dict[str, Tensor]:
+def stacked_numbers(algorithms: Sequence[Algorithm[Any]], like: Tensor, *, all_of_them: bool) -> dict[str, Tensor]:
     """The numbers in which the runs differ, or all, each as a tensor (R,).
 
-    A compiled step takes all of them as inputs: a number left in the code would mean another compilation for another value.
+    A compiled step takes all of them as inputs: a number left in the code would mean another compilation for another
+    value.
     """
     tables = [numbers(algorithm) for algorithm in algorithms]
     return {
@@ -67,9 +66,7 @@ def rebuilt(settings: A, values: Mapping[str, Any]) -> A:
     for field in fields(settings):  # type: ignore[arg-type]
         old = getattr(settings, field.name)
         inner = {
-            name.removeprefix(f"{field.name}."): v
-            for name, v in values.items()
-            if name.startswith(f"{field.name}.")
+            name.removeprefix(f"{field.name}."): v for name, v in values.items() if name.startswith(f"{field.name}.")
         }
         new = rebuilt(old, inner) if inner else values.get(field.name, old)
         object.__setattr__(made, field.name, new)

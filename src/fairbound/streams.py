@@ -1,8 +1,8 @@
 """One random stream per run, as a function of (seed, step, slot): a counter-based generator.
 
-There is no state to advance, so a run draws the same numbers alone or in a stack, step by step or in blocks of many steps, on a
-CPU or a GPU, from the start or resumed in the middle. The function is SplitMix64's finaliser (Steele, Lea, Flood 2014) over two
-levels: seed and step give a key, key and slot give the number.
+There is no state to advance, so a run draws the same numbers alone or in a stack, step by step or in blocks of many
+steps, on a CPU or a GPU, from the start or resumed in the middle. The function is SplitMix64's finaliser (Steele,
+Lea, Flood 2014) over two levels: seed and step give a key, key and slot give the number.
 """
 
 from __future__ import annotations

@@ -69,4 +69,5 @@ def test_descent_ascent(second: bool) -> None:
         y = np.minimum(np.maximum(y + 0.3 * c, 0), 0.6)
         assert np.allclose(point, x, atol=1e-12)
         assert np.allclose(method.multipliers(state), y, atol=1e-12)
-    assert (y > 0).any() and y.max() <= 0.6
+    assert (y > 0).any()
+    assert y.max() <= 0.6

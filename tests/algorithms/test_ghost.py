@@ -128,7 +128,7 @@ COUNT = 20_000  # rows of noise in the table
 
 
 def noisy_quadratic() -> tuple[Problem, Tensor]:
-    """P1 of algorithms.md at an infeasible point: n = 10, m = 3; gradients sd .5, Jacobians sd .2, values sd .5 a row."""
+    """P1 of algorithms.md at an infeasible point: n = 10, m = 3; noise a row: g .5, J .2, c .5."""
     n, m = 10, 3
     generator = torch.Generator().manual_seed(7)
     A = torch.nn.functional.normalize(torch.randn(m, n, dtype=problems.F64, generator=generator))
@@ -186,7 +186,7 @@ def test_direction_is_unbiased(p0: float) -> None:
 def test_the_test_of_bias_has_power() -> None:
     """One mini-batch of the base size, without the correction, fails it."""
     problem, x = noisy_quadratic()
-    directions, exact = combined_directions(0.6, 10)
+    _, exact = combined_directions(0.6, 10)
     sampler = Sampler(Split.all_train(COUNT), problem.constraint.cells, Take(4, 4))
     method = StochasticGhost(alpha=1.0, decay=0.0, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
     single = []

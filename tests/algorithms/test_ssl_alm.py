@@ -15,8 +15,8 @@ ROLES = {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 1, 2)}
 
 
 def numpy_step(
-    functions: tuple[Quadratic, Quadratic, Quadratic], x: np.ndarray, state: dict, tau: float, eta: float, rho: float, mu: float,
-    beta: float, y_max: float, clamp: bool,
+    functions: tuple[Quadratic, Quadratic, Quadratic], x: np.ndarray, state: dict, tau: float, eta: float, rho: float,
+    mu: float, beta: float, y_max: float, clamp: bool,
 ) -> tuple[np.ndarray, dict]:  # fmt: skip
     """The equations of the module's docstring; functions for the dual step, the gradient and the penalty's value."""
     zeta0, zeta1, zeta2 = functions
@@ -58,7 +58,7 @@ def test_steps(samples: int, mu: float, clamp: bool) -> None:
 
 
 def test_scheduled_steps_fall() -> None:
-    functions, made, x = draws(2)
+    _, made, x = draws(2)
     method = SSLALM(tau=Linear(0.1, 10, 0.0), eta=Linear(0.2, 10, 0.0), samples=2, slack_from_first=False)
     point = torch.tensor(x)
     state = method.init(point, 3)._replace(k=torch.tensor(10.0, dtype=torch.float64))
@@ -79,7 +79,7 @@ def test_slacks_start_at_the_first_estimate_or_at_zero() -> None:
 
 
 def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started() -> None:
-    """F = x^2/2, c = x - 1, start at the solution 0 (algorithms.md, A2: pushed to .37 from slack 0, never moves from slack 1)."""
+    """F = x^2/2, c = x - 1, start at the solution 0: pushed to .37 from slack 0, never moves from slack 1 (A2)."""
     sample = Sample.of(lambda x: (0.5 * x @ x, x - 1))
     furthest = {}
     for from_first in (True, False):

@@ -22,9 +22,11 @@ RULES = {
 @pytest.mark.parametrize("rule_f", RULES)
 @pytest.mark.parametrize("rule_c", RULES)
 @pytest.mark.parametrize("eps", [0.0, 5.0])
-def test_steps(rule_f: str, rule_c: str, eps: float) -> None:
+@pytest.mark.parametrize("worst_of_test", [True, False])
+def test_steps(rule_f: str, rule_c: str, eps: float, worst_of_test: bool) -> None:
     functions, samples, x = draws(12, seed=3)
-    method = SwitchingSubgradient(eta_f=RULES[rule_f][0], eta_c=RULES[rule_c][0], eps=InverseSqrt(eps))
+    rules = {"eta_f": RULES[rule_f][0], "eta_c": RULES[rule_c][0], "eps": InverseSqrt(eps)}
+    method = SwitchingSubgradient(**rules, worst_of_test=worst_of_test)
     point = torch.tensor(x)
     state = method.init(point, 3)
     branches = set()
@@ -36,7 +38,8 @@ def test_steps(rule_f: str, rule_c: str, eps: float) -> None:
         c = test.c(x)
         ok = c.max() <= tolerance
         branches.add(bool(ok))
-        s = fresh.gradient(x) if ok else fresh.jacobian(x)[c.argmax()]  # the worst of the test, its gradient from the fresh draw
+        worst = (c if worst_of_test else fresh.c(x)).argmax()
+        s = fresh.gradient(x) if ok else fresh.jacobian(x)[worst]  # the gradient always from the fresh draw
         step = RULES[rule_f][1](k, tolerance, s) if ok else RULES[rule_c][1](k, c.max(), s)
         x = x - step * s
         assert np.allclose(point, x, atol=1e-10)
@@ -48,7 +51,7 @@ def constant(c: float) -> Sample:
 
 
 def run_outputs(method: SwitchingSubgradient, values: list[float], coins: np.ndarray) -> list[int]:
-    """The step number of the output in each replication; x is moved by 1 after every step, so that it tells the step."""
+    """The step number of the output in each replication; x moves by 1 after every step, so that it tells the step."""
     chosen = []
     for replication in coins:
         x = torch.zeros(1, dtype=torch.float64)
@@ -83,7 +86,7 @@ def test_without_a_feasible_step_the_last_iterate_is_returned_and_the_count_says
     x = torch.zeros(1, dtype=torch.float64)
     state = method.init(x, 1)
     for _ in range(3):
-        d, state = method.update(x, state, Draw.of(constant(1.0), constant(1.0)))
+        _, state = method.update(x, state, Draw.of(constant(1.0), constant(1.0)))
         x = x + 1
     assert method.output(x, state) == x
     assert method.monitor(state)["feasible_steps"] == 0

@@ -3,9 +3,9 @@ r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x)
     x+ = x - tau_k * (grad f(x, xi) + J(x, zeta)' y)             primal step with the old multipliers
     y+ = min([y + eta_k * c(x, zeta')]_+, y_max)                 zeta' = zeta, or a second draw (`second=True`)
 
-The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a hidden
-one-sample penalty of size eta (algorithms.md, C1). A second draw may come from rows of its own, so that the multipliers are
-moved by people whom the primal step never sees.
+The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a
+hidden one-sample penalty of size eta (algorithms.md, C1). A second draw may come from rows of its own, so that the
+multipliers are moved by people whom the primal step never sees.
 
 It diverges where L(., y*) has negative curvature (problem P4 of the known answers): use an augmented Lagrangian there.
 """

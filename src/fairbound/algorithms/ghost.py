@@ -11,11 +11,12 @@ and the step combines four of them:
     d = d(X1) + (d(X) - (d(odd half) + d(even half)) / 2) / p_N
     x+ = x + alpha_k d,   alpha_k = alpha_{k-1} (1 - decay alpha_{k-1}),  alpha_0 = alpha
 
-Facchinei and Kungurtsev 2023 (arXiv 2307.02943) on Facchinei et al. 2021; the paper's Algorithm 1. B0 is the sampler's batch.
+Facchinei and Kungurtsev 2023 (arXiv 2307.02943) on Facchinei et al. 2021; the paper's Algorithm 1. B0 is the
+sampler's batch.
 
 Differs from it:
-- N is capped and its law renormalised: p_N = p0 (1 - p0)^N / (1 - (1 - p0)^(cap + 1)). Without a cap the mean number of rows is
-  infinite for p0 <= 1/2 (the paper's 0.4), and near a solution no p0 gives both finite cost and finite variance
+- N is capped and its law renormalised: p_N = p0 (1 - p0)^N / (1 - (1 - p0)^(cap + 1)). Without a cap the mean number of
+  rows is infinite for p0 <= 1/2 (the paper's 0.4), and near a solution no p0 gives both finite cost and finite variance
   (algorithms.md, A1). What remains is the bias of one mini-batch of B0 2^(cap+1) rows.
 - The paper's recursion for alpha is undefined at k = 0; alpha_0 = alpha. A schedule may take its place.
 - The subproblems are solved exactly through their duals in m dimensions (`subproblems`).
@@ -69,11 +70,9 @@ class StochasticGhost(Algorithm[State]):
     cap: int = 7  # largest level N
     tau: float = 1.0  # weight of |d|^2 in the subproblem
     beta: float = 20.0  # largest coordinate of d
-    rho: float = 0.1  # largest coordinate in kappa's subproblem: the appendix's choice (the text of Experiment 1 says 0.8)
+    rho: float = 0.1  # largest coordinate in kappa's subproblem; the appendix picks 0.1, the text of Exp. 1 says 0.8
     lam: float = 0.5  # lambda: share of the attainable violation in kappa
-    d_max: float = (
-        inf  # cap on every coordinate of the combined direction; biased where it acts, off unless set
-    )
+    d_max: float = inf  # cap on every coordinate of the combined direction; biased where it acts, off unless set
 
     def __post_init__(self) -> None:
         require(self, POSITIVE, "tau", "beta", "rho")
@@ -82,13 +81,9 @@ class StochasticGhost(Algorithm[State]):
         require(self, CAP, "d_max")
         require_whole(self, 0, 20, "cap")
         if isinstance(self.rho, float) and isinstance(self.beta, float) and self.rho >= self.beta:
-            raise ValueError(
-                f"StochasticGhost: rho must be smaller than beta, got rho={self.rho} and beta={self.beta}"
-            )
+            raise ValueError(f"StochasticGhost: rho must be smaller than beta, got rho={self.rho} and beta={self.beta}")
         if isinstance(self.alpha, float) and isinstance(self.decay, float) and self.alpha * self.decay >= 1:
-            raise ValueError(
-                f"StochasticGhost: alpha * decay must be below 1, got {self.alpha} * {self.decay}"
-            )
+            raise ValueError(f"StochasticGhost: alpha * decay must be below 1, got {self.alpha} * {self.decay}")
 
     @property
     def draws(self) -> int:
@@ -102,9 +97,7 @@ class StochasticGhost(Algorithm[State]):
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         alpha = value(self.alpha, x.new_zeros(()))
         start = torch.as_tensor(alpha, dtype=x.dtype, device=x.device)
-        return State(
-            k=x.new_zeros(()), alpha=start, y=x.new_zeros(m), kappa=x.new_zeros(()), length=x.new_zeros(())
-        )
+        return State(k=x.new_zeros(()), alpha=start, y=x.new_zeros(m), kappa=x.new_zeros(()), length=x.new_zeros(()))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.checked(self)]

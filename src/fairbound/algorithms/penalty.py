@@ -2,11 +2,11 @@ r"""SGD on the penalised problem (the paper's eq. 13), for any constraints c <= 
 
     min E f + weight * sum_i [c_i]_+          x+ = x - tau_k * (grad f + weight * sum_i 1[c_i > 0] grad c_i)
 
-Eq. 13 penalises |a| for every group's gap a. Written as the two rows a <= 0 and -a <= 0 (bound 0), [a]_+ + [-a]_+ = |a|:
-train on the constraint with bound 0, measure with the experiment's bound.
+Eq. 13 penalises |a| for every group's gap a. Written as the two rows a <= 0 and -a <= 0 (bound 0), it is the same:
+[a]_+ + [-a]_+ = |a|. Train on the constraint with bound 0, measure with the experiment's bound.
 
-Differs from the constrained methods: the minimiser depends on `weight`, and [.]_+ of a mini-batch's mean is biased upwards
-by its noise, so the fixed point depends on the batch size too.
+Differs from the constrained methods: the minimiser depends on `weight`, and [.]_+ of a mini-batch's mean is biased
+upwards by its noise, so the fixed point depends on the batch size too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@ r"""Stochastic gradient descent, the unconstrained baseline.
 
     x+ = x - tau_k * grad f(x, xi)
 
-It never asks for the constraints, so they cost nothing. On a problem with a Fairret regulariser it is the paper's SGD-Fairret.
+It never asks for the constraints, so they cost nothing. On a problem with a Fairret regulariser it is the paper's
+SGD-Fairret.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ class SGD(Algorithm[State]):
     SGD(tau=0.05)
     """
 
-    tau: float | Schedule = (
-        0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
-    )
+    tau: float | Schedule = 0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "tau")

@@ -6,15 +6,16 @@ r"""SSL-ALM: the stochastic smoothed and linearised augmented Lagrangian method,
     s+ = [s - tau (w + mu (s - z_s))]_+
     z+ = z + beta ((x, s) - z)                                   with the old (x, s)
 
-Huang, Zhang, Alacaoglu, ICML 2025 (arXiv 2504.07607), Algorithm 2, for E c(x) + s = 0, s >= 0; the paper's Algorithm 2 and
-eq. (defG). mu = 0 is the plain augmented Lagrangian method, the paper's "ALM".
+Huang, Zhang, Alacaoglu, ICML 2025 (arXiv 2504.07607), Algorithm 2, for E c(x) + s = 0, s >= 0; the paper's Algorithm 2
+and eq. (defG). mu = 0 is the plain augmented Lagrangian method, the paper's "ALM".
 
 Differs from it:
 - `samples=2` is the paper's: zeta0 = zeta1, zeta2 independent. `samples=3` is the original's: all three independent.
-  `samples=1` uses one mini-batch for everything: cheapest, and its multipliers are off by (rho + eta) Var(c) (algorithms.md, A2).
+  `samples=1` uses one mini-batch for everything: cheapest, and its multipliers are off by (rho + eta) Var(c)
+  (algorithms.md, A2).
 - `clamp=True` scales y back to the ball |y| <= M_y instead of starting again from 0. Either way the event is counted.
-- `slack_from_first=True` starts the slacks at [-c(x0)]_+ instead of 0: from 0 a strictly feasible start is pulled to the
-  boundary until the slack has caught up.
+- `slack_from_first=True` starts the slacks at [-c(x0)]_+ instead of 0: from 0 a strictly feasible start is pulled to
+  the boundary until the slack has caught up.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class SSLALM(Algorithm[State]):
     mu: float = 2.0  # smoothing weight
     beta: float = 0.5  # smoothing rate
     y_max: float = 10.0  # dual safeguard, M_y
-    samples: int = 2  # independent mini-batches: 2 as the paper, 3 as the original, 1 re-uses one for everything (biased)
+    samples: int = 2  # mini-batches a step: 2 as the paper, 3 as the original, 1 for everything (biased)
     clamp: bool = False  # scale the multipliers back to M_y instead of resetting them to 0
     slack_from_first: bool = True  # start the slacks at the first estimate instead of 0
 

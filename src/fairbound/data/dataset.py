@@ -50,9 +50,7 @@ class Dataset:
         if not bad.any():
             return
         columns = bad.any(0).nonzero().flatten().tolist()
-        named = [
-            self.names[j] if what == "X" and self.names and self.X.ndim == 2 else str(j) for j in columns[:5]
-        ]
+        named = [self.names[j] if what == "X" and self.names and self.X.ndim == 2 else str(j) for j in columns[:5]]
         raise ValueError(
             f"{what} has {int(bad.sum())} NaN or infinite entries (columns {', '.join(named)}; first in row "
             f"{int(bad.any(1).nonzero()[0])}); fill or drop those rows first"

@@ -24,14 +24,10 @@ class Cells:
     def by_group(groups: Tensor, names: Sequence[str] | None = None) -> Cells:
         """One cell per group; `groups` (rows,) holds 0, 1, ..."""
         names = _level_names(groups, names)
-        return Cells(
-            tuple(names), tuple((groups == level).nonzero().flatten().cpu() for level in range(len(names)))
-        )
+        return Cells(tuple(names), tuple((groups == level).nonzero().flatten().cpu() for level in range(len(names))))
 
     @staticmethod
-    def by_group_within(
-        groups: Tensor, labels: Tensor, label: float, names: Sequence[str] | None = None
-    ) -> Cells:
+    def by_group_within(groups: Tensor, labels: Tensor, label: float, names: Sequence[str] | None = None) -> Cells:
         """One cell per group, of the rows with that label."""
         names = _level_names(groups, names)
         if labels.shape != groups.shape:
@@ -56,9 +52,7 @@ class Cells:
 
 def _level_names(groups: Tensor, names: Sequence[str] | None) -> Sequence[str]:
     if groups.ndim != 1 or groups.is_floating_point():
-        raise ValueError(
-            f"groups must be a vector of whole numbers, got {groups.dtype} of shape {tuple(groups.shape)}"
-        )
+        raise ValueError(f"groups must be a vector of whole numbers, got {groups.dtype} of shape {tuple(groups.shape)}")
     if groups.numel() == 0:
         raise ValueError("groups are empty")
     low, high = int(groups.min()), int(groups.max())

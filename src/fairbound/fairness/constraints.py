@@ -1,8 +1,9 @@
 r"""Constraints as cells x contrast x bound: c = contrast @ cell_means - bound <= 0.
 
-Cells say who (a group, or a group within a label), the contrast how (pairwise, against the mean; both sides as two rows), the
-value what (the loss, the soft positive rate). The paper's Table 1 and eq. (4) are all of this form; |a| + |b| <= d is the four
-rows +-a +-b <= d. Whatever else is wanted, a user writes as a function (`FunctionConstraint`).
+Cells say who (a group, or a group within a label), the contrast how (pairwise, against the mean; both sides as two
+rows), the value what (the loss, the soft positive rate). The paper's Table 1 and eq. (4) are all of this form, since
+|a| + |b| <= d is the four rows +-a +-b <= d. Whatever else is wanted, a user writes as a function
+(`FunctionConstraint`).
 
 >>> race = torch.tensor([0, 0, 1, 1])
 >>> accuracy_equality(race, bound=0.005, names=["white", "non-white"]).names
@@ -50,7 +51,7 @@ class Constraint(ABC):
     @property
     @abstractmethod
     def averages(self) -> bool:
-        """Whether the statistics are plain means over rows, so that those of two equal halves average to the whole's."""
+        """Whether the statistics are plain means over rows: those of two equal halves then average to the whole's."""
 
     @abstractmethod
     def statistics(
@@ -79,9 +80,7 @@ class CellConstraint(Constraint):
         return len(self.cells)
 
     def __post_init__(self) -> None:
-        if self.contrast.shape != (len(self.names), len(self.cells)) or self.bound.shape != (
-            len(self.names),
-        ):
+        if self.contrast.shape != (len(self.names), len(self.cells)) or self.bound.shape != (len(self.names),):
             raise ValueError(
                 f"{len(self.names)} constraints on {len(self.cells)} cells need a contrast of shape "
                 f"({len(self.names)}, {len(self.cells)}) and as many bounds, got {tuple(self.contrast.shape)} and "
@@ -122,8 +121,8 @@ class CellConstraint(Constraint):
 class FunctionConstraint(Constraint):
     """c = fun(x, outputs, labels), a function of the user's: (m,), feasible where <= 0.
 
-    `x` are the flat parameters; `outputs[k]` and `labels[k]` hold the rows of cell k. The function is written with torch
-    operations and sees a mini-batch in training, all rows of each cell in `Problem.measure`.
+    `x` are the flat parameters; `outputs[k]` and `labels[k]` hold the rows of cell k. The function is written with
+    torch operations and sees a mini-batch in training, all rows of each cell in `Problem.measure`.
     """
 
     cells: Cells
@@ -244,9 +243,7 @@ def _sums_of_pairs(names: Sequence[str]) -> Contrast:
             row = torch.zeros(len(names), dtype=torch.float64)
             row[i], row[j], row[half + i], row[half + j] = first, -first, second, -second
             rows.append(row)
-            labels.append(
-                f"{groups[i]} - {groups[j]}: {'+' if first > 0 else '-'}pos {'+' if second > 0 else '-'}neg"
-            )
+            labels.append(f"{groups[i]} - {groups[j]}: {'+' if first > 0 else '-'}pos {'+' if second > 0 else '-'}neg")
     if not rows:
         raise ValueError(f"a comparison needs at least two groups, got {half}")
     return Contrast(torch.stack(rows), tuple(labels))
@@ -267,9 +264,7 @@ def _compare(
     cells: Cells, bound: float, contrast: Callable[[Sequence[str]], Contrast], value: Value | None
 ) -> CellConstraint:
     matrix, names = contrast(cells.names)
-    return CellConstraint(
-        cells, matrix, torch.full((len(names),), float(bound), dtype=torch.float64), names, value
-    )
+    return CellConstraint(cells, matrix, torch.full((len(names),), float(bound), dtype=torch.float64), names, value)
 
 
 def loss_parity(

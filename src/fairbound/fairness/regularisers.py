@@ -21,8 +21,9 @@ from fairbound.core import NONNEGATIVE, require, require_whole
 class FairretNorm:
     """Fairret's NormLoss (p = 1) on the accuracy of a binary classifier's logits.
 
-    Equal to the fairret library where every group is present. A group that the batch lacks adds nothing (the library adds a
-    constant 1), and an accuracy of 0 is no error: the ratio is taken against the smallest positive number instead.
+    Equal to the fairret library where every group is present. A group that the batch lacks adds nothing (the library
+    adds a constant 1), and an accuracy of 0 is no error: the ratio is taken against the smallest positive number
+    instead.
     """
 
     column: str  # group column of the dataset
@@ -37,9 +38,7 @@ class FairretNorm:
         p = torch.sigmoid(outputs).reshape(outputs.shape[0])
         y = labels.reshape(outputs.shape[0]).to(p.dtype)
         right = 1 - y + (2 * y - 1) * p  # (B,) probability that the prediction equals the label
-        member = (groups[self.column][:, None] == torch.arange(self.levels, device=p.device)).to(
-            p.dtype
-        )  # (B, levels)
+        member = (groups[self.column][:, None] == torch.arange(self.levels, device=p.device)).to(p.dtype)  # (B, levels)
         size = member.sum(0)
         accuracy = (right @ member) / size.clamp(min=1)
         overall = right.mean().clamp(min=torch.finfo(p.dtype).tiny)

@@ -54,9 +54,7 @@ def _pair(cosine: Tensor, b: Tensor) -> Tensor:
     use_both = both.amin(-1) > noise
     single = torch.where(b >= other, b, 0.0)
     single[:, 1] = torch.where(b[:, 1] > b[:, 0], b[:, 1], 0.0)  # a tie gives all to the first
-    return torch.where(
-        use_both.unsqueeze(-1), both / det.clamp_min(2 * RIDGE).unsqueeze(-1), single.clamp_min(0)
-    )
+    return torch.where(use_both.unsqueeze(-1), both / det.clamp_min(2 * RIDGE).unsqueeze(-1), single.clamp_min(0))
 
 
 def _pair_of_floats(a: float, p: float, b: float, u: float, v: float) -> tuple[float, float]:
@@ -71,12 +69,18 @@ def _pair_of_floats(a: float, p: float, b: float, u: float, v: float) -> tuple[f
     return (max(u, 0.0) * ra, 0.0) if u >= v else (0.0, max(v, 0.0) * rb)
 
 
-def _solve_on(support: Tensor, A: Tensor, b: Tensor) -> Tensor:
-    """x with A x = b on the support and x = 0 off it; (B, m)."""
+def _factor(support: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """LU factors of A on the support and the identity off it."""
     on = support.to(A.dtype)
     K = A * on.unsqueeze(-1) * on.unsqueeze(-2)
     K.diagonal(dim1=-2, dim2=-1).add_(RIDGE + (1 - on))
-    x: Tensor = torch.linalg.solve_ex(K, (b * on).unsqueeze(-1))[0].squeeze(-1)
+    LU, pivots, _ = torch.linalg.lu_factor_ex(K)
+    return LU, pivots
+
+
+def _solve_on(support: Tensor, factors: tuple[Tensor, Tensor], b: Tensor) -> Tensor:
+    """x with A x = b on the support and x = 0 off it; (B, m)."""
+    x: Tensor = torch.linalg.lu_solve(*factors, torch.where(support, b, 0.0).unsqueeze(-1)).squeeze(-1)
     return x
 
 
@@ -91,15 +95,20 @@ def _block_pivoting(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """x (B, m) and whether it is optimal (B,)."""
     support = b > 0
     for _ in range(PIVOT_ROUNDS):
-        x = _solve_on(support, A, b)
+        factors = _factor(support, A)
+        x = _solve_on(support, factors, b)
         y, tol = _slope(A, x, b)
         wrong = torch.where(support, x < 0, y < -tol)
         solved = ~wrong.any(-1)
         if bool(solved.all()):
             break
         support = support ^ wrong
+    # One step of iterative refinement removes the bias of RIDGE; on dependent rows it would wander, and is not small.
+    fix = _solve_on(support, factors, -y)
+    size = x.amax(-1, keepdim=True)  # (B, 1)
+    x = torch.where((fix.abs() <= 1e-10 * size).all(-1, keepdim=True), (x + fix).clamp_min_(0), x)
     # A support with dependent rows gives multipliers near 1/RIDGE: leave those to the careful method.
-    solved = solved & (x.amax(-1) <= 1e8 * b.abs().amax(-1)) & x.isfinite().all(-1)
+    solved = solved & (size.squeeze(-1) <= 1e8 * b.abs().amax(-1)) & x.isfinite().all(-1)
     return torch.where(solved.unsqueeze(-1), x, 0.0), solved
 
 
@@ -118,7 +127,7 @@ def _lawson_hanson(A: Tensor, b: Tensor) -> Tensor:
             break
         adding = settled & ~finished
         support = support.scatter(-1, enter, support.gather(-1, enter) | adding.unsqueeze(-1))
-        z = torch.where(finished.unsqueeze(-1), x, _solve_on(support, A, b))
+        z = torch.where(finished.unsqueeze(-1), x, _solve_on(support, _factor(support, A), b))
         blocking = support & (z <= 0) & ~finished.unsqueeze(-1)
         ratio = torch.where(blocking, x / (x - z).clamp_min(torch.finfo(x.dtype).tiny), 1.0)
         step = ratio.amin(-1, keepdim=True)  # (B, 1) in [0, 1]

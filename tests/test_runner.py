@@ -1,0 +1,259 @@
+"""The runner: records, grouping, means, compilation, and what it refuses or survives."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+
+import problems
+import pytest
+import torch
+from test_conformance import bce, classification
+
+from fairbound import ALGORITHMS, Dataset, Problem, Sampler, Split, Take, grid, run
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.core import Draw
+from fairbound.fairness import accuracy_equality
+from fairbound.schedules import InverseSqrt, Linear
+from fairbound.stacking import numbers, rebuilt, structure
+
+F64 = torch.float64
+
+
+def test_records_come_at_their_steps_and_at_the_end() -> None:
+    problem, sampler, x0 = classification()
+    going = run(problem, SSLALM(), sampler.seeded(0, 1), x0[:2], 25, every=10)
+    records = list(going)
+    assert [record.step for record in records] == [10, 20, 25]
+    assert all(record.runs == (0, 1) and record.x.shape == (2, 37) for record in records)
+    assert records[0].multipliers.shape == (2, 2)
+    assert set(records[0].monitors) == {"resets"}
+    result = going.result()
+    assert torch.equal(records[-1].x, result.x)
+    shorter = run(problem, SSLALM(), sampler.seeded(0, 1), x0[:2], 10).result()
+    assert torch.equal(records[0].x, shorter.x)
+
+
+def test_means_are_over_the_later_steps() -> None:
+    problem, sampler, x0 = classification()
+    going = run(problem, DescentAscent(eta=0.5), sampler, x0[0], 20, every=1, average_from=12)
+    records = list(going)
+    result = going.result()
+    late = [record for record in records if record.step > 12]
+    assert torch.allclose(result.mean_x[0], torch.stack([r.x[0] for r in late]).mean(0))
+    assert torch.allclose(result.mean_multipliers[0], torch.stack([r.multipliers[0] for r in late]).mean(0))
+    assert run(problem, SGD(), sampler, x0[0], 5).result().mean_x is None
+
+
+def test_methods_of_different_structure_run_group_by_group() -> None:
+    """Results come back in the caller's order, each equal to the run alone."""
+    problem, sampler, x0 = classification()
+    methods = [SSLALM(), SGD(), SSLALM(tau=0.03), SwitchingSubgradient(), SGD(tau=InverseSqrt(0.1))]
+    samplers = sampler.seeded(*range(5))
+    result = run(problem, methods, samplers, x0[:5], 15).result()
+    for i, method in enumerate(methods):
+        alone = run(problem, method, samplers[i], x0[i], 15).result()
+        assert torch.allclose(result.x[i], alone.x[0], atol=1e-12)
+        assert torch.equal(result.multipliers[i].isnan(), alone.multipliers[0].isnan())
+        assert result.monitors[i].keys() == alone.monitors[0].keys()
+    assert result.multipliers[1].isnan().all()
+
+
+def test_a_grid_is_one_stack() -> None:
+    methods = grid(SSLALM, tau=[0.01, 0.05], eta=[0.01, 0.05], mu=0.0)
+    assert [(m.tau, m.eta, m.mu) for m in methods] == [
+        (0.01, 0.01, 0),
+        (0.01, 0.05, 0),
+        (0.05, 0.01, 0),
+        (0.05, 0.05, 0),
+    ]
+    assert len({structure(m) for m in methods}) == 1
+    assert structure(SSLALM()) != structure(SSLALM(samples=3))
+    assert structure(StochasticGhost(p0=0.4)) != structure(StochasticGhost(p0=0.6))
+    assert structure(SGD(tau=Linear(0.1, 10))) == structure(SGD(tau=Linear(0.2, 20)))
+    assert numbers(SGD(tau=Linear(0.1, 10))) == {"tau.start": 0.1, "tau.steps": 10.0, "tau.end": 0.05}
+    assert rebuilt(SGD(tau=Linear(0.1, 10)), {"tau.start": 0.3}) == SGD(tau=Linear(0.3, 10))
+
+
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["SSLALM", "SwitchingSubgradient", "StochasticGhost"])
+def test_compiled_equals_eager_and_other_numbers_are_not_baked_in(name: str) -> None:
+    problem, sampler, x0 = classification()
+    build = ALGORITHMS[name]
+    first = next(iter(numbers(build())))
+    for value in (0.02, 0.07):
+        method = build(**{first: value})
+        fast = run(problem, method, sampler.seeded(0, 1, 2), x0[:3], 30, compile=True).result()
+        slow = run(problem, method, sampler.seeded(0, 1, 2), x0[:3], 30, compile=False).result()
+        assert fast.compiled
+        assert not slow.compiled
+        assert (fast.x - slow.x).abs().max() < 1e-10
+
+
+@needs_compiler
+def test_many_compiled_methods_do_not_meet_dynamo_s_limit() -> None:
+    """Ten structures in one process: a silent fall back to eager would leave the compiled count behind."""
+    problem, sampler, x0 = classification()
+    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+    with torch._dynamo.config.patch({limit: 1}):
+        for method in (SGD(tau=0.1), SGD(tau=InverseSqrt(0.1)), SGD(tau=Linear(0.1, 10))):
+            torch._dynamo.utils.counters.clear()
+            run(problem, method, sampler, x0[0], 3, compile=True).result()
+            assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+
+
+def test_short_runs_are_not_compiled_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    problem, sampler, x0 = classification()
+    with caplog.at_level(logging.INFO, logger="fairbound"):
+        result = run(problem, SGD(), sampler, x0[0], 5).result()
+    assert not result.compiled
+    assert "5 steps are too few" in result.note or "no C++ compiler" in result.note
+    assert [record.message for record in caplog.records] == [result.note]
+
+
+def test_without_a_compiler_a_long_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairbound.compiling import decide
+
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    chosen, note = decide(None, 1_000_000)
+    assert not chosen
+    assert "no C++ compiler was found" in note
+
+
+def test_epochs_equal_the_hand_written_loop_too() -> None:
+    problem, _, x0 = classification()
+    sampler = Sampler(Split.all_train(240), problem.constraint.cells, Take(7, 5), seed=2, replace=False)
+    result = run(problem, SSLALM(), sampler, x0[0], 60).result()
+    source, x, method = problem.source(sampler), x0[0].clone(), SSLALM()
+    state = method.init(x, 2, source.first(method.reads)(x))
+    for _ in range(60):
+        d, state = method.update(x, state, method.draw(source))
+        x = x + d
+    assert (result.x[0] - x).abs().max() < 1e-11
+
+
+# What is refused or survived
+# -------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_at_the_start_changes_nothing() -> None:
+    problem, sampler, x0 = classification()
+    broken = Problem(lambda x, X: problem.forward(x, X) / 0.0, bce, problem.constraint, problem.data)
+    kept = x0.clone()
+    with pytest.raises(ValueError, match=r"NaN or infinite at the starting point of runs \[0, 1\]; nothing was run"):
+        run(broken, SSLALM(), sampler.seeded(0, 1), x0[:2], 5)
+    assert torch.equal(x0, kept)
+    x0[1, 3] = torch.inf
+    with pytest.raises(ValueError, match=r"the starting points of runs \[1\] are not finite"):
+        run(problem, SGD(), sampler.seeded(0, 1), x0[:2], 5)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
+    name: str, poison: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One row in 240 makes the loss NaN or infinite: steps that meet it are left out, the rest go on as they were."""
+    problem, sampler, x0 = classification()
+    marked = problem.data.X[17].clone()
+
+    def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return bce(outputs[:, 0], labels) * outputs[:, 1]
+
+    def forward(x: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        return torch.stack([problem.forward(x, X), torch.where((marked == X).all(1), poison, 1.0).to(x.dtype)], 1)
+
+    poisoned = Problem(forward, loss, problem.constraint, problem.data)
+    result = run(poisoned, ALGORITHMS[name](), sampler.seeded(0, 1, 2), x0[:3], 60).result()
+    assert result.skipped.sum() > 0
+    assert result.skipped.max() < 60
+    assert torch.isfinite(result.x).all()
+    assert torch.isfinite(result.output).all()
+    assert (result.x - x0[:3]).abs().amax(1).min() > 1e-5
+    assert "skipped steps that were not finite" in caplog.text
+
+
+def test_bad_calls_are_sentences() -> None:
+    problem, sampler, x0 = classification()
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        run(problem, SGD(), sampler, x0[0], 0)
+    with pytest.raises(ValueError, match="2 algorithms for 3 runs"):
+        run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
+    with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
+        run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [Take(2, 2)] * 3), x0[0], 5)
+    with pytest.raises(ValueError, match="SSLALM needs constraints, and the problem has none"):
+        run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
+    with pytest.raises(ValueError, match="the sampler draws 0 cells but the constraint has 2"):
+        run(problem, SSLALM(), Sampler(Split.all_train(240)), x0[0], 5)
+
+
+def test_sgd_needs_no_constraint_and_never_evaluates_one() -> None:
+    problem, _, x0 = classification()
+    sampler = Sampler(Split.all_train(240))
+    free = run(Problem(problem.forward, bce, None, problem.data), SGD(), sampler, x0[0], 10).result()
+    bound = run(problem, SGD(), sampler, x0[0], 10).result()
+    assert torch.equal(free.x, bound.x)
+
+
+def test_multipliers_can_be_moved_by_rows_of_their_own() -> None:
+    """The train rows meet the bound by construction, the multipliers' rows break it: only those can move them."""
+    rows = 400
+    groups, held = torch.arange(rows) % 2, torch.arange(rows) >= 200
+    X = torch.ones(rows, 1, dtype=F64)
+    y = torch.where(held, groups * 2.0, 1.0).to(F64)  # the same labels for both groups in train, 0 and 2 elsewhere
+    constraint = accuracy_equality(groups, bound=0.01)
+    problem = Problem(lambda x, Z: Z @ x, lambda out, label: (out - label) ** 2, constraint, Dataset(X, y))
+    split = Split(torch.arange(200), multipliers=torch.arange(200, 400))
+    x0 = torch.full((1,), 1.5, dtype=F64)
+    moved = {}
+    for pool in ("train", "multipliers"):
+        sampler = Sampler(split, constraint.cells, (Take(8, 8), Take(8, 8, pool=pool)))
+        moved[pool] = (
+            run(problem, DescentAscent(second=True, tau=0.0, eta=0.1), sampler, x0, 20).result().multipliers.max()
+        )
+    assert moved["train"] == 0
+    assert moved["multipliers"] > 1
+
+
+@pytest.mark.parametrize("name", ["SSLALM", "StochasticGhost"])
+def test_float32_follows_float64(name: str) -> None:
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        problem, sampler, x0 = classification(dtype)
+        results.append(run(problem, ALGORITHMS[name](), sampler, x0[0], 30).result().x.double())
+    assert (results[0] - results[1]).abs().max() < 1e-4
+
+
+def test_ghost_evaluates_its_random_sizes_at_its_own_point_only() -> None:
+    class Wandering(StochasticGhost):
+        def update(self, x, state, draw):
+            return super().update(x + 1, state, Draw(draw.samples, draw.weight, draw.u))
+
+    problem, sampler, x0 = classification()
+    with pytest.raises(ValueError, match="at the step's own point only"):
+        run(problem, Wandering(), sampler, x0[0], 2).result()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_cuda_equals_cpu(name: str) -> None:
+    problem, sampler, x0 = classification()
+    on_cpu = run(problem, ALGORITHMS[name](), sampler.seeded(0, 1), x0[:2], 50).result()
+    moved = Problem(problem.forward, bce, problem.constraint, problem.data.to("cuda"))
+    on_gpu = run(moved, ALGORITHMS[name](), sampler.seeded(0, 1), x0[:2].cuda(), 50).result()
+    assert (on_cpu.x - on_gpu.x.cpu()).abs().max() < 1e-9
+
+
+def test_known_problem_is_the_table_s() -> None:
+    """The table's functions are the printed ones: values at the printed solutions."""
+    values = {"KA1": 0.5, "KA2": -2.0, "HS10": -1.0, "HS22": 1.0, "HS35": 1 / 9}
+    for known in problems.deterministic():
+        f, *c = problems.evaluate(known.x, known.rows)[0].tolist()
+        assert f == pytest.approx(values[known.name])
+        assert max(c) < 1e-12
