@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import box_qp, kappa_lp
+from . import box_qp, few, kappa_lp
 from .algebra import times
 
 __all__ = ["QP", "Direction", "Kappa", "direction_qp", "ghost_direction", "kappa"]
@@ -197,6 +197,10 @@ def _flat_qp(g: Tensor, h: Tensor, J: Tensor, tau: Tensor, beta: Tensor) -> tupl
 def _flat_ghost(
     g: Tensor, c: Tensor, J: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
 ) -> tuple[Tensor, ...]:
+    if c.shape[1] == 2 and c.shape[0] <= few.FEW and J.device.type == "cpu":
+        easy = few.solve(g, c, J, tau, beta, rho, lam)
+        if easy is not None:
+            return easy
     G, Jg = torch.bmm(J, J.mT), times(J, g)
     finite = _finite(c, G.flatten(1), Jg)
     if finite is not None:

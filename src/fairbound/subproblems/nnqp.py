@@ -26,7 +26,7 @@ def nnqp(G: Tensor, q: Tensor) -> Tensor:
     """Solution x (B, m) of the nonnegative QP for G (B, m, m), q (B, m), float64."""
     if q.shape[-1] == 2 and q.shape[0] <= FEW:
         pairs = zip(G.flatten(1).tolist(), q.tolist(), strict=True)
-        return q.new_tensor([_pair_of_floats(a, p, b, u, v) for (a, p, _, b), (u, v) in pairs])
+        return q.new_tensor([pair_of_floats(a, p, b, u, v) for (a, p, _, b), (u, v) in pairs])
     size = G.diagonal(dim1=-2, dim2=-1)  # (B, m) squared row norms
     # A row 1e-14 times shorter than the longest is noise: no multiplier of it can help.
     present = size > 1e-28 * size.amax(-1, keepdim=True)
@@ -57,7 +57,7 @@ def _pair(cosine: Tensor, b: Tensor) -> Tensor:
     return torch.where(use_both.unsqueeze(-1), both / det.clamp_min(2 * RIDGE).unsqueeze(-1), single.clamp_min(0))
 
 
-def _pair_of_floats(a: float, p: float, b: float, u: float, v: float) -> tuple[float, float]:
+def pair_of_floats(a: float, p: float, b: float, u: float, v: float) -> tuple[float, float]:
     """`_pair` for G = [[a, p], [p, b]], q = (u, v), with the row scaling of `nnqp`."""
     ra = a**-0.5 if a > 1e-28 * b else 0.0
     rb = b**-0.5 if b > 1e-28 * a else 0.0
