@@ -33,6 +33,7 @@ STACKS = {  # SSL-ALM and ALM differ in a number only: one stack
     "SSLALM": ("SSLALM", "ALM"),
     "ALM": ("SSLALM", "ALM"),
     "SwitchingSubgradient": ("SwitchingSubgradient",),
+    "StochasticGhost": ("StochasticGhost",),
 }
 TABLE = [
     *problems.deterministic(),
@@ -50,21 +51,25 @@ def ghost(noisy: bool) -> StochasticGhost:
     return StochasticGhost(alpha=Power(0.5, 0.6 if noisy else 0.0), decay=0.0, p0=0.6, cap=7, beta=2.0, rho=0.5)
 
 
-@cache
 def solved(method: str) -> dict[str, tuple[Result, int]]:
-    """All problems of the table by one method's stack: problem -> (result, its run)."""
+    """All problems of the table by one method: problem -> (result, its run)."""
+    methods = STACKS[method]
+    offset = methods.index(method) * len(TABLE)
+    return {name: (solved_stack(methods), offset + i) for i, name in enumerate(NAMES)}
+
+
+@cache
+def solved_stack(methods: tuple[str, ...]) -> Result:
+    """All problems of the table by the methods of one stack."""
     problem, splits, cells = problems.table_of(TABLE)
-    methods = ("StochasticGhost",) if method == "StochasticGhost" else STACKS[method]
     algorithms: list[Algorithm] = []
     for name in methods:
         algorithms += [ghost(p.name in ("S1", "P4")) if name == "StochasticGhost" else FIRST_ORDER[name] for p in TABLE]
-    test = 64 if method == "SwitchingSubgradient" else None
+    test = 64 if "SwitchingSubgradient" in methods else None
     samplers = [problems.sampler_for(split, cells, 4, test) for split in splits] * len(methods)
     x0 = torch.stack([p.start for p in TABLE] * len(methods))
-    steps = GHOST_STEPS if method == "StochasticGhost" else STEPS
-    result = run(problem, algorithms, samplers, x0, steps, average_from=steps // 2).result()
-    offset = methods.index(method) * len(TABLE)
-    return {name: (result, offset + i) for i, name in enumerate(NAMES)}
+    steps = GHOST_STEPS if "StochasticGhost" in methods else STEPS
+    return run(problem, algorithms, samplers, x0, steps, average_from=steps // 2).result()
 
 
 def answer(method: str, name: str) -> tuple[torch.Tensor, torch.Tensor, problems.Known]:
@@ -96,6 +101,7 @@ def test_deterministic(method: str, x_within: float, y_within: float | None, nam
     assert y.isnan().all() if y_within is None else same_multipliers(name, y, known, y_within)
 
 
+@pytest.mark.xdist_group("SwitchingSubgradient")
 def test_nonsmooth() -> None:
     x, _, known = answer("SwitchingSubgradient", "abs")
     assert (x - known.x).abs().max() < 5e-2
@@ -126,6 +132,7 @@ def test_concave_direction(method: str, within: float) -> None:
     assert (x - known.x).norm() < within
 
 
+@pytest.mark.xdist_group("DescentAscent")
 def test_descent_ascent_diverges_along_a_concave_direction() -> None:
     """No multiplier makes the Lagrangian convex there: documented in the algorithm's file."""
     result, i = solved("DescentAscent")["P4"]
@@ -148,6 +155,7 @@ def test_infeasible_is_reported(method: str, sign: str) -> None:
     assert sign in result.infeasible[i]
 
 
+@pytest.mark.xdist_group("SSLALM")
 def test_resets_are_counted() -> None:
     result, i = solved("SSLALM")["infeasible"]
     assert result.monitors[i]["resets"] > 10
