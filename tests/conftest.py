@@ -6,6 +6,7 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one method's known answers share a long run: they go to one worker."""
     for item in items:

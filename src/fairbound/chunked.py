@@ -38,7 +38,7 @@ class ChunkedTables:
         assert problem.constraint is not None
         self.separable = problem.constraint.averages and problem.regulariser is None
         many = vmap(self._value_and_jacobian)
-        self.many = compiled_function(many) if compiled and self.separable else many
+        self.many = compiled_function(many, "chunks") if compiled and self.separable else many
         self.fixed_shape = compiled
 
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:

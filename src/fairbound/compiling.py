@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import cache
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -30,24 +32,39 @@ def decide(wish: bool | None, steps: int) -> tuple[bool, str]:
     return True, "compiled with torch.compile"
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile for a function that is always called with the same shapes.
+def compiled(function: Callable[..., Any], key: Hashable) -> Callable[..., Any]:
+    """torch.compile for a function that is always called with the same shapes; `key` tells which functions are alike.
 
-    All stacks share the code object of vmap's wrapper, so a benchmark of many methods meets dynamo's limit on
-    versions of one function and would silently go on uncompiled. The limit is lifted for the first call, in which the
-    compilation happens.
+    Dynamo keeps its compilations at the code object, up to a limit beyond which it silently goes on uncompiled. All
+    stacks would share one code object, that of vmap's wrapper, with each other and with whatever else the process
+    compiles. So every key has a code object of its own, where runs of the same method find what was compiled before;
+    and the limit is lifted for the first call, in which the compilation happens.
     """
-    fast = torch.compile(function, dynamic=False)
+    call = _calling(function)
+    call.__code__ = _own_code(key)
+    fast = torch.compile(call, dynamic=False)
     limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
-    compiled_already = False
+    started = False
 
-    def call(*args: Any) -> Any:
-        nonlocal compiled_already
-        if compiled_already:
+    def first_call_lifts_the_limit(*args: Any) -> Any:
+        nonlocal started
+        if started:
             return fast(*args)
         with torch._dynamo.config.patch({limit: 10_000, f"accumulated_{limit}": 10_000}):
             result = fast(*args)
-        compiled_already = True
+        started = True
         return result
 
-    return call
+    return first_call_lifts_the_limit
+
+
+def _calling(function: Callable[..., Any]) -> FunctionType:
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call  # type: ignore[return-value]
+
+
+@cache
+def _own_code(key: Hashable) -> CodeType:
+    return _calling(len).__code__.replace()

@@ -231,7 +231,8 @@ class _Group:
         self.runs = tuple(runs)
         self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.levels, x0.device)
         self.tables = None if self.algorithm.levels is None else ChunkedTables(problem, self.stack, compiled)
-        self.step = compiled_function(vmap(self._step)) if compiled else vmap(self._step)
+        step = vmap(self._step)
+        self.step = compiled_function(step, structure(self.algorithm)) if compiled else step
         self.x = x0.clone()
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))

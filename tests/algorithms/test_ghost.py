@@ -17,7 +17,7 @@ from fairbound.algorithms import StochasticGhost
 from fairbound.core import Draw
 from fairbound.fairness import Cells, FunctionConstraint
 from fairbound.problem import join
-from fairbound.sampling import SamplerStack
+from fairbound.sampling import Batch, SamplerStack
 from fairbound.schedules import Power
 
 
@@ -161,9 +161,7 @@ def combined_directions(p0: float, replications: int, cap: int = 7, seeds_from: 
     return result.x - x, exact
 
 
-def _all_rows():
-    from fairbound.sampling import Batch
-
+def _all_rows() -> Batch:
     rows = torch.arange(COUNT)
     return Batch(rows, rows[None])
 
@@ -189,9 +187,11 @@ def test_the_test_of_bias_has_power() -> None:
     _, exact = combined_directions(0.6, 10)
     sampler = Sampler(Split.all_train(COUNT), problem.constraint.cells, Take(4, 4))
     method = StochasticGhost(alpha=1.0, decay=0.0, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
-    single = []
-    for seed in range(400):
-        batch = SamplerStack(sampler.seeded(seed), 4, None).block(0, 1)[0]
-        sample = problem.sample(problem.gather(type(batch)(batch.objective[0, 0], batch.cells[0, 0]), "fc"))
-        single.append(method.update(x, method.init(x, 3), Draw.of(sample, sample, sample, sample))[0])
-    assert largest_t(torch.stack(single), exact) > 6
+    batch = SamplerStack(sampler.seeded(*range(4000)), 4, None).block(0, 1)[0]
+
+    def single(parts: dict) -> Tensor:
+        sample = problem.sample(parts)
+        return method.update(x, method.init(x, 3), Draw.of(sample, sample, sample, sample))[0]
+
+    gathered = problem.gather(Batch(batch.objective[0], batch.cells[0]), "fc")
+    assert largest_t(torch.func.vmap(single)(gathered), exact) > 6
