@@ -187,6 +187,13 @@ def test_bad_calls_are_sentences() -> None:
         run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
     with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
         run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [Take(2, 2)] * 3), x0[0], 5)
+    with pytest.raises(ValueError, match="average_from must be a step from 0 to 4, got 5"):
+        run(problem, SGD(), sampler, x0[0], 5, average_from=5)
+    with pytest.raises(ValueError, match="0 algorithms for"):
+        run(problem, [], sampler, x0[0], 5)
+    short = Dataset(problem.data.X[:100], problem.data.y[:100])
+    with pytest.raises(ValueError, match="go up to row 239, but the data have 100 rows"):
+        run(Problem(problem.forward, bce, problem.constraint, short), SGD(), sampler, x0[0], 5)
     with pytest.raises(ValueError, match="SSLALM needs constraints, and the problem has none"):
         run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
     with pytest.raises(ValueError, match="the sampler draws 0 cells but the constraint has 2"):
@@ -199,6 +206,10 @@ def test_sgd_needs_no_constraint_and_never_evaluates_one() -> None:
     free = run(Problem(problem.forward, bce, None, problem.data), SGD(), sampler, x0[0], 10).result()
     bound = run(problem, SGD(), sampler, x0[0], 10).result()
     assert torch.equal(free.x, bound.x)
+    with_cells = Sampler(Split.all_train(240), problem.constraint.cells)
+    assert torch.equal(
+        run(Problem(problem.forward, bce, None, problem.data), SGD(), with_cells, x0[0], 10).result().x, free.x
+    )
 
 
 def test_multipliers_can_be_moved_by_rows_of_their_own() -> None:

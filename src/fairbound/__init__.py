@@ -5,9 +5,10 @@ from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data import Dataset, Split
 from fairbound.modules import functional, initial_points, load_flat
 from fairbound.problem import Problem
-from fairbound.runner import Record, Result, Run, run
+from fairbound.runner import Result, Run, run
 from fairbound.sampling import Sampler, Take
 from fairbound.stacking import grid
+from fairbound.stepping import Record
 
 __version__ = "0.1.0"
 

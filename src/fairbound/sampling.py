@@ -68,8 +68,8 @@ class Sampler:
         self.seed = int(seed)
         self.replace = replace
         takes = [self.sizes] if isinstance(self.sizes, Take) else self.sizes
-        rows = 1 + max((int(r.max()) for r in (*split, *self.cells.members) if r.numel()), default=-1)
-        self._cells = {take.pool: self.cells.within(split.pool(take.pool), rows) for take in takes}
+        self.rows = 1 + max((int(r.max()) for r in (*split, *self.cells.members) if r.numel()), default=-1)
+        self._cells = {take.pool: self.cells.within(split.pool(take.pool), self.rows) for take in takes}
         for take in takes:
             self._check(take)
 

@@ -176,7 +176,7 @@ def largest_t(directions: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("p0", [0.4, 0.6])
 def test_direction_is_unbiased(p0: float) -> None:
     """4 standard errors on each of 20 projections: a right code fails with probability below .0013."""
-    directions, exact = combined_directions(p0, 4000)
+    directions, exact = combined_directions(p0, 12_000)
     assert exact.abs().max() > 0.05
     assert largest_t(directions, exact) < 4
 
