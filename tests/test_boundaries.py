@@ -54,11 +54,32 @@ def test_algorithms_see_torch_and_the_contract_only(name: str) -> None:
         assert word not in source, f"{name} uses {word}"
 
 
-@pytest.mark.parametrize(
-    "name", named("fairbound.fairness", "fairbound.data", "fairbound.sampling", "fairbound.problem")
-)
-def test_problems_do_not_know_algorithms(name: str) -> None:
-    assert not any(module.startswith(("fairbound.algorithms", "fairbound.bench")) for module in ours(name))
+ROOMS = {  # docs/architecture.md: what of ours each room may import
+    "fairbound.data": (),
+    "fairbound.fairness": ("core",),
+    "fairbound.streams": (),
+    "fairbound.sampling": ("core", "data", "fairness", "streams"),
+    "fairbound.modules": (),
+    "fairbound.problem": ("core", "data", "fairness", "sampling"),
+    "fairbound.stacking": ("core",),
+    "fairbound.compiling": (),
+    "fairbound.diagnostics": (),
+    "fairbound.chunked": ("compiling", "core", "problem", "sampling"),
+    "fairbound.stepping": ("chunked", "compiling", "core", "diagnostics", "problem", "sampling", "stacking"),
+    "fairbound.runner": ("compiling", "core", "problem", "sampling", "stacking", "stepping"),
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_what_the_table_says(room: str) -> None:
+    allowed = (room, *(f"fairbound.{name}" for name in ROOMS[room]))
+    for name in named(room):
+        assert all(module.startswith(allowed) for module in ours(name)), (name, ours(name))
+
+
+def test_every_module_has_a_room() -> None:
+    rooms = (*ROOMS, "fairbound.core", "fairbound.algorithms", "fairbound.schedules", "fairbound.subproblems")
+    assert [name for name in MODULES if name != "fairbound" and not name.startswith(rooms)] == []
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("fairbound.bench")])

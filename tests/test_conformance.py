@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -205,8 +206,10 @@ def test_a_number_out_of_range_is_named(name: str) -> None:
         for bad in (-1.0, float("nan")):
             with pytest.raises(ValueError, match=rf"{name}: {field} must be .*got"):
                 build(**{field: bad})
-        with pytest.raises(TypeError, match=rf"{name}: {field} must be"):
-            build(**{field: "0.1"})
+        for bad in ("0.1", True, None, [0.1], torch.tensor(0.1)):
+            with pytest.raises(TypeError, match=rf"{name}: {field} must be"):
+                build(**{field: bad})
+        assert build(**{field: np.float32(0.25)}) == build(**{field: 0.25})
 
 
 @every_method

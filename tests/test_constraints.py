@@ -161,6 +161,8 @@ def test_contrasts_see_differences_only(values: list[float], shift: float) -> No
         (lambda: accuracy_equality(torch.tensor([0, 2]), bound=0.1, names=["a", "b"]), "only 2 names"),
         (lambda: equal_opportunity(torch.tensor([0, 1]), torch.ones(3), bound=0.1), "labels"),
         (lambda: together(), "at least one"),
+        (lambda: against_pooled([100, 300]), "sum to 1"),
+        (lambda: soft_positive(torch.zeros(4, 3), torch.zeros(4)), "one logit per row"),
     ],
 )
 def test_bad_constraints_are_sentences(build, sentence: str) -> None:

@@ -58,6 +58,9 @@ def test_what_is_not_read_is_nan_and_costs_no_rows() -> None:
     w = torch.ones(2, dtype=F64)
     assert torch.allclose(only_c.grad(c=w * torch.tensor([1.0, 0.5])), both.grad(c=w * torch.tensor([1.0, 0.5])))
     assert torch.allclose(only_c.jac(), both.jac())
+    assert only_f.grad(f=1.0, c=w).isnan().all()  # a method that reads what it did not declare cannot go unnoticed
+    assert only_f.jac().isnan().all()
+    assert only_c.grad(f=1.0).isnan().all()
 
 
 def test_the_jacobian_takes_one_row_per_cell_not_per_constraint() -> None:
@@ -84,6 +87,18 @@ def test_measure_equals_the_definition_for_every_run() -> None:
     assert torch.allclose(found.loss, losses[:, rows].mean(1))
     gap = losses[:, (groups == 0) & chosen].mean(1) - losses[:, (groups == 1) & chosen].mean(1)
     assert torch.allclose(found.c, torch.stack([gap - 0.01, -gap - 0.01], 1))
+
+
+def test_measure_counts_repeated_rows_and_takes_masks() -> None:
+    problem, _, x0 = classification()
+    losses = bce(problem.forward(x0[0], problem.data.X), problem.data.y)
+    rows = torch.tensor([0, 0, 0, 1, 2, 3])  # groups 1, 1, 1, 0, 0, 1
+    gap = losses[[1, 2]].mean() - losses[[0, 0, 0, 3]].mean()
+    assert torch.allclose(problem.measure(x0[0], rows).c[0], torch.stack([gap - 0.01, -gap - 0.01]))
+    mask = torch.arange(240) < 50
+    assert torch.equal(problem.measure(x0, mask).c, problem.measure(x0, torch.arange(50)).c)
+    with pytest.raises(ValueError, match="no rows to measure"):
+        problem.measure(x0, torch.arange(0))
 
 
 def test_measure_names_a_cell_without_rows() -> None:
@@ -147,7 +162,29 @@ def test_initial_points_are_torch_s_own_and_leave_the_global_stream_alone() -> N
     assert torch.equal(torch.rand(3), untouched)
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(6), nn.Dropout(0.3)])
+def test_frozen_parameters_stay_as_they_are() -> None:
+    problem, sampler, _ = classification(torch.float32)
+    module = network()
+    module[0].weight.requires_grad_(False)
+    kept = module[0].weight.clone()
+    forward, x = functional(module)
+    assert x.shape == (37 - 24,)
+    result = run(Problem(forward, bce, problem.constraint, problem.data), SGD(), sampler, x, 20).result()
+    load_flat(module, result.x[0])
+    assert torch.equal(module[0].weight, kept)
+    assert not torch.equal(functional(network())[1][:13], result.x[0])
+
+
+def test_random_operations_inside_a_model_are_a_sentence() -> None:
+    problem, sampler, x0 = classification()
+    noisy = Problem(
+        lambda x, X: nn.functional.dropout(problem.forward(x, X), 0.5), bce, problem.constraint, problem.data
+    )
+    with pytest.raises(ValueError, match="the model draws random numbers"):
+        run(noisy, SGD(), sampler.seeded(0, 1), x0[:2], 5)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(6), nn.BatchNorm1d(6, track_running_stats=False), nn.Dropout(0.3)])
 def test_layers_with_state_are_refused_in_stacked_runs(layer: nn.Module) -> None:
     problem, sampler, _ = classification(torch.float32)
     module = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 1))
@@ -158,6 +195,8 @@ def test_layers_with_state_are_refused_in_stacked_runs(layer: nn.Module) -> None
         run(stateful, SGD(), sampler.seeded(0, 1), x, 5)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     module.eval()
+    if isinstance(layer, nn.BatchNorm1d) and not layer.track_running_stats:
+        return  # it mixes the rows of a batch in eval mode too; the caller has been told
     assert torch.isfinite(run(stateful, SGD(), sampler.seeded(0, 1), x, 5).result().x).all()
 
 
@@ -186,6 +225,8 @@ def test_bad_datasets_are_sentences() -> None:
         ({"loss": lambda out, y: bce(out, y).mean()}, r"one number per row; 3 rows gave shape \(\)"),
         ({"loss": lambda out, y: (out[:, None] - y) ** 2}, r"one number per row; 3 rows gave shape \(3, 3\)"),
         ({"forward": lambda x, X: (X @ x[:4]).sum()}, "one output per row"),
+        ({"forward": lambda x, X: X @ x[:9]}, r"the model does not take what it is given \(\(37,\) float64, \(3, 4\)"),
+        ({"loss": lambda out, y: bce(out[:, None], y)}, r"the loss does not take what it is given \(\(3,\) float64"),
     ],
 )
 def test_bad_shapes_are_sentences(change: dict, sentence: str) -> None:

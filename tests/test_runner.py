@@ -13,7 +13,8 @@ from test_conformance import bce, classification
 from fairbound import ALGORITHMS, Dataset, Problem, Sampler, Split, Take, grid, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.core import Draw
-from fairbound.fairness import accuracy_equality
+from fairbound.fairness import Cells, FunctionConstraint, accuracy_equality
+from fairbound.sampling import SamplerStack
 from fairbound.schedules import InverseSqrt, Linear
 from fairbound.stacking import numbers, rebuilt, structure
 
@@ -28,6 +29,8 @@ def test_records_come_at_their_steps_and_at_the_end() -> None:
     assert all(record.runs == (0, 1) and record.x.shape == (2, 37) for record in records)
     assert records[0].multipliers.shape == (2, 2)
     assert set(records[0].monitors) == {"resets"}
+    with pytest.raises(StopIteration):
+        next(iter(going))
     result = going.result()
     assert torch.equal(records[-1].x, result.x)
     shorter = run(problem, SSLALM(), sampler.seeded(0, 1), x0[:2], 10).result()
@@ -181,7 +184,7 @@ def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
 
 def test_bad_calls_are_sentences() -> None:
     problem, sampler, x0 = classification()
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
         run(problem, SGD(), sampler, x0[0], 0)
     with pytest.raises(ValueError, match="2 algorithms for 3 runs"):
         run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
@@ -196,8 +199,108 @@ def test_bad_calls_are_sentences() -> None:
         run(Problem(problem.forward, bce, problem.constraint, short), SGD(), sampler, x0[0], 5)
     with pytest.raises(ValueError, match="SSLALM needs constraints, and the problem has none"):
         run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
-    with pytest.raises(ValueError, match="the sampler draws 0 cells but the constraint has 2"):
+    with pytest.raises(
+        ValueError, match=r"the sampler draws from 0 cells \(\) but the constraint is about 2 cells \(0, 1\)"
+    ):
         run(problem, SSLALM(), Sampler(Split.all_train(240)), x0[0], 5)
+
+
+def test_a_sampler_for_other_groups_is_refused() -> None:
+    problem, _, x0 = classification()
+    other = accuracy_equality(1 - problem.data.groups["group"], bound=0.01)
+    with pytest.raises(ValueError, match="or their rows differ"):
+        run(problem, SSLALM(), Sampler(Split.all_train(240), other.cells, Take(6, 5)), x0[0], 5)
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "SGD"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison: float) -> None:
+    """The value of c is bad in some batches, its gradient never: switching would step on it, SSL-ALM reset itself."""
+    problem, sampler, x0 = classification()
+    marked = problem.data.X[17]
+
+    def fun(x: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        good = torch.stack([outputs[0][:, 0].mean() - 1, outputs[1][:, 0].mean() - 1])
+        bad = torch.stack([cell[:, 1].amax() for cell in outputs]).amax()
+        return good + torch.where(bad > 0, poison, 0.0)
+
+    def forward(x: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        return torch.stack([problem.forward(x, X), (marked == X).all(1).to(x.dtype)], 1)
+
+    own = FunctionConstraint(problem.constraint.cells, fun, ("a", "b"))
+    loss = lambda out, y: bce(out[:, 0], y)  # noqa: E731
+    going = run(Problem(forward, loss, own, problem.data), ALGORITHMS[name](), sampler, x0[0], 80, every=1)
+    hits, before = 0, x0[0]
+    stack = SamplerStack([sampler], ALGORITHMS[name]().draws, ALGORITHMS[name]().levels)
+    for k, record in enumerate(going):
+        if ALGORITHMS[name]().levels is None:
+            reads = ALGORITHMS[name]().reads
+            met = any((b.cells == 17).any() for b, r in zip(stack.block(k, 1), reads, strict=True) if "c" in r)
+            hits += int(met)
+            assert torch.equal(record.x[0], before) == met, "a step that met the bad row must change nothing"
+        before = record.x[0]
+    result = going.result()
+    assert result.skipped[0] > 0
+    if ALGORITHMS[name]().levels is None:
+        assert result.skipped[0] == hits
+    assert result.monitors[0].get("resets", 0) == 0
+
+
+def test_an_interrupted_run_has_no_result() -> None:
+    problem, sampler, x0 = classification()
+    going = run(problem, SGD(), sampler, x0[0], 5, every=1)
+    next(iter(going))
+    going._records.close()
+    with pytest.raises(RuntimeError, match="interrupted before its end"):
+        going.result()
+
+
+def test_a_compiler_that_fails_is_only_fatal_if_compilation_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(function: object, **options: object) -> object:
+        def fail(*args: object) -> None:
+            raise RuntimeError("cannot build")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr("fairbound.compiling.LONG", 3)
+    monkeypatch.setenv("CXX", "/bin/false")
+    problem, sampler, x0 = classification()
+    result = run(problem, SGD(), sampler, x0[0], 5).result()
+    assert not result.compiled
+    assert "torch.compile failed (RuntimeError)" in result.note
+    with pytest.raises(RuntimeError, match="cannot build"):
+        run(problem, SGD(), sampler, x0[0], 5, compile=True).result()
+
+
+def test_integer_inputs_and_a_constraint_without_cells() -> None:
+    """An embedding with a bound on its weights; by hand and by the runner, the output rule's coin included."""
+    rows = 60
+    X, y = torch.arange(rows)[:, None] % 7, (torch.arange(rows) % 2).to(F64)
+    own = FunctionConstraint(Cells((), ()), lambda x, outputs, labels: (x @ x / 4 - 1).reshape(1), ("norm",))
+    problem = Problem(lambda x, Z: x[Z[:, 0]], bce, own, Dataset(X, y))
+    sampler = Sampler(Split.all_train(rows), sizes=Take(5, 5), seed=3)
+    x0 = torch.linspace(-2, 2, 7, dtype=F64)
+    for name, build in ALGORITHMS.items():
+        result = run(problem, build(), sampler, x0, 40).result()
+        assert result.skipped.sum() == 0, name
+        source, x, method = problem.source(sampler), x0.clone(), build()
+        state = method.init(x, 1, source.first(method.reads)(x) if method.reads_first else None)
+        for _ in range(40):
+            d, state = method.update(x, state, method.draw(source))
+            x = x + d
+        assert (result.x[0] - x).abs().max() < 1e-9, name
+        assert (result.output[0] - method.output(x, state)).abs().max() < 1e-9, name
+
+
+def test_capped_multipliers_and_unsaved_iterates_are_reported() -> None:
+    problem, (split,), cells = problems.table_of([problems.infeasible()])
+    sampler, x0 = problems.sampler_for(split, cells, 1), problems.infeasible().start
+    capped = run(problem, DescentAscent(tau=0.05, eta=0.1, y_max=2.0), sampler, x0, 300).result()
+    assert "stood at y_max" in capped.infeasible[0]
+    feasible, (split,), cells = problems.table_of([problems.nonsmooth()])
+    unsaved = run(feasible, SwitchingSubgradient(k0=1000), problems.sampler_for(split, cells, 1), x0, 50).result()
+    assert "no iterate was saved" in unsaved.infeasible[0]
 
 
 def test_sgd_needs_no_constraint_and_never_evaluates_one() -> None:

@@ -116,6 +116,9 @@ def test_runs_may_have_splits_of_their_own() -> None:
         ({"sizes": Take(51, 3)}, "pool 'train' has 50 rows, fewer than an objective batch of 51"),
         ({"sizes": Take(4, 3, pool="selection")}, "cell 'a' has no row in pool 'selection'"),
         ({"sizes": Take(4, 3, pool="dual")}, "no pool is called 'dual'"),
+        ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold row numbers, got torch.bool"),
+        ({"split": Split(torch.arange(-1, 50))}, "rows are numbered from 0"),
+        ({"seed": 2**63}, "a seed must fit in 64 bits"),
     ],
 )
 def test_bad_samplers_are_sentences(changes: dict[str, object], sentence: str) -> None:

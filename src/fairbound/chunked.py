@@ -8,6 +8,7 @@ batch: then each mini-batch is evaluated as it is, run by run.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -15,12 +16,13 @@ from torch import Tensor
 from torch.func import vjp, vmap
 from torch.utils._pytree import tree_map
 
-from fairbound.compiling import compiled as compiled_function
+from fairbound.compiling import Compiler
 from fairbound.core import Estimate, Sample
 from fairbound.problem import Problem, join
 from fairbound.sampling import Batch, SamplerStack
 
-PIECE = 256  # chunks evaluated at once: large enough to hide the overhead of a call, small enough to stay in cache
+PIECE = 256  # most chunks evaluated at once: enough to hide the overhead of a call
+PIECE_BYTES = 64 << 20  # memory for the Jacobians of one piece
 
 
 class Tables(NamedTuple):
@@ -33,13 +35,22 @@ class Tables(NamedTuple):
 class ChunkedTables:
     """Evaluates the four mini-batches (single, whole, odd half, even half) of every run at its point."""
 
-    def __init__(self, problem: Problem, stack: SamplerStack, compiled: bool) -> None:
+    def __init__(self, problem: Problem, stack: SamplerStack, compiler: Compiler | None, x0: Tensor) -> None:
         self.problem, self.stack = problem, stack
         assert problem.constraint is not None
         self.separable = problem.constraint.averages and problem.regulariser is None
+        self.piece = self._piece(x0)
         many = vmap(self._value_and_jacobian)
-        self.many = compiled_function(many, "chunks") if compiled and self.separable else many
-        self.fixed_shape = compiled
+        self.fixed_shape = compiler is not None and self.separable
+        self.many = compiler(many, "chunks") if compiler is not None and self.separable else many
+
+    def _piece(self, x0: Tensor) -> int:
+        """Chunks evaluated at once: about those of one step, within the memory."""
+        assert self.problem.constraint is not None
+        assert self.stack.law is not None
+        expected = x0.shape[0] * (1 + sum(p * 2 ** (n + 1) for n, p in enumerate(self.stack.law.tolist())))
+        bytes_each = (1 + self.problem.constraint.size) * x0.shape[1] * x0.element_size()
+        return max(1, min(PIECE, 1 << math.ceil(math.log2(expected)), PIECE_BYTES // bytes_each))
 
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:
         """Tables for the points x (R, n) and the levels (R,) of this step."""
@@ -71,10 +82,10 @@ class ChunkedTables:
             0, slot, torch.ones_like(slot, dtype=x.dtype)
         )
         value = jacobian = torch.zeros(())
-        for piece in torch.arange(run.numel(), device=x.device).split(PIECE):
+        for piece in torch.arange(run.numel(), device=x.device).split(self.piece):
             size = piece.numel()
-            if self.fixed_shape and size < PIECE:  # repeat the last chunk; its copies are not summed
-                piece = torch.cat([piece, piece[-1:].expand(PIECE - size)])
+            if self.fixed_shape and size < self.piece:  # repeat the last chunk; its copies are not summed
+                piece = torch.cat([piece, piece[-1:].expand(self.piece - size)])
             parts = self.problem.gather(Batch(batch.objective[piece], batch.cells[piece]), "fc")
             values, rows = self.many(x[run[piece]], parts)
             if value.ndim == 0:

@@ -32,30 +32,48 @@ def decide(wish: bool | None, steps: int) -> tuple[bool, str]:
     return True, "compiled with torch.compile"
 
 
-def compiled(function: Callable[..., Any], key: Hashable) -> Callable[..., Any]:
-    """torch.compile for a function that is always called with the same shapes; `key` tells which functions are alike.
+class Compiler:
+    """torch.compile for functions that are always called with the same shapes.
 
     Dynamo keeps its compilations at the code object, up to a limit beyond which it silently goes on uncompiled. All
     stacks would share one code object, that of vmap's wrapper, with each other and with whatever else the process
     compiles. So every key has a code object of its own, where runs of the same method find what was compiled before;
     and the limit is lifted for the first call, in which the compilation happens.
+
+    Where the first call fails (a compiler that cannot build), a run that did not ask for compilation goes on without.
     """
-    call = _calling(function)
-    call.__code__ = _own_code(key)
-    fast = torch.compile(call, dynamic=False)
-    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
-    started = False
 
-    def first_call_lifts_the_limit(*args: Any) -> Any:
-        nonlocal started
-        if started:
-            return fast(*args)
-        with torch._dynamo.config.patch({limit: 10_000, f"accumulated_{limit}": 10_000}):
-            result = fast(*args)
-        started = True
-        return result
+    def __init__(self, forced: bool) -> None:
+        self.forced = forced
+        self.failure = ""  # why a function could not be compiled
 
-    return first_call_lifts_the_limit
+    def __call__(self, function: Callable[..., Any], key: Hashable) -> Callable[..., Any]:
+        call = _calling(function)
+        call.__code__ = _own_code(key)
+        fast = torch.compile(call, dynamic=False)
+        chosen: Callable[..., Any] | None = None
+
+        def first_or_chosen(*args: Any) -> Any:
+            nonlocal chosen
+            if chosen is not None:
+                return chosen(*args)
+            result, chosen = self._first(fast, function, args)
+            return result
+
+        return first_or_chosen
+
+    def _first(self, fast: Callable[..., Any], slow: Callable[..., Any], args: Any) -> tuple[Any, Callable[..., Any]]:
+        limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+        try:
+            with torch._dynamo.config.patch({limit: 10_000, f"accumulated_{limit}": 10_000}):
+                return fast(*args), fast
+        except Exception as error:
+            result = slow(*args)  # an error of the method itself is raised here, in its own words
+            if self.forced:
+                raise
+            self.failure = f"not compiled: torch.compile failed ({type(error).__name__}); compile=True shows why"
+            log.warning(self.failure)
+            return result, slow
 
 
 def _calling(function: Callable[..., Any]) -> FunctionType:

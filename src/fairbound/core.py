@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -178,27 +179,37 @@ OPEN_UNIT = Bounds("strictly between 0 and 1", lambda v: 0 < v < 1)
 UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
 
 
-def require(owner: Any, bounds: Bounds, *names: str) -> None:
-    """Check numeric fields of a settings dataclass; tensors (stacked runs) and schedules pass, since they were
-    checked before.
+def require(owner: Any, bounds: Bounds, *names: str, also: tuple[type, ...] = ()) -> None:
+    """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may stand for a number.
 
-    Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting.
+    Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting. Tensors are refused: in a stack of
+    runs they take the numbers' place without passing here (`stacking.rebuilt`).
     """
     for name in names:
         value = getattr(owner, name)
-        where = f"{type(owner).__name__}: {name}"
-        if isinstance(value, bool | str) or value is None:
-            raise TypeError(f"{where} must be {bounds.wording}, got {value!r}")
-        if isinstance(value, int | float):
-            if not bounds.holds(value):
-                raise ValueError(f"{where} must be {bounds.wording}, got {value}")
-            object.__setattr__(owner, name, float(value))
+        if isinstance(value, also):
+            continue
+        where = f"{type(owner).__name__}: {name} must be {bounds.wording}"
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{where}{' or a schedule' if also else ''}, got {value!r}")
+        if not bounds.holds(float(value)):
+            raise ValueError(f"{where}, got {value}")
+        object.__setattr__(owner, name, float(value))
 
 
 def require_whole(owner: Any, low: int, high: int | None, *names: str) -> None:
     """Check integer fields; they decide the structure of a run and never stack."""
     for name in names:
         value = getattr(owner, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not whole or value < low or (high is not None and value > high):
             limit = f">= {low}" if high is None else f"from {low} to {high}"
             raise ValueError(f"{type(owner).__name__}: {name} must be a whole number {limit}, got {value!r}")
+        object.__setattr__(owner, name, int(value))
+
+
+def require_switch(owner: Any, *names: str) -> None:
+    """Check fields that are True or False."""
+    for name in names:
+        if not isinstance(getattr(owner, name), bool):
+            raise TypeError(f"{type(owner).__name__}: {name} must be True or False, got {getattr(owner, name)!r}")

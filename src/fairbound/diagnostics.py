@@ -30,22 +30,23 @@ def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) 
 
 
 def _no_feasible_step(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    count = own.get("feasible_steps")
-    if count is None or count[-1] > count[half]:
-        return None
-    return (
-        f"no feasible step among the last {steps[-1] - steps[half]}: the constraints' estimate never met its tolerance"
-    )
+    count, saved = own.get("feasible_steps"), own.get("saved")
+    if count is not None and count[-1] <= count[half]:
+        return f"no feasible step among the last {steps[-1] - steps[half]}: the constraints never met their tolerance"
+    if saved is not None and saved[-1] <= 0:
+        return "no iterate was saved for the output, so the last one is returned; k0 may be too large"
+    return None
 
 
 def _resets(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    count = own.get("resets")
-    if count is None or count[-1] <= count[half]:
-        return None
-    return (
-        f"the multipliers met y_max {int(count[-1])} times, {int(count[-1] - count[half])} of them in the second half: "
-        "the problem is infeasible, or y_max is below the norm of the multipliers that solve it"
-    )
+    for name, event in (("resets", "met y_max"), ("capped", "stood at y_max")):
+        count = own.get(name)
+        if count is not None and count[-1] > count[half]:
+            return (
+                f"the multipliers {event} {int(count[-1])} times, {int(count[-1] - count[half])} of them in the second "
+                "half: the problem is infeasible, or y_max is below the multipliers that solve it"
+            )
+    return None
 
 
 def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
@@ -62,7 +63,7 @@ def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[i
 
 
 def _stuck_direction(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    if "kappa" not in own:
+    if "kappa" not in own or "direction" not in own:
         return None
     kappa, length = own["kappa"], own["direction"]
     late = half + half // 2

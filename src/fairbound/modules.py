@@ -17,9 +17,10 @@ class ModuleForward:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.names = [name for name, _ in module.named_parameters()]
-        self.shapes = [p.shape for _, p in module.named_parameters()]
-        self.sizes = [p.numel() for _, p in module.named_parameters()]
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.names = list(trained)
+        self.shapes = [p.shape for p in trained.values()]
+        self.sizes = [p.numel() for p in trained.values()]
         if not self.names:
             raise ValueError("the module has no parameters to train")
 
@@ -33,45 +34,55 @@ class ModuleForward:
         return output.squeeze(-1) if output.ndim > 1 and output.shape[-1] == 1 else output
 
     def stateful(self) -> list[str]:
-        """Layers in training mode that change buffers or draw random numbers, which stacked runs cannot share."""
-        found = []
-        for name, layer in self.module.named_modules():
-            if not layer.training:
-                continue
-            normalises = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
-            drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-            if normalises or drops:
-                found.append(f"{name or 'the module'} ({type(layer).__name__})")
-        return found
+        """Layers in training mode that mix rows, change buffers or draw random numbers: not for stacked runs."""
+        return [
+            f"{name or 'the module'} ({type(layer).__name__})"
+            for name, layer in self.module.named_modules()
+            if layer.training and _has_state(layer)
+        ]
+
+
+def _has_state(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return True
+    if isinstance(layer, nn.modules.batchnorm._NormBase):  # instance norm
+        return layer.track_running_stats
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    return isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0
 
 
 def functional(module: nn.Module) -> tuple[ModuleForward, Tensor]:
-    """The module's forward function and its present parameters, flat: (n,).
+    """The module's forward function and its present parameters, flat: (n,). Frozen ones stay as they are.
 
     >>> forward, x = functional(nn.Linear(9, 1))
     >>> x.shape, forward(x, torch.zeros(4, 9)).shape
     (torch.Size([10]), torch.Size([4]))
     """
     forward = ModuleForward(module)
-    return forward, torch.cat([p.detach().reshape(-1) for p in module.parameters()]).clone()
+    return forward, torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad]).clone()
 
 
 def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int]) -> Tensor:
     """Flat parameters of a freshly built module for every seed: (R, n). The global random state is left as it was."""
-    points = []
-    for seed in seeds:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+    points, generator = [], torch.default_generator
+    kept = generator.get_state()
+    try:
+        for seed in seeds:
+            generator.manual_seed(seed)
             points.append(functional(build())[1])
+    finally:
+        generator.set_state(kept)
     return torch.stack(points)
 
 
 def load_flat(module: nn.Module, x: Tensor) -> nn.Module:
     """Write flat parameters back into the module, for use after a run."""
-    expected = sum(p.numel() for p in module.parameters())
-    if x.shape != (expected,):
-        raise ValueError(f"the module has {expected} parameters, got a vector of shape {tuple(x.shape)}")
+    trained = [p for p in module.parameters() if p.requires_grad]
+    sizes = [p.numel() for p in trained]
+    if x.shape != (sum(sizes),):
+        raise ValueError(f"the module has {sum(sizes)} parameters, got a vector of shape {tuple(x.shape)}")
     with torch.no_grad():
-        for parameter, part in zip(module.parameters(), x.split([p.numel() for p in module.parameters()]), strict=True):
+        for parameter, part in zip(trained, x.split(sizes), strict=True):
             parameter.copy_(part.view(parameter.shape))
     return module

@@ -78,12 +78,18 @@ class Problem:
 
         def at(x: Tensor) -> Estimate:
             value, pull = vjp(lambda point: self.values(point, parts), x)[:2]
-            reads_f, reads_c = "f" in parts, "c" in parts
-            f = value[0] if reads_f else x.new_full((), torch.nan)
-            statistics = value[1:] if reads_f else value
-            if not reads_c:
-                return Estimate(f, x.new_full((self.m,), torch.nan), lambda w: pull(w[:1])[0])
-            return self.estimate(f, statistics, lambda w: pull(w if reads_f else w[1:])[0])
+            nothing = x.new_full((), torch.nan)
+            if "c" not in parts:
+                missing = nothing.expand(self.m)
+                return Estimate(
+                    value[0],
+                    missing,
+                    lambda w: pull(w[:1])[0] + torch.where((w[1:] != 0).any(), nothing, 0.0),
+                    lambda: nothing.expand(self.m, x.shape[0]),
+                )
+            if "f" not in parts:
+                return self.estimate(nothing, value, lambda w: pull(w[1:])[0] + torch.where(w[0] != 0, nothing, 0.0))
+            return self.estimate(value[0], value[1:], lambda w: pull(w)[0])
 
         return Sample(at)
 
@@ -132,7 +138,9 @@ class Problem:
     def measure(self, x: Tensor, rows: Tensor, *, at_once: int = 1 << 18) -> Measured:
         """Loss and constraints over all of `rows`, at x (n,) or (R, n); `at_once` limits rows x runs a forward pass."""
         points = x.reshape(-1, x.shape[-1])
-        rows = rows.to(self.data.X.device)
+        rows = (rows.nonzero().flatten() if rows.dtype == torch.bool else rows).to(self.data.X.device)
+        if rows.numel() == 0:
+            raise ValueError("there are no rows to measure on")
         step = max(1, at_once // points.shape[0])
         with torch.no_grad():
             outputs = torch.cat(
@@ -145,9 +153,11 @@ class Problem:
     def _constraints(self, points: Tensor, rows: Tensor, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
         if self.constraint is None:
             return points.new_zeros(points.shape[0], 0)
-        place = torch.full((self.data.rows,), -1, dtype=torch.long)
-        place[rows.cpu()] = torch.arange(rows.numel())
-        members = [place[member][place[member] >= 0] for member in self.constraint.cells.members]
+        members = []  # for each cell the places of its rows; a row that is given twice counts twice
+        for member in self.constraint.cells.members:
+            inside = torch.zeros(self.data.rows, dtype=torch.bool)
+            inside[member] = True
+            members.append(inside[rows.cpu()].nonzero().flatten())
         for name, member in zip(self.constraint.cells.names, members, strict=True):
             if member.numel() == 0:
                 raise ValueError(f"cell {name!r} has none of the {rows.numel()} rows to be measured")
@@ -168,27 +178,41 @@ class Problem:
         """Look at shapes and types before a long computation; x (n,)."""
         few = min(3, self.data.rows)
         inputs, labels = self.data.X[:few], self.data.y[:few]
-        if inputs.is_floating_point() and inputs.dtype != x.dtype:
-            raise ValueError(f"X is {inputs.dtype} but the parameters are {x.dtype}; use data.to(dtype={x.dtype})")
-        if inputs.device != x.device:
-            raise ValueError(
-                f"X is on {inputs.device} but the parameters are on {x.device}; use data.to({str(x.device)!r})"
-            )
+        if not x.is_floating_point():
+            raise ValueError(f"the starting point must be floating point, got {x.dtype}")
+        for name, values in (("X", inputs), ("y", labels)):
+            if values.is_floating_point() and values.dtype != x.dtype:
+                raise ValueError(
+                    f"{name} is {values.dtype} but the parameters are {x.dtype}; use data.to(dtype={x.dtype})"
+                )
+            if values.device != x.device:
+                raise ValueError(
+                    f"{name} is on {values.device} but the parameters are on {x.device}; use data.to({str(x.device)!r})"
+                )
         expected = getattr(self.forward, "n", x.numel())
         if x.shape != (expected,):
             raise ValueError(f"the model has {expected} parameters, got a starting point of shape {tuple(x.shape)}")
         with torch.no_grad():
-            outputs = self.forward(x, inputs)
+            outputs = _tried(self.forward, "the model", x, inputs)
             if outputs.shape[:1] != (few,):
                 raise ValueError(
                     f"the model must give one output per row; {few} rows gave shape {tuple(outputs.shape)}"
                 )
-            losses = self.loss(outputs, labels)
+            losses = _tried(self.loss, "the loss", outputs, labels)
         if losses.shape != (few,):
             raise ValueError(
                 f"the loss must give one number per row; {few} rows gave shape {tuple(losses.shape)} from outputs "
                 f"{tuple(outputs.shape)} and labels {tuple(labels.shape)}; use reduction='none' and equal shapes"
             )
+
+
+def _tried(function: Callable[..., Tensor], what: str, *args: Tensor) -> Tensor:
+    """A call on a few rows; what torch says of wrong shapes and types comes with the shapes and types."""
+    try:
+        return function(*args)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        given = ", ".join(f"{tuple(a.shape)} {a.dtype}".replace("torch.", "") for a in args)
+        raise ValueError(f"{what} does not take what it is given ({given}): {error}") from error
 
 
 class ProblemSource:
@@ -198,18 +222,25 @@ class ProblemSource:
         self.problem = problem
         self.sampler = sampler
         self.step = 0
+        self._stacks: dict[tuple[int, bool], SamplerStack] = {}
+
+    def _stack(self, draws: int, levels: Sequence[float] | None) -> SamplerStack:
+        key = (draws, levels is None)
+        if key not in self._stacks:
+            self._stacks[key] = SamplerStack([self.sampler], draws, levels, self.problem.data.X.device)
+        return self._stacks[key]
 
     def next(self, reads: Sequence[str], levels: Sequence[float] | None) -> Draw:
         """The randomness of the next step."""
-        stack = SamplerStack([self.sampler], len(reads), levels, self.problem.data.X.device)
-        coin = stack.coins(self.step, 1)[0, 0].to(self.problem.data.X.dtype)
+        stack = self._stack(len(reads), levels)
+        coin = stack.coins(self.step, 1)[0, 0]
         samples, weight = self._fixed(stack, reads) if levels is None else self._random(stack)
         self.step += 1
         return Draw(samples, weight, coin)
 
     def first(self, reads: Sequence[str]) -> Sample:
         """The mini-batch that the starting point is measured on."""
-        stack = SamplerStack([self.sampler], len(reads), None, self.problem.data.X.device)
+        stack = self._stack(len(reads), None)
         return self.problem.sample(self.problem.gather(_run_of(stack.block(START, 1)[0], 0, 0), "fc"))
 
     def _fixed(self, stack: SamplerStack, reads: Sequence[str]) -> tuple[tuple[Sample, ...], Tensor]:

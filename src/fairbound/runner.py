@@ -49,7 +49,21 @@ class Run:
         self._groups, self._steps, self._every, self._average_from = groups, steps, every, average_from
         self._records = self._advance()
         self._ends: list[End] = []
-        self.compiled, self.note = compiled, note
+        self._compiled, self._note = compiled, note
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the runs are compiled."""
+        return self._compiled and not self._failures
+
+    @property
+    def note(self) -> str:
+        """One line on how it runs."""
+        return self._failures[0] if self._failures else self._note
+
+    @property
+    def _failures(self) -> list[str]:
+        return [group.compiler.failure for group in self._groups if group.compiler and group.compiler.failure]
 
     def __iter__(self) -> Iterator[Record]:
         return self._records
@@ -63,6 +77,8 @@ class Run:
         for _ in self._records:
             pass
         ends = self._ends
+        if len(ends) < len(self._groups):
+            raise RuntimeError("the run was interrupted before its end, so it has no result; start it again")
         order = torch.tensor([run for end in ends for run in end.runs]).argsort().tolist()
 
         def joined(name: str) -> Tensor:
@@ -110,10 +126,11 @@ def run(
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    if every is not None and every < 1:
-        raise ValueError(f"every must be at least 1, got {every}")
+    for name, number in (("steps", steps), ("every", every)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} must be a whole number, at least 1, got {number!r}")
+    if x0.ndim not in (1, 2):
+        raise ValueError(f"x0 must be a vector (n,) or a row for each run (R, n), got shape {tuple(x0.shape)}")
     if average_from is not None and not 0 <= average_from < steps:
         raise ValueError(f"average_from must be a step from 0 to {steps - 1}, got {average_from}")
     algorithms = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
@@ -136,7 +153,9 @@ def run(
     for i, (one, sampler) in enumerate(zip(algorithms, listed, strict=True)):
         members.setdefault((structure(one), sampler.structure(one.draws)), []).append(i)
     groups = [
-        Group(problem, [algorithms[i] for i in own], [listed[i] for i in own], points[own], own, compiled)
+        Group(
+            problem, [algorithms[i] for i in own], [listed[i] for i in own], points[own], own, compiled, compile is True
+        )
         for own in members.values()
     ]
     return Run(groups, steps, every or steps, average_from, compiled, note)
@@ -163,8 +182,12 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
             continue
         if problem.constraint is None:
             raise ValueError(f"{type(algorithm).__name__} needs constraints, and the problem has none")
-        if len(sampler.cells) != len(problem.constraint.cells):
+        if not sampler.cells.same(problem.constraint.cells):
             raise ValueError(
-                f"the sampler draws {len(sampler.cells)} cells but the constraint has {len(problem.constraint.cells)}; "
-                "build it with constraint.cells"
+                f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
+                f"{_few(problem.constraint.cells.names)}, or their rows differ; build it with constraint.cells"
             )
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{len(names)} cells ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"

@@ -8,6 +8,7 @@ all its rows, so nothing is left unseen and no prefix is repeated.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -65,8 +66,9 @@ class Sampler:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
         self.sizes = sizes if isinstance(sizes, Take) else tuple(sizes)
-        self.seed = int(seed)
+        self.seed = _checked_seed(seed)
         self.replace = replace
+        _refuse_masks(split)
         takes = [self.sizes] if isinstance(self.sizes, Take) else self.sizes
         self.rows = 1 + max((int(r.max()) for r in (*split, *self.cells.members) if r.numel()), default=-1)
         self._cells = {take.pool: self.cells.within(split.pool(take.pool), self.rows) for take in takes}
@@ -95,7 +97,7 @@ class Sampler:
         made = []
         for seed in seeds:
             sampler = copy.copy(self)
-            sampler.seed = int(seed)
+            sampler.seed = _checked_seed(seed)
             made.append(sampler)
         return made
 
@@ -117,6 +119,22 @@ class Sampler:
     def structure(self, draws: int) -> tuple[object, ...]:
         """What runs of one stack must have in common."""
         return (self.takes(draws), len(self.cells), self.replace)
+
+
+def _checked_seed(seed: int) -> int:
+    """A seed as a signed 64-bit number."""
+    seed = operator.index(seed)
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise ValueError(f"a seed must fit in 64 bits, got {seed}")
+    return seed
+
+
+def _refuse_masks(split: Split) -> None:
+    for name, rows in split._asdict().items():
+        if rows.dtype == torch.bool or rows.is_floating_point():
+            raise ValueError(f"pool {name!r} must hold row numbers, got {rows.dtype}; use mask.nonzero().flatten()")
+        if rows.numel() and int(rows.min()) < 0:
+            raise ValueError(f"pool {name!r} holds the row number {int(rows.min())}; rows are numbered from 0")
 
 
 class Chunks(NamedTuple):

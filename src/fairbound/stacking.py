@@ -20,6 +20,8 @@ A = TypeVar("A")
 
 def structure(settings: Any) -> Hashable:
     """What runs of one stack must have in common."""
+    if not is_dataclass(settings):
+        raise TypeError(f"{type(settings).__name__} must be a frozen dataclass, its hyper-parameters the fields")
     fixed = getattr(settings, "structural", ())
     entries: list[Any] = [type(settings)]
     for field in fields(settings):
@@ -80,5 +82,11 @@ def grid(algorithm: type[A], **choices: Any) -> list[A]:
     >>> [a.tau for a in grid(ALGORITHMS["SSLALM"], tau=[0.01, 0.05], mu=0.0)]
     [0.01, 0.05]
     """
-    listed = {name: value if isinstance(value, list | tuple) else [value] for name, value in choices.items()}
+    listed = {name: _choices(value) for name, value in choices.items()}
     return [algorithm(**dict(zip(listed, values, strict=True))) for values in product(*listed.values())]
+
+
+def _choices(value: Any) -> list[Any]:
+    if hasattr(value, "tolist"):  # numpy and torch
+        value = value.tolist()
+    return list(value) if isinstance(value, list | tuple | range) else [value]

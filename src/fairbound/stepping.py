@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from fairbound.chunked import ChunkedTables
-from fairbound.compiling import compiled as compiled_function
+from fairbound.compiling import Compiler
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.diagnostics import signs_of_infeasibility
 from fairbound.problem import Problem
@@ -50,6 +51,31 @@ class End(NamedTuple):
     skipped: Tensor
 
 
+def _watched(sample: Sample, reads: str, seen: list[Tensor]) -> Sample:
+    """The same sample; what is read of its estimates is noted."""
+
+    def at(point: Tensor) -> Estimate:
+        e = sample(point)
+        seen.extend([e.f] * ("f" in reads) + [e.c] * ("c" in reads))
+        return e
+
+    return Sample(at)
+
+
+@contextmanager
+def _own_words() -> Iterator[None]:
+    """vmap's complaint about random operations as a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "randomness" not in str(error):
+            raise
+        raise ValueError(
+            "the model draws random numbers (dropout, say), which stacked runs cannot; "
+            "put it in eval mode, or train it in a loop of your own"
+        ) from error
+
+
 class Mean:
     """Running means of x and the multipliers over the steps from `start` on."""
 
@@ -76,14 +102,17 @@ class Group:
         x0: Tensor,
         runs: Sequence[int],
         compiled: bool,
+        forced: bool,
     ) -> None:
         self.problem, self.algorithm = problem, algorithms[0]
         self.hyper = stacked_numbers(algorithms, x0, all_of_them=compiled)
         self.runs = tuple(runs)
         self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.levels, x0.device)
-        self.tables = None if self.algorithm.levels is None else ChunkedTables(problem, self.stack, compiled)
+        compiler = Compiler(forced) if compiled else None
+        self.compiler = compiler
+        self.tables = None if self.algorithm.levels is None else ChunkedTables(problem, self.stack, compiler, x0)
         step = vmap(self._step)
-        self.step = compiled_function(step, structure(self.algorithm)) if compiled else step
+        self.step = step if compiler is None else compiler(step, structure(self.algorithm))
         self.x = x0.clone()
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
@@ -95,10 +124,13 @@ class Group:
         self, x: Tensor, state: Any, skipped: Tensor, hyper: dict[str, Tensor], parts: Any, weight: Tensor, u: Tensor
     ) -> tuple[Tensor, Any, Tensor, Tensor]:
         algorithm = rebuilt(self.algorithm, hyper)
-        d, new = algorithm.update(x, state, Draw(self._samples(x, parts), weight, u))
-        finite = torch.isfinite(d).all()
-        for leaf in tree_flatten(new)[0]:
-            finite = finite & torch.isfinite(leaf).all()
+        seen: list[Tensor] = []  # all that must be finite: what was read, the step, the state
+        samples = tuple(
+            _watched(sample, reads, seen)
+            for sample, reads in zip(self._samples(x, parts), self.algorithm.reads, strict=True)
+        )
+        d, new = algorithm.update(x, state, Draw(samples, weight, u))
+        finite = torch.stack([torch.isfinite(part).all() for part in (*seen, d, *tree_flatten(new)[0])]).all()
         state = tree_map(lambda after, before: torch.where(finite, after, before), new, state)
         return torch.where(finite, x + d, x), state, skipped + ~finite, self._multipliers_of(algorithm, x, state)
 
@@ -113,7 +145,7 @@ class Group:
 
     def _init(self) -> Any:
         batch = self.stack.block(START, 1)[0]
-        reads = "fc" if self.problem.m and batch.cells.shape[-2] else "f"
+        reads = "fc" if any("c" in read for read in self.algorithm.reads) else "f"
         parts = tree_map(lambda t: t[0], self.problem.gather(batch, reads))
 
         def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor]:
@@ -123,7 +155,7 @@ class Group:
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in reads else finite
 
-        with torch.no_grad():
+        with torch.no_grad(), _own_words():
             state, finite = vmap(start)(self.x, self.hyper, parts)
         if not finite.all():
             bad = [run for run, ok in zip(self.runs, finite.tolist(), strict=True) if not ok]
@@ -164,7 +196,7 @@ class Group:
         size = self._block_size()
         for first in range(0, steps, size):
             block = min(size, steps - first)
-            coins = self.stack.coins(first, block).to(self.x.dtype)
+            coins = self.stack.coins(first, block)
             if self.tables is not None:
                 level, weight = self.stack.levels(first, block)
                 yield from zip(level, weight.to(self.x.dtype), coins, strict=True)

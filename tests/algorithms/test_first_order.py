@@ -8,7 +8,7 @@ import torch
 from transcription import draws
 
 from fairbound.algorithms import SGD, DescentAscent, Penalty
-from fairbound.core import Draw
+from fairbound.core import Draw, Sample
 from fairbound.schedules import InverseSqrt, Linear
 
 
@@ -71,3 +71,17 @@ def test_descent_ascent(second: bool) -> None:
         assert np.allclose(method.multipliers(state), y, atol=1e-12)
     assert (y > 0).any()
     assert y.max() <= 0.6
+
+
+def test_simultaneous_steps_on_a_bilinear_game_spiral_out() -> None:
+    """L = x y, equal steps h: the distance to the saddle grows by sqrt(1 + h^2) a step, as long as y stays positive."""
+    h = 0.1
+    game = Sample.of(lambda x: (0 * x.sum(), x))
+    method = DescentAscent(tau=h, eta=h)
+    x = torch.tensor([1.0], dtype=torch.float64)
+    state = method.init(x, 1)._replace(y=torch.tensor([0.5], dtype=torch.float64))
+    for _ in range(10):
+        before = x.square() + state.y.square()
+        d, state = method.update(x, state, Draw.of(game))
+        x = x + d
+        assert float((x.square() + state.y.square()) / before) == pytest.approx(1 + h**2)

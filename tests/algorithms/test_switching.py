@@ -15,7 +15,7 @@ from fairbound.schedules import InverseSqrt
 RULES = {
     "constant": (0.05, lambda k, target, s: 0.05),
     "diminishing": (InverseSqrt(0.2), lambda k, target, s: 0.2 / np.sqrt(k + 1)),
-    "adaptive": (Adaptive(cap=0.5), lambda k, target, s: min(target / (s @ s), 0.5)),
+    "adaptive": (Adaptive(cap=0.5), lambda k, target, s: min(max(target / (s @ s), 0), 0.5)),
 }
 
 
@@ -38,9 +38,9 @@ def test_steps(rule_f: str, rule_c: str, eps: float, worst_of_test: bool) -> Non
         c = test.c(x)
         ok = c.max() <= tolerance
         branches.add(bool(ok))
-        worst = (c if worst_of_test else fresh.c(x)).argmax()
-        s = fresh.gradient(x) if ok else fresh.jacobian(x)[worst]  # the gradient always from the fresh draw
-        step = RULES[rule_f][1](k, tolerance, s) if ok else RULES[rule_c][1](k, c.max(), s)
+        judge = c if worst_of_test else fresh.c(x)
+        s = fresh.gradient(x) if ok else fresh.jacobian(x)[judge.argmax()]  # the gradient always from the fresh draw
+        step = RULES[rule_f][1](k, tolerance, s) if ok else RULES[rule_c][1](k, judge.max(), s)
         x = x - step * s
         assert np.allclose(point, x, atol=1e-10)
     assert branches == ({True} if eps == 5.0 else {False}) or len(branches) == 2

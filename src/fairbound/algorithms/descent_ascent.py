@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, require
+from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, require, require_switch
 from fairbound.schedules import Schedule, value
 
 
 class State(NamedTuple):
     y: Tensor  # (m,) multipliers
     k: Tensor  # () step
+    capped: Tensor  # () steps after which a multiplier stood at y_max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,9 @@ class DescentAscent(Algorithm[State]):
     second: bool = False  # move the multipliers by a second, independent draw
 
     def __post_init__(self) -> None:
-        require(self, NONNEGATIVE, "tau", "eta")
+        require(self, NONNEGATIVE, "tau", "eta", also=(Schedule,))
         require(self, CAP, "y_max")
+        require_switch(self, "second")
 
     @property
     def draws(self) -> int:
@@ -54,18 +55,17 @@ class DescentAscent(Algorithm[State]):
         return ("fc", "c") if self.second else ("fc",)
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
-        return State(
-            y=torch.zeros(m, dtype=x.dtype, device=x.device),
-            k=torch.zeros((), dtype=x.dtype, device=x.device),
-        )
+        return State(y=x.new_zeros(m), k=x.new_zeros(()), capped=x.new_zeros(()))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.checked(self)]
         e, c = estimates[0], estimates[-1].c
         d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
-        y = (state.y + value(self.eta, state.k) * c).clamp(min=0.0)
-        y = torch.minimum(y, torch.as_tensor(self.y_max, dtype=y.dtype, device=y.device))
-        return d, State(y, state.k + 1)
+        y = (state.y + value(self.eta, state.k) * c).clamp(min=0.0).clamp(max=self.y_max)
+        return d, State(y, state.k + 1, state.capped + (y >= self.y_max).any())
 
     def multipliers(self, state: State) -> Tensor:
         return state.y
+
+    def monitor(self, state: State) -> dict[str, Tensor]:
+        return {"capped": state.capped}

@@ -76,7 +76,8 @@ class StochasticGhost(Algorithm[State]):
 
     def __post_init__(self) -> None:
         require(self, POSITIVE, "tau", "beta", "rho")
-        require(self, NONNEGATIVE, "alpha", "decay")
+        require(self, NONNEGATIVE, "alpha", also=(Schedule,))
+        require(self, NONNEGATIVE, "decay")
         require(self, OPEN_UNIT, "p0", "lam")
         require(self, CAP, "d_max")
         require_whole(self, 0, 20, "cap")
@@ -107,7 +108,7 @@ class StochasticGhost(Algorithm[State]):
         solved = ghost_direction(g, c, J, tau=self.tau, beta=self.beta, rho=self.rho, lam=self.lam)
 
         d = self._combine(solved.d, draw.weight)
-        d = torch.maximum(torch.minimum(d, self._like(self.d_max, d)), -self._like(self.d_max, d))
+        d = d.clamp(max=self.d_max).clamp(min=-self.d_max)
         alpha = value(self.alpha, state.k) if isinstance(self.alpha, Schedule) else state.alpha
         following = state.alpha * (1 - self.decay * state.alpha)
         y = self._combine(solved.multipliers, draw.weight)
@@ -117,9 +118,6 @@ class StochasticGhost(Algorithm[State]):
         single, full, odd, even = parts
         combined: Tensor = single + weight * (full - (odd + even) / 2)
         return combined.to(parts.dtype)
-
-    def _like(self, number: float | Tensor, other: Tensor) -> Tensor:
-        return torch.as_tensor(number, dtype=other.dtype, device=other.device)
 
     def multipliers(self, state: State) -> Tensor:
         return state.y

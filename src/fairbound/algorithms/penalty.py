@@ -37,7 +37,8 @@ class Penalty(Algorithm[State]):
     weight: float = 0.4  # lambda of eq. 13; 0.4 is the paper's choice in Experiment 2
 
     def __post_init__(self) -> None:
-        require(self, NONNEGATIVE, "tau", "weight")
+        require(self, NONNEGATIVE, "tau", also=(Schedule,))
+        require(self, NONNEGATIVE, "weight")
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         return State(k=torch.zeros((), dtype=x.dtype, device=x.device))

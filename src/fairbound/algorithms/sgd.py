@@ -33,7 +33,7 @@ class SGD(Algorithm[State]):
     tau: float | Schedule = 0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
 
     def __post_init__(self) -> None:
-        require(self, NONNEGATIVE, "tau")
+        require(self, NONNEGATIVE, "tau", also=(Schedule,))
 
     @property
     def reads(self) -> tuple[str, ...]:

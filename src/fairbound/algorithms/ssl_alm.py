@@ -15,7 +15,8 @@ Differs from it:
   (algorithms.md, A2).
 - `clamp=True` scales y back to the ball |y| <= M_y instead of starting again from 0. Either way the event is counted.
 - `slack_from_first=True` starts the slacks at [-c(x0)]_+ instead of 0: from 0 a strictly feasible start is pulled to
-  the boundary until the slack has caught up.
+  the boundary until the slack has caught up. A loop by hand gives that estimate as `init(x, m, first=sample(x))`;
+  without it the slacks start at 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.core import CAP, NONNEGATIVE, UNIT, Algorithm, Draw, Estimate, require, require_whole
+from fairbound.core import CAP, NONNEGATIVE, UNIT, Algorithm, Draw, Estimate, require, require_switch, require_whole
 from fairbound.schedules import Schedule, value
 
 ROLES = {
@@ -64,10 +65,12 @@ class SSLALM(Algorithm[State]):
     slack_from_first: bool = True  # start the slacks at the first estimate instead of 0
 
     def __post_init__(self) -> None:
-        require(self, NONNEGATIVE, "tau", "eta", "rho", "mu")
+        require(self, NONNEGATIVE, "tau", "eta", also=(Schedule,))
+        require(self, NONNEGATIVE, "rho", "mu")
         require(self, UNIT, "beta")
         require(self, CAP, "y_max")
         require_whole(self, 1, 3, "samples")
+        require_switch(self, "clamp", "slack_from_first")
 
     @property
     def draws(self) -> int:

@@ -16,7 +16,7 @@ Differs from it:
   positive, and so flattens the model. The paper's table (loss .567 with steps .05 and .04) is that
   (docs/algorithms.md).
 - One copy of x is kept and replaced with probability eta_k / sum of the steps saved so far, which is that very law
-  without a list of iterates. Where nothing was saved, the last iterate is returned and `feasible_steps` says so.
+  without a list of iterates. Where nothing was saved, the last iterate is returned and `Result.infeasible` says so.
 - The adaptive objective step is not defined in the paper; see `Adaptive`.
 
 The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}(q), q = eta^f y* / (eta^f y* + eta^c)
@@ -31,7 +31,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.core import NONNEGATIVE, POSITIVE, Algorithm, Draw, Estimate, require, require_whole
+from fairbound.core import NONNEGATIVE, POSITIVE, Algorithm, Draw, Estimate, require, require_switch, require_whole
 from fairbound.schedules import InverseSqrt, Schedule, value
 
 
@@ -39,9 +39,10 @@ from fairbound.schedules import InverseSqrt, Schedule, value
 class Adaptive:
     """Polyak's step, target / |S|^2, at most `cap`.
 
-    On the constraint branch the target is the violation v: c / |S^c|^2 as the paper's appendix prints it. On the
-    objective branch it is the tolerance eps_k, by the same reasoning: the step that moves the linear model by the
-    target. The cap guards against the noise of v, which is biased upwards on that branch, and against |S| = 0.
+    On the constraint branch the target is the violation: of the test or, with `worst_of_test=False`, of the fresh draw,
+    which is c / |S^c|^2 of one sample as the paper's appendix prints it. On the objective branch it is the tolerance
+    eps_k, by the same reasoning: the step that moves the linear model by the target. The cap guards against the noise
+    of the violation, which is biased upwards on that branch, and against |S| = 0.
     """
 
     cap: float = 1.0
@@ -77,8 +78,10 @@ class SwitchingSubgradient(Algorithm[State]):
     feasible_only: bool = True  # save feasible iterates only (the original), or all of them (as the paper prints)
 
     def __post_init__(self) -> None:
-        require(self, NONNEGATIVE, "eta_f", "eta_c", "eps")
+        require(self, NONNEGATIVE, "eta_f", "eta_c", also=(Schedule, Adaptive))
+        require(self, NONNEGATIVE, "eps", also=(Schedule,))
         require_whole(self, 0, None, "k0")
+        require_switch(self, "worst_of_test", "feasible_only")
 
     @property
     def draws(self) -> int:
@@ -101,7 +104,9 @@ class SwitchingSubgradient(Algorithm[State]):
         worst = (torch.arange(judge.shape[0], device=x.device) == judge.argmax()).to(x.dtype)
 
         s = fresh.grad(f=ok, c=(1 - ok) * worst)
-        eta = torch.where(ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, v, s, state.k))
+        eta = torch.where(
+            ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, judge.max(), s, state.k)
+        )
 
         saved = ((state.k >= self.k0) & ((ok > 0) | (not self.feasible_only))) * eta
         mass = state.mass + saved
@@ -116,4 +121,4 @@ class SwitchingSubgradient(Algorithm[State]):
         return torch.where(state.mass > 0, state.kept, x)
 
     def monitor(self, state: State) -> dict[str, Tensor]:
-        return {"feasible_steps": state.feasible_steps}
+        return {"feasible_steps": state.feasible_steps, "saved": state.mass}

@@ -38,6 +38,8 @@ class Dataset:
                 raise ValueError(f"group column {name!r} has shape {tuple(column.shape)}, expected ({rows},)")
             if column.is_floating_point():
                 raise ValueError(f"group column {name!r} must hold whole numbers, got {column.dtype}")
+            if int(column.min()) < 0:
+                raise ValueError(f"group column {name!r} must be numbered 0, 1, ..., found {int(column.min())}")
         if self.names and self.X.ndim == 2 and len(self.names) != self.X.shape[1]:
             raise ValueError(f"X has {self.X.shape[1]} columns but {len(self.names)} names")
         self._refuse_missing(self.X, "X")

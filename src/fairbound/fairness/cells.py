@@ -43,6 +43,13 @@ class Cells:
         """Both sets of cells, one after the other."""
         return Cells(self.names + other.names, self.members + other.members)
 
+    def same(self, other: Cells) -> bool:
+        """Whether both have the same rows in the same order of cells."""
+        return len(self) == len(other) and all(
+            mine is theirs or torch.equal(mine, theirs)
+            for mine, theirs in zip(self.members, other.members, strict=True)
+        )
+
     def within(self, pool: Tensor, rows: int) -> Cells:
         """The members that lie in the pool; `rows` is the number of rows of the dataset."""
         inside = torch.zeros(rows, dtype=torch.bool)

@@ -100,6 +100,8 @@ class CellConstraint(Constraint):
             isinstance(outputs, Tensor) and isinstance(labels, Tensor) and isinstance(losses, Tensor)
         ):  # balanced: (K, b, ...)
             values = losses if self.value is None else self.value(outputs.flatten(0, 1), labels.flatten(0, 1))
+            if values.numel() != labels.shape[0] * labels.shape[1]:
+                raise ValueError(f"the constraint's value must be one number per row, got shape {tuple(values.shape)}")
             return values.reshape(len(outputs), -1).mean(-1)
         if self.value is not None:
             losses = [self.value(output, label) for output, label in zip(outputs, labels, strict=True)]
@@ -129,6 +131,10 @@ class FunctionConstraint(Constraint):
     fun: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
     names: tuple[str, ...]
     plain_mean: bool = False  # whether fun is a plain mean over rows, which Ghost's stacked runs evaluate faster
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            raise TypeError(f"names must be a tuple with one name for each constraint, got the string {self.names!r}")
 
     @property
     def averages(self) -> bool:
@@ -221,6 +227,9 @@ def against_mean(names: Sequence[str]) -> Contrast:
 def against_pooled(shares: Sequence[float]) -> Callable[[Sequence[str]], Contrast]:
     """Every cell against the mean weighted by `shares` (of the population, say), both signs."""
 
+    if min(shares, default=-1.0) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"shares must be >= 0 and sum to 1, got {list(shares)}; divide counts by their sum")
+
     def contrast(names: Sequence[str]) -> Contrast:
         if len(shares) != len(names) or len(names) < 2:
             raise ValueError(
@@ -254,6 +263,8 @@ def _sums_of_pairs(names: Sequence[str]) -> Contrast:
 
 def soft_positive(outputs: Tensor, labels: Tensor) -> Tensor:
     """The probability of the positive class from a logit: the differentiable stand-in for a positive prediction."""
+    if outputs[0].numel() != 1:
+        raise ValueError(f"soft rates need one logit per row, got outputs of shape {tuple(outputs.shape)}")
     return torch.sigmoid(outputs).reshape(outputs.shape[0], -1).squeeze(-1)
 
 

@@ -35,6 +35,10 @@ class FairretNorm:
         require_whole(self, 2, None, "levels")
 
     def __call__(self, outputs: Tensor, labels: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
+        if self.column not in groups:
+            raise ValueError(
+                f"no group column is called {self.column!r}; the dataset has {', '.join(groups) or 'none'}"
+            )
         p = torch.sigmoid(outputs).reshape(outputs.shape[0])
         y = labels.reshape(outputs.shape[0]).to(p.dtype)
         right = 1 - y + (2 * y - 1) * p  # (B,) probability that the prediction equals the label
