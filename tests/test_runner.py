@@ -78,8 +78,10 @@ def test_a_grid_is_one_stack() -> None:
     assert rebuilt(SGD(tau=Linear(0.1, 10)), {"tau.start": 0.3}) == SGD(tau=Linear(0.3, 10))
 
 
+OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
 needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
+    OLD or not (shutil.which("g++") or shutil.which("clang++")),
+    reason="no C++ compiler on this machine, or a torch older than 2.11, whose compiler is not relied on",
 )
 
 

@@ -123,9 +123,9 @@ def _check(g: Tensor | None, c: Tensor, J: Tensor, name: str = "c", **numbers: N
 
 def _broadcast(tensors: Sequence[Tensor], own: Sequence[int], numbers: Sequence[Number]) -> list[Tensor]:
     """Expand all to common leading dimensions; `own` counts the trailing dimensions that are not leading."""
-    leads = {x.shape[: x.ndim - k] for x, k in zip(tensors, own, strict=True)}
-    leads |= {x.shape for x in numbers if isinstance(x, Tensor)}
-    lead = leads.pop() if len(leads) == 1 else torch.broadcast_shapes(*leads)
+    leads = [x.shape[: x.ndim - k] for x, k in zip(tensors, own, strict=True)]
+    leads += [x.shape for x in numbers if isinstance(x, Tensor)]
+    lead = leads[0] if all(x == leads[0] for x in leads) else torch.broadcast_shapes(*leads)
     device = tensors[0].device
     scalars = [
         x.to(device, torch.float64).expand(lead)
