@@ -21,7 +21,7 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 suite: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 15
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15
 
 # The subproblem solver beside OSQP + HiGHS, as the authors of the paper call them.
 subproblems: $(VENV)/.installed

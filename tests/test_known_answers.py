@@ -7,7 +7,6 @@ batch 4 unless said. All problems of a method run as one stack.
 from __future__ import annotations
 
 from functools import cache
-from statistics import NormalDist
 
 import problems
 import pytest
@@ -101,7 +100,6 @@ def test_deterministic(method: str, x_within: float, y_within: float | None, nam
     assert y.isnan().all() if y_within is None else same_multipliers(name, y, known, y_within)
 
 
-@pytest.mark.xdist_group("SwitchingSubgradient")
 def test_nonsmooth() -> None:
     x, _, known = answer("SwitchingSubgradient", "abs")
     assert (x - known.x).abs().max() < 5e-2
@@ -132,7 +130,6 @@ def test_concave_direction(method: str, within: float) -> None:
     assert (x - known.x).norm() < within
 
 
-@pytest.mark.xdist_group("DescentAscent")
 def test_descent_ascent_diverges_along_a_concave_direction() -> None:
     """No multiplier makes the Lagrangian convex there: documented in the algorithm's file."""
     result, i = solved("DescentAscent")["P4"]
@@ -155,7 +152,6 @@ def test_infeasible_is_reported(method: str, sign: str) -> None:
     assert sign in result.infeasible[i]
 
 
-@pytest.mark.xdist_group("SSLALM")
 def test_resets_are_counted() -> None:
     result, i = solved("SSLALM")["infeasible"]
     assert result.monitors[i]["resets"] > 10
@@ -256,55 +252,3 @@ def test_penalty_reaches_its_own_minimiser() -> None:
     algorithms = [Penalty(tau=Linear(0.05, 2000), weight=w) for w in (0.4, 0.8, 3.0)]
     result = run(problem, algorithms, sampler, torch.zeros(3, dtype=F64), 2000, average_from=1500).result()
     assert result.mean_x[:, 0].tolist() == pytest.approx([1.6, 1.2, 1.0], abs=0.02)
-
-
-# A re-used mini-batch is told from an independent one
-# --------------------------------------------------------------------
-
-S = 0.5  # sd of zeta
-
-
-@pytest.mark.parametrize("samples", [1, 2, 3])
-def test_slack_form_rule(samples: int) -> None:
-    """Multipliers settle at 1 with independent draws, 1 - eta s^2 with the paper's sharing, 1 - (rho + eta) s^2 with
-    one batch.
-
-    64 runs, so that a wrong rule (at least .05 off) is 5 standard errors away.
-    """
-    rho, eta = 1.0, 0.2
-    problem, (split,), cells = problems.table_of([problems.sample_bias(S)])
-    runs = problems.sampler_for(split, cells, 1).seeded(*range(64))
-    method = SSLALM(tau=0.02, eta=eta, rho=rho, mu=0.0, samples=samples)
-    result = run(
-        problem, method, runs, torch.tensor([1.0, 0, 0], dtype=F64), 4000, average_from=1000, compile=True
-    ).result()
-    expected = {1: 1 - (rho + eta) * S**2, 2: 1 - eta * S**2, 3: 1.0}[samples]
-    assert float(result.mean_multipliers[:, 0].mean()) == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.parametrize("samples", [1, 2])
-def test_penalty_fixed_point(samples: int) -> None:
-    """S2: with the dual step off, rho/(1+rho) with independent samples, rho/(1+rho(1+s^2)) with one used twice."""
-    rho = 10.0
-    problem, (split,), cells = problems.table_of([problems.penalty_bias(S)])
-    runs = problems.sampler_for(split, cells, 1).seeded(*range(32))
-    method = SSLALM(tau=5e-4, eta=0.0, rho=rho, mu=0.0, samples=samples)
-    result = run(
-        problem, method, runs, torch.tensor([0.8, 0, 0], dtype=F64), 4000, average_from=2000, compile=True
-    ).result()
-    expected = {1: rho / (1 + rho * (1 + S**2)), 2: rho / (1 + rho)}[samples]
-    assert float(result.mean_x[:, 0].mean()) == pytest.approx(expected, abs=0.01)
-
-
-@pytest.mark.parametrize("multiplier", [0.3, 1.0, 3.0])
-def test_switching_bias_rule(multiplier: float) -> None:
-    """The test's noise moves the answer to C = eps + sd Phi^-1(q), q = y/(y + 1) for equal steps (A3)."""
-    sd = 0.5
-    problem, (split,), cells = problems.table_of([problems.noisy_test(multiplier, sd)])
-    runs = problems.sampler_for(split, cells, 1).seeded(*range(64))
-    method = SwitchingSubgradient(eta_f=0.01, eta_c=0.01, eps=0.0)
-    result = run(
-        problem, method, runs, torch.tensor([1.0, 0, 0], dtype=F64), 2000, average_from=1000, compile=True
-    ).result()
-    predicted = sd * NormalDist().inv_cdf(multiplier / (multiplier + 1))
-    assert float(result.mean_x[:, 0].mean()) - 1 == pytest.approx(predicted, abs=0.03)
