@@ -37,6 +37,12 @@ def test_records_come_at_their_steps_and_at_the_end() -> None:
     assert torch.equal(records[0].x, shorter.x)
 
 
+def test_gradients_stay_on_for_whoever_reads_the_records() -> None:
+    problem, sampler, x0 = classification()
+    assert all(torch.is_grad_enabled() for _ in run(problem, SSLALM(), sampler, x0[0], 4, every=1))
+    assert not any(record.x.requires_grad for record in run(problem, SSLALM(), sampler, x0[0].requires_grad_(), 2))
+
+
 def test_means_are_over_the_later_steps() -> None:
     problem, sampler, x0 = classification()
     going = run(problem, DescentAscent(eta=0.5), sampler, x0[0], 20, every=1, average_from=12)

@@ -173,22 +173,22 @@ class Group:
         history: list[dict[str, Tensor]] = []
         seen: list[int] = []
         mean = None if average_from is None else Mean(average_from)
-        with torch.no_grad():
-            for k, (parts, weight, u) in enumerate(self._draws(steps)):
+        for k, (parts, weight, u) in enumerate(self._draws(steps)):
+            done, last = k + 1, k + 1 == steps
+            with torch.no_grad():  # not around the yield: it would switch gradients off for whoever reads the records
                 if self.tables is not None:
                     parts = self.tables.evaluate(self.x, k, parts)
                 self.x, self.state, self.skipped, self.y = self.step(
                     self.x, self.state, self.skipped, self.hyper, parts, weight, u
                 )
-                done, last = k + 1, k + 1 == steps
                 if mean is not None:
                     mean.add(k, self.x, self.y)
-                if last or done % max(1, steps // RECORDS) == 0:
-                    history.append(self._monitors() | ({"multipliers": self.y.clone()} if self.y.shape[1] else {}))
-                    seen.append(done)
-                if last or done % every == 0:
-                    yield self._record(done)
-            return self._end(history, seen, mean)
+            if last or done % max(1, steps // RECORDS) == 0:
+                history.append(self._monitors() | ({"multipliers": self.y.clone()} if self.y.shape[1] else {}))
+                seen.append(done)
+            if last or done % every == 0:
+                yield self._record(done)
+        return self._end(history, seen, mean)
 
     def _draws(self, steps: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
         """The draws of every step: tensors (R, ...), made in blocks of many steps."""
