@@ -1,0 +1,244 @@
+"""One table of group x label x prediction, from which every count-based metric follows.
+
+Rows may come batch by batch, weighted, with groups that some or all batches lack: tables add up, and a group without
+rows is a row of zeros, whose rates are undefined (masked), never NaN and never another group's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# A rate is a share of cells [label, prediction]: the cells that count, out of the cells that are looked at.
+RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]] = {
+    "base_rate": (((1, 0), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
+    "positive_rate": (((0, 1), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
+    "accuracy": (((0, 0), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
+    "inaccuracy": (((0, 1), (1, 0)), ((0, 0), (0, 1), (1, 0), (1, 1))),
+    "true_positive_rate": (((1, 1),), ((1, 0), (1, 1))),
+    "false_negative_rate": (((1, 0),), ((1, 0), (1, 1))),
+    "false_positive_rate": (((0, 1),), ((0, 0), (0, 1))),
+    "true_negative_rate": (((0, 0),), ((0, 0), (0, 1))),
+    "positive_predictive_value": (((1, 1),), ((0, 1), (1, 1))),
+    "negative_predictive_value": (((0, 0),), ((0, 0), (1, 0))),
+    "false_omission_rate": (((1, 0),), ((0, 0), (1, 0))),
+}
+
+
+def _masks(which: int) -> Tensor:
+    """(rates, 4) which cells belong to each rate's numerator (0) or denominator (1)."""
+    masks = torch.zeros(len(RATES), 2, 2, dtype=torch.float64)
+    for i, cells in enumerate(RATES.values()):
+        for label, prediction in cells[which]:
+            masks[i, label, prediction] = 1.0
+    return masks.flatten(1)
+
+
+NUMERATORS, DENOMINATORS = _masks(0), _masks(1)
+NAMES = tuple(RATES)
+
+
+class Rates(NamedTuple):
+    """Every rate of every group."""
+
+    values: Tensor  # (rates, G) 0 where undefined
+    defined: Tensor  # (rates, G) whether any row is in the denominator
+    successes: Tensor  # (rates, G) in effective rows: weights make fewer of them
+    trials: Tensor  # (rates, G)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Sums of weights, of squared weights and of rows by group, label and prediction.
+
+    >>> counts = Counts.of([0, 1, 1], [0, 1, 0], [0, 0, 1], names=["A", "B", "C"])
+    >>> counts.rows.sum((1, 2)).tolist()
+    [2, 1, 0]
+    >>> (counts + Counts.of([1], [1], [2], names=["A", "B", "C"])).rate("accuracy")
+    (1.0, 0.0, 1.0)
+    >>> counts.rate("accuracy")  # nobody of C was seen
+    (1.0, 0.0, None)
+    """
+
+    names: tuple[str, ...]  # of the groups
+    weight: Tensor  # (G, 2, 2) float64, [group, label, prediction]
+    squares: Tensor  # (G, 2, 2) float64, sums of squared weights: what is needed for intervals
+    rows: Tensor  # (G, 2, 2) int64
+
+    @staticmethod
+    def of(labels: Any, predictions: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Counts:
+        """The table of some rows. Labels and predictions are 0 or 1; groups are numbered 0, 1, ... (-1: in no group)
+        and `names` gives theirs, absent ones included."""
+        y, p, g = as_binary(labels, "labels"), as_binary(predictions, "predictions"), as_numbers(groups)
+        names = group_names(g, names)
+        same_length(labels=y, predictions=p, groups=g)
+        cell = (g * 4).add_(y, alpha=2).add_(p)
+        inside = g >= 0 if g.numel() and int(g.min()) < 0 else None
+        if inside is not None:
+            cell = cell[inside]
+        size, shape = 4 * len(names), (len(names), 2, 2)
+        rows = torch.bincount(cell, minlength=size).reshape(shape).cpu()
+        if weights is None:
+            return Counts(tuple(names), rows.double(), rows.double(), rows)
+        w = as_weights(weights)
+        same_length(labels=y, weights=w)
+        if inside is not None:
+            w = w[inside]
+        weight = torch.bincount(cell, w, minlength=size).reshape(shape).cpu()
+        squares = torch.bincount(cell, w.square(), minlength=size).reshape(shape).cpu()
+        return Counts(tuple(names), weight, squares, rows)
+
+    @staticmethod
+    def soft(labels: Any, scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Counts:
+        """The same with every row split between both predictions by its score: means of scores in place of shares.
+        A mean of scores varies less than a share of rows, so the intervals are wider than need be."""
+        y, s, g = as_binary(labels, "labels"), as_scores(scores), as_numbers(groups)
+        same_length(labels=y, scores=s, groups=g)
+        names = group_names(g, names)
+        w = torch.ones_like(s) if weights is None else as_weights(weights)
+        rows = Counts.of(y, s >= 0.5, g, names=names).rows
+        parts = [(torch.ones_like(y), s), (torch.zeros_like(y), 1 - s)]
+        weight = sum(Counts.of(y, p, g, weights=w * share, names=names).weight for p, share in parts)
+        squares = sum(Counts.of(y, p, g, weights=w * share.sqrt(), names=names).squares for p, share in parts)
+        return Counts(tuple(names), weight, squares, rows)  # type: ignore[arg-type]
+
+    @staticmethod
+    def from_cells(cells: dict[str, tuple[float, float, float, float]]) -> Counts:
+        """From published numbers: name -> (false positives, true negatives, false negatives, true positives)."""
+        weight = torch.tensor([[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64)
+        return Counts(tuple(cells), weight, weight, weight.long())
+
+    def __add__(self, other: Counts) -> Counts:
+        """Both together; groups are matched by name, and those that one lacks count as empty there."""
+        if self.names == other.names:
+            return Counts(
+                self.names, self.weight + other.weight, self.squares + other.squares, self.rows + other.rows
+            )  # fmt: skip
+        names = (*self.names, *(name for name in other.names if name not in self.names))
+        return self.among(names) + other.among(names)
+
+    def among(self, names: Sequence[str]) -> Counts:
+        """The same table with these groups, in this order; those that it lacks are empty."""
+        parts = [torch.zeros(len(names), 2, 2, dtype=part.dtype) for part in (self.weight, self.squares, self.rows)]
+        place = {name: i for i, name in enumerate(names)}
+        for i, name in enumerate(self.names):
+            if name in place:
+                for part, mine in zip(parts, (self.weight, self.squares, self.rows), strict=True):
+                    part[place[name]] = mine[i]
+        return Counts(tuple(names), *parts)
+
+    def collapsed(self, blocks: Sequence[tuple[str, Sequence[int]]]) -> Counts:
+        """Groups pooled into blocks: (name, numbers of the groups)."""
+        picks = torch.zeros(len(blocks), len(self.names), dtype=torch.float64)
+        for i, (_, members) in enumerate(blocks):
+            picks[i, list(members)] = 1.0
+        pool = (torch.einsum("bg,gyp->byp", picks, part.double()) for part in (self.weight, self.squares, self.rows))
+        weight, squares, rows = pool
+        return Counts(tuple(name for name, _ in blocks), weight, squares, rows.long())
+
+    def everyone(self) -> Counts:
+        """All groups pooled into one."""
+        return self.collapsed([("everyone", range(len(self.names)))])
+
+    def rates(self) -> Rates:
+        """All rates of all groups at once."""
+        weight, squares = self.weight.flatten(1), self.squares.flatten(1)
+        top, whole = NUMERATORS @ weight.T, DENOMINATORS @ weight.T
+        defined = whole > 0
+        value = torch.where(defined, top / whole.clamp(min=torch.finfo(whole.dtype).tiny), 0.0)
+        in_top, in_all = NUMERATORS @ squares.T, DENOMINATORS @ squares.T
+        trials = _effective(value, whole, in_top, in_all - in_top)
+        return Rates(value, defined, value * trials, trials)
+
+    def rate(self, name: str) -> tuple[float | None, ...]:
+        """One rate of every group; None where nobody is in its denominator."""
+        rates = self.rates()
+        at = NAMES.index(name)
+        return tuple(
+            v if ok else None for v, ok in zip(rates.values[at].tolist(), rates.defined[at].tolist(), strict=True)
+        )
+
+    def sizes(self) -> Tensor:
+        """(G,) rows of every group."""
+        return self.rows.sum((1, 2))
+
+
+def _effective(rate: Tensor, whole: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
+    """How many unweighted rows would give the rate the same variance: p (1-p) / Var, where
+    Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; for p of 0 or 1 Kish's (sum w)^2 / sum w^2."""
+    tiny = torch.finfo(whole.dtype).tiny
+    kish = whole.square() / (squares_in + squares_out).clamp(min=tiny)
+    spread = (1 - rate).square() * squares_in + rate.square() * squares_out
+    inner = rate * (1 - rate) * whole.square() / spread.clamp(min=tiny)
+    return torch.where((rate > 0) & (rate < 1), inner, kish)
+
+
+def as_vector(values: Any) -> Tensor:
+    tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))  # lists in float64
+    if tensor.ndim == 2 and tensor.shape[1] == 1:
+        tensor = tensor[:, 0]
+    if tensor.ndim != 1:
+        raise ValueError(f"expected one number per row, got an array of shape {tuple(tensor.shape)}")
+    return tensor.detach()
+
+
+def as_binary(values: Any, what: str) -> Tensor:
+    """(rows,) whole numbers 0 and 1."""
+    tensor = as_vector(values)
+    if tensor.dtype == torch.bool or tensor.numel() == 0:
+        return tensor.long()
+    whole = tensor.long()
+    low, high = whole.aminmax()
+    if int(low) < 0 or int(high) > 1 or (tensor.is_floating_point() and bool((whole != tensor).any())):
+        wrong = tensor[(whole < 0) | (whole > 1) | (whole != tensor)]
+        raise ValueError(
+            f"{what} must be 0 or 1, found {wrong[0].item():g} ({wrong.numel()} of {tensor.numel()} rows); "
+            "threshold scores first, and encode classes as 0 and 1"
+        )
+    return whole
+
+
+def as_scores(values: Any) -> Tensor:
+    tensor = as_vector(values).double()
+    if tensor.numel() and not bool(((tensor >= 0) & (tensor <= 1)).all()):
+        wrong = tensor[~((tensor >= 0) & (tensor <= 1))]
+        raise ValueError(f"scores must lie between 0 and 1, found {wrong[0].item():g} ({wrong.numel()} rows)")
+    return tensor
+
+
+def as_numbers(groups: Any) -> Tensor:
+    tensor = as_vector(groups)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise ValueError(f"groups must be numbered 0, 1, ... (-1: in no group), got {tensor.dtype}")
+    if tensor.numel() and int(tensor.min()) < -1:
+        raise ValueError(f"groups must be numbered 0, 1, ... (-1: in no group), found {int(tensor.min())}")
+    return tensor.long()
+
+
+def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
+    highest = int(groups.max()) if groups.numel() else -1
+    if not names:
+        return [str(i) for i in range(highest + 1)]
+    if highest >= len(names):
+        raise ValueError(f"groups go up to {highest} but only {len(names)} names are given")
+    if len(set(names)) != len(names):
+        raise ValueError("two groups have the same name")
+    return names
+
+
+def as_weights(weights: Any) -> Tensor:
+    tensor = as_vector(weights).double()
+    if tensor.numel() and not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
+        raise ValueError("weights must be finite and not negative")
+    return tensor
+
+
+def same_length(**columns: Tensor) -> None:
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError("lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items()))

@@ -1,0 +1,323 @@
+"""Subgroups: the intersections of protected attributes, defined by their levels without being listed.
+
+An attribute has levels (the codes of a code book, bands of a number, one code against the rest). An intersection of
+attributes defines as many groups as the product of its levels, billions on census data; only those that occur in the
+rows at hand are ever built. The key of a group is its mixed-radix number, in 64 bits:
+
+    key = (level_1 * size_2 + level_2) * size_3 + level_3 ...
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+LARGEST_KEY = 2**63 - 1
+LOOKUP = 100_000  # whole-number codes up to here are translated by a table, others by a search
+OTHER = "(other)"
+MISSING = "(missing)"
+Column = NDArray[Any]  # (rows,) numbers, truth values or text
+
+
+class Attribute(ABC):
+    """A protected attribute: a column's name, and what its levels are."""
+
+    name: str
+    labels: tuple[str, ...]  # of the levels, in order
+
+    @abstractmethod
+    def levels(self, column: Column) -> NDArray[np.int64]:
+        """The level, 0 to size - 1, of every row."""
+
+    @property
+    def size(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Coded(Attribute):
+    """Levels are codes, e.g. those of a code book; None as a code is a missing value.
+
+    >>> Coded("SEX", (1, 2), ("male", "female")).levels(np.array([2, 1, 2]))
+    array([1, 0, 1])
+    """
+
+    name: str
+    codes: tuple[Any, ...]
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.codes) != len(self.labels) or not self.codes:
+            raise ValueError(f"{self.name} has {len(self.codes)} codes and {len(self.labels)} labels")
+        if len(set(self.codes)) != len(self.codes):
+            raise ValueError(f"{self.name} has a code twice")
+
+    @staticmethod
+    def of(name: str, column: Column) -> Coded:
+        """The levels that occur in a column, in ascending order; missing values are a level of their own."""
+        missing = is_missing(column)
+        codes = np.unique(column[~missing]).tolist()
+        labels = [str(code) for code in codes]
+        if missing.any():
+            codes, labels = [*codes, None], [*labels, MISSING]
+        return Coded(name, tuple(codes), tuple(labels))
+
+    def levels(self, column: Column) -> NDArray[np.int64]:
+        missing = is_missing(column)
+        levels = np.full(len(column), -1, dtype=np.int64)
+        if None in self.codes:
+            levels[missing] = self.codes.index(None)
+            missing = np.zeros_like(missing)
+        known = np.array([code for code in self.codes if code is not None])
+        place = np.array([i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64)
+        rest = levels < 0
+        levels[rest & ~missing] = self._translated(column[rest & ~missing], known, place)
+        self._refuse_unknown(column, levels)
+        return levels
+
+    def _translated(self, column: Column, known: Column, place: NDArray[np.int64]) -> NDArray[np.int64]:
+        if len(column) == 0 or len(known) == 0:
+            return np.full(len(column), -1, dtype=np.int64)
+        if known.dtype.kind in "iub" and column.dtype.kind in "iub" and known.min() >= 0 and known.max() < LOOKUP:
+            table = np.full(int(known.max()) + 2, -1, dtype=np.int64)  # the last entry stands for codes out of range
+            table[known.astype(np.int64)] = place
+            inside = (column >= 0) & (column <= known.max())
+            return table[np.where(inside, column, known.max() + 1).astype(np.int64)]
+        if (known.dtype.kind in "iufb") != (column.dtype.kind in "iufb"):  # numbers against text
+            known, column = known.astype(str), column.astype(str)
+        elif known.dtype.kind not in "iufb":
+            column = column.astype(str)
+            known = known.astype(str)
+        order = np.argsort(known)
+        at = np.minimum(np.searchsorted(known[order], column), len(known) - 1)
+        return np.where(known[order][at] == column, place[order][at], -1)
+
+    def _refuse_unknown(self, column: Column, levels: NDArray[np.int64]) -> None:
+        unknown = levels < 0
+        if not unknown.any():
+            return
+        found = column[unknown.argmax()]
+        found = found.item() if isinstance(found, np.generic) else found
+        if bool(is_missing(np.asarray([found])).any()):
+            raise ValueError(
+                f"{self.name} is missing in {int(unknown.sum())} rows (first: row {int(unknown.argmax())}); "
+                "drop them or give the attribute a level for missing values"
+            )
+        close = get_close_matches(str(found), [str(code) for code in self.codes], n=1)
+        shown = ", ".join(f"{code} {label}" for code, label in list(zip(self.codes, self.labels, strict=True))[:6])
+        raise ValueError(
+            f"{self.name} holds {found!r} in row {int(unknown.argmax())} ({int(unknown.sum())} rows in all), which is "
+            f"none of its {self.size} levels ({shown}{', ...' if self.size > 6 else ''})"
+            + (f"; did you mean {close[0]}?" if close else "")
+        )
+
+
+@dataclass(frozen=True)
+class Banded(Attribute):
+    """A number cut into bands: below the first edge, then [edge, next edge), and from the last edge on.
+
+    >>> Banded("AGEP", (25, 65)).labels
+    ('< 25', '25 to < 65', '>= 65')
+    """
+
+    name: str
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.edges or any(not math.isfinite(edge) for edge in self.edges):
+            raise ValueError(f"{self.name} needs at least one finite edge to be cut at, got {self.edges}")
+        if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)):
+            raise ValueError(f"the edges of {self.name} must rise, got {self.edges}")
+
+    @property
+    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        inner = (f"{a:g} to < {b:g}" for a, b in zip(self.edges, self.edges[1:], strict=False))
+        return (f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}")
+
+    def levels(self, column: Column) -> NDArray[np.int64]:
+        if column.dtype.kind not in "iufb":
+            raise ValueError(f"{self.name} holds text (such as {str(column[0])!r}); only numbers can be cut into bands")
+        missing = is_missing(column)
+        if missing.any():
+            raise ValueError(
+                f"{self.name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())}); "
+                "drop or fill them before cutting into bands"
+            )
+        return np.searchsorted(np.asarray(self.edges, dtype=np.float64), column, side="right").astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Against(Attribute):
+    """One code against all others: the paper's white / non-white.
+
+    >>> Against("RAC1P", 1, ("white", "non-white")).levels(np.array([1, 2, 9]))
+    array([0, 1, 1])
+    """
+
+    name: str
+    code: Any
+    labels: tuple[str, str]
+
+    def levels(self, column: Column) -> NDArray[np.int64]:
+        missing = is_missing(column)
+        if missing.any():
+            raise ValueError(f"{self.name} is missing in {int(missing.sum())} rows; drop or fill them first")
+        same = column == self.code if column.dtype.kind in "iufb" else column.astype(str) == str(self.code)
+        if not same.any():
+            shown = ", ".join(str(value) for value in np.unique(column)[:8])
+            raise ValueError(f"no row has {self.name} = {self.code}; it holds {shown}")
+        return np.where(same, 0, 1).astype(np.int64)
+
+
+def is_missing(column: Column) -> NDArray[np.bool_]:
+    """Which entries are NaN, None or a table library's own mark for missing."""
+    if column.dtype.kind in "iubUS":
+        return np.zeros(len(column), dtype=bool)
+    if column.dtype.kind == "f":
+        return np.isnan(column)
+    return np.array([value is None or bool(value != value) for value in column], dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """The populated groups of some rows."""
+
+    attributes: tuple[Attribute, ...]
+    ids: Tensor  # (rows,) number of the row's group among the populated ones; -1: left out
+    levels: Tensor  # (groups, attributes) of each group; -1 throughout for the merged rest
+    sizes: Tensor  # (groups,) rows
+    populated: int  # before small groups were merged or left out
+    definable: int  # product of the levels
+    left_out: int = 0  # rows in no group
+    merged: int = 0  # groups that went into the rest
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._name(row) for row in self.levels.tolist())
+
+    def _name(self, levels: Sequence[int]) -> str:
+        if levels and levels[0] < 0:
+            return OTHER
+        return ", ".join(attribute.labels[level] for attribute, level in zip(self.attributes, levels, strict=True))
+
+
+@dataclass(frozen=True)
+class Intersection:
+    """All groups that a set of attributes defines.
+
+    >>> both = Intersection((Coded("SEX", (1, 2), ("male", "female")), Banded("AGEP", (25, 65))))
+    >>> both.definable
+    6
+    >>> found = both.group({"SEX": np.array([2, 2, 1]), "AGEP": np.array([30, 40, 70])})
+    >>> found.names, found.sizes.tolist()
+    (('male, >= 65', 'female, 25 to < 65'), [1, 2])
+    """
+
+    attributes: tuple[Attribute, ...]
+
+    def __post_init__(self) -> None:
+        if not self.attributes:
+            raise ValueError("an intersection needs at least one attribute")
+        names = [attribute.name for attribute in self.attributes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"an attribute is named twice: {', '.join(names)}")
+
+    @property
+    def definable(self) -> int:
+        """How many groups can be defined: the product of the levels, a Python integer of any size."""
+        return math.prod(attribute.size for attribute in self.attributes)
+
+    def keys(self, columns: Mapping[str, Column]) -> Tensor:
+        """(rows,) the key of every row's group: the same in any data."""
+        if self.definable > LARGEST_KEY:
+            raise ValueError(
+                f"{self.definable:.3g} groups can be defined, more than 64 bits can number; cut {self._widest().name} "
+                f"({self._widest().size} levels) into bands, or use group(), which numbers the populated ones"
+            )
+        keys: NDArray[np.int64] | None = None
+        for attribute, levels in self._levels(columns):
+            keys = levels if keys is None else keys * attribute.size + levels
+        return torch.from_numpy(keys)
+
+    def name_of(self, key: int) -> str:
+        """The group with that key, in words."""
+        if not 0 <= key < self.definable:
+            raise ValueError(f"keys go from 0 to {self.definable - 1}, got {key}")
+        labels = []
+        for attribute in reversed(self.attributes):
+            key, level = divmod(key, attribute.size)
+            labels.append(attribute.labels[level])
+        return ", ".join(reversed(labels))
+
+    def group(
+        self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "leave out"] = "merge"
+    ) -> Grouping:
+        """The groups that occur, in the order of their keys. Those with fewer than `min_size` rows are merged into one,
+        "(other)", or left out; a rest that is itself too small is left out."""
+        if small not in ("merge", "leave out"):
+            raise ValueError(f'small groups are either "merge"d or "leave out", got {small!r}')
+        ids, levels = self._populated(columns)
+        sizes = np.bincount(ids, minlength=len(levels))
+        populated, keep = len(levels), sizes >= min_size
+        if keep.all():
+            merged, left_out = 0, 0
+        else:
+            rest = int(sizes[~keep].sum()) if small == "merge" else 0
+            as_rest = rest > 0 and rest >= min_size
+            number = np.where(keep, np.cumsum(keep) - 1, int(keep.sum()) if as_rest else -1)
+            ids, levels = number[ids], levels[keep]
+            if as_rest:
+                levels = np.vstack([levels, np.full((1, levels.shape[1]), -1)])
+            merged = int((~keep).sum()) if as_rest else 0
+            left_out = int((ids < 0).sum())
+            sizes = np.bincount(ids[ids >= 0], minlength=len(levels))
+        return Grouping(
+            self.attributes, torch.from_numpy(ids), torch.from_numpy(levels), torch.from_numpy(sizes), populated,
+            self.definable, left_out, merged,
+        )  # fmt: skip
+
+    def _levels(self, columns: Mapping[str, Column]) -> list[tuple[Attribute, NDArray[np.int64]]]:
+        for attribute in self.attributes:
+            if attribute.name not in columns:
+                raise ValueError(no_column(attribute.name, columns))
+        lengths = {len(columns[attribute.name]) for attribute in self.attributes}
+        if len(lengths) > 1:
+            raise ValueError(f"the columns differ in length: {sorted(lengths)}")
+        return [(attribute, attribute.levels(np.asarray(columns[attribute.name]))) for attribute in self.attributes]
+
+    def _populated(self, columns: Mapping[str, Column]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows,) number of each row's group, and (groups, attributes) levels, in the order of the keys."""
+        pairs = self._levels(columns)
+        keys, span = pairs[0][1], pairs[0][0].size
+        for attribute, levels in pairs[1:]:
+            if span * attribute.size > LARGEST_KEY:  # renumber what occurs; the order stays
+                keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+                span = int(keys.max()) + 1 if len(keys) else 1
+            keys, span = keys * attribute.size + levels, span * attribute.size
+        _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
+        return ids.astype(np.int64), np.stack([levels[first] for _, levels in pairs], axis=1)
+
+    def _widest(self) -> Attribute:
+        return max(self.attributes, key=lambda attribute: attribute.size)
+
+
+def no_column(name: str, columns: Mapping[str, Any]) -> str:
+    """The sentence for a column that is not there, with the closest names."""
+    close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or get_close_matches(
+        name.lower(), [column.lower() for column in columns], n=3, cutoff=0.5
+    )
+    there = ", ".join(list(columns)[:20]) + (", ..." if len(columns) > 20 else "")
+    return f"there is no column {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else f"there are {there}")

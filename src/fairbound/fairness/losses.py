@@ -1,0 +1,185 @@
+"""Group losses and their gaps: means of one number per row, with intervals from per-group moments.
+
+Moments are kept about each group's mean and merged, so that batches in any order give the same numbers, and large
+losses that differ little lose no digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbound.fairness.counts import as_numbers, as_vector, as_weights, group_names, same_length
+from fairbound.fairness.intervals import (
+    DRAWS,
+    UNDEFINED,
+    Measured,
+    around,
+    draws_for,
+    largest,
+    percentile,
+    spread,
+    student_draws,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Sums of weights and moments of a loss by group.
+
+    >>> losses = Losses.of([1.0, 3.0, 5.0], [0, 0, 1], names=["A", "B", "C"])
+    >>> losses.means()
+    (2.0, 5.0, None)
+    """
+
+    names: tuple[str, ...]  # of the groups
+    rows: Tensor  # (G,) int64
+    weight: Tensor  # (G,) sum of w
+    mean: Tensor  # (G,) weighted mean; 0 without rows
+    squares: Tensor  # (G,) sum of w^2
+    first: Tensor  # (G,) sum of w^2 (loss - mean)
+    second: Tensor  # (G,) sum of w^2 (loss - mean)^2
+
+    @staticmethod
+    def of(losses: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Losses:
+        """Of some rows: one loss per row; groups numbered 0, 1, ... (-1: in no group)."""
+        loss, g = as_vector(losses).double().cpu(), as_numbers(groups).cpu()
+        if not bool(torch.isfinite(loss).all()):
+            raise ValueError(f"{int((~torch.isfinite(loss)).sum())} losses are NaN or infinite")
+        w = torch.ones_like(loss) if weights is None else as_weights(weights).cpu()
+        same_length(losses=loss, groups=g, weights=w)
+        names = group_names(g, names)
+        inside = g >= 0
+        loss, g, w = loss[inside], g[inside], w[inside]
+        size = len(names)
+        rows = torch.bincount(g, minlength=size)
+        weight = torch.bincount(g, w, minlength=size)
+        mean = torch.bincount(g, w * loss, minlength=size) / weight.where(weight > 0, torch.ones_like(weight))
+        off = loss - mean[g]
+        w2 = w.square()
+        sums = (torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square()))
+        return Losses(tuple(names), rows, weight, mean, *sums)
+
+    def __add__(self, other: Losses) -> Losses:
+        """Both together, groups matched by name."""
+        if self.names != other.names:
+            names = (*self.names, *(name for name in other.names if name not in self.names))
+            return self.among(names) + other.among(names)
+        weight = self.weight + other.weight
+        share = other.weight / weight.where(weight > 0, torch.ones_like(weight))
+        mean = self.mean + (other.mean - self.mean) * share
+        mine, theirs = self._about(mean), other._about(mean)
+        return Losses(
+            self.names, self.rows + other.rows, weight, mean, *(a + b for a, b in zip(mine, theirs, strict=True))
+        )  # fmt: skip
+
+    def _about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The three sums of squared weights, taken about another centre."""
+        shift = self.mean - centre
+        return (
+            self.squares,
+            self.first + shift * self.squares,
+            self.second + 2 * shift * self.first + shift.square() * self.squares,
+        )
+
+    def among(self, names: Sequence[str]) -> Losses:
+        """The same with these groups, in this order; those that it lacks are empty."""
+        place = [names.index(name) for name in self.names]
+        parts = []
+        for field in fields(self)[1:]:
+            mine = getattr(self, field.name)
+            part = torch.zeros(len(names), dtype=mine.dtype)
+            part[place] = mine
+            parts.append(part)
+        return Losses(tuple(names), *parts)
+
+    def means(self) -> tuple[float | None, ...]:
+        """The mean loss of every group; None for a group without rows."""
+        return tuple(m if w > 0 else None for m, w in zip(self.mean.tolist(), self.weight.tolist(), strict=True))
+
+    def errors(self) -> tuple[Tensor, Tensor]:
+        """(G,) standard errors of the means, and their degrees of freedom: effective rows - 1."""
+        one = torch.ones_like(self.weight)
+        weight, squares = (part.where(self.weight > 0, one) for part in (self.weight, self.squares))
+        effective = weight.square() / squares
+        variance = self.second / weight.square() * effective / (effective - 1).clamp(min=1e-9)
+        return variance.clamp(min=0).sqrt(), (effective - 1).clamp(min=0)
+
+    def pooled(self, members: Sequence[int], name: str) -> Losses:
+        """Several groups as one."""
+        total: Losses | None = None
+        for i in members:
+            one = Losses((name,), *(getattr(self, field.name)[i : i + 1] for field in fields(self)[1:]))
+            total = one if total is None else total + one
+        if total is None:
+            raise ValueError("no group to pool")
+        return total
+
+
+def from_mean(losses: Tensor) -> Tensor:
+    """Largest distance of a group's loss from the unweighted mean of the groups': eq. (4) of the paper."""
+    return (losses - losses.mean(-1, keepdim=True)).abs().amax(-1)
+
+
+FEWEST = 10  # rows of a group that gaps look at
+LOSS_GAPS = {  # name -> words
+    "loss": "mean loss, everyone",
+    "loss_difference": "mean loss of the others minus that of the reference group",
+    "largest_loss_gap": "largest minus smallest group loss",
+    "largest_loss_gap_from_mean": "largest distance of a group loss from the mean of the group losses",
+}
+
+
+def group_losses(losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> list[Measured]:
+    """Every group's mean loss with its interval. One row gives a value without an interval."""
+    drawn = _draw(losses, draws, seed)
+    return [_one(losses, g, drawn[:, g], level) for g in range(len(losses.names))]
+
+
+def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> Measured:
+    if float(losses.weight[g]) == 0:
+        return UNDEFINED
+    value = float(losses.mean[g])
+    return percentile(value, drawn, level) if float(losses.errors()[1][g]) > 0 else Measured(value)
+
+
+def loss_gaps(
+    losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Measured]:  # fmt: skip
+    """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST rows: the spread of their
+    losses is hardly known, so that nothing could be said of any gap."""
+    at = int(losses.rows.argmax()) if reference is None else losses.names.index(reference)
+    others = [g for g in range(len(losses.names)) if g != at and losses.weight[g] > 0]
+    everyone = losses.pooled(range(len(losses.names)), "everyone")
+    found = {"loss": group_losses(everyone, level=level, draws=draws, seed=seed)[0]}
+    found["loss_difference"] = _signed(losses, others, at, level, draws, seed) if others else UNDEFINED
+    usable = losses.rows >= FEWEST
+    if int(usable.sum()) < 2:
+        return {**found, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
+    mean, drawn = losses.mean[usable], _draw(losses, draws, seed)[:, usable]
+    found["largest_loss_gap"] = Measured.within(float(spread(mean)), largest([drawn], level))
+    ends = around([mean], [drawn], lambda parts: from_mean(parts[0]), level)
+    found["largest_loss_gap_from_mean"] = Measured.within(float(from_mean(mean)), ends)
+    return found
+
+
+def _signed(losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int) -> Measured:
+    pair = losses.pooled(others, "others").among(["others", "reference"]) + losses.pooled([at], "reference").among(
+        ["others", "reference"]
+    )
+    value = float(pair.mean[0] - pair.mean[1])
+    if bool((pair.errors()[1] <= 0).any()):
+        return Measured(value)
+    drawn = _draw(pair, draws, seed)
+    return percentile(value, drawn[:, 0] - drawn[:, 1], level)
+
+
+def _draw(losses: Losses, draws: int, seed: int) -> Tensor:
+    error, freedom = losses.errors()
+    rng = np.random.default_rng(seed)
+    return student_draws(losses.mean, error, freedom, draws_for(len(losses.names), draws), rng)
