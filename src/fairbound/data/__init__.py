@@ -1,5 +1,26 @@
-"""Datasets as tensors, and their splits."""
+"""Data by name, tables of one's own, the census; datasets as tensors, and their splits."""
 
+from fairbound.data.attributes import attribute, attributes
 from fairbound.data.dataset import Dataset, Split
+from fairbound.data.encoding import Encoder
+from fairbound.data.reading import read_columns, read_table, table_of
+from fairbound.data.sources import best, load
+from fairbound.data.splits import paper_split, random_split, scaled
+from fairbound.data.table import Table
 
-__all__ = ["Dataset", "Split"]
+__all__ = [
+    "Dataset",
+    "Encoder",
+    "Split",
+    "Table",
+    "attribute",
+    "attributes",
+    "best",
+    "load",
+    "paper_split",
+    "random_split",
+    "read_columns",
+    "read_table",
+    "scaled",
+    "table_of",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,6 +26,9 @@ class Dataset:
     )  # name -> (rows,) whole numbers >= 0
     names: Sequence[str] = ()  # of the columns of X
     source: str = ""  # where the rows come from
+    levels: Mapping[str, Sequence[str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # name -> names of the groups 0, 1, ...
 
     def __post_init__(self) -> None:
         rows = self.X.shape[0]
@@ -40,6 +43,13 @@ class Dataset:
                 raise ValueError(f"group column {name!r} must hold whole numbers, got {column.dtype}")
             if int(column.min()) < 0:
                 raise ValueError(f"group column {name!r} must be numbered 0, 1, ..., found {int(column.min())}")
+        for name, named in self.levels.items():
+            if name not in self.groups:
+                raise ValueError(f"levels are given for {name!r}, but the group columns are {', '.join(self.groups)}")
+            if int(self.groups[name].max()) >= len(named):
+                raise ValueError(
+                    f"group column {name!r} goes up to {int(self.groups[name].max())} but has {len(named)} level names"
+                )
         if self.names and self.X.ndim == 2 and len(self.names) != self.X.shape[1]:
             raise ValueError(f"X has {self.X.shape[1]} columns but {len(self.names)} names")
         self._refuse_missing(self.X, "X")
@@ -64,12 +74,11 @@ class Dataset:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Dataset:
         """The same rows on another device, or floating-point columns in another precision."""
-        return Dataset(
-            self.X.to(device=device, dtype=dtype if self.X.is_floating_point() else None),
-            self.y.to(device=device, dtype=dtype if self.y.is_floating_point() else None),
-            {name: column.to(device) for name, column in self.groups.items()},
-            self.names,
-            self.source,
+        return replace(
+            self,
+            X=self.X.to(device=device, dtype=dtype if self.X.is_floating_point() else None),
+            y=self.y.to(device=device, dtype=dtype if self.y.is_floating_point() else None),
+            groups={name: column.to(device) for name, column in self.groups.items()},
         )
 
 

@@ -1,0 +1,193 @@
+"""Files of the American Community Survey on this machine: their names, where they lie, and which there are.
+
+Raw person files lie as Folktables lays them out, `<year>/<horizon>/psam_p<fips>.csv` (to 2016: `ss16pok.csv`), or
+directly in the folder; also gzipped, or in the Census Bureau's zip (`csv_pok.zip`). A parquet extract,
+`acs/acsincome_2018_OK.parquet`, holds one task's finished rows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+
+from fairbound.data.tasks import TASKS, Task
+
+HORIZONS = ("1-Year", "5-Year")
+
+OLDEST = 2014  # earlier files have other columns and other addresses
+
+STATES: Mapping[str, int] = MappingProxyType(
+    {  # postal abbreviation -> FIPS code, as in the column ST
+        "AL": 1, "AK": 2, "AZ": 4, "AR": 5, "CA": 6, "CO": 8, "CT": 9, "DE": 10, "DC": 11, "FL": 12, "GA": 13,
+        "HI": 15, "ID": 16, "IL": 17, "IN": 18, "IA": 19, "KS": 20, "KY": 21, "LA": 22, "ME": 23, "MD": 24, "MA": 25,
+        "MI": 26, "MN": 27, "MS": 28, "MO": 29, "MT": 30, "NE": 31, "NV": 32, "NH": 33, "NJ": 34, "NM": 35, "NY": 36,
+        "NC": 37, "ND": 38, "OH": 39, "OK": 40, "OR": 41, "PA": 42, "RI": 44, "SC": 45, "SD": 46, "TN": 47, "TX": 48,
+        "UT": 49, "VT": 50, "VA": 51, "WA": 53, "WV": 54, "WI": 55, "WY": 56, "PR": 72,
+    }
+)  # fmt: skip
+
+STATE_OF = MappingProxyType({fips: state for state, fips in STATES.items()})
+
+RAW = re.compile(r"(?:psam_p(?P<fips>\d\d)|ss(?P<year>\d\d)p(?P<state>[a-z]{2}))\.(?P<form>csv|csv\.gz|csv\.zip|zip)")
+
+ARCHIVE = re.compile(r"csv_p(?P<state>[a-z]{2})\.zip")
+
+EXTRACT = re.compile(r"acs(?P<task>[a-z]+)_(?P<year>\d{4})_(?P<state>\w+)\.parquet", re.IGNORECASE)
+
+FORMS = ("csv", "csv.gz", "csv.zip", "zip", "parquet")  # preferred in this order: a raw file has the survey weights
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file, and what its name and folder say of it."""
+
+    state: str  # "OK", or the name of an extract of several: "42states"
+    task: str | None  # None: a raw file, which serves every task
+    year: int | None  # None: a raw file outside the layout, which could be of any year
+    horizon: str | None
+    form: str  # one of FORMS
+    path: Path
+
+    def serves(self, state: str, task: Task, year: int, horizon: str) -> bool:
+        return (
+            self.state == state
+            and self.task in (None, task.name)
+            and self.year in (None, year)
+            and self.horizon in (None, horizon)
+        )
+
+
+def available(folder: str | Path | None = None) -> tuple[Found, ...]:
+    """Every file there is, in the order in which `load` would choose."""
+    return tuple(found for place in find(folder) for found in _listed(place))
+
+
+def find(folder: str | Path | None = None) -> tuple[Path, ...]:
+    """The folders that exist among: the one given, and no other; or, in this order, $FAIRBOUND_DATA, `../shared/data`
+    beside the current folder and beside a checkout of this project, and the user's cache."""
+    return tuple(place for place in _places(folder) if place.is_dir())
+
+
+def home() -> Path:
+    """Where fetched files go: $FAIRBOUND_DATA, or the user's cache."""
+    named = os.environ.get("FAIRBOUND_DATA")
+    return Path(named).expanduser() if named else _cache()
+
+
+def raw_name(state: str, year: int) -> str:
+    """The Census Bureau's name of a person file.
+
+    >>> raw_name("OK", 2018), raw_name("OK", 2016)
+    ('psam_p40.csv', 'ss16pok.csv')
+    """
+    return f"psam_p{STATES[state]:02}.csv" if year >= 2017 else f"ss{year % 100:02}p{state.lower()}.csv"
+
+
+def archive_name(state: str) -> str:
+    """The zip in which the Census Bureau offers it."""
+    return f"csv_p{state.lower()}.zip"
+
+
+def survey_year(year: int | str, horizon: str) -> int:
+    """The year as a number; refuses surveys that do not exist."""
+    if horizon not in HORIZONS:
+        raise ValueError(f"the horizon is {' or '.join(HORIZONS)}, got {horizon!r}")
+    if not str(year).isdigit() or int(year) < OLDEST:
+        raise ValueError(f"the year must be {OLDEST} or later, got {year!r}")
+    return int(year)
+
+
+def states_of(states: Sequence[str], also: Sequence[str] = ()) -> tuple[str, ...]:
+    """The states asked for, each once and known.
+
+    >>> states_of(["ok", "VA"])
+    ('OK', 'VA')
+    """
+    asked = [states] if isinstance(states, str) else list(states)
+    if not asked:
+        raise ValueError('name at least one state, such as "OK"')
+    known = {name.lower(): name for name in (*STATES, *also)}
+    for state in asked:
+        if state.lower() not in known:
+            close = get_close_matches(state.lower(), list(known), n=3)
+            hint = f"; did you mean {' or '.join(known[name] for name in close)}?" if close else ""
+            raise ValueError(f"no state is abbreviated {state!r}{hint} (two letters, such as OK, DC or PR)")
+    names = [known[state.lower()] for state in asked]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is asked for twice")
+    return tuple(names)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "fairbound"
+
+
+def _places(folder: str | Path | None) -> list[Path]:
+    if folder is not None:  # a file from elsewhere would be a surprise
+        return [Path(folder).expanduser()]
+    named = os.environ.get("FAIRBOUND_DATA")
+    checkout = Path(__file__).resolve().parents[3]
+    places = [
+        *([Path(named).expanduser()] if named else []),
+        Path.cwd().parent / "shared" / "data",
+        *([checkout.parent / "shared" / "data"] if (checkout / "pyproject.toml").is_file() else []),
+        _cache(),
+    ]
+    return list(dict.fromkeys(place.resolve() for place in places))
+
+
+def _listed(place: Path) -> list[Found]:
+    """The files of one folder: the layout's subfolders first, because these say which survey it is."""
+    layout = [
+        (path, int(path.parent.name), path.name)
+        for path in sorted(place.glob("[0-9][0-9][0-9][0-9]/?-Year"))
+        if path.name in HORIZONS
+    ]
+    listed = []
+    for directory, year, horizon in [*layout, (place, None, None), (place / "acs", None, None)]:
+        if directory.is_dir():
+            files = [identified(path, year, horizon) for path in sorted(directory.iterdir()) if path.is_file()]
+            listed += sorted((file for file in files if file), key=lambda file: FORMS.index(file.form))
+    return listed
+
+
+def identified(path: Path, year: int | None, horizon: str | None) -> Found | None:
+    """What a file is by its name; None: none of ours."""
+    name = path.name.lower()
+    if raw := RAW.fullmatch(name):
+        state = STATE_OF.get(int(raw["fips"]), "") if raw["fips"] else raw["state"].upper()
+        year = 2000 + int(raw["year"]) if raw["year"] else year
+        return Found(state, None, year, horizon, raw["form"], path) if state in STATES else None
+    if (archive := ARCHIVE.fullmatch(name)) and archive["state"].upper() in STATES:
+        return Found(archive["state"].upper(), None, year, horizon, "zip", path)
+    if extract := EXTRACT.fullmatch(path.name):
+        task = next((task for task in TASKS if task.lower() == extract["task"].lower()), None)
+        if task:
+            state = extract["state"].upper() if extract["state"].upper() in STATES else extract["state"]
+            return Found(state, task, int(extract["year"]), "1-Year", "parquet", path)
+    return None
+
+
+def file_of(
+    state: str, task: Task, year: int, horizon: str, there: Sequence[Found], folder: str | Path | None
+) -> Found:
+    for found in there:
+        if found.serves(state, task, year, horizon):
+            return found
+    extract = f"acs{task.name.lower()}_{year}_{state}.parquet"
+    names = [raw_name(state, year), archive_name(state), extract] if state in STATES else [extract]
+    others = [f"{found.path} ({found.task or 'raw'}, {found.year})" for found in there if found.state == state]
+    fetch = f"fairbound data fetch {state} --year {year}" + ("" if horizon == "1-Year" else f" --horizon {horizon}")
+    remedy = f"; get it with `{fetch}`, or use simulated:OK, which needs no file" if state in STATES else ""
+    raise FileNotFoundError(
+        f"no file of {state} for {task.name}, {year} {horizon}: looked for {' or '.join(names)} in "
+        + ", ".join(str(place) for place in _places(folder))
+        + (f"; there is only {', '.join(others)}" if others else "")
+        + remedy
+    )

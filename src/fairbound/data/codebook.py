@@ -1,0 +1,172 @@
+"""The code book of the American Community Survey: what the codes of its columns mean.
+
+`codebook.csv` holds the variables of the five tasks (`fairbound.data.tasks`) and the usual protected attributes, as
+facts from the US Census Bureau's data dictionary of the 2018 1-year person file (public domain), extracted by
+`tools/make_codebook.py`. Three kinds of variables: `codes` that are listed, `number`s with a range, and `areas`, whose
+codes depend on the state and are not listed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+from fairbound.fairness.groups import Attribute, Banded, Coded
+
+# Where a number is cut unless told: ages as labour statistics publish them; 35 hours are full-time work for the Census
+# Bureau; 30,000 and 50,000 dollars and 20 minutes are the tasks' own thresholds; 100 percent is the poverty line.
+EDGES = MappingProxyType(
+    {
+        "AGEP": (25, 35, 45, 55, 65),
+        "WKHP": (20, 35, 41, 60),
+        "PINCP": (15_000, 30_000, 50_000, 100_000),
+        "JWMNP": (10, 20, 30, 45, 60),
+        "POVPIP": (100, 200, 400),
+    }
+)
+SHOWN = 12  # levels that `describe` spells out
+
+
+@dataclass(frozen=True)
+class Range:
+    """A code (low = high), or a stretch of numbers."""
+
+    low: int
+    high: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One column of the person file."""
+
+    name: str
+    kind: str  # "codes", "number" or "areas"
+    title: str
+    values: tuple[Range, ...]  # ascending
+    blank: str | None  # the label of "not applicable", where the column may be empty
+
+    def holds(self, value: float) -> bool:
+        """Whether the code book knows this value."""
+        return any(part.low <= value <= part.high for part in self.values)
+
+
+def variables() -> tuple[str, ...]:
+    """The names of all variables in the code book.
+
+    >>> variables()[:4]
+    ('AGEP', 'COW', 'SCHL', 'MAR')
+    """
+    return tuple(_book())
+
+
+def variable(name: str) -> Variable:
+    """What the code book says about one column.
+
+    >>> variable("COW").title
+    'Class of worker'
+    """
+    if name not in _book():
+        close = get_close_matches(str(name).upper(), list(_book()), n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(_book())}"
+        raise ValueError(f"the code book has no variable {name!r}; {hint}")
+    return _book()[name]
+
+
+def levels(name: str) -> dict[int | None, str]:
+    """Code -> label of a categorical variable; None, last, is the blank where the column may be empty.
+
+    >>> levels("SEX")
+    {1: 'Male', 2: 'Female'}
+    """
+    found = variable(name)
+    if found.kind == "number":
+        raise ValueError(f"{name} ({found.title}) is a number, not a code; attribute({name!r}) cuts it into bands")
+    if found.kind == "areas":
+        raise ValueError(
+            f"the code book does not list the codes of {name} ({found.title}), which go from {found.values[0].low} to "
+            f"{found.values[-1].high}; take those that occur: Coded.of({name!r}, column)"
+        )
+    listed: dict[int | None, str] = {value.low: value.label for value in found.values}
+    return listed if found.blank is None else {**listed, None: found.blank}
+
+
+def attribute(name: str, edges: Sequence[float] | None = None, missing: int | None = None) -> Attribute:
+    """The variable as a protected attribute: its codes, or, for a number or where edges are given, bands.
+
+    `missing` is the number that stands for an empty field in the rows at hand (tables are loaded with 0 unless told
+    otherwise); None: empty fields are NaN. Empty fields are a level of their own; bands cannot hold NaN.
+
+    >>> attribute("MAR").labels[:2]
+    ('Married', 'Widowed')
+    >>> attribute("AGEP", edges=(40,)).labels
+    ('< 40', '>= 40')
+    >>> attribute("JWMNP", edges=(30,), missing=0).labels  # 0 minutes: those who do not commute
+    ('< 1', '1 to < 30', '>= 30')
+    """
+    found = variable(name)
+    fill = missing if found.blank is not None else None  # a column that is never empty is never filled
+    if fill is not None and found.holds(fill):
+        raise ValueError(
+            f"{fill} is itself a value of {name} ({found.title}), so that empty fields filled with it cannot be told "
+            "apart; load the rows with another `missing` (None keeps NaN)"
+        )
+    if edges is None and found.kind != "number":
+        listed = levels(name)
+        return Coded(name, tuple(fill if code is None else code for code in listed), tuple(listed.values()))
+    return Banded(name, _bands(found, edges, fill))
+
+
+def _bands(found: Variable, edges: Sequence[float] | None, fill: int | None) -> tuple[float, ...]:
+    if edges is None and found.name not in EDGES:
+        raise ValueError(f"{found.name} ({found.title}) has no usual bands; say where to cut it: edges=(...)")
+    cuts = tuple(EDGES[found.name] if edges is None else edges)
+    if fill is None:
+        return cuts
+    lowest = found.values[0].low
+    if fill > lowest:
+        raise ValueError(f"{fill} for empty fields lies within the range of {found.name}; fill with a number below it")
+    return tuple(sorted({lowest, *cuts}))  # one more cut keeps the filled rows out of the lowest band
+
+
+def describe(name: str) -> str:
+    """One line about a variable: what it is and what its values mean.
+
+    >>> describe("SEX")
+    'SEX, Sex: 1 Male, 2 Female'
+    >>> describe("AGEP")
+    'AGEP, Age: number from 0 to 99'
+    """
+    found = variable(name)
+    if found.kind == "codes":
+        shown = [f"{value.low} {value.label}" for value in found.values[:SHOWN]]
+        more = len(found.values) - len(shown)
+        said = ", ".join(shown) + (f", and {more} more" if more else "")
+    else:
+        kind = "number" if found.kind == "number" else "area codes"
+        said = f"{kind} from {found.values[0].low} to {found.values[-1].high}"
+    return f"{name}, {found.title}: {said}" + (f"; empty: {found.blank}" if found.blank else "")
+
+
+@cache
+def _book() -> dict[str, Variable]:
+    """The file, read once, at the first question."""
+    titles: dict[str, tuple[str, str]] = {}
+    values: dict[str, list[Range]] = {}
+    blanks: dict[str, str] = {}
+    with files("fairbound.data").joinpath("codebook.csv").open(encoding="ascii") as lines:
+        for line in csv.DictReader(lines):
+            name, label = line["variable"], line["label"]
+            match line["kind"]:
+                case "value":
+                    values[name].append(Range(int(line["low"]), int(line["high"]), label))
+                case "blank":
+                    blanks[name] = label
+                case kind:
+                    titles[name], values[name] = (kind, label), []
+    return {name: Variable(name, *titles[name], tuple(values[name]), blanks.get(name)) for name in titles}

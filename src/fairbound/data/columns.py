@@ -1,0 +1,108 @@
+"""A column, whatever it comes as, becomes a numpy vector in one of few forms.
+
+Numbers or truth values, with NaN where one is missing; text or truth values as objects, with None where missing; dates.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound.data.encoding import DATES, NUMBERS
+
+
+def column_of(values: Any, name: str) -> NDArray[Any]:
+    """A column in one of the forms that a Table holds: numbers or truth values, NaN where missing; text or truth values
+    as objects, None where missing; dates.
+
+    >>> column_of(["a", None], "x"), column_of([1, None], "x"), column_of(torch.tensor([True]), "x")
+    (array(['a', None], dtype=object), array([ 1., nan]), array([ True]))
+    """
+    array = _array_of(values, name)
+    if array.ndim != 1:
+        raise ValueError(f"column {name!r} has shape {array.shape}; a column has one value per row")
+    if array.dtype.kind in NUMBERS + DATES:
+        return array
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype.kind == "O":
+        return _from_objects(array, name)
+    raise ValueError(f"column {name!r} holds {array.dtype}, neither numbers nor text; convert it first")
+
+
+def _array_of(values: Any, name: str) -> NDArray[Any]:
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+        return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)  # numpy has no bfloat16
+    array: NDArray[Any]
+    if isinstance(values, np.ma.MaskedArray):
+        array = values.data.astype(object)
+        array[np.ma.getmaskarray(values)] = None
+        return array
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "to_numpy"):  # a Series
+        return np.asarray(values.to_numpy())
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        raise ValueError(f"column {name!r} is {values!r}; give one value for every row")
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if set(map(type, array)) in ({str}, {str, type(None)}):  # the common case, without a look at each value
+        return array
+    missing = np.fromiter(map(_is_absent, array), dtype=bool, count=len(array))
+    kinds = {_kind(value) for value in array[~missing]}
+    if kinds == {"text"}:
+        return _with_none(array, missing, str)
+    if kinds == {"truth value"}:
+        return _with_none(array, missing, bool) if missing.any() else array.astype(bool)
+    if kinds <= {"whole number", "truth value"} and not missing.any():
+        whole = np.array([int(value) for value in array])
+        return whole if whole.dtype.kind == "i" else whole.astype(np.float64)  # beyond 64 bits
+    if kinds <= {"number", "whole number", "truth value"}:
+        return np.where(missing, np.nan, array).astype(np.float64)
+    _refuse_mixture(array, missing, name)
+
+
+def _with_none(array: NDArray[Any], missing: NDArray[np.bool_], kind: type) -> NDArray[Any]:
+    pairs = zip(array, missing, strict=True)
+    return np.fromiter((None if gone else kind(value) for value, gone in pairs), dtype=object, count=len(array))
+
+
+def _is_absent(value: Any) -> bool:
+    """None, NaN, NaT, and pandas' NA, which answers every comparison with itself."""
+    if value is None:
+        return True
+    if isinstance(value, str | bool | np.bool_):  # False != False is False itself: not what NA's answer means
+        return False
+    differs = value != value
+    return differs is value or (np.ndim(differs) == 0 and bool(differs))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "truth value"
+    if isinstance(value, Integral):
+        return "whole number"
+    if isinstance(value, Real | Decimal):
+        return "number"
+    return "text" if isinstance(value, str) else "other"
+
+
+def _refuse_mixture(array: NDArray[Any], missing: NDArray[np.bool_], name: str) -> NoReturn:
+    kinds = np.array(["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)])
+    if (kinds == "other").any():
+        row = int((kinds == "other").argmax())
+        raise ValueError(f"column {name!r} holds {array[row]!r} in row {row}, which is neither a number nor text")
+    text = kinds == "text"
+    raise ValueError(
+        f"column {name!r} mixes numbers and text: text in {int(text.sum())} of {len(array)} rows (first: "
+        f"{array[text.argmax()]!r} in row {int(text.argmax())}); make it one or the other"
+    )

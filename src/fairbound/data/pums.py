@@ -1,0 +1,169 @@
+"""Raw person files of the American Community Survey: a task's columns under their names of 2018, or a sentence."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbound.data.acs_files import Found, identified
+from fairbound.data.tasks import CARRIED, TASKS, Task, said_absent
+from fairbound.extras import need
+
+# Columns that later files call and code otherwise: the newer name, and newer code -> code of 2018 (empty: the same).
+# Same-sex and opposite-sex couples were one code until 2018; roomers and boarders (11) have none any more.
+NEWER: Mapping[str, tuple[str, Mapping[int, int]]] = MappingProxyType(
+    {
+        "RELP": (  # from 2019
+            "RELSHIPP",
+            {20: 0, 21: 1, 22: 13, 23: 1, 24: 13, 25: 2, 26: 3, 27: 4, 28: 5, 29: 6, 30: 7, 31: 8, 32: 9, 33: 10,
+             34: 12, 35: 14, 36: 15, 37: 16, 38: 17},
+        ),
+        "JWTR": ("JWTRNS", {1: 1, 2: 2, 3: 4, 4: 5, 5: 3, 6: 6, 7: 7, 8: 8, 9: 9, 10: 10, 11: 11, 12: 12}),  # from 2019
+        "ST": ("STATE", {}),  # from 2023
+    }
+)  # fmt: skip
+
+
+def raw_columns(found: Found, task: Task, year: int, horizon: str) -> dict[str, NDArray[Any]]:
+    """The task's columns of a person file under their names of 2018, NaN where a field is empty."""
+    pandas = need("pandas", "data", f"Reading {found.path.name}")
+    header, first = _first_lines(found.path, found.state)
+    _refuse_other_survey(found.path, header, first, year, horizon)
+    _refuse_cut_short(found.path, header)
+    source = _source_columns(found.path, header, task)
+    with reading(found.path), _opened(found.path, found.state) as lines:
+        # Files up to 2016 pad empty fields with spaces.
+        frame = pandas.read_csv(lines, usecols=list(source.values()), dtype=np.float64, skipinitialspace=True)
+    columns = {name: frame[there].to_numpy() for name, there in source.items()}
+    for name, there in source.items():
+        if there != name:
+            columns[name] = _translated(found.path, there, columns[name], NEWER[name][1])
+    return columns
+
+
+def check_raw(path: Path, state: str, year: int, horizon: str, task: Task | None = None) -> None:
+    """Refuse, in a sentence, a raw file that is damaged, of another survey, or without the task's columns."""
+    _refuse_damage(path)
+    header, first = _first_lines(path, state)
+    _refuse_other_survey(path, header, first, year, horizon)
+    _refuse_cut_short(path, header)
+    _source_columns(path, header, task or TASKS["Income"])
+
+
+def _source_columns(path: Path, header: Sequence[str], task: Task) -> dict[str, str]:
+    """Name in 2018 -> name in this file, of the columns that the task needs or carries."""
+    source = {}
+    for name in dict.fromkeys((*task.columns, *CARRIED)):
+        newer = NEWER[name][0] if name in NEWER else name
+        if name in header or newer in header:
+            source[name] = name if name in header else newer
+    absent = [name for name in task.columns if name not in source]
+    if len(absent) == len(task.columns):
+        raise ValueError(f"{path} is not a PUMS person file: it begins with {','.join(header)[:60]!r}")
+    if absent:
+        raise ValueError(f"{path} lacks columns of {task.name}: {said_absent(absent, header)}")
+    return source
+
+
+def _translated(path: Path, name: str, column: NDArray[Any], codes: Mapping[int, int]) -> NDArray[Any]:
+    if not codes:
+        return column
+    old = np.full(len(column), np.nan)
+    for newer, code in codes.items():
+        old[column == newer] = code
+    unknown = np.isnan(old) & ~np.isnan(column)
+    if unknown.any():
+        raise ValueError(f"{path} has {name} = {column[unknown.argmax()]:g}, a code that this version does not know")
+    return old
+
+
+@contextmanager
+def _opened(path: Path, state: str) -> Iterator[IO[bytes]]:
+    """The bytes of the csv: plain, gzipped, or the state's person file within a zip."""
+    if path.suffix.lower() == ".gz":
+        with gzip.open(path) as unzipped:
+            yield cast(IO[bytes], unzipped)
+    elif path.suffix.lower() == ".zip":
+        with zipfile.ZipFile(path) as archive, archive.open(_member(path, archive, state)) as lines:
+            yield lines
+    else:
+        with path.open("rb") as lines:
+            yield lines
+
+
+def _member(path: Path, archive: zipfile.ZipFile, state: str) -> str:
+    for name in archive.namelist():
+        inside = identified(Path(name), None, None)
+        if inside and inside.form == "csv" and inside.state == state:
+            return name
+    raise FileNotFoundError(f"there is no person file of {state} in {path}, only {', '.join(archive.namelist()[:5])}")
+
+
+def _first_lines(path: Path, state: str) -> tuple[list[str], list[str]]:
+    """The header and the first row."""
+    with reading(path), _opened(path, state) as lines:
+        reader = csv.reader(io.TextIOWrapper(lines, encoding="ascii", errors="replace"), skipinitialspace=True)
+        return next(reader, []), next(reader, [])
+
+
+def _refuse_other_survey(path: Path, header: Sequence[str], first: Sequence[str], year: int, horizon: str) -> None:
+    """From 2017 on, a serial number begins with the year of the interview: a file misplaced by hand is noticed."""
+    serial = dict(zip(header, first, strict=False)).get("SERIALNO", "")
+    told = re.fullmatch(r"(20\d\d)(?:GQ|HU|\d\d)\d{7}", serial)
+    if told and not year - (4 if horizon == "5-Year" else 0) <= int(told[1]) <= year:
+        raise ValueError(
+            f"{path} is of {told[1]} (its first SERIALNO is {serial}), not of {year} {horizon}; put it into the folder "
+            f"{told[1]}/1-Year or ask for year={told[1]}"
+        )
+
+
+def _refuse_cut_short(path: Path, header: Sequence[str]) -> None:
+    """A plain csv has no checksum, but one that breaks off within a row is noticed (a reader would take the rest of the
+    row for empty fields)."""
+    if path.suffix.lower() != ".csv":
+        return
+    with path.open("rb") as lines:
+        lines.seek(max(0, path.stat().st_size - 100_000))  # far longer than a row
+        last = lines.read().rstrip(b"\r\n").rsplit(b"\n", 1)[-1]
+    fields = last.count(b",") + 1
+    if fields != len(header):
+        raise ValueError(
+            f"{path} breaks off: its last row has {fields} fields of {len(header)}; delete the file and fetch it again"
+        )
+
+
+def _refuse_damage(path: Path) -> None:
+    """Read a compressed file through: its checksums tell."""
+    with reading(path):
+        if path.suffix.lower() == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+            if damaged:
+                raise zipfile.BadZipFile(f"{damaged} in it is damaged")
+        elif path.suffix.lower() == ".gz":
+            with gzip.open(path) as lines:
+                while lines.read(1 << 20):
+                    pass
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a reader says about a damaged file, as one sentence with its name."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (ValueError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read, it is truncated or damaged ({error}); delete and fetch it") from error

@@ -1,0 +1,237 @@
+"""A table as it was read: named columns, which of them is the label, which are features, and where it comes from.
+
+Loaders return a `Table`; a `Dataset` (tensors) is made from it once the protected attribute is known, because the
+protected column is not an input of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound.data.attributes import attribute as named
+from fairbound.data.dataset import Dataset
+from fairbound.data.encoding import DATES, NUMBERS, Encoder, binary, holds_numbers
+from fairbound.fairness.groups import Attribute, Grouping, Intersection, is_missing, no_column
+
+# One attribute or several, whose combinations are the groups; text as in `fairbound.data.attributes`: "SEX,AGEP:25:65"
+Groups = str | Attribute | Sequence[str | Attribute] | Intersection
+CENSUS = ("acs", "simulated")  # kinds of sources whose columns are those of the census code book
+Small = Literal["merge", "leave out"]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Named columns of equal length.
+
+    >>> Table({"AGEP": np.array([30, 40]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "by hand").rows
+    2
+    """
+
+    columns: Mapping[str, NDArray[Any]]  # name -> (rows,); numbers, truth values or text; missing: NaN or None
+    label: str  # the column to predict
+    features: tuple[str, ...]  # the columns that a model may see
+    source: str  # "acs:OK", "simulated:OK", the name of a file
+    positive: Any = None  # the label's value that counts as 1, where that is not evident
+
+    def __post_init__(self) -> None:
+        for name in (self.label, *self.features):
+            if name not in self.columns:
+                raise ValueError(no_column(name, self.columns))
+        if self.label in self.features:
+            raise ValueError(f"the label {self.label!r} is also a feature; a model must not see what it predicts")
+        for name, column in self.columns.items():
+            _check_form(column, name)
+            if len(column) != self.rows:
+                raise ValueError(f"column {name!r} has {len(column)} rows but the label {self.label!r} has {self.rows}")
+        if self.rows == 0:
+            raise ValueError(f"{self.source} has no rows")
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns[self.label])
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the rows are generated: everything made from them must say so."""
+        return self.source.partition(":")[0] == "simulated"  # a file "simulated.csv" is the user's own affair
+
+    @property
+    def census(self) -> bool:
+        """Whether the columns are those of the census code book."""
+        return self.source.partition(":")[0] in CENSUS
+
+    def complete(self, *names: str) -> Table:
+        """The rows in which nothing is missing, in these columns or, where none is named, in features and label.
+
+        >>> Table({"AGEP": np.array([30, np.nan]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "x").complete().source
+        'x; 1 of 2 rows left out, with missing values'
+        """
+        whole = np.ones(self.rows, dtype=bool)
+        for name in names or (*self.features, self.label):
+            whole &= ~is_missing(self._column(name))
+        if whole.all():
+            return self
+        if not whole.any():
+            raise ValueError(f"every row of {self.source} has a missing value; name the columns that matter")
+        return replace(
+            self,
+            columns={name: column[whole] for name, column in self.columns.items()},
+            source=f"{self.source}; {int((~whole).sum())} of {self.rows} rows left out, with missing values",
+        )
+
+    def groups(self, group: Groups, *, min_size: int = 0, small: Small = "merge") -> Tensor:
+        """(rows of the Dataset,) the group of each row that `dataset` keeps: what a split is stratified on."""
+        ids = self._grouping(group, min_size, small).ids
+        return ids[ids >= 0]
+
+    def dataset(
+        self,
+        group: Groups,
+        *,
+        train: Tensor | None = None,
+        min_size: int = 0,
+        small: Small = "merge",
+        missing: Literal["mean", "refuse"] = "mean",
+        keep_group: bool = False,
+        categorical: Sequence[str] = (),
+        dtype: torch.dtype = torch.float32,
+    ) -> Dataset:
+        """The rows as tensors, with one group column: an attribute, or the intersection of several.
+
+        The protected columns are no inputs unless `keep_group` says so. Numbers, integer codes too, stay as they are;
+        text, and the columns named in `categorical`, becomes one 0/1 column per level. Groups of fewer than `min_size`
+        rows are merged or left out; rows in no group are removed, and `source` says how many.
+
+        Levels are learned from the training rows (from all, where `train` is not given): missing text is one of them,
+        and a level that only other rows have is all zero. Missing numbers are filled with the training mean,
+        and a column marks them. `train` holds the rows to learn from, numbered as in the Dataset:
+
+            split = random_split(table.groups(sex), seed=0)
+            data = table.dataset(sex, train=split.train)
+
+        >>> from fairbound.fairness.groups import Coded
+        >>> columns = {"SEX": np.array([1, 2, 2]), "AGEP": np.array([30, 40, 50]), "rich": np.array([0, 1, 1])}
+        >>> data = Table(columns, "rich", ("SEX", "AGEP"), "by hand").dataset(Coded("SEX", (1, 2), ("man", "woman")))
+        >>> data.names, data.groups["SEX"], data.levels["SEX"]
+        (('AGEP',), tensor([0, 1, 1]), ('man', 'woman'))
+        """
+        grouping = self._grouping(group, min_size, small)
+        kept = (grouping.ids >= 0).nonzero().flatten()
+        protected = [attribute.name for attribute in grouping.attributes]
+        features = self._inputs(protected, keep_group, categorical)
+        fitted = kept if train is None else kept[_row_numbers(train, len(kept))]
+        if train is None and missing == "mean":
+            self._refuse_leaking_means(features, categorical)
+        encoder = Encoder.fit(self.columns, features, fitted.numpy(), missing=missing, categorical=categorical)
+        name = " x ".join(protected)
+        return Dataset(
+            X=encoder.transform(self.columns, dtype)[kept],
+            y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(dtype)[kept],
+            groups={name: grouping.ids[kept]},
+            names=encoder.names,
+            source=self.source + _left_out(grouping, self.rows, min_size),
+            levels={name: grouping.names},
+        )
+
+    def _column(self, name: str) -> NDArray[Any]:
+        if name not in self.columns:
+            raise ValueError(no_column(name, self.columns))
+        return self.columns[name]
+
+    def intersection(self, group: Groups) -> Intersection:
+        """All groups that an attribute, or several together, define in this table.
+
+        >>> people = Table({"sex": np.array(["f", "m"]), "y": np.array([0, 1])}, "y", (), "by hand")
+        >>> people.intersection("sex").definable
+        2
+        """
+        if isinstance(group, Intersection):
+            return group
+        if isinstance(group, str):
+            group = [spec.strip() for spec in group.split(",") if spec.strip()]
+        listed = [group] if isinstance(group, Attribute) else list(group)
+        if not listed:
+            raise ValueError("name at least one protected column")
+        return Intersection(tuple(self._attribute(one) for one in listed))
+
+    def _attribute(self, one: str | Attribute) -> Attribute:
+        if isinstance(one, str):
+            return named(one, self.columns, self.census)
+        if not isinstance(one, Attribute):
+            raise ValueError(
+                "a protected attribute is named, or a Coded, Banded or Against (fairbound.fairness.groups); "
+                f"got {one!r}"
+            )
+        return one
+
+    def _grouping(self, group: Groups, min_size: int, small: Small) -> Grouping:
+        intersection = self.intersection(group)
+        for attribute in intersection.attributes:
+            self._column(attribute.name)
+            if attribute.name == self.label:
+                raise ValueError(f"{self.label!r} is the label; it cannot be the protected attribute too")
+        grouping = intersection.group(self.columns, min_size, small)
+        if len(grouping) == 0:
+            raise ValueError(
+                f"none of the {grouping.populated} groups has {min_size} rows, nor have all together; lower min_size"
+                if small == "merge"
+                else f"none of the {grouping.populated} groups has {min_size} rows; lower min_size, or merge small ones"
+            )
+        return grouping
+
+    def _inputs(self, protected: Sequence[str], keep_group: bool, categorical: Sequence[str]) -> list[str]:
+        for name in categorical:
+            self._column(name)
+        features = [name for name in self.features if keep_group or name not in protected]
+        if not features:
+            raise ValueError(
+                f"no feature is left beside the protected {', '.join(protected)}; keep_group=True keeps it"
+            )
+        return features
+
+    def _refuse_leaking_means(self, features: Sequence[str], categorical: Sequence[str]) -> None:
+        """A mean over all rows would tell the training rows about the held-out ones."""
+        for name in features:
+            column = self.columns[name]
+            if name in categorical or not holds_numbers(column) or not is_missing(column).any():
+                continue
+            raise ValueError(
+                f"{name} is missing in {int(is_missing(column).sum())} of {self.rows} rows, and the mean that fills "
+                "them must come from training rows: split first, random_split(table.groups(group), seed=0), and pass "
+                "train=split.train; or leave those rows out with table.complete()"
+            )
+
+
+def _check_form(column: NDArray[Any], name: str) -> None:
+    """The forms that the columns of a Table have; `columns.column_of` makes them."""
+    if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in NUMBERS + DATES + "UO":
+        raise ValueError(f"column {name!r} is no vector of numbers or text; make the table with read_table")
+    types = set(map(type, column)) - {type(None)} if column.dtype.kind == "O" else set()
+    if types and types != {str} and types != {bool}:
+        shown = ", ".join(sorted(kind.__name__ for kind in types))
+        raise ValueError(f"column {name!r} holds objects of type {shown}; make the table with read_table")
+
+
+def _row_numbers(train: Tensor, rows: int) -> Tensor:
+    """Training rows, checked against the rows that there are."""
+    train = torch.as_tensor(train).cpu()
+    if train.dtype == torch.bool or train.is_floating_point():
+        raise ValueError(f"train must hold row numbers, got {train.dtype}; use mask.nonzero().flatten()")
+    if train.numel() == 0:
+        raise ValueError("train is empty; levels and means need rows to be learned from")
+    if int(train.min()) < 0 or int(train.max()) >= rows:
+        raise ValueError(f"train goes from {int(train.min())} to {int(train.max())}, but the rows are 0 to {rows - 1}")
+    return train
+
+
+def _left_out(grouping: Grouping, rows: int, min_size: int) -> str:
+    if not grouping.left_out:
+        return ""
+    return f"; {grouping.left_out} of {rows} rows left out, in groups of fewer than {min_size}"

@@ -1,0 +1,231 @@
+"""The five prediction tasks of Folktables on the American Community Survey, as data.
+
+    keep the rows where every filter holds;  label = rule(label column);  group = RAC1P;  empty fields get a number
+
+Reference: Ding, Hardt, Miller and Schmidt, "Retiring Adult: New Datasets for Fair Machine Learning", NeurIPS 2021.
+Rows, columns and labels are those of the package folktables 0.0.12, which the tests compare with, value for value.
+
+Differs from the paper, as the package does: `Employment` keeps all ages (the paper: between 16 and 90).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbound.data.table import Table
+from fairbound.extras import need
+
+Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
+SYMBOLS = MappingProxyType(
+    {operator.gt: ">", operator.ge: ">=", operator.lt: "<", operator.le: "<=", operator.eq: "=="}
+)
+
+# The fill of empty fields. Folktables means to write -1 and writes 0: it calls `np.nan_to_num(x, -1)`, whose second
+# argument is `copy`, so that NaN becomes the default 0. All published results have the 0 in them.
+HISTORICAL = 0
+INTENDED = -1
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A column compared with a number; an empty field never fulfils it.
+
+    >>> str(Condition("AGEP", operator.gt, 16))
+    'AGEP > 16'
+    """
+
+    column: str
+    compare: Callable[[Any, Any], Any]  # of `operator`
+    bound: int
+
+    def __call__(self, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
+        return np.asarray(self.compare(columns[self.column], self.bound), dtype=bool)
+
+    def __str__(self) -> str:
+        return f"{self.column} {SYMBOLS.get(self.compare, '?')} {self.bound}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What to predict, from which columns, on which rows."""
+
+    name: str
+    label: str  # the name of the label's column in the table
+    positive: Condition  # when the label is 1
+    filters: tuple[Condition, ...]  # all must hold
+    features: tuple[str, ...]
+    group: str = "RAC1P"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column of the person file that the task reads."""
+        conditions = (*self.filters, self.positive)
+        return tuple(dict.fromkeys((*self.features, self.group, *(condition.column for condition in conditions))))
+
+
+def _task(name: str, label: str, positive: Condition, filters: Sequence[Condition], features: str) -> Task:
+    return Task(name=name, label=label, positive=positive, filters=tuple(filters), features=tuple(features.split()))
+
+
+def _over(column: str, bound: int) -> Condition:
+    return Condition(column, operator.gt, bound)
+
+
+def _under(column: str, bound: int) -> Condition:
+    return Condition(column, operator.lt, bound)
+
+
+def _is(column: str, code: int) -> Condition:
+    return Condition(column, operator.eq, code)
+
+
+WEIGHTED = Condition("PWGTP", operator.ge, 1)
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        task.name: task
+        for task in (
+            _task(
+                "Income",
+                "PINCP_GT_50K",
+                _over("PINCP", 50_000),
+                [_over("AGEP", 16), _over("PINCP", 100), _over("WKHP", 0), WEIGHTED],
+                "AGEP COW SCHL MAR OCCP POBP RELP WKHP SEX RAC1P",
+            ),
+            _task(
+                "PublicCoverage",
+                "PUBCOV_IS_1",
+                _is("PUBCOV", 1),
+                [_under("AGEP", 65), Condition("PINCP", operator.le, 30_000)],
+                "AGEP SCHL MAR SEX DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM PINCP ESR ST FER RAC1P",
+            ),
+            _task(
+                "Mobility",
+                "MIG_IS_1",
+                _is("MIG", 1),
+                [_over("AGEP", 18), _under("AGEP", 35)],
+                "AGEP SCHL MAR SEX DIS ESP CIT MIL ANC NATIVITY RELP DEAR DEYE DREM RAC1P GCL COW ESR WKHP JWMNP PINCP",
+            ),
+            _task(
+                "Employment",
+                "ESR_IS_1",
+                _is("ESR", 1),
+                [],
+                "AGEP SCHL MAR RELP DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM SEX RAC1P",
+            ),
+            _task(
+                "TravelTime",
+                "JWMNP_GT_20",
+                _over("JWMNP", 20),
+                [_over("AGEP", 16), WEIGHTED, _is("ESR", 1)],
+                "AGEP SCHL MAR SEX DIS ESP MIG RELP RAC1P PUMA ST CIT OCCP JWTR POWPUMA POVPIP",
+            ),
+        )
+    }
+)
+CARRIED = ("ST", "PWGTP")  # beside the features, where the rows have them: the state, and the survey weight
+
+
+def task_of(name: str | Task) -> Task:
+    """The task of that name.
+
+    >>> task_of("Income").features[:3]
+    ('AGEP', 'COW', 'SCHL')
+    """
+    if isinstance(name, Task):
+        return name
+    if name not in TASKS:
+        close = get_close_matches(name.lower(), [known.lower() for known in TASKS], n=1)
+        hint = [f"; did you mean {known}?" for known in TASKS if known.lower() in close]
+        raise ValueError(f"no task is called {name!r}; there are {', '.join(TASKS)}" + "".join(hint))
+    return TASKS[name]
+
+
+def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source: str = "by hand") -> Table:
+    """The task's table, from rows in the form of the person file: a mapping of columns, or a data frame.
+
+    `missing` is written where a feature's field was empty: 0 as in published results, -1 as Folktables intends, None
+    leaves NaN.
+
+    >>> people = {"AGEP": [30, 12], "PINCP": [60_000, None], "WKHP": [40, None], "PWGTP": [9, 9], "COW": [1, None]}
+    >>> people |= dict.fromkeys(["SCHL", "MAR", "OCCP", "POBP", "RELP", "SEX", "RAC1P"], [1, 1])
+    >>> table = apply("Income", people)
+    >>> table.rows, table.columns["PINCP_GT_50K"]
+    (1, array([ True]))
+    """
+    task = task_of(task)
+    wanted = dict.fromkeys((*task.columns, *CARRIED))
+    names = _names(rows)
+    absent = [name for name in task.columns if name not in names]
+    if absent:
+        raise ValueError(f"{task.name} needs columns that the rows do not have: {said_absent(absent, names)}")
+    columns = {name: numbers(name, _values(rows, name)) for name in wanted if name in names}
+    _refuse_unequal(columns)
+    keep = np.ones(len(columns[task.group]), dtype=bool)
+    for condition in task.filters:
+        keep &= condition(columns)
+    kept = {name: column[keep] for name, column in columns.items()}
+    carried = [name for name in CARRIED if name in kept and name not in task.features]
+    table = {name: fill(kept[name], missing) for name in (*task.features, *carried)}
+    table[task.group] = fill(kept[task.group], missing)
+    return Table({**table, task.label: task.positive(kept)}, task.label, task.features, source)
+
+
+def said_absent(absent: Sequence[str], there: Iterable[str]) -> str:
+    """Absent columns with the closest names that are there: "RELP (closest: RELSHIPP)"."""
+    there = list(there)
+    close = {name: get_close_matches(name, there, n=2, cutoff=0.6) for name in absent}
+    return ", ".join(name + (f" (closest: {', '.join(close[name])})" if close[name] else "") for name in absent)
+
+
+def fill(column: Column, missing: int | None) -> Column:
+    """Empty fields filled; whole numbers as integers, where nothing is missing.
+
+    >>> fill(np.array([1.0, np.nan]), -1)
+    array([ 1, -1])
+    """
+    if column.dtype.kind == "f" and missing is not None:
+        column = np.where(np.isnan(column), missing, column)
+    if column.dtype.kind == "f" and not np.array_equal(column, np.rint(column)):  # NaN is unequal to itself
+        return column
+    return column.astype(np.int64)
+
+
+def numbers(name: str, values: Any) -> Column:
+    """Values as a column of numbers, NaN where the field was empty."""
+    column = np.asarray(values)
+    if column.ndim != 1:
+        raise ValueError(f"column {name} has shape {column.shape}, expected one value per row")
+    if column.dtype.kind in "iufb":
+        return column.astype(np.int64) if column.dtype.kind == "b" else column
+    try:
+        return np.array([np.nan if value is None else float(value) for value in column], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {name} must hold numbers ({error}); PUMS codes are numbers, empty is NaN") from error
+
+
+def _names(rows: Any) -> list[str]:
+    return list(rows) if isinstance(rows, Mapping) else list(_frame(rows).columns)
+
+
+def _values(rows: Any, name: str) -> Any:
+    return rows[name] if isinstance(rows, Mapping) else _frame(rows)[name].to_numpy()
+
+
+def _frame(rows: Any) -> Any:
+    return need("narwhals", "data", "Reading a data frame").from_native(rows, eager_only=True)
+
+
+def _refuse_unequal(columns: Mapping[str, Column]) -> None:
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"the columns differ in length: {said}")

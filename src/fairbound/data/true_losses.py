@@ -1,0 +1,106 @@
+"""A model's true losses by group: expectations over a simulated population, not averages over a test set.
+
+The population knows P(label = 1 | columns), so only the people are drawn, as many as wanted and none of them seen in
+training, and their labels are averaged over. What is left of the noise is stated as a standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbound.data.simulated import Population
+from fairbound.data.simulated_tables import Columns, Floats
+from fairbound.data.table import Table
+
+Scores = NDArray[Any]  # (rows,) what a model returns
+
+
+class GroupLosses(NamedTuple):
+    """Expected losses by group, in ascending order of the groups' keys."""
+
+    keys: NDArray[np.int64]  # (groups,) as the grouping numbers them
+    losses: Floats  # (groups,)
+    errors: Floats  # (groups,) standard errors of `losses`, independent of each other
+    shares: Floats  # (groups,) of the people who are in a group
+    rates: Floats  # (groups,) of positive labels
+
+
+def cross_entropy(scores: Scores, label: int) -> Floats:
+    """(rows,) log(1 + exp(-score)) where the label is 1, log(1 + exp(score)) where it is 0."""
+    losses: Floats = np.logaddexp(0.0, -scores if label else scores)
+    return losses
+
+
+def true_group_losses(
+    people: Population,
+    model: Callable[[Table], Any],
+    groups: Callable[[Columns], Any],
+    *,
+    loss: Callable[[Scores, int], Floats] = cross_entropy,
+    rows: int = 1_000_000,
+    seed: int = 0,
+) -> GroupLosses:
+    """A model's expected loss in every group of the population, on fresh rows.
+
+    The loss of a row is p loss(score, 1) + (1 - p) loss(score, 0), with the true p.
+
+    model: table -> (rows,) scores, an array or a tensor (for the default loss: log-odds).
+    groups: columns -> (rows,) keys, e.g. `Intersection.keys`; rows with a negative key are in no group.
+    loss: (scores, label) -> (rows,) losses.
+
+    >>> from fairbound.data.simulated import population
+    >>> coin = true_group_losses(population("OK"), lambda t: np.zeros(t.rows), lambda c: c["SEX"], rows=1000)
+    >>> coin.keys.tolist(), coin.losses.round(4).tolist()
+    ([1, 2], [0.6931, 0.6931])
+    """
+    if rows < 1:
+        raise ValueError(f"expected losses need at least one row, got rows={rows}")
+    sums: dict[int, Floats] = {}
+    for table in people.chunks(rows, seed):
+        p = people.income.probability(table.columns)
+        scores = _scores(model(table), table.rows)
+        expected = p * loss(scores, 1) + (1 - p) * loss(scores, 0)
+        keys = _vector(groups(table.columns), table.rows, "the grouping")
+        _add_moments(sums, keys, np.stack([np.ones_like(p), p, expected, expected**2], axis=1))
+    if not sums:
+        raise ValueError(f"none of the {rows} rows is in a group: every key is negative")
+    return _group_losses(sums)
+
+
+def _scores(values: Any, rows: int) -> Floats:
+    scores = _vector(values, rows, "the model").astype(np.float64)
+    if not np.isfinite(scores).all():
+        bad = int((~np.isfinite(scores)).sum())
+        raise ValueError(f"the model returned {bad} NaN or infinite scores in {rows} rows; its losses have no mean")
+    return scores
+
+
+def _vector(values: Any, rows: int, what: str) -> NDArray[Any]:
+    """An array or a tensor, (rows,) or (rows, 1), on any device, as a numpy array (rows,)."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    array = np.asarray(values)
+    if array.shape not in ((rows,), (rows, 1)):
+        raise ValueError(f"{what} returned shape {array.shape} for {rows} rows; expected ({rows},)")
+    return array.reshape(rows)
+
+
+def _add_moments(sums: dict[int, Floats], keys: NDArray[Any], moments: Floats) -> None:
+    found, place = np.unique(keys, return_inverse=True)
+    totals = np.stack([np.bincount(place, weights=column, minlength=len(found)) for column in moments.T], axis=1)
+    for key, total in zip(found.tolist(), totals, strict=True):
+        if key >= 0:
+            sums[key] = sums.get(key, np.zeros(moments.shape[1])) + total
+
+
+def _group_losses(sums: dict[int, Floats]) -> GroupLosses:
+    keys = sorted(sums)
+    count, p, loss, square = np.stack([sums[key] for key in keys]).T
+    mean = loss / count
+    variance = np.maximum(square / count - mean**2, 0.0) * count / np.maximum(count - 1, 1)
+    errors = np.where(count > 1, np.sqrt(variance / count), np.inf)  # one row says nothing about its spread
+    return GroupLosses(np.asarray(keys, dtype=np.int64), mean, errors, count / count.sum(), p / count)

@@ -1,0 +1,86 @@
+"""Data and attributes by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairbound.data import attribute, attributes, load, sources
+
+
+def test_files_and_simulated_data(tmp_path) -> None:
+    (tmp_path / "own.csv").write_text("age,sex,y\n30,f,0\n40,m,1\n50,f,1\n")
+    table = load(str(tmp_path / "own.csv"), label="y")
+    assert (table.rows, table.features) == (3, ("age", "sex"))
+    simulated = load("simulated:VA")
+    assert (simulated.rows, simulated.source, simulated.simulated) == (46_144, "simulated:VA", True)
+    assert load("simulated:OK", seed=1).columns["AGEP"].tolist() != load("simulated:OK").columns["AGEP"].tolist()
+
+
+def test_real_data_by_name(acs_ok) -> None:
+    table = load("acs:OK")
+    assert table.source == "acs:OK"
+    assert np.array_equal(table.columns["AGEP"], acs_ok["AGEP"])
+    assert load("acs:OK:Income:2018").rows == table.rows
+    assert sources.best("OK") == "acs:OK"
+
+
+def test_without_real_data_the_simulated_census_is_best(tmp_path) -> None:
+    assert sources.best("OK", tmp_path) == "simulated:OK"
+    with pytest.raises(FileNotFoundError, match="simulated:OK"):
+        load("acs:OK", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "message"),
+    [
+        ("own.csv", {}, "the column to predict must be named"),
+        ("simulated:OK", {"label": "y"}, "is census data"),
+        ("simulated:TX", {}, "no simulated census of 'TX'; there are OK, VA"),
+        ("acs:", {}, "acs:STATES"),
+        ("acs:OK:Income:2018:more", {}, "acs:STATES"),
+        ("acs:OK:Income:now", {}, "'now' in .* is no year"),
+        ("acs:OK:Incom", {}, "Income"),
+    ],
+)
+def test_names_that_say_nothing(source: str, arguments, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(source, **arguments)
+
+
+COLUMNS = {
+    "AGE": np.arange(90),
+    "race": np.array(["w", "b"] * 45),
+    "a:b": np.arange(90) % 2,
+    "MAR": np.arange(90) % 5 + 1,
+}
+
+
+class TestAttributes:
+    def test_three_forms(self) -> None:
+        bands, one, levels = attributes("AGE:25:65, race=w ,race", COLUMNS)[:3]
+        assert bands.size == 3
+        assert one.labels == ("race=w", "not race=w")
+        assert levels.labels == ("b", "w")
+
+    def test_a_column_whose_name_has_a_colon(self) -> None:
+        assert attribute("a:b", COLUMNS).labels == ("0", "1")
+
+    def test_census_columns_have_the_levels_of_the_code_book(self) -> None:
+        assert attribute("MAR", COLUMNS, census=True).labels[0] == "Married"
+        assert attribute("MAR", COLUMNS).labels[0] == "1"
+        assert attribute("MAR=1", COLUMNS, census=True).labels == ("Married", "not Married")
+
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            ("AGE", "90 different numbers; cut it into bands.*AGE:25:45:65"),
+            ("AGE:x", "must be numbers"),
+            ("rase", "did you mean race"),
+            ("AGE=old", "holds numbers"),
+            (" , ", "at least one"),
+        ],
+    )
+    def test_refusals(self, spec: str, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            attributes(spec, COLUMNS)
