@@ -1,6 +1,7 @@
 """Train neural networks within bounds: stochastic algorithms for `min E f(x) s.t. E c(x) <= 0`."""
 
 from fairbound.algorithms import ALGORITHMS
+from fairbound.auditing import Audit, audit, audit_columns
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data import Dataset, Split
 from fairbound.modules import functional, initial_points, load_flat
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Audit",
     "Dataset",
     "Draw",
     "Estimate",
@@ -26,6 +28,8 @@ __all__ = [
     "Sampler",
     "Split",
     "Take",
+    "audit",
+    "audit_columns",
     "functional",
     "grid",
     "initial_points",

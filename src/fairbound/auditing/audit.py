@@ -1,0 +1,280 @@
+"""An audit of predictions: per-group rates and every fairness metric, each with its interval.
+
+It needs labels, predictions (or scores and a threshold) and groups, from any model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound.data.encoding import binary
+from fairbound.fairness.counts import Counts, as_binary, as_numbers, as_vector, group_names
+from fairbound.fairness.groups import Attribute, Intersection, is_missing, no_column
+from fairbound.fairness.intervals import DRAWS, Measured
+from fairbound.fairness.losses import Losses, group_losses, loss_gaps
+from fairbound.fairness.metrics import group_rates, intervals, largest_group
+from fairbound.fairness.scores import Scores, distances
+
+SMALL = 50  # rows: below, the intervals of a group's rates are rough (fairness/intervals.py)
+
+
+@dataclass(frozen=True)
+class GroupAudit:
+    """What is known of one group."""
+
+    name: str
+    rows: int
+    counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. rows where there are none
+    rates: Mapping[str, Measured]
+    loss: Measured | None = None  # mean cross-entropy of the scores
+    histogram: tuple[float, ...] = ()  # share of the group's weight in each bin of Audit.bins
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The audit of one partition into groups."""
+
+    attributes: tuple[str, ...]  # the columns that define the groups
+    rows: int
+    reference: str  # the group that signed differences compare the others to
+    level: float  # of the intervals
+    metrics: Mapping[str, Measured]
+    groups: tuple[GroupAudit, ...]
+    threshold: float | None = None  # predictions are 1 where the score is at least this
+    bins: tuple[float, ...] = ()  # edges of the score histograms
+    left_out: int = 0  # rows in no group
+    source: str = ""
+    notes: tuple[str, ...] = ()  # what a reader must know before trusting the numbers
+    parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON: metric name -> value and interval, group name -> counts and rates."""
+        found = {
+            "source": self.source,
+            "by": list(self.attributes),
+            "rows": self.rows,
+            "left_out": self.left_out,
+            "level": self.level,
+            "reference": self.reference,
+            "threshold": self.threshold,
+            "metrics": {name: measured._asdict() for name, measured in self.metrics.items()},
+            "groups": {group.name: _group_dict(group) for group in self.groups},
+            "notes": list(self.notes),
+        }
+        if self.parts:
+            found["each"] = {part.attributes[0]: part.to_dict() for part in self.parts}
+        return found
+
+
+def _group_dict(group: GroupAudit) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": group.rows, "counts": dict(group.counts)}
+    found["rates"] = {name: measured._asdict() for name, measured in group.rates.items()}
+    if group.loss is not None:
+        found["loss"] = group.loss._asdict()
+    return found
+
+
+def audit(
+    labels: Any,
+    groups: Any,
+    *,
+    predictions: Any = None,
+    scores: Any = None,
+    threshold: float = 0.5,
+    weights: Any = None,
+    names: Sequence[str] = (),
+    attributes: Sequence[str] = ("group",),
+    reference: str | None = None,
+    level: float = 0.95,
+    draws: int = DRAWS,
+    seed: int = 0,
+    source: str = "",
+) -> Audit:
+    """Audit predictions, or scores at a threshold. Groups are numbered 0, 1, ... (-1: in no group); `names` are theirs.
+
+    >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
+    >>> found.metrics["demographic_parity_difference"].value
+    0.5
+    >>> found.groups[1].rates["true_positive_rate"].value
+    0.0
+    """
+    if (predictions is None) == (scores is None):
+        raise ValueError("an audit needs either predictions or scores, one of the two")
+    y, g = as_binary(labels, "labels"), as_numbers(groups)
+    names = group_names(g, names)
+    if not names or int((g >= 0).sum()) == 0:
+        raise ValueError("no row belongs to a group: there is nothing to audit")
+    score = None if scores is None else as_vector(scores).double()
+    made = as_binary(predictions, "predictions") if score is None else (score >= threshold).long()
+    counts = Counts.of(y, made, g, weights=weights, names=names)
+    reference = largest_group(counts) if reference is None else reference
+    settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    metrics = intervals(counts, reference, **settings)
+    losses: list[Measured] | None = None
+    bins: tuple[float, ...] = ()
+    histograms: list[tuple[float, ...]] = [()] * len(names)
+    notes = [*_small(counts), *_one_sided(y, made)]
+    if score is not None:
+        metrics |= distances(Scores.of(score, g, weights=weights, names=names), reference, level=level, seed=seed)
+        bins, histograms = _histograms(score, g, weights, len(names))
+        probability = bool(((score >= 0) & (score <= 1)).all())
+        if probability:
+            by_group = Losses.of(_cross_entropy(score, y), g, weights=weights, names=names)
+            metrics |= loss_gaps(by_group, reference, **settings)
+            losses = group_losses(by_group, **settings)
+        else:
+            notes.append("scores are not all between 0 and 1, so they are no probabilities: losses are left out")
+    rates = group_rates(counts, level=level)
+    table = [
+        GroupAudit(
+            name,
+            int(counts.sizes()[i]),
+            _cells(counts.weight[i]),
+            {rate: measured[i] for rate, measured in rates.items()},
+            None if losses is None else losses[i],
+            histograms[i],
+        )
+        for i, name in enumerate(names)
+    ]
+    return Audit(
+        attributes=tuple(attributes),
+        rows=int((g >= 0).sum()),
+        reference=reference,
+        level=level,
+        metrics=metrics,
+        groups=tuple(table),
+        threshold=None if score is None else threshold,
+        bins=bins,
+        left_out=int((g < 0).sum()),
+        source=source,
+        notes=tuple(notes),
+    )
+
+
+def audit_columns(
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    label: str,
+    groups: Sequence[Attribute],
+    prediction: str | None = None,
+    score: str | None = None,
+    weight: str | None = None,
+    positive: Any = None,
+    min_size: int = 0,
+    small: Literal["merge", "leave out"] = "merge",
+    reference: str | None = None,
+    **settings: Any,
+) -> Audit:
+    """Audit named columns, of the groups that several attributes define together and of each attribute alone."""
+    truth = _column(columns, label)
+    y = binary(truth, label, positive)
+    made: dict[str, Any] = {}
+    if prediction is not None:
+        made["predictions"] = _predictions(_column(columns, prediction), prediction, truth, positive)
+    if score is not None:
+        made["scores"] = _numbers(_column(columns, score), score)
+    if weight is not None:
+        made["weights"] = _numbers(_column(columns, weight), weight)
+
+    def one(attributes: Sequence[Attribute], reference: str | None) -> Audit:
+        found = Intersection(tuple(attributes)).group(columns, min_size, small)
+        if len(found) == 0:
+            raise ValueError(f"none of the {found.populated} groups has {min_size} rows; lower the minimum size")
+        if reference is not None and reference not in found.names:
+            close = get_close_matches(reference, found.names, n=3, cutoff=0.4) or list(found.names[:6])
+            raise ValueError(f"no group is called {reference!r}; there is {' or '.join(close)}")
+        names = [attribute.name for attribute in attributes]
+        return audit(y, found.ids, names=found.names, attributes=names, reference=reference, **made, **settings)
+
+    whole = one(groups, reference)
+    return whole if len(groups) == 1 else replace(whole, parts=tuple(one([alone], None) for alone in groups))
+
+
+def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    if name not in columns:
+        raise ValueError(no_column(name, columns))
+    return columns[name]
+
+
+def _predictions(column: NDArray[Any], name: str, truth: NDArray[Any], positive: Any) -> NDArray[np.int64]:
+    """0 and 1; also where all are alike, and then of the two values that the label has."""
+    if column.dtype.kind in "iufb" and np.isin(column, (0, 1)).all():
+        return column.astype(np.int64)
+    if is_missing(column).any() or column.dtype.kind != truth.dtype.kind:
+        return binary(column, name, positive)
+    return binary(np.concatenate([column, np.unique(truth)]), name, positive)[: len(column)]
+
+
+def _numbers(column: NDArray[Any], name: str) -> NDArray[np.float64]:
+    missing = is_missing(column)
+    if missing.any():
+        raise ValueError(f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())})")
+    if column.dtype.kind not in "iufb":
+        raise ValueError(f"{name} must hold numbers, found {str(column[0])!r} in row 0")
+    return column.astype(np.float64)
+
+
+def _cells(weight: Tensor) -> dict[str, float]:
+    (tn, fp), (fn, tp) = weight.tolist()
+    return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}
+
+
+def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:
+    """Of each row; scores of exactly 0 and 1 count as 1e-7 from there, so that one sure mistake is not infinite."""
+    p = score.clamp(1e-7, 1 - 1e-7)
+    return torch.nn.functional.binary_cross_entropy(p, y.double(), reduction="none")
+
+
+def _histograms(
+    score: Tensor, g: Tensor, weights: Any, groups: int, bins: int = 40
+) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
+    low, high = float(score.min()), float(score.max())
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    high = high if high > low else low + 1.0
+    at = ((score - low) / (high - low) * bins).long().clamp(0, bins - 1)
+    w = torch.ones_like(score) if weights is None else as_vector(weights).double()
+    inside = g >= 0
+    table = torch.bincount((g * bins + at)[inside], w[inside], minlength=groups * bins).reshape(groups, bins)
+    shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
+    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]
+
+
+def _small(counts: Counts) -> list[str]:
+    sizes = counts.sizes().tolist()
+    notes = []
+    empty = [name for name, size in zip(counts.names, sizes, strict=True) if size == 0]
+    single = [name for name, size in zip(counts.names, sizes, strict=True) if size == 1]
+    few = [name for name, size in zip(counts.names, sizes, strict=True) if 1 < size < SMALL]
+    if empty:
+        notes.append(f"{_listed(empty)} no rows: undefined, and left out of every metric")
+    if single:
+        notes.append(
+            f"{_listed(single)} one row: rates of 0 or 1 by chance; a minimum size (--min-size) merges such groups"
+        )
+    if few:
+        notes.append(f"{_listed(few)} fewer than {SMALL} rows: the intervals are wide, and rough")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{'group' if len(names) == 1 else 'groups'} {shown} {'has' if len(names) == 1 else 'have'}"
+
+
+def _one_sided(y: Tensor, made: Tensor) -> list[str]:
+    notes = []
+    for values, what in ((y, "label"), (made, "prediction")):
+        seen = values.unique().tolist()
+        if len(seen) == 1:
+            notes.append(f"every {what} is {seen[0]}: rates among the others are undefined")
+    return notes

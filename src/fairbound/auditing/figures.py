@@ -1,0 +1,288 @@
+"""The pictures of an audit's page: metrics at a glance, rates by group, score distributions by group.
+
+A figure comes in two arrangements of the same traces, for wide and for narrow screens; the page takes the one that
+fits. Colours are names of the page's own, such as var(--dot), so that light, dark and print each give them theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fairbound.auditing.audit import SMALL, Audit, GroupAudit
+from fairbound.auditing.words import excludes_zero, interval, number, title, why_undefined
+from fairbound.extras import need
+from fairbound.fairness.counts import Counts
+from fairbound.fairness.intervals import Measured
+
+SHOWN = 30  # groups in a picture
+OUTLINES = 10  # score distributions visible at once; the legend shows the others
+NOTIONS = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
+PANELS = (
+    "positive_rate", "base_rate", "accuracy", "true_positive_rate", "false_positive_rate", "positive_predictive_value",
+)  # fmt: skip
+# Okabe and Ito's palette for all kinds of colour vision, without its yellow, which is faint on white.
+LINES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "var(--ink)")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+NARROWEST = 0.2  # width of a rate's axis: below, differences that do not matter would look large
+BUILD = Callable[[bool], Any]  # narrow -> plotly figure
+
+
+def figure_json(build: BUILD) -> str:
+    """Both arrangements as JSON that may stand inside a script element: no "<" is left in it."""
+    wide, narrow = (json.loads(build(narrow).to_json()) for narrow in (False, True))
+    both = {"data": wide["data"], "wide": wide["layout"], "narrow": narrow["layout"]}
+    return json.dumps(both, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
+    """The groups with the most rows, in the order in which they came."""
+    kept = sorted(range(len(groups)), key=lambda i: -groups[i].rows)[:most]
+    return [groups[i] for i in sorted(kept)]
+
+
+def label(name: str, width: int) -> str:
+    """A group's name for plotly, which reads tags: escaped, in one line or two, the middle of a long one left out.
+
+    >>> label("<b>, female", 20), label("American Indian alone, female", 22)
+    ('&lt;b&gt;, female', 'American Indian alone,<br>female')
+    """
+    return "<br>".join(escape(line, quote=False) for line in _lines(name, width))
+
+
+def _lines(name: str, width: int) -> list[str]:
+    if len(name) <= width:
+        return [name]
+    for separator in (", ", " "):  # between attributes rather than inside one
+        at = name.rfind(separator, 0, width + 1)
+        start, rest = name[: at + 1].rstrip(), name[at + len(separator) :]
+        if at > 0 and len(rest) <= width:
+            return [start, rest]
+    return [name[:width], "\u2026" + name[1 - width :]]
+
+
+def glance(audit: Audit) -> BUILD:
+    """The common notions of fairness on one axis, with 0 marked."""
+    found = {name: audit.metrics[name] for name in NOTIONS if name in audit.metrics}
+    end = _end(list(found.values()))
+
+    def build(narrow: bool) -> Any:
+        figure = _figure(height=48 * len(found) + 60)
+        for certain in (True, False):
+            rows = [i for i, measured in enumerate(found.values()) if excludes_zero(measured) == certain]
+            gaps = [list(found.values())[i] for i in rows]
+            color, words = "var(--alert)" if certain else "var(--dot)", _words(audit, found, rows)
+            figure.add_trace(_dots(rows, [_within(gap, end) for gap in gaps], words, color))
+            figure.add_trace(_beyond(rows, gaps, words, color, end))
+        why = [""] * len(found) if narrow else [why_undefined(audit, name) for name in found]
+        _mark_undefined(figure, list(found.values()), why)
+        figure.add_vline(x=0, line={"color": "var(--ink)", "width": 1.5})
+        shown = {name: _said(measured) if measured.value is not None else "" for name, measured in found.items()}
+        _label_rows(figure, [f"<b>{title(name)}</b><br>{said}" for name, said in shown.items()])
+        figure.update_xaxes(range=[0, 1.02 * end])
+        return figure
+
+    return build
+
+
+def rates(audit: Audit) -> BUILD:
+    """A panel for each rate, a row for each group, and everyone's rate as a line."""
+    groups = largest(audit.groups, SHOWN)
+    everyone = _everyone(audit.groups)
+
+    def build(narrow: bool) -> Any:
+        labels = [label(group.name, 15 if narrow else 30) for group in groups]
+        figure = _panels(labels, columns=1 if narrow else 3)
+        for i, rate in enumerate(PANELS):
+            where = {"row": i + 1, "col": 1} if narrow else {"row": i // 3 + 1, "col": i % 3 + 1}
+            _add_rate(figure, audit, groups, rate, everyone[rate], where)
+        _label_rows(figure, labels)
+        return figure
+
+    return build
+
+
+def scores(audit: Audit) -> BUILD:
+    """Outlines of the groups' score histograms, with the threshold."""
+    groups, visible = outlined(audit)
+
+    def build(narrow: bool) -> Any:
+        figure = _figure(height=360 + (24 * len(groups) if narrow else 0))
+        for i, group in enumerate(sorted(groups, key=lambda group: group not in visible)):
+            figure.add_trace(_outline(group, audit.bins, i, group in visible))
+        if audit.threshold is not None:
+            figure.add_vline(
+                x=audit.threshold, line={"color": "var(--ink)", "width": 1.5, "dash": "dot"},
+                annotation={"text": f"threshold {audit.threshold:g}", "yanchor": "bottom", "y": 1, "xanchor": "center"},
+            )  # fmt: skip
+        below = {"orientation": "h", "y": -0.25, "yanchor": "top"}
+        figure.update_layout(showlegend=True, legend=below if narrow else {"orientation": "v"})
+        ends = [audit.bins[0], audit.bins[-1], *([] if audit.threshold is None else [audit.threshold])]
+        figure.update_xaxes(title="score", range=[min(ends), max(ends)], showgrid=False)
+        figure.update_yaxes(title="share of the group", rangemode="tozero", tickformat=".0%")
+        return figure
+
+    return build
+
+
+def outlined(audit: Audit) -> tuple[list[GroupAudit], list[GroupAudit]]:
+    """The groups whose scores are drawn, and those of them that are visible at first."""
+    groups = [group for group in largest(audit.groups, SHOWN) if group.rows > 0]
+    # The outline of a few rows is a row of spikes that would flatten all others.
+    return groups, largest([group for group in groups if group.rows >= SMALL] or groups, OUTLINES)
+
+
+def _plotly() -> Any:
+    return need("plotly.graph_objects", "report", "The HTML page")
+
+
+def _figure(height: int) -> Any:
+    return _styled(_plotly().Figure(), height)
+
+
+def _panels(labels: Sequence[str], columns: int) -> Any:
+    """Empty panels for the rates; space between them is the same number of pixels for any number of groups."""
+    line = 36 if any("<br>" in words for words in labels) else 28
+    rows, panel, gap = len(PANELS) // columns, line * len(labels) + 12, 66
+    inner = rows * panel + (rows - 1) * gap
+    figure = need("plotly.subplots", "report", "The HTML page").make_subplots(
+        rows, columns, shared_yaxes=True, horizontal_spacing=0.03, vertical_spacing=gap / inner,
+        subplot_titles=[f"<b>{title(rate)}</b>" for rate in PANELS],
+    )  # fmt: skip
+    figure.update_annotations(font={"size": 14})
+    return _styled(figure, inner + 70)
+
+
+def _styled(figure: Any, height: int) -> Any:
+    figure.update_layout(
+        template="none", height=height, margin={"l": 8, "r": 16, "t": 34, "b": 36}, showlegend=False,
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", dragmode=False, hovermode="closest",
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "var(--ink)"},
+        hoverlabel={"bgcolor": "var(--paper)", "bordercolor": "var(--faint)", "font": {"color": "var(--ink)"}},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "var(--faint)", "activecolor": "var(--soft)"},
+        uirevision="kept",  # what the legend hides stays hidden when the page is resized
+    )  # fmt: skip
+    axis = {"gridcolor": "var(--line)", "zeroline": False, "fixedrange": True, "automargin": True}
+    figure.update_xaxes(**axis, linecolor="var(--faint)", showline=True, ticks="outside", tickcolor="var(--faint)")
+    return figure.update_yaxes(**axis)
+
+
+def _label_rows(figure: Any, labels: Sequence[str]) -> None:
+    """Rows from top to bottom. Positions are numbers, since plotly reads names such as "2018" as numbers or dates."""
+    figure.update_yaxes(
+        tickmode="array", tickvals=list(range(len(labels))), ticktext=list(labels),
+        range=[len(labels) - 0.5, -0.5], ticks="", ticklabelstandoff=6, tickfont={"size": 12},
+    )  # fmt: skip
+
+
+def _dots(rows: Sequence[int], found: Sequence[Measured], words: Sequence[str], color: str) -> Any:
+    """A dot and a whisker in each of these rows; the undefined are left out."""
+    there = [(i, measured.value, measured) for i, measured in enumerate(found) if measured.value is not None]
+    return _plotly().Scatter(
+        x=[value for _, value, _ in there],
+        y=[rows[i] for i, _, _ in there],
+        error_x={
+            "type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": color,
+            "array": [0 if measured.high is None else measured.high - value for _, value, measured in there],
+            "arrayminus": [0 if measured.low is None else value - measured.low for _, value, measured in there],
+        },
+        mode="markers", marker={"size": 9, "color": color}, cliponaxis=False,
+        hoverinfo="text", hovertext=[words[i] for i, _, _ in there],
+    )  # fmt: skip
+
+
+def _mark_undefined(
+    figure: Any, found: Sequence[Measured], why: Sequence[str], where: Mapping[str, int] | None = None
+) -> None:  # fmt: skip
+    for i, measured in enumerate(found):
+        if measured.value is None:
+            figure.add_annotation(
+                text="undefined" + (f": {escape(why[i], quote=False)}" if why[i] else ""), y=i, x=0.02, xref="x domain",
+                xanchor="left", showarrow=False, font={"color": "var(--soft)", "size": 12}, **(where or {}),
+            )  # fmt: skip
+
+
+def _add_rate(
+    figure: Any, audit: Audit, groups: Sequence[GroupAudit], rate: str, everyone: float | None, where: Mapping[str, int]
+) -> None:
+    found = [group.rates[rate] for group in groups]
+    words = [
+        f"<b>{label(group.name, 60)}</b><br>{title(rate)} {_said(measured)}<br>{group.rows:,} rows"
+        + (f"<br>everyone: {number(everyone)}" if everyone is not None else "")
+        for group, measured in zip(groups, found, strict=True)
+    ]
+    for chosen in (False, True):  # the reference group has a colour of its own
+        rows = [i for i, group in enumerate(groups) if (group.name == audit.reference) == chosen]
+        color = "var(--ink)" if chosen else "var(--dot)"
+        figure.add_trace(_dots(rows, [found[i] for i in rows], [words[i] for i in rows], color), **where)
+    _mark_undefined(figure, found, [""] * len(found), where)
+    if everyone is not None:
+        figure.add_vline(x=everyone, line={"color": "var(--soft)", "width": 1.5, "dash": "dash"}, **where)
+    figure.update_xaxes(range=_range(found), **where)
+
+
+def _range(found: Sequence[Measured]) -> list[float]:
+    """From the lowest to the highest end of an interval, with some room, between 0 and 1 and not too narrow."""
+    ends = [end for measured in found for end in measured if end is not None] or [0.0, 1.0]
+    low, high = min(ends), max(ends)
+    room = max(0.04 * (high - low), (NARROWEST - (high - low)) / 2)
+    return [max(-0.01, low - room), min(1.01, high + room)]
+
+
+def _everyone(groups: Sequence[GroupAudit]) -> dict[str, float | None]:
+    """The rates of all groups together, from the sums of their counts."""
+    cells = ("false_positives", "true_negatives", "false_negatives", "true_positives")
+    fp, tn, fn, tp = (sum(group.counts[cell] for group in groups) for cell in cells)
+    counts = Counts.from_cells({"everyone": (fp, tn, fn, tp)})
+    return {rate: counts.rate(rate)[0] for rate in PANELS}
+
+
+def _outline(group: GroupAudit, bins: Sequence[float], i: int, visible: bool) -> Any:
+    shares = group.histogram
+    words = [
+        f"<b>{label(group.name, 60)}</b><br>{share:.1%} between {low:.3g} and {high:.3g}"
+        for share, low, high in zip(shares, bins, bins[1:], strict=False)
+    ]
+    return _plotly().Scatter(
+        x=[bins[0], *bins, bins[-1]],
+        y=[0, *shares, shares[-1], 0],
+        mode="lines", line={"shape": "hv", "width": 2, "color": LINES[i % len(LINES)], "dash": DASHES[i // len(LINES)]},
+        name=f"{label(group.name, 30)} ({group.rows:,})", visible=True if visible else "legendonly",
+        hoverinfo="text", hovertext=[words[0], *words, words[-1], words[-1]],
+    )  # fmt: skip
+
+
+def _end(found: Sequence[Measured]) -> float:
+    """Where the axis of gaps ends: with the intervals, but before one that goes far beyond 1, as that of a loss gap
+    does when a group has two rows; it would make all the others look like nothing."""
+    values = [measured.value for measured in found if measured.value is not None]
+    highs = [measured.high for measured in found if measured.high is not None]
+    if not values:
+        return 1.0
+    return min(max([*values, *highs, 0.01]), max([1.0, *(1.2 * value for value in values)]))
+
+
+def _within(measured: Measured, end: float) -> Measured:
+    return measured._replace(high=None if measured.high is None else min(measured.high, end))
+
+
+def _beyond(rows: Sequence[int], found: Sequence[Measured], words: Sequence[str], color: str, end: float) -> Any:
+    """An arrow at the end of the axis for every interval that goes on."""
+    there = [i for i, measured in enumerate(found) if measured.high is not None and measured.high > end]
+    return _plotly().Scatter(
+        x=[end] * len(there), y=[rows[i] for i in there], mode="markers", cliponaxis=False,
+        marker={"size": 12, "color": color, "symbol": "triangle-right"}, hoverinfo="text",
+        hovertext=[words[i] for i in there],
+    )  # fmt: skip
+
+
+def _words(audit: Audit, found: Mapping[str, Measured], rows: Sequence[int]) -> list[str]:
+    names = list(found)
+    level = f"{100 * audit.level:g} % interval"
+    return [f"<b>{title(names[i])}</b><br>{_said(found[names[i]])} ({level})" for i in rows]
+
+
+def _said(measured: Measured) -> str:
+    return f"{number(measured.value)} {interval(measured)}".strip()

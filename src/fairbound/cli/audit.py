@@ -1,0 +1,171 @@
+"""`fairbound audit`: rates and fairness metrics of a file of predictions."""
+
+from __future__ import annotations
+
+import enum
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from fairbound.auditing.audit import Audit, audit_columns
+from fairbound.data.attributes import attributes
+from fairbound.data.reading import read_columns
+from fairbound.fairness.intervals import Measured
+from fairbound.fairness.losses import LOSS_GAPS
+from fairbound.fairness.metrics import METRICS
+from fairbound.files import write_text
+
+SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
+         "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip
+
+
+class Small(enum.StrEnum):
+    """What happens to groups below the minimum size."""
+
+    MERGE = "merge"
+    LEAVE_OUT = "leave-out"
+
+    @property
+    def words(self) -> Literal["merge", "leave out"]:
+        return "merge" if self is Small.MERGE else "leave out"
+
+
+def audit_command(
+    file: Annotated[str, typer.Argument(help="CSV or parquet with labels, predictions or scores, and groups.")],
+    label: Annotated[str, typer.Option(help="The column with the true labels.")],
+    group: Annotated[str, typer.Option(help="Protected columns: race,sex; bands: age:25:65; one against all: race=1.")],
+    score: Annotated[
+        str | None, typer.Option(help="The column with scores; predicted 1 from the threshold on.")
+    ] = None,
+    threshold: Annotated[float, typer.Option(help="For scores.")] = 0.5,
+    prediction: Annotated[str | None, typer.Option(help="The column with predictions.")] = None,
+    weight: Annotated[str | None, typer.Option(help="The column with sample weights.")] = None,
+    positive: Annotated[str | None, typer.Option(help="The label that counts as 1, where that is not evident.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="The group that others are compared to; the largest unless given.")
+    ] = None,
+    min_size: Annotated[int, typer.Option(min=0, help="Groups with fewer rows are merged or left out.")] = 0,
+    small: Annotated[Small, typer.Option(help="What happens to groups below the minimum size.")] = Small.MERGE,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    top: Annotated[int, typer.Option(min=1, help="Groups shown on the terminal, the largest.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the intervals' draws.")] = 0,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    html_out: Annotated[Path | None, typer.Option("--html", help="Write a page with pictures to this file.")] = None,
+) -> None:
+    """Audit the predictions of any model: rates by group and every fairness metric, with intervals."""
+    if (score is None) == (prediction is None):
+        raise ValueError("give either --score or --prediction: the column that the model made")
+    columns = read_columns(file)
+    found = audit_columns(
+        columns,
+        label=label,
+        groups=attributes(group, columns),
+        score=score,
+        prediction=prediction,
+        weight=weight,
+        positive=positive,
+        min_size=min_size,
+        small=small.words,
+        reference=reference,
+        level=level,
+        seed=seed,
+        source=Path(file).name,
+        **({"threshold": threshold} if score is not None else {}),
+    )
+    show(found, Console(), top)
+    if json_out is not None:
+        write_text(json_out, json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n")
+        typer.echo(f"Everything in numbers: {json_out}")
+    if html_out is not None:
+        from fairbound.auditing.page import write_page
+
+        write_page(found, html_out)
+        typer.echo(f"With pictures: {html_out}")
+
+
+def show(found: Audit, console: Console, top: int) -> None:
+    """The audit as tables of at most 80 columns."""
+    made = "predictions" if found.threshold is None else f"scores, 1 from {found.threshold:g} on"
+    by = escape(" x ".join(found.attributes))
+    console.print(f"[bold]{escape(found.source)}[/]: {found.rows:,} rows, {len(found.groups)} groups by {by}; {made}")
+    if found.left_out:
+        console.print(f"{found.left_out:,} rows left out, in groups that are too small")
+    console.print(_groups_grid(found, top))
+    hidden = len(found.groups) - top
+    if hidden > 0:
+        console.print(f"... and {hidden:,} smaller groups (--top, --json)", highlight=False)
+    console.print(_metrics_grid(found))
+    console.print(
+        f"reference group: {escape(found.reference)}; intervals cover with {found.level:.0%}, gaps at least so"
+    )
+    for part in found.parts:
+        console.print(_part_line(part), highlight=False)
+    for note in found.notes:
+        console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False)
+
+
+def _groups_grid(found: Audit, top: int) -> Grid:
+    grid = Grid(box=None, padding=(0, 1, 0, 0), title="Groups", title_justify="left", title_style="bold")
+    grid.add_column("group", overflow="fold")
+    grid.add_column("rows", justify="right")
+    for rate, short in SHOWN.items():
+        grid.add_column(f"{short} [{found.level:.0%}]" if rate == "positive_rate" else short, justify="right")
+    if found.groups and found.groups[0].loss is not None:
+        grid.add_column("loss", justify="right")
+    for group in sorted(found.groups, key=lambda group: -group.rows)[:top]:
+        cells = [
+            _with_interval(group.rates[rate]) if rate == "positive_rate" else _short(group.rates[rate])
+            for rate in SHOWN
+        ]
+        losses = [] if group.loss is None else [_short(group.loss)]
+        grid.add_row(escape(group.name), f"{group.rows:,}", *cells, *losses)
+    return grid
+
+
+def _metrics_grid(found: Audit) -> Grid:
+    grid = Grid(box=None, padding=(0, 1, 0, 0), title="Metrics", title_justify="left", title_style="bold")
+    grid.add_column("metric", no_wrap=True)
+    grid.add_column("value", justify="right")
+    grid.add_column(f"{found.level:.0%} interval", justify="right")
+    grid.add_column("defined by", overflow="fold")
+    for name, measured in found.metrics.items():
+        grid.add_row(name, _value(measured), _interval(measured), _source(name))
+    return grid
+
+
+def _part_line(part: Audit) -> str:
+    shown = ("demographic_parity_difference", "equalized_odds_difference")
+    numbers = ", ".join(f"{name} {_value(part.metrics[name])} {_interval(part.metrics[name])}" for name in shown)
+    return f"by {escape(part.attributes[0])} alone ({len(part.groups)} groups): {escape(numbers)}"
+
+
+def _source(name: str) -> str:
+    if name in METRICS:
+        return METRICS[name].source
+    return "cross-entropy" if name in LOSS_GAPS else {"w1": "W1 of scores", "wd": "the paper, Wd"}[name]
+
+
+def _value(measured: Measured) -> str:
+    return "-" if measured.value is None else f"{measured.value:.4f}"
+
+
+def _interval(measured: Measured) -> str:
+    return "" if measured.low is None else f"{measured.low:.3f} to {measured.high:.3f}"
+
+
+def _short(measured: Measured) -> str:
+    return "-" if measured.value is None else f"{measured.value:.3f}"
+
+
+def _with_interval(measured: Measured) -> str:
+    return "-" if measured.value is None else f"{measured.value:.3f} {_ends(measured)}"
+
+
+def _ends(measured: Measured) -> str:
+    ends: list[Any] = [f"{end:.2f}".removeprefix("0") for end in (measured.low or 0.0, measured.high or 0.0)]
+    return escape(f"[{ends[0]}, {ends[1]}]")

@@ -1,0 +1,86 @@
+"""`fairbound data list` and `fairbound data fetch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table as Grid
+
+from fairbound.data import acs_files
+from fairbound.data.fetch import CENSUS, fetch
+from fairbound.data.simulated import population
+from fairbound.data.simulated_tables import facts
+
+
+def list_command(
+    folder: Annotated[Path | None, typer.Option("--data", help="The folder to look in.")] = None,
+) -> None:
+    """What there is: census files found on this machine, and the simulated census."""
+    console = Console()
+    there = acs_files.available(folder)
+    grid = Grid(box=None, padding=(0, 2, 0, 0))
+    for column in ("source", "what", "file"):
+        grid.add_column(column, overflow="fold")
+    for found in there:
+        grid.add_row(*_row(found))
+    for state in facts()["states"]:
+        rows = int(population(state).counts.sum())
+        grid.add_row(f"simulated:{state}", f"Income, {rows:,} rows", "(generated, not people)")
+    console.print(grid)
+    if not there:
+        looked = ", ".join(str(place) for place in acs_files.find(folder)) or "none of the usual places exists"
+        console.print(f"No census files were found (looked in: {escape(looked)}).", highlight=False, soft_wrap=True)
+        console.print(
+            "`fairbound data fetch OK VA` gets them; $FAIRBOUND_DATA or --data name a folder.", highlight=False
+        )
+
+
+def _row(found: acs_files.Found) -> tuple[str, str, str]:
+    task = found.task or "every task"
+    return f"acs:{found.state}", f"{task}, {found.year or 'any year'}, {_size(found.path)}", escape(str(found.path))
+
+
+def _size(path: Path) -> str:
+    if path.suffix == ".parquet":
+        from fairbound.extras import need
+
+        try:
+            return f"{need('pyarrow.parquet', 'data', 'Parquet').read_metadata(path).num_rows:,} rows"
+        except (OSError, ValueError):
+            return "damaged"
+    return f"{path.stat().st_size / 1e6:.0f} MB"
+
+
+def fetch_command(
+    states: Annotated[list[str], typer.Argument(help="Two-letter codes: OK VA")],
+    year: Annotated[int, typer.Option(help="Of the survey.")] = 2018,
+    horizon: Annotated[str, typer.Option(help="1-Year or 5-Year.")] = "1-Year",
+    folder: Annotated[Path | None, typer.Option("--data", help="Where to keep them.")] = None,
+    url: Annotated[str, typer.Option(help="Another address with the same files.")] = CENSUS,
+    retries: Annotated[int, typer.Option(min=0, help="After failures that may pass.")] = 4,
+) -> None:
+    """Get person files from the Census Bureau; what is here already is kept."""
+    console = Console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        for state in states:
+            row = progress.add_task(state, total=None)
+
+            def moved(done: int, total: int | None, row: int = row) -> None:
+                progress.update(row, completed=done, total=total)  # type: ignore[arg-type]
+
+            (path,) = fetch([state], year, horizon, folder, base_url=url, progress=moved, retries=retries)
+            size = path.stat().st_size
+            progress.update(row, completed=size, total=size)
+            progress.console.print(f"{state}: {path}", highlight=False, soft_wrap=True)

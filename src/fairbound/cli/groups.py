@@ -1,0 +1,137 @@
+"""`fairbound groups`: the subgroups that attributes define, and how many people are in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from fairbound.cli.audit import Small
+from fairbound.data.attributes import attributes
+from fairbound.data.encoding import binary
+from fairbound.data.reading import read_columns
+from fairbound.data.sources import load
+from fairbound.data.table import CENSUS
+from fairbound.fairness.counts import Counts
+from fairbound.fairness.groups import Grouping, Intersection
+from fairbound.fairness.metrics import group_rates
+from fairbound.files import write_text
+
+FEW = 50  # rows: below, a group's rates are hardly known
+
+
+def groups_command(
+    source: Annotated[str, typer.Argument(help="acs:OK, simulated:OK, or a CSV or parquet file.")],
+    by: Annotated[str, typer.Option(help="Columns: SEX,RAC1P,MAR; bands: AGEP:25:65; one against all: RAC1P=1.")],
+    label: Annotated[str | None, typer.Option(help="Of a file: the column whose rate of 1 is shown.")] = None,
+    positive: Annotated[str | None, typer.Option(help="The label that counts as 1, where that is not evident.")] = None,
+    min_size: Annotated[int, typer.Option(min=0, help="Groups with fewer rows are merged or left out.")] = 0,
+    small: Annotated[Small, typer.Option(help="What happens to groups below the minimum size.")] = Small.MERGE,
+    top: Annotated[int, typer.Option(min=1, help="Groups shown, the largest.")] = 15,
+    folder: Annotated[Path | None, typer.Option("--data", help="The folder with census data.")] = None,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write all populated groups to this file.")] = None,
+) -> None:
+    """How many groups can be defined, how many have people in them, and how many people."""
+    columns, outcome, name = _columns(source, label, positive, folder)
+    intersection = Intersection(tuple(attributes(by, columns, census=source.partition(":")[0] in CENSUS)))
+    found = intersection.group(columns, min_size, small.words)
+    console = Console()
+    if name.startswith("simulated:"):
+        console.print("[bold yellow]simulated data[/]: generated, not people")
+    _summary(found, len(next(iter(columns.values()))), name, min_size, console)
+    order = torch.argsort(found.sizes, descending=True, stable=True).tolist()
+    rates = _rates(found, outcome)
+    _print_groups(found, order[:top], rates, console)
+    if len(found) > top:
+        console.print(f"... and {len(found) - top:,} smaller groups (--top, --json)", highlight=False)
+    if json_out is not None:
+        write_text(json_out, json.dumps(_as_dict(found, order, rates, name), indent=1, allow_nan=False) + "\n")
+        typer.echo(f"All {len(found):,} groups: {json_out}")
+
+
+def _columns(
+    source: str, label: str | None, positive: str | None, folder: Path | None
+) -> tuple[dict[str, Any], Any, str]:  # fmt: skip
+    """The columns, the label as 0 and 1 (None where there is none), and the source's name."""
+    if source.partition(":")[0] not in CENSUS:
+        columns = read_columns(source)
+        if label is not None and label not in columns:
+            from fairbound.fairness.groups import no_column
+
+            raise ValueError(no_column(label, columns))
+        return columns, None if label is None else binary(columns[label], label, positive), Path(source).name
+    if label is not None:
+        raise ValueError(f"{source} is census data: its label is that of its task, --label is for files")
+    table = load(source, folder=folder, missing=None)
+    return dict(table.columns), binary(table.columns[table.label], table.label), table.source
+
+
+def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Console) -> None:
+    levels = " x ".join(f"{attribute.name} ({attribute.size})" for attribute in found.attributes)
+    console.print(f"[bold]{escape(name)}[/]: {rows:,} rows, by {escape(levels)}", highlight=False)
+    sizes = found.sizes
+    few = int((sizes < FEW).sum())
+    console.print(
+        f"{found.definable:,} groups can be defined; {found.populated:,} have people in them"
+        + (f"; {few:,} of {len(found):,} have fewer than {FEW}" if few else ""),
+        highlight=False,
+    )
+    if found.merged:
+        console.print(f"{found.merged:,} groups of fewer than {min_size} rows are merged into (other)", highlight=False)
+    if found.left_out:
+        console.print(f"{found.left_out:,} rows are left out, in groups of fewer than {min_size}", highlight=False)
+    if len(found):
+        console.print(
+            f"sizes: smallest {int(sizes.min()):,}, median {int(sizes.median()):,}, largest {int(sizes.max()):,}",
+            highlight=False,
+        )
+
+
+def _rates(found: Grouping, outcome: Any) -> list[Any] | None:
+    """The rate of label 1 with its interval, by group."""
+    if outcome is None or len(found) == 0:
+        return None
+    y = torch.as_tensor(outcome)
+    return group_rates(Counts.of(y, torch.zeros_like(y), found.ids, names=_numbered(found)))["base_rate"]
+
+
+def _numbered(found: Grouping) -> list[str]:
+    return [str(i) for i in range(len(found))]
+
+
+def _print_groups(found: Grouping, shown: list[int], rates: list[Any] | None, console: Console) -> None:
+    grid = Grid(box=None, padding=(0, 2, 0, 0))
+    grid.add_column("group", overflow="fold")
+    grid.add_column("rows", justify="right")
+    grid.add_column("share", justify="right")
+    if rates is not None:
+        grid.add_column("label = 1", justify="right")
+        grid.add_column("95% interval", justify="right")
+    total = max(int(found.sizes.sum()), 1)
+    for i in shown:
+        size = int(found.sizes[i])
+        cells = [] if rates is None else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
+        grid.add_row(escape(found.names[i]), f"{size:,}", f"{size / total:.1%}", *cells)
+    console.print(grid)
+
+
+def _as_dict(found: Grouping, order: list[int], rates: list[Any] | None, name: str) -> dict[str, Any]:
+    groups = []
+    for i in order:
+        one: dict[str, Any] = {"name": found.names[i], "rows": int(found.sizes[i])}
+        groups.append(one if rates is None else one | {"base_rate": rates[i]._asdict()})
+    return {
+        "source": name,
+        "by": [{"name": attribute.name, "levels": attribute.size} for attribute in found.attributes],
+        "definable": found.definable,
+        "populated": found.populated,
+        "merged": found.merged,
+        "left_out": found.left_out,
+        "groups": groups,
+    }

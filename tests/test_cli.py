@@ -1,0 +1,179 @@
+"""The commands as a person types them: what they print in 80 columns, what they write, and wrong inputs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fairbound.cli.app import app
+
+RUNNER = CliRunner()
+
+
+def call(*arguments: str | Path, code: int = 0) -> str:
+    """What a command prints, both streams; it must end with that exit status."""
+    done = RUNNER.invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80", "TERM": "dumb"})
+    assert done.exit_code == code, done.output
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+@pytest.fixture
+def predictions(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    lines = ["race,sex,age,y,p,yhat"]
+    for _ in range(600):
+        race, sex = rng.choice(["white", "black"], p=[0.7, 0.3]), rng.choice(["f", "m"])
+        y = int(rng.random() < 0.4)
+        p = round(min(1.0, rng.beta(2, 4) + 0.3 * y), 3)
+        lines.append(f"{race},{sex},{rng.integers(18, 90)},{y},{p},{int(p >= 0.5)}")
+    path = tmp_path / "predictions.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+class TestAudit:
+    def test_table_json_and_page(self, predictions: Path, tmp_path: Path) -> None:
+        out, page = tmp_path / "out.json", tmp_path / "out.html"
+        printed = call("audit", predictions, "--label", "y", "--score", "p", "--group", "race,sex", "--json", out,
+                       "--html", page)  # fmt: skip
+        assert "600 rows, 4 groups by race x sex" in printed
+        assert "equalized_odds_difference" in printed
+        assert all(len(line) <= 80 for line in printed.splitlines()[:-2])  # the last lines name the files
+        found = json.loads(out.read_text())
+        assert set(found["groups"]) == {"white, f", "white, m", "black, f", "black, m"}
+        assert found["metrics"]["w1"]["value"] > 0
+        assert page.read_text().startswith("<!DOCTYPE html>")
+
+    def test_prediction_and_score_give_the_same(self, predictions: Path, tmp_path: Path) -> None:
+        for option in (["--score", "p"], ["--prediction", "yhat"]):
+            call(
+                "audit",
+                predictions,
+                "--label",
+                "y",
+                *option,
+                "--group",
+                "race",
+                "--json",
+                tmp_path / f"{option[1]}.json",
+            )
+        first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("p", "yhat"))
+        assert first["metrics"]["equalized_odds_difference"] == second["metrics"]["equalized_odds_difference"]
+
+    def test_bands_and_one_against_all(self, predictions: Path) -> None:
+        printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "age:30:60,race=white")
+        assert "30 to < 60, race=white" in printed
+
+    def test_many_groups_are_cut_short(self, predictions: Path) -> None:
+        printed = call(
+            "audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race,sex", "--top", "1"
+        )
+        assert "and 3 smaller groups" in printed
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"--label": "Y"}, "there is no column 'Y'; did you mean y"),
+            ({"--label": "age"}, "not binary"),
+            ({"--group": "rase"}, "did you mean race"),
+            ({"--score": "race"}, "race must hold numbers"),
+            ({"--group": "age"}, "cut it into bands"),
+            ({"--reference": "green"}, "no group is called 'green'"),
+            ({"--json": "/nowhere/x.json"}, "there is no folder /nowhere"),
+            ({"--prediction": "yhat"}, "either --score or --prediction"),
+        ],
+    )
+    def test_wrong_options(self, predictions: Path, change: dict[str, str], message: str) -> None:
+        options = {"--label": "y", "--score": "p", "--group": "race"} | change
+        printed = call("audit", predictions, *(word for pair in options.items() for word in pair), code=1)
+        assert message in printed
+        assert "Traceback" not in printed
+
+    @pytest.mark.parametrize(
+        ("content", "name", "message"),
+        [
+            ("", "empty.csv", "empty"),
+            ("y,p,race\n", "head.csv", "no rows"),
+            ("y,p,race\n1,.2,a\n0,.x,b\n", "text.csv", "p must hold numbers"),
+            ("PAR1 and then nothing", "cut.parquet", "cut.parquet"),
+            ("y,p,race\n2,.2,a\n0,.3,b\n1,.4,b\n", "three.csv", "not binary: 3 different values"),
+            ("y,p,race\n,.2,a\n0,.3,b\n1,.4,b\n", "gap.csv", "missing"),
+        ],
+    )
+    def test_wrong_files(self, tmp_path: Path, content: str, name: str, message: str) -> None:
+        (tmp_path / name).write_text(content)
+        printed = call("audit", tmp_path / name, "--label", "y", "--score", "p", "--group", "race", code=1)
+        assert message in printed
+
+    def test_no_such_file(self, predictions: Path) -> None:
+        wrong = predictions.with_name("prediction.csv")
+        printed = call("audit", wrong, "--label", "y", "--score", "p", "--group", "race", code=1)
+        assert "predictions.csv" in printed
+
+    def test_a_group_with_one_row_gets_a_note(self, tmp_path: Path) -> None:
+        rows = "".join(f"{i % 2},{0.3 + 0.4 * (i % 2)},{'a' if i else 'b'}\n" for i in range(120))
+        (tmp_path / "one.csv").write_text("y,p,race\n" + rows)
+        assert "has one row" in call("audit", tmp_path / "one.csv", "--label", "y", "--score", "p", "--group", "race")
+
+
+class TestGroups:
+    def test_simulated(self, tmp_path: Path) -> None:
+        printed = call("groups", "simulated:OK", "--by", "RAC1P=1,SEX", "--json", tmp_path / "g.json")
+        assert "simulated" in printed
+        assert "4 groups can be defined; 4 have people" in printed
+        found = json.loads((tmp_path / "g.json").read_text())
+        assert sum(group["rows"] for group in found["groups"]) == 17_917
+
+    def test_billions(self) -> None:
+        printed = call("groups", "simulated:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3")
+        assert "1,605,744,000 groups can be defined" in printed
+
+    def test_a_file_with_and_without_a_label(self, predictions: Path) -> None:
+        assert "label = 1" not in call("groups", predictions, "--by", "race")
+        assert "label = 1" in call("groups", predictions, "--by", "race", "--label", "y")
+
+    def test_small_groups(self, predictions: Path) -> None:
+        assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
+        out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "leave-out")
+        assert "rows are left out" in out
+
+    def test_wrong_input(self, predictions: Path) -> None:
+        assert "did you mean SEX" in call("groups", "simulated:OK", "--by", "SXE", code=1)
+        assert "--label is for files" in call("groups", "simulated:OK", "--by", "SEX", "--label", "y", code=1)
+        assert "did you mean" in call("groups", predictions, "--by", "race", "--label", "yy", code=1)
+
+
+class TestData:
+    def test_list(self, tmp_path: Path) -> None:
+        printed = call("data", "list", "--data", tmp_path)
+        assert "simulated:OK" in printed
+        assert "fairbound data fetch" in printed
+
+    def test_fetch_without_a_network(self, tmp_path: Path) -> None:
+        printed = call(
+            "data", "fetch", "OK", "--data", tmp_path, "--url", "http://127.0.0.1:9", "--retries", "0", code=1
+        )
+        words = " ".join(printed.split())
+        assert "csv_pok.zip" in words
+        assert "2018" in words
+
+    def test_unknown_state(self, tmp_path: Path) -> None:
+        assert "XX" in call("data", "fetch", "XX", "--data", tmp_path, code=1)
+
+
+def test_the_command_is_installed_and_says_what_it_lacks() -> None:
+    done = subprocess.run([sys.executable, "-c", "from fairbound.cli import main; main()", "--version"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.startswith("fairbound 0")
+    without = "import sys; sys.modules['typer'] = None; from fairbound.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'fairbound[cli]'" in done.stderr
