@@ -6,7 +6,7 @@ WORKERS ?= 2
 # Two torch threads on small tensors are slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test bench lint types suite subproblems clean
+.PHONY: test bench lint types suite subproblems metrics clean
 
 test: lint types suite
 
@@ -14,8 +14,8 @@ bench: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python benchmarks/s3.py
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
 
 types: $(VENV)/.test
 	$(BIN)/mypy
@@ -27,6 +27,10 @@ suite: $(VENV)/.test
 subproblems: $(VENV)/.installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[peers]"
 	$(BIN)/python benchmarks/subproblems.py
+
+# The whole metric table beside Fairlearn's MetricFrame, and grouping at scale.
+metrics: $(VENV)/.test
+	$(BIN)/python benchmarks/metrics.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("fairbound needs Python 3.11 or later, this is %d.%d; use make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
