@@ -15,9 +15,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from folktables.load_acs import load_acs
 
-from fairbound.data import acs, acs_files, codebook, pums
+from fairbound.data import acs, acs_files, codebook, load, pums
 from fairbound.data.tasks import TASKS, Task, apply
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
@@ -111,6 +112,78 @@ def test_missing_can_stay_missing() -> None:
     assert np.isnan(kept.columns["SCHL"]).any()
     assert kept.columns["AGEP"].dtype == np.int64
     assert codebook.attribute("SCHL").levels(kept.columns["SCHL"]).max() == 24
+
+
+def test_filled_fields_are_no_values_of_a_protected_attribute(tmp_path: Path) -> None:
+    raw = people(0).replace({"WKHP": {0: 1}})  # 0 hours are no value of the census
+    write(raw, tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+
+    def sizes(task: str, group: str, missing: int | None) -> dict[str, int]:
+        found = acs.load(["OK"], task, folder=tmp_path, missing=missing).dataset(group, train=torch.arange(5))
+        count = torch.bincount(found.groups[group.partition("=")[0]]).tolist()
+        return dict(zip(found.levels[group.partition("=")[0]], count, strict=True))
+
+    kept = apply("Mobility", raw, missing=None).columns
+    for group in ("WKHP", "JWMNP", "COW"):
+        blank = int(np.isnan(kept[group]).sum())
+        assert blank > 0
+        assert list(sizes("Mobility", group, None).values())[-1] == blank
+        assert blank in sizes("Mobility", group, 0).values()
+        assert blank in sizes("Mobility", group, -1).values()
+    assert list(sizes("Mobility", "JWMNP", -1))[:2] == ["< 1", "1 to < 10"]
+    assert sizes("Mobility", "COW=1", 0) == sizes("Mobility", "COW=1", None)  # the empty ones are not 1
+    for group in ("POVPIP", "POVPIP=0"):  # 0 is a poverty ratio, and it occurs
+        with pytest.raises(ValueError, match=r"0 is itself a value of POVPIP .* load the rows with another `missing`"):
+            sizes("TravelTime", group, 0)
+    assert list(sizes("TravelTime", "POVPIP", None))[-1] == "(missing)"
+    assert list(sizes("TravelTime", "POVPIP", -1))[:2] == ["< 0", "0 to < 100"]
+
+
+def test_bands_of_a_column_that_is_never_filled_are_as_usual(tmp_path: Path) -> None:
+    write(people(0), tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+    table = acs.load(["OK"], folder=tmp_path)
+    assert table.missing == 0
+    assert table.intersection("WKHP").attributes[0].labels[0] == "< 20"  # ACSIncome keeps only those who work
+
+
+def test_missing_codes_in_a_dictionary_column_are_filled(tmp_path: Path) -> None:
+    """Arrow's dictionaries, which numpy misreads, in an extract and in rows."""
+    task = TASKS["Income"]
+    rows = {name: pa.array([1, 2]) for name in (*task.features, task.label)}
+    coded = pa.table({**rows, "COW": pa.array([3, None]).dictionary_encode()})
+    pq.write_table(coded, tmp_path / "acsincome_2018_OK.parquet")
+    assert acs.load(["OK"], folder=tmp_path, missing=-1).columns["COW"].tolist() == [3, -1]
+    worked = {"PINCP": pa.array([101, 101]), "PWGTP": pa.array([1, 1]), "AGEP": pa.array([20, 20])}
+    people_in_rows = {name: coded.column(name) for name in task.features} | worked
+    assert apply("Income", people_in_rows, missing=-1).columns["COW"].tolist() == [3, -1]
+    assert apply("Income", pa.table(people_in_rows), missing=-1).columns["COW"].tolist() == [3, -1]
+
+
+def test_the_name_of_a_file_loads_it(tmp_path: Path) -> None:
+    rows = people(0)
+    write(rows, tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+    write(rows, tmp_path / "2018" / "5-Year" / "psam_p40.csv")
+    older = rows.assign(SERIALNO=rows["SERIALNO"].str.replace("2018HU", "2017HU"))
+    write(older, tmp_path / "2017" / "1-Year" / "psam_p40.csv")
+    write(rows, tmp_path / "psam_p51.csv")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "acsemployment_2019_OK.parquet")
+    found = {found.source: found.path for found in acs_files.available(tmp_path)}
+    assert {name: str(path.relative_to(tmp_path)) for name, path in found.items()} == {
+        "acs:OK": "2018/1-Year/psam_p40.csv",
+        "acs:OK:Income:2018:5-Year": "2018/5-Year/psam_p40.csv",
+        "acs:OK:Income:2017": "2017/1-Year/psam_p40.csv",
+        "acs:VA": "psam_p51.csv",
+        "acs:OK:Employment:2019": "acsemployment_2019_OK.parquet",
+    }
+    for name in ("acs:OK", "acs:OK:Income:2018:5-Year", "acs:OK:Income:2017"):
+        assert load(name, folder=tmp_path).source == name
+
+
+def test_a_raw_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = write(people(0)[["AGEP", *people(0).columns.drop("AGEP")]], tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+    plain = acs.load(["OK"], folder=tmp_path)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert acs.load(["OK"], folder=tmp_path).columns["AGEP"].tolist() == plain.columns["AGEP"].tolist()
 
 
 @pytest.mark.parametrize("convert", [dict, pl.from_pandas, pa.Table.from_pandas, pd.DataFrame.convert_dtypes])

@@ -90,6 +90,40 @@ def test_text_labels_and_predictions() -> None:
     assert any("every prediction is 0" in note for note in none.notes)
 
 
+def test_which_label_is_positive_holds_for_both() -> None:
+    columns = people()
+    by = attributes("sex", columns)
+    usual = audit_columns(columns, label="y", groups=by, prediction="made", draws=50)
+    turned = audit_columns(columns, label="y", groups=by, prediction="made", positive="0", draws=50)
+    assert turned.metrics["inaccuracy"].value == usual.metrics["inaccuracy"].value
+    pair = usual.groups[0].rates["true_negative_rate"].value, turned.groups[0].rates["true_positive_rate"].value
+    assert pair[0] == pair[1]
+
+
+def test_groups_may_be_text() -> None:
+    columns = people()
+    found = audit(columns["y"], columns["race"], predictions=columns["made"], draws=50)
+    assert [group.name for group in found.groups] == ["asian", "black", "white"]
+
+
+def test_float32_scores_are_compared_as_such() -> None:
+    scores = np.array([0.7, 0.7, 0.2, 0.2], dtype=np.float32)
+    found = audit([1, 0, 1, 0], [0, 0, 1, 1], scores=scores, threshold=0.7, draws=50)
+    assert found.groups[0].rates["positive_rate"].value == 1.0
+
+
+def test_rows_in_no_group_count_for_nothing() -> None:
+    found = audit([1, 0, 1, 0, 1], [0, 0, 1, 1, -1], scores=[0.7, 0.2, 0.6, 0.1, 7.0], draws=50)
+    assert found.left_out == 1
+    assert "loss" in found.metrics
+
+
+def test_groups_whose_levels_hold_commas() -> None:
+    columns = people() | {"race": np.array(["a", "a, b"] * 1500), "sex": np.array(["b, c", "c"] * 1500)}
+    found = audit_columns(columns, label="y", groups=attributes("race,sex", columns), prediction="made", draws=50)
+    assert [group.name for group in found.groups] == ["race='a', sex='b, c'", "race='a, b', sex='c'"]
+
+
 def test_notes_on_small_groups() -> None:
     found = audit([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], predictions=[0, 1, 1, 1, 0], names=["A", "B", "C"], draws=50)
     notes = " ".join(found.notes)
@@ -129,6 +163,8 @@ def test_scores_that_are_no_probabilities_have_no_loss() -> None:
         ({}, {"reference": "purple"}, "no group is called 'purple'"),
         ({}, {"score": None}, "either predictions or scores"),
         ({}, {"level": 1.5}, "between 0 and 1, got 1.5"),
+        ({}, {"threshold": float("nan")}, "threshold is NaN"),
+        ({"weight": np.zeros(40)}, {"weight": "weight"}, "all weights are 0"),
     ],
 )
 def test_refusals(change, arguments, message: str) -> None:

@@ -68,6 +68,20 @@ class TestAudit:
         first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("p", "yhat"))
         assert first["metrics"]["equalized_odds_difference"] == second["metrics"]["equalized_odds_difference"]
 
+    def test_json_on_the_terminal_and_through_a_link(self, predictions: Path, tmp_path: Path) -> None:
+        options = ["audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race", "--json"]
+        done = RUNNER.invoke(app, [*map(str, options), "-"])
+        assert json.loads(done.stdout)["rows"] == 600
+        (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+        call(*options, tmp_path / "link.json")
+        assert (tmp_path / "link.json").is_symlink()
+        assert json.loads((tmp_path / "real.json").read_text())["rows"] == 600
+
+    def test_names_are_not_emojis(self, predictions: Path) -> None:
+        renamed = predictions.with_name("acs:OK:x.csv")
+        renamed.write_text(predictions.read_text())
+        assert "acs:OK:x.csv" in call("audit", renamed, "--label", "y", "--prediction", "yhat", "--group", "race")
+
     def test_bands_and_one_against_all(self, predictions: Path) -> None:
         printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "age:30:60,race=white")
         assert "30 to < 60, race=white" in printed
@@ -89,6 +103,7 @@ class TestAudit:
             ({"--reference": "green"}, "no group is called 'green'"),
             ({"--json": "/nowhere/x.json"}, "there is no folder /nowhere"),
             ({"--prediction": "yhat"}, "either --score or --prediction"),
+            ({"--seed": "-1"}, "--seed must be 0 or more"),
         ],
     )
     def test_wrong_options(self, predictions: Path, change: dict[str, str], message: str) -> None:
@@ -147,6 +162,7 @@ class TestGroups:
 
     def test_wrong_input(self, predictions: Path) -> None:
         assert "did you mean SEX" in call("groups", "simulated:OK", "--by", "SXE", code=1)
+        assert "did you mean SEX" in call("groups", "simulated:OK", "--by", "sex", code=1)
         assert "--label is for files" in call("groups", "simulated:OK", "--by", "SEX", "--label", "y", code=1)
         assert "did you mean" in call("groups", predictions, "--by", "race", "--label", "yy", code=1)
 

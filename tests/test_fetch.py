@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import re
+import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -273,6 +276,97 @@ def test_files_go_where_load_looks(server: Server, tmp_path: Path, monkeypatch: 
     (path,) = fetch(["OK"], base_url=server.url, retries=0)
     assert path.is_relative_to(tmp_path)
     assert acs.load(["OK"]).source == "acs:OK"
+
+
+def test_all_names_are_checked_before_the_first_download(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no state is abbreviated 'VAA'"):
+        fetch(["OK", "VAA"], folder=tmp_path, base_url=server.url)
+    assert server.asked == []
+
+
+def test_a_state_that_fails_does_not_keep_the_others(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(PAGE, 404), Answer(), Answer(PAGE)]
+    with pytest.raises(ConnectionError) as error:
+        fetch(["VA", "OK", "TX"], folder=tmp_path, base_url=server.url, pause=[].append)
+    said = str(error.value).splitlines()
+    assert said[0] == "2 of 3 states could not be fetched"
+    assert re.match(r"VA: http.*answered 404 .*csv_pva.zip", said[1])
+    assert re.match(r"TX: http.*sent no zip file .*csv_ptx.zip", said[2])
+    assert files(tmp_path) == ["psam_p40.csv"]
+
+
+def test_waiting_is_said(server: Server, tmp_path: Path) -> None:
+    lines: list[str] = []
+    server.answers = [Answer(b"", 503), Answer(b"", 503, {"Retry-After": "7"}), Answer()]
+    get(server, tmp_path, say=lines.append)
+    assert lines == [
+        f"OK: {server.url}{PATH}",
+        "OK: status 503 (Service Unavailable); retrying in 1 s",
+        "OK: status 503 (Service Unavailable); retrying in 7 s",
+    ]
+
+
+def test_a_full_disk_is_a_sentence(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(OSError, match=r"psam_p40.csv cannot be written \(No space left on device\); make room"):
+        get(server, tmp_path)
+    assert files(tmp_path) == ["csv_pok.zip.part"]  # complete, for the next time
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_disk_that_fills_while_receiving(server: Server, tmp_path: Path) -> None:
+    directory = tmp_path / "2018" / "1-Year"
+    directory.mkdir(parents=True)
+    (directory / "csv_pok.zip.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"csv_pok.zip.part cannot be written \(No space left on device\); make room"):
+        get(server, tmp_path)
+
+
+def test_a_part_that_nobody_asked_for(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(status=206), Answer()]
+    assert get(server, tmp_path)[0].read_text() == CSV
+
+
+def test_a_length_that_is_no_number(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(headers={"Content-Length": "many"})]
+    assert get(server, tmp_path)[0].read_text() == CSV
+
+
+def patched(offset_in_entry: int, value: int) -> bytes:
+    """The zip with a field of every entry of its directory, and of every local header, overwritten."""
+    data = bytearray(GOOD)
+    for mark, shift in ((b"PK\x01\x02", 2), (b"PK\x03\x04", 0)):
+        at = data.find(mark)
+        while at >= 0:
+            data[at + offset_in_entry + shift] = value
+            at = data.find(mark, at + 1)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("body", [patched(6, 1), patched(8, 97)], ids=["encrypted", "unknown compression"])
+def test_a_zip_that_cannot_be_unpacked(body: bytes, server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(body)]
+    with pytest.raises(ValueError, match=r"cannot be unpacked \(.*\); to place it by hand"):
+        get(server, tmp_path)
+    assert files(tmp_path) == []
+    (tmp_path / "2018" / "1-Year" / "csv_pok.zip").write_bytes(body)
+    with pytest.raises(ValueError, match=r"csv_pok.zip cannot be unpacked \(.*\); put the csv in it, unpacked"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["data/psam_p40.csv", "PSAM_P40.CSV"])
+def test_a_member_in_a_folder_or_in_capitals(name: str, server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(archive(name=name))]
+    assert get(server, tmp_path)[0] == tmp_path / "2018" / "1-Year" / "psam_p40.csv"
+
+
+@pytest.mark.parametrize("url", ["foo", "ftp://example.org", "http://a b"])
+def test_what_is_no_address(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"begins with https:// or http://, got '{url}'"):
+        fetch(["OK"], folder=tmp_path, base_url=url, pause=[].append)
 
 
 def test_what_cannot_be_fetched(tmp_path: Path) -> None:

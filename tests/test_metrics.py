@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -286,7 +288,7 @@ class TestScores:
         assert wd(scores, 0, 1) == pytest.approx(uniform, rel=0.02)
 
     def test_equal_scores(self) -> None:
-        scores = Scores.of(np.full(20, 0.3), np.repeat([0, 1], 10))
+        scores = Scores.of(np.full(80, 0.3), np.repeat([0, 1], 40))
         assert distances(scores)["w1"] == Measured(0.0, 0.0, 0.0)
         assert distances(scores)["wd"].value == 0.0
 
@@ -332,6 +334,48 @@ class TestIntervals:
             assert torch.allclose(rates[a] + rates[b], torch.ones(3, dtype=torch.float64))
 
 
+class TestScale:
+    def test_many_groups_with_gaps(self) -> None:
+        """A thousand groups, many without a label or a prediction of one sort: no crash, in seconds."""
+        rng = np.random.default_rng(0)
+        g = rng.integers(0, 1000, 12_000)
+        y, p, s = rng.random(12_000) < 0.1, rng.random(12_000) < 0.2, rng.random(12_000)
+        start = time.process_time()
+        found = intervals(Counts.of(y, p, g))
+        assert found["equalized_odds_difference"].low <= found["equalized_odds_difference"].value
+        few = Scores.of(np.tile(s, 3), np.tile(g % 300, 3))
+        assert distances(few)["w1"].value > 0
+        assert time.process_time() - start < 20
+
+    def test_w1_of_many_groups_holds_that_of_the_farthest_pair(self) -> None:
+        rng = np.random.default_rng(0)
+        g = np.repeat(np.arange(25), 200)
+        scores = Scores.of(rng.random(5000) + 0.3 * (g == 7), g)
+        found = distances(scores)["w1"]
+        exact = max(w1(scores, i, j) for i in range(25) for j in range(i))
+        assert found.value == pytest.approx(exact, rel=1e-9)
+        assert 0 < found.low < 0.3 < found.high
+
+    def test_a_far_group_does_not_spoil_the_grid(self) -> None:
+        rng = np.random.default_rng(0)
+        values = np.concatenate([rng.random(400), np.full(5, 1e4)])
+        found = distances(Scores.of(values, np.repeat([0, 1, 2], [200, 200, 5])))["w1"]
+        assert found.high - found.low > 0.02
+
+
+class TestWeights:
+    def test_a_group_whose_weights_are_0_is_absent(self) -> None:
+        rows = some_rows(0)
+        w = np.where(rows["g"] == 0, 0.0, 1.0)
+        here = rows["g"] > 0
+        with_it = Counts.of(rows["y"], rows["p"], rows["g"], weights=w)
+        without = Counts.of(rows["y"][here], rows["p"][here], rows["g"][here] - 1, names=["1", "2"])
+        assert values(with_it) == pytest.approx(values(without), abs=1e-12)
+        losses = loss_gaps(Losses.of(rows["s"], rows["g"], weights=w))
+        expected = loss_gaps(Losses.of(rows["s"][here], rows["g"][here] - 1, names=["1", "2"]))
+        assert {k: m.value for k, m in losses.items()} == pytest.approx({k: m.value for k, m in expected.items()})
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -362,5 +406,11 @@ class TestRefusals:
             Losses.of([float("nan")], [0])
         with pytest.raises(ValueError, match="NaN"):
             Scores.of([float("nan")], [0])
+        with pytest.raises(ValueError, match=r"Intersection\.group"):
+            Counts.of([0, 1], [0, 1], [0, 2**40])
+        with pytest.raises(ValueError, match="got 95"):
+            loss_gaps(Losses.of([1.0], [0]), level=95)
+        with pytest.raises(ValueError, match="no rate is called 'tpr'"):
+            Counts.of([0, 1], [0, 1], [0, 1]).rate("tpr")
         with pytest.raises(ValueError, match=r"between 0 and 1, found 1\.5"):
             Counts.soft([0], [1.5], [0])

@@ -52,6 +52,7 @@ def forms(folder: Path) -> dict[str, Any]:
     pq.write_table(pa.table(COLUMNS), files["a.parquet"])
     frame = pd.DataFrame(COLUMNS, index=[7, 5, 3, 1])
     frame.to_parquet(folder / "pandas.parquet")  # with its index as a column
+    frame.astype({"job": "category"}).to_parquet(folder / "dictionaries.parquet")
     return {
         **files,
         "index.parquet": folder / "pandas.parquet",
@@ -61,6 +62,9 @@ def forms(folder: Path) -> dict[str, Any]:
         "polars": pl.DataFrame(COLUMNS),
         "polars, categories": pl.DataFrame(COLUMNS).with_columns(pl.col("job").cast(pl.Categorical)),
         "arrow": pa.table(COLUMNS),
+        "arrow, dictionaries": pa.table(COLUMNS).set_column(2, "job", pa.array(COLUMNS["job"]).dictionary_encode()),
+        "arrow arrays": {name: pa.array(values) for name, values in COLUMNS.items()},
+        "dictionaries.parquet": folder / "dictionaries.parquet",
         "Series": dict(pd.DataFrame(COLUMNS).items()),
         "arrays": {name: np.array(values, dtype=object) for name, values in COLUMNS.items()},
         "lists": COLUMNS,
@@ -174,6 +178,55 @@ def test_column_forms(values: Any, expected: np.ndarray) -> None:
     assert same(column_of(values, "x"), expected)
 
 
+def dictionary(*values: Any) -> pa.DictionaryArray:
+    return pa.array(values).dictionary_encode()
+
+
+def test_a_missing_value_of_a_dictionary_is_missing(tmp_path: Path) -> None:
+    """Not its last level, as numpy has it."""
+    answers = pa.table({"x": [1, 2, 3], "y": dictionary("no", "yes", None), "g": list("aba")})
+    pq.write_table(answers, tmp_path / "answers.parquet")
+    chunked = {name: answers.column(name) for name in answers.column_names}
+    frame = answers.to_pandas(types_mapper=pd.ArrowDtype)
+    for source in (tmp_path / "answers.parquet", answers, chunked, frame, {"y": dictionary("no", "yes", None)}):
+        assert read_columns(source)["y"].tolist() == ["no", "yes", None]
+    with pytest.raises(ValueError, match="'y' is missing in 1 of 3 rows"):
+        read_table(tmp_path / "answers.parquet", label="y").dataset("g")
+
+
+def test_an_odd_column_stops_only_those_who_use_it(tmp_path: Path) -> None:
+    times, lists = tmp_path / "times.csv", tmp_path / "lists.parquet"
+    times.write_text("odd,x,g,y\n10:00:00,1,a,0\n11:30:00,2,b,1\n")
+    pq.write_table(pa.table({"odd": [[1], [2, 3]], "x": [1, 2], "g": ["a", "b"], "y": [0, 1]}), lists)
+    for file in (times, lists):
+        columns = read_columns(file)
+        assert list(columns) == ["x", "g", "y"]
+        table = read_table(file, label="y", features=["x"])
+        assert table.dataset("g").rows == 2
+        assert read_table(file, label="y", drop=["odd"]).features == ("x", "g")
+        for use in (
+            lambda columns=columns: "odd" in columns,
+            lambda columns=columns: columns["odd"],
+            lambda table=table: table.dataset("odd"),
+            lambda file=file: read_table(file, label="odd"),
+            lambda file=file: read_table(file, label="y", features=["odd"]),
+        ):
+            with pytest.raises(ValueError, match=r"column 'odd' holds .* in row 0, which is neither a number nor text"):
+                use()
+        with pytest.raises(ValueError, match=r"neither a number nor text; convert it, or leave it out: drop=\['odd'\]"):
+            read_table(file, label="y")
+
+
+def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "european.csv"
+    file.write_text("share;when;n\n0,127;1,5 h;3\n-12;2 h;4\n;;5\n")
+    columns = read_columns(file)
+    assert same(columns["share"], np.array([0.127, -12, math.nan]))
+    assert columns["when"].tolist() == ["1,5 h", "2 h", None]
+    file.write_text('share,n\n"0,127",3\n')  # between commas it could be anything
+    assert read_columns(file)["share"].tolist() == ["0,127"]
+
+
 # What is refused -----------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +286,7 @@ def test_a_file_that_is_not_there_names_its_neighbours(tmp_path: Path) -> None:
         (lambda: read_columns({"a": []}), "no rows"),
         (lambda: read_columns({}), "no columns"),
         (lambda: read_columns({"a": [1, "x", 2]}), "'a' mixes numbers and text: text in 1 of 3 rows .*'x' in row 1"),
-        (lambda: read_columns({"a": [[1], [2]]}), r"holds \[1\] in row 0, which is neither"),
+        (lambda: read_columns({"a": [[1], [2]]}), r"holds \[1\] \(list\) in row 0, which is neither"),
         (lambda: read_columns({"a": np.zeros((2, 2))}), r"shape \(2, 2\)"),
         (lambda: read_columns({"a": "xyz"}), "one value for every row"),
         (lambda: read_columns({"a": np.zeros(2, complex)}), "complex128, neither numbers nor text"),
@@ -241,6 +294,7 @@ def test_a_file_that_is_not_there_names_its_neighbours(tmp_path: Path) -> None:
         (lambda: read_columns(pd.DataFrame({"a": []})), "a pandas DataFrame has no rows"),
         (lambda: read_columns(pl.LazyFrame({"a": [1]})), "is lazy; collect"),
         (lambda: read_columns([1, 2]), "cannot read a builtins list; give the path"),
+        (lambda: table_of({"a": [1, 2], "b": [[1], [2]]}, [0, 1]), r"column 'b' holds \[1\] .* leave it out of X"),
         (lambda: table_of(np.zeros(3), [0, 1, 1]), r"X has shape \(3,\)"),
         (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["a", "b"]), "1 columns but 2 names"),
         (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["label"]), "'label' is a column of X already"),

@@ -14,6 +14,7 @@ def test_files_and_simulated_data(tmp_path) -> None:
     assert (table.rows, table.features) == (3, ("age", "sex"))
     simulated = load("simulated:VA")
     assert (simulated.rows, simulated.source, simulated.simulated) == (46_144, "simulated:VA", True)
+    assert load("Simulated:va").source == "simulated:VA"
     assert load("simulated:OK", seed=1).columns["AGEP"].tolist() != load("simulated:OK").columns["AGEP"].tolist()
 
 
@@ -22,11 +23,18 @@ def test_real_data_by_name(acs_ok) -> None:
     assert table.source == "acs:OK"
     assert np.array_equal(table.columns["AGEP"], acs_ok["AGEP"])
     assert load("acs:OK:Income:2018").rows == table.rows
-    assert sources.best("OK") == "acs:OK"
+    assert sources.best("OK") == sources.best("ok") == "acs:OK"
+    assert load("ACS:ok").source == "acs:OK"
 
 
 def test_without_real_data_the_simulated_census_is_best(tmp_path) -> None:
-    assert sources.best("OK", tmp_path) == "simulated:OK"
+    assert sources.best("OK", tmp_path) == sources.best("ok", tmp_path) == "simulated:OK"
+    with pytest.raises(
+        FileNotFoundError, match=r"no data of TX were found, and only OK and VA .*`fairbound data fetch TX`"
+    ):
+        sources.best("tx", tmp_path)
+    with pytest.raises(ValueError, match="no state is abbreviated 'OKK'"):
+        sources.best("OKK", tmp_path)
     with pytest.raises(FileNotFoundError, match="simulated:OK"):
         load("acs:OK", folder=tmp_path)
 
@@ -38,7 +46,8 @@ def test_without_real_data_the_simulated_census_is_best(tmp_path) -> None:
         ("simulated:OK", {"label": "y"}, "is census data"),
         ("simulated:TX", {}, "no simulated census of 'TX'; there are OK, VA"),
         ("acs:", {}, "acs:STATES"),
-        ("acs:OK:Income:2018:more", {}, "acs:STATES"),
+        ("acs:OK:Income:2018:1-Year:more", {}, "acs:STATES"),
+        ("acs:OK:Income:2018:more", {}, "the horizon is 1-Year or 5-Year, got 'more'"),
         ("acs:OK:Income:now", {}, "'now' in .* is no year"),
         ("acs:OK:Incom", {}, "Income"),
     ],
@@ -70,6 +79,36 @@ class TestAttributes:
         assert attribute("MAR", COLUMNS, census=True).labels[0] == "Married"
         assert attribute("MAR", COLUMNS).labels[0] == "1"
         assert attribute("MAR=1", COLUMNS, census=True).labels == ("Married", "not Married")
+
+    def test_a_level_of_the_census_by_its_label(self) -> None:
+        one = attribute("MAR=widowed", COLUMNS, census=True)
+        assert one.labels == ("Widowed", "not Widowed")
+        assert (one.levels(COLUMNS["MAR"]) == 0).sum() == 18
+        with pytest.raises(ValueError, match=r"'Marred' is neither a code nor a label of MAR; did you mean Married"):
+            attribute("MAR=Marred", COLUMNS, census=True)
+
+    def test_one_truth_value_against_the_other(self) -> None:
+        whole, gaps = np.array([True, False, False]), np.array([True, None, False], dtype=object)
+        for spec in ("flag=true", "flag=True", "flag=1"):
+            assert attribute(spec, {"flag": whole}).levels(whole).tolist() == [0, 1, 1]
+            assert attribute(spec, {"flag": gaps}).levels(gaps).tolist() == [0, 1, 1]
+        assert attribute("flag=false", {"flag": gaps}).levels(gaps).tolist() == [1, 1, 0]
+        with pytest.raises(ValueError, match="flag holds truth values, so flag=maybe matches none"):
+            attribute("flag=maybe", {"flag": whole})
+
+    def test_whole_numbers_with_a_blank(self) -> None:
+        columns = {"g": np.array([1.0, 2.0, np.nan])}
+        assert attribute("g", columns).labels == ("1", "2", "(missing)")
+        assert attribute("g=1", columns).levels(columns["g"]).tolist() == [0, 1, 1]
+        bands = attribute("g:2", columns)
+        assert bands.labels == ("< 2", ">= 2", "(missing)")
+        assert bands.levels(columns["g"]).tolist() == [0, 1, 2]
+
+    def test_the_same_list_in_words_and_in_a_table(self) -> None:
+        table = load("simulated:OK")
+        listed = attributes("SEX, AGEP:25:65", table.columns, census=True)
+        assert table.intersection(" SEX,AGEP:25:65,").attributes == tuple(listed)
+        assert table.intersection([" SEX", listed[1]]).attributes == tuple(listed)
 
     @pytest.mark.parametrize(
         ("spec", "message"),

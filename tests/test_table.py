@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbound import Dataset
-from fairbound.data.encoding import MOST_LEVELS, Encoder, binary
+from fairbound.data.encoding import MOST_LEVELS, Encoder
+from fairbound.data.outcomes import binary, binary_like, two_values
 from fairbound.data.reading import read_table, table_of
 from fairbound.data.splits import paper_split, random_split
 from fairbound.data.table import Table
@@ -206,6 +208,13 @@ def test_the_example_of_the_documentation() -> None:
         ([1.0, 2.0], "2", [0, 1]),  # as typed on a command line
         ([0, 1], 0, [1, 0]),
         (["yes", "no"], "no", [0, 1]),
+        (["yes", "no"], "No", [0, 1]),
+        ([True, False], "False", [0, 1]),
+        ([True, False], "false", [0, 1]),
+        ([True, False], "0", [0, 1]),
+        (["True", "False"], False, [0, 1]),
+        ([1, 0], "1.0", [1, 0]),
+        (["1", "1.0"], "1.0", [0, 1]),  # alike in meaning, but the text says which
     ],
 )
 def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[int]) -> None:
@@ -217,18 +226,70 @@ def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[i
 @pytest.mark.parametrize(
     ("values", "positive", "sentence"),
     [
-        (["<=50K", ">50K"], None, "holds '<=50K' and '>50K'; say which one counts as 1: positive='>50K' or"),
-        ([1, 2], None, "holds 1 and 2; say which one counts as 1"),
+        (["<=50K", ">50K"], None, r"holds '<=50K' and '>50K'; say which value counts as 1 \(positive, --positive\)"),
+        ([1, 2], None, "holds 1 and 2; say which value counts as 1"),
         ([0, 1, 2, 3, 4, 5], None, r"not binary: 6 different values \(0, 1, 2, 3, 4, ...\) in 6 rows"),
         ([0, 1, 2], 2, "not binary: 3 different values"),
         ([1, 1, 1], None, r"not binary: 1 different values \(1\) in 3 rows"),
-        (["<=50K", ">50K"], "50K", "no row of the label 'rich' is '50K'; it holds '<=50K' and '>50K'"),
-        ([0.0, 1.0, np.nan, np.nan], None, r"label 'rich' is missing in 2 of 4 rows \(first: row 2\)"),
+        (["<=50K", ">50K"], "50K", "no row of the column 'rich' is '50K'; it holds '<=50K' and '>50K'"),
+        (["1", "1.0"], None, "say which value counts as 1"),
+        (np.array(["a", None, "b"], dtype=object), "a", r"column 'rich' is missing in 1 of 3 rows \(first: row 1\)"),
+        ([0.0, 1.0, np.nan, np.nan], None, r"column 'rich' is missing in 2 of 4 rows \(first: row 2\); drop"),
     ],
 )
 def test_labels_that_are_refused(values: list[Any], positive: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         binary(np.array(values), "rich", positive)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "label", "positive", "expected"),
+    [
+        ([0, 1, 1], [0, 1], None, [0, 1, 1]),
+        ([2, 1], [1, 2], 2, [1, 0]),
+        ([1, 1], [1, 2], 2, [0, 0]),  # all alike, and a value of the label
+        ([0, 1], [0, 1], 0, [1, 0]),
+        (["0", "1"], [0, 1], "0", [1, 0]),
+        ([True, False], ["no", "yes"], None, [1, 0]),
+        ([1, -1], [0, 1], None, [1, 0]),
+        ([0, 0], [-1, 1], None, [0, 0]),
+        (["yes", "No", "NO"], ["Yes", "no"], None, [1, 0, 0]),
+        (["NO", "yes"], ["Yes", "no"], "no", [1, 0]),
+        (["true", "false"], [0, 1], None, [1, 0]),
+        ([1.0, 0.0], ["<=50K", ">50K"], ">50K", [1, 0]),
+        (["<=50K"], ["<=50K", ">50K"], "<=50K", [1]),
+    ],
+)
+def test_predictions_in_the_terms_of_the_label(
+    predictions: list[Any], label: list[Any], positive: Any, expected: list[int]
+) -> None:
+    assert binary_like(np.array(predictions), "guess", np.array(label), "rich", positive).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("predictions", "label", "positive", "sentence"),
+    [
+        ([0, 1], [1, 2], 2, r"'guess' holds 0 and 1, but the label 'rich' holds 1 \(0\) and 2 \(1\)"),
+        ([0, 1], ["yes", "no"], "no", "which means which is not evident"),
+        ([1, 2], [0, 1], None, "'guess' holds 1 and 2, but the label"),
+        (["a", "b"], ["a", "c"], "a", "'guess' holds 'a' and 'b', but the label"),
+        ([0.2, 0.7, 0.9], [0, 1], None, r"scores are no predictions \(score, --score\)"),
+        ([0.0, np.nan], [0, 1], None, "'guess' is missing in 1 of 2 rows"),
+        ([0, 1], [1, 2], None, "the column 'rich' holds 1 and 2; say which value"),
+    ],
+)
+def test_predictions_that_are_refused(predictions: list[Any], label: list[Any], positive: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        binary_like(np.array(predictions), "guess", np.array(label), "rich", positive)
+
+
+def test_a_million_outcomes_are_quick() -> None:
+    answers = np.array(["no", "yes"], dtype=object)[np.random.default_rng(0).integers(0, 2, 1_000_000)]
+    began = time.process_time()
+    made = binary_like(answers, "guess", answers, "truth")
+    assert time.process_time() - began < 1.0
+    assert made.sum() == (answers == "yes").sum()
+    assert two_values(answers, "truth") == ("no", "yes")
 
 
 # What is refused -----------------------------------------------------------------------------------------------------

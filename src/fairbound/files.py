@@ -7,13 +7,26 @@ import tempfile
 from pathlib import Path
 
 
-def write_text(path: Path | str, text: str) -> None:
-    """Write beside the target, then rename: a reader never sees half a file, a full disk leaves the old one."""
+def check_place(path: Path | str | None) -> None:
+    """Refuse a file that cannot be written, before a long computation; "-" and None are fine."""
+    if path is None or str(path) == "-":
+        return
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file, such as {path / 'out'}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} for {path.name}; make it, or name another")
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write beside the target, then rename: a reader never sees half a file, a full disk leaves the old one. Through a
+    link, its target is replaced; what is no regular file (a pipe, /dev/stdout) is written to."""
+    path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return
+    path = path.resolve() if path.is_symlink() else path
+    check_place(path)
     try:
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:

@@ -5,6 +5,7 @@ It needs labels, predictions (or scores and a threshold) and groups, from any mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -15,11 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.data.encoding import binary
-from fairbound.fairness.counts import Counts, as_binary, as_numbers, as_vector, group_names
-from fairbound.fairness.groups import Attribute, Intersection, is_missing, no_column
+from fairbound.data.outcomes import binary, binary_like
+from fairbound.fairness.counts import (
+    Counts,
+    as_binary,
+    as_numbers,
+    as_vector,
+    as_weights,
+    group_names,
+    same_length,
+)
+from fairbound.fairness.groups import Attribute, Coded, Intersection, is_missing, no_column
 from fairbound.fairness.intervals import DRAWS, Measured
-from fairbound.fairness.losses import Losses, group_losses, loss_gaps
+from fairbound.fairness.losses import FEWEST, Losses, group_losses, loss_gaps
 from fairbound.fairness.metrics import group_rates, intervals, largest_group
 from fairbound.fairness.scores import Scores, distances
 
@@ -51,6 +60,7 @@ class Audit:
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
     left_out: int = 0  # rows in no group
+    weighted: bool = False  # whether rows have weights
     source: str = ""
     notes: tuple[str, ...] = ()  # what a reader must know before trusting the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
@@ -65,6 +75,8 @@ class Audit:
             "level": self.level,
             "reference": self.reference,
             "threshold": self.threshold,
+            "weighted": self.weighted,
+            "score_bins": list(self.bins),
             "metrics": {name: measured._asdict() for name, measured in self.metrics.items()},
             "groups": {group.name: _group_dict(group) for group in self.groups},
             "notes": list(self.notes),
@@ -79,6 +91,8 @@ def _group_dict(group: GroupAudit) -> dict[str, Any]:
     found["rates"] = {name: measured._asdict() for name, measured in group.rates.items()}
     if group.loss is not None:
         found["loss"] = group.loss._asdict()
+    if group.histogram:
+        found["score_shares"] = list(group.histogram)
     return found
 
 
@@ -98,7 +112,7 @@ def audit(
     seed: int = 0,
     source: str = "",
 ) -> Audit:
-    """Audit predictions, or scores at a threshold. Groups are numbered 0, 1, ... (-1: in no group); `names` are theirs.
+    """Audit predictions, or scores at a threshold. Groups are text, or numbers 0, 1, ... (-1: none) with `names`.
 
     >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
     >>> found.metrics["demographic_parity_difference"].value
@@ -108,13 +122,25 @@ def audit(
     """
     if (predictions is None) == (scores is None):
         raise ValueError("an audit needs either predictions or scores, one of the two")
-    y, g = as_binary(labels, "labels"), as_numbers(groups)
-    names = group_names(g, names)
-    if not names or int((g >= 0).sum()) == 0:
+    if math.isnan(threshold):
+        raise ValueError("the threshold is NaN: every score would count as below it")
+    g, names = _numbered(groups, names)
+    y = as_binary(labels, "labels")
+    same_length(labels=y, groups=g)
+    inside = g >= 0
+    if not names or not bool(inside.any()):
         raise ValueError("no row belongs to a group: there is nothing to audit")
-    score = None if scores is None else as_vector(scores).double()
+    score = None if scores is None else as_vector(scores)
+    # a float32 score is compared as such: .7 in float32 is below .7 in float64
     made = as_binary(predictions, "predictions") if score is None else (score >= threshold).long()
-    counts = Counts.of(y, made, g, weights=weights, names=names)
+    w = None if weights is None else as_weights(weights)
+    same_length(**{"labels": y, "scores" if score is not None else "predictions": made}, weights=y if w is None else w)
+    if w is not None and float(w[inside].sum()) == 0:
+        raise ValueError("all weights are 0: there is nothing to audit")
+    y, made, kept = y[inside], made[inside], g[inside]
+    score = None if score is None else score[inside].double()
+    w = None if w is None else w[inside]
+    counts = Counts.of(y, made, kept, weights=w, names=names)
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     metrics = intervals(counts, reference, **settings)
@@ -123,15 +149,16 @@ def audit(
     histograms: list[tuple[float, ...]] = [()] * len(names)
     notes = [*_small(counts), *_one_sided(y, made)]
     if score is not None:
-        metrics |= distances(Scores.of(score, g, weights=weights, names=names), reference, level=level, seed=seed)
-        bins, histograms = _histograms(score, g, weights, len(names))
-        probability = bool(((score >= 0) & (score <= 1)).all())
-        if probability:
-            by_group = Losses.of(_cross_entropy(score, y), g, weights=weights, names=names)
+        metrics |= distances(Scores.of(score, kept, weights=w, names=names), reference, level=level, seed=seed)
+        bins, histograms = _histograms(score, kept, w, len(names))
+        why_not = _no_probabilities(score)
+        if why_not:
+            notes.append(why_not)
+        else:
+            by_group = Losses.of(_cross_entropy(score, y), kept, weights=w, names=names)
             metrics |= loss_gaps(by_group, reference, **settings)
             losses = group_losses(by_group, **settings)
-        else:
-            notes.append("scores are not all between 0 and 1, so they are no probabilities: losses are left out")
+        notes += _not_compared(counts)
     rates = group_rates(counts, level=level)
     table = [
         GroupAudit(
@@ -146,14 +173,15 @@ def audit(
     ]
     return Audit(
         attributes=tuple(attributes),
-        rows=int((g >= 0).sum()),
+        rows=len(y),
         reference=reference,
         level=level,
         metrics=metrics,
         groups=tuple(table),
         threshold=None if score is None else threshold,
         bins=bins,
-        left_out=int((g < 0).sum()),
+        left_out=int((~inside).sum()),
+        weighted=w is not None,
         source=source,
         notes=tuple(notes),
     )
@@ -178,7 +206,7 @@ def audit_columns(
     y = binary(truth, label, positive)
     made: dict[str, Any] = {}
     if prediction is not None:
-        made["predictions"] = _predictions(_column(columns, prediction), prediction, truth, positive)
+        made["predictions"] = binary_like(_column(columns, prediction), prediction, truth, label, positive)
     if score is not None:
         made["scores"] = _numbers(_column(columns, score), score)
     if weight is not None:
@@ -204,22 +232,42 @@ def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     return columns[name]
 
 
-def _predictions(column: NDArray[Any], name: str, truth: NDArray[Any], positive: Any) -> NDArray[np.int64]:
-    """0 and 1; also where all are alike, and then of the two values that the label has."""
-    if column.dtype.kind in "iufb" and np.isin(column, (0, 1)).all():
-        return column.astype(np.int64)
-    if is_missing(column).any() or column.dtype.kind != truth.dtype.kind:
-        return binary(column, name, positive)
-    return binary(np.concatenate([column, np.unique(truth)]), name, positive)[: len(column)]
-
-
-def _numbers(column: NDArray[Any], name: str) -> NDArray[np.float64]:
+def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
     missing = is_missing(column)
     if missing.any():
         raise ValueError(f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())})")
     if column.dtype.kind not in "iufb":
         raise ValueError(f"{name} must hold numbers, found {str(column[0])!r} in row 0")
-    return column.astype(np.float64)
+    return column if column.dtype.kind == "f" else column.astype(np.float64)
+
+
+def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
+    """Groups as numbers; text and truth values are numbered in their order and name themselves."""
+    array = groups if isinstance(groups, Tensor) else np.asarray(groups)
+    kind = "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
+    if kind in "OUSb" and not names:
+        column = np.asarray(array)
+        attribute = Coded.of("group", column)
+        return torch.from_numpy(attribute.levels(column)), attribute.labels
+    numbers = as_numbers(array)
+    return numbers, group_names(numbers, names)
+
+
+def _no_probabilities(score: Tensor) -> str:
+    """Why the scores have no cross-entropy; empty where they have."""
+    if not bool(((score >= 0) & (score <= 1)).all()):
+        return "scores are not all between 0 and 1, so they are no probabilities: losses are left out"
+    if bool(((score == 0) | (score == 1)).all()):
+        return "scores are all 0 or 1, so they are no probabilities: losses are left out"
+    return ""
+
+
+def _not_compared(counts: Counts) -> list[str]:
+    """Which groups the gaps of losses and the distances of scores leave out."""
+    few = [name for name, size in zip(counts.names, counts.sizes().tolist(), strict=True) if 0 < size < FEWEST]
+    if not few:
+        return []
+    return [f"{_listed(few)} fewer than {FEWEST} rows: left out of w1, wd and the largest gaps of losses"]
 
 
 def _cells(weight: Tensor) -> dict[str, float]:

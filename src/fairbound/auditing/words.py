@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fairbound.auditing.audit import Audit
 from fairbound.fairness.intervals import Measured
-from fairbound.fairness.losses import LOSS_GAPS
+from fairbound.fairness.losses import FEWEST, LOSS_GAPS
 from fairbound.fairness.metrics import METRICS, Metric
+from fairbound.fairness.scores import MOST_GROUPS
 
 RATE_WORDS = {
     "base_rate": "share of the rows whose label is 1",
@@ -88,9 +89,14 @@ def why_undefined(audit: Audit, name: str) -> str:
         return f"the reference group {audit.reference!r} has no rows"
     if metric is not None:
         return _why_no_rate(audit, metric)
+    many = [group for group in audit.groups if group.rows >= FEWEST]
+    if len(many) < 2:
+        return f"it needs two groups of {FEWEST} rows or more"
+    if name in ("w1", "wd") and len(many) > MOST_GROUPS:
+        return f"more than {MOST_GROUPS} groups"
     if name == "wd":
-        return "no other group has a score in the reference group's range"
-    return "it needs two groups of two rows or more" if name in LOSS_GAPS else ""
+        return "the reference group is too small, or no other one has a score in its range"
+    return ""
 
 
 def _so_many(groups: int) -> str:

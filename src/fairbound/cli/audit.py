@@ -13,12 +13,13 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from fairbound.auditing.audit import Audit, audit_columns
+from fairbound.cli.printing import console
 from fairbound.data.attributes import attributes
 from fairbound.data.reading import read_columns
 from fairbound.fairness.intervals import Measured
 from fairbound.fairness.losses import LOSS_GAPS
 from fairbound.fairness.metrics import METRICS
-from fairbound.files import write_text
+from fairbound.files import check_place, write_text
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
          "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip
@@ -40,7 +41,7 @@ def audit_command(
     label: Annotated[str, typer.Option(help="The column with the true labels.")],
     group: Annotated[str, typer.Option(help="Protected columns: race,sex; bands: age:25:65; one against all: race=1.")],
     score: Annotated[
-        str | None, typer.Option(help="The column with scores; predicted 1 from the threshold on.")
+        str | None, typer.Option(help="The column with scores of label 1; predicted 1 from the threshold on.")
     ] = None,
     threshold: Annotated[float, typer.Option(help="For scores.")] = 0.5,
     prediction: Annotated[str | None, typer.Option(help="The column with predictions.")] = None,
@@ -54,12 +55,18 @@ def audit_command(
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     top: Annotated[int, typer.Option(min=1, help="Groups shown on the terminal, the largest.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the intervals' draws.")] = 0,
-    json_out: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="Write everything to this file; - for the terminal.")
+    ] = None,
     html_out: Annotated[Path | None, typer.Option("--html", help="Write a page with pictures to this file.")] = None,
 ) -> None:
     """Audit the predictions of any model: rates by group and every fairness metric, with intervals."""
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")
+    if seed < 0:
+        raise ValueError(f"--seed must be 0 or more, got {seed}")
+    for out in (json_out, html_out):
+        check_place(out)
     columns = read_columns(file)
     found = audit_columns(
         columns,
@@ -77,9 +84,13 @@ def audit_command(
         source=Path(file).name,
         **({"threshold": threshold} if score is not None else {}),
     )
-    show(found, Console(), top)
-    if json_out is not None:
-        write_text(json_out, json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n")
+    text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n"
+    to_stdout = str(json_out) == "-"
+    show(found, console(stderr=to_stdout), top)
+    if to_stdout:
+        typer.echo(text, nl=False)
+    elif json_out is not None:
+        write_text(json_out, text)
         typer.echo(f"Everything in numbers: {json_out}")
     if html_out is not None:
         from fairbound.auditing.page import write_page
@@ -90,9 +101,12 @@ def audit_command(
 
 def show(found: Audit, console: Console, top: int) -> None:
     """The audit as tables of at most 80 columns."""
+    weighted = ", weighted" if found.weighted else ""
     made = "predictions" if found.threshold is None else f"scores, 1 from {found.threshold:g} on"
     by = escape(" x ".join(found.attributes))
-    console.print(f"[bold]{escape(found.source)}[/]: {found.rows:,} rows, {len(found.groups)} groups by {by}; {made}")
+    console.print(
+        f"[bold]{escape(found.source)}[/]: {found.rows:,} rows, {len(found.groups)} groups by {by}; {made}{weighted}"
+    )
     if found.left_out:
         console.print(f"{found.left_out:,} rows left out, in groups that are too small")
     console.print(_groups_grid(found, top))
@@ -101,7 +115,7 @@ def show(found: Audit, console: Console, top: int) -> None:
         console.print(f"... and {hidden:,} smaller groups (--top, --json)", highlight=False)
     console.print(_metrics_grid(found))
     console.print(
-        f"reference group: {escape(found.reference)}; intervals cover with {found.level:.0%}, gaps at least so"
+        f"reference group: {escape(found.reference)}; intervals cover with {100 * found.level:g}%, gaps at least so"
     )
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
@@ -114,7 +128,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
     grid.add_column("group", overflow="fold")
     grid.add_column("rows", justify="right")
     for rate, short in SHOWN.items():
-        grid.add_column(f"{short} [{found.level:.0%}]" if rate == "positive_rate" else short, justify="right")
+        grid.add_column(f"{short} [{100 * found.level:g}%]" if rate == "positive_rate" else short, justify="right")
     if found.groups and found.groups[0].loss is not None:
         grid.add_column("loss", justify="right")
     for group in sorted(found.groups, key=lambda group: -group.rows)[:top]:
@@ -131,7 +145,7 @@ def _metrics_grid(found: Audit) -> Grid:
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Metrics", title_justify="left", title_style="bold")
     grid.add_column("metric", no_wrap=True)
     grid.add_column("value", justify="right")
-    grid.add_column(f"{found.level:.0%} interval", justify="right")
+    grid.add_column(f"{100 * found.level:g}% interval", justify="right")
     grid.add_column("defined by", overflow="fold")
     for name, measured in found.metrics.items():
         grid.add_row(name, _value(measured), _interval(measured), _source(name))

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table as Grid
 
+from fairbound.cli.printing import console
 from fairbound.data import acs_files
 from fairbound.data.fetch import CENSUS, fetch
 from fairbound.data.simulated import population
@@ -21,7 +21,7 @@ def list_command(
     folder: Annotated[Path | None, typer.Option("--data", help="The folder to look in.")] = None,
 ) -> None:
     """What there is: census files found on this machine, and the simulated census."""
-    console = Console()
+    out = console()
     there = acs_files.available(folder)
     grid = Grid(box=None, padding=(0, 2, 0, 0))
     for column in ("source", "what", "file"):
@@ -31,18 +31,17 @@ def list_command(
     for state in facts()["states"]:
         rows = int(population(state).counts.sum())
         grid.add_row(f"simulated:{state}", f"Income, {rows:,} rows", "(generated, not people)")
-    console.print(grid)
+    out.print(grid)
     if not there:
-        looked = ", ".join(str(place) for place in acs_files.find(folder)) or "none of the usual places exists"
-        console.print(f"No census files were found (looked in: {escape(looked)}).", highlight=False, soft_wrap=True)
-        console.print(
-            "`fairbound data fetch OK VA` gets them; $FAIRBOUND_DATA or --data name a folder.", highlight=False
-        )
+        none = f"{folder}, which does not exist" if folder else "none of the usual places exists"
+        looked = ", ".join(str(place) for place in acs_files.find(folder)) or none
+        out.print(f"No census files were found (looked in: {escape(looked)}).", highlight=False, soft_wrap=True)
+        out.print("`fairbound data fetch OK VA` gets them; $FAIRBOUND_DATA or --data name a folder.", highlight=False)
 
 
 def _row(found: acs_files.Found) -> tuple[str, str, str]:
     task = found.task or "every task"
-    return f"acs:{found.state}", f"{task}, {found.year or 'any year'}, {_size(found.path)}", escape(str(found.path))
+    return escape(found.source), f"{task}, {found.year or 'any year'}, {_size(found.path)}", escape(str(found.path))
 
 
 def _size(path: Path) -> str:
@@ -65,7 +64,7 @@ def fetch_command(
     retries: Annotated[int, typer.Option(min=0, help="After failures that may pass.")] = 4,
 ) -> None:
     """Get person files from the Census Bureau; what is here already is kept."""
-    console = Console()
+    out = console()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -73,14 +72,17 @@ def fetch_command(
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
-        for state in states:
-            row = progress.add_task(state, total=None)
+    with Progress(*columns, console=out) as progress:
+        row = progress.add_task("", total=None)
 
-            def moved(done: int, total: int | None, row: int = row) -> None:
-                progress.update(row, completed=done, total=total)  # type: ignore[arg-type]
+        def moved(done: int, total: int | None) -> None:
+            progress.update(row, completed=done, total=total)
 
-            (path,) = fetch([state], year, horizon, folder, base_url=url, progress=moved, retries=retries)
-            size = path.stat().st_size
-            progress.update(row, completed=size, total=size)
-            progress.console.print(f"{state}: {path}", highlight=False, soft_wrap=True)
+        def said(words: str) -> None:
+            progress.reset(row)
+            progress.console.print(words, highlight=False, soft_wrap=True, markup=False)
+
+        paths = fetch(states, year, horizon, folder, base_url=url, progress=moved, retries=retries, say=said)
+        progress.remove_task(row)
+    for path in paths:
+        out.print(str(path), highlight=False, soft_wrap=True, markup=False)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -13,14 +14,14 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from fairbound.cli.audit import Small
+from fairbound.cli.printing import console
 from fairbound.data.attributes import attributes
-from fairbound.data.encoding import binary
+from fairbound.data.outcomes import binary
 from fairbound.data.reading import read_columns
 from fairbound.data.sources import load
-from fairbound.data.table import CENSUS
-from fairbound.fairness.counts import Counts
+from fairbound.data.table import is_census
 from fairbound.fairness.groups import Grouping, Intersection
-from fairbound.fairness.metrics import group_rates
+from fairbound.fairness.intervals import Measured, wilson
 from fairbound.files import write_text
 
 FEW = 50  # rows: below, a group's rates are hardly known
@@ -39,17 +40,17 @@ def groups_command(
 ) -> None:
     """How many groups can be defined, how many have people in them, and how many people."""
     columns, outcome, name = _columns(source, label, positive, folder)
-    intersection = Intersection(tuple(attributes(by, columns, census=source.partition(":")[0] in CENSUS)))
+    intersection = Intersection(tuple(attributes(by, columns, census=is_census(source))))
     found = intersection.group(columns, min_size, small.words)
-    console = Console()
-    if name.startswith("simulated:"):
-        console.print("[bold yellow]simulated data[/]: generated, not people")
-    _summary(found, len(next(iter(columns.values()))), name, min_size, console)
+    out = console()
+    if is_census(source) and name.startswith("simulated:"):
+        out.print("[bold yellow]simulated data[/]: generated, not people")
+    _summary(found, len(next(iter(columns.values()))), name, min_size, out)
     order = torch.argsort(found.sizes, descending=True, stable=True).tolist()
     rates = _rates(found, outcome)
-    _print_groups(found, order[:top], rates, console)
+    _print_groups(found, order[:top], rates, out)
     if len(found) > top:
-        console.print(f"... and {len(found) - top:,} smaller groups (--top, --json)", highlight=False)
+        out.print(f"... and {len(found) - top:,} smaller groups (--top, --json)", highlight=False)
     if json_out is not None:
         write_text(json_out, json.dumps(_as_dict(found, order, rates, name), indent=1, allow_nan=False) + "\n")
         typer.echo(f"All {len(found):,} groups: {json_out}")
@@ -59,7 +60,7 @@ def _columns(
     source: str, label: str | None, positive: str | None, folder: Path | None
 ) -> tuple[dict[str, Any], Any, str]:  # fmt: skip
     """The columns, the label as 0 and 1 (None where there is none), and the source's name."""
-    if source.partition(":")[0] not in CENSUS:
+    if not is_census(source):
         columns = read_columns(source)
         if label is not None and label not in columns:
             from fairbound.fairness.groups import no_column
@@ -87,25 +88,24 @@ def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Cons
     if found.left_out:
         console.print(f"{found.left_out:,} rows are left out, in groups of fewer than {min_size}", highlight=False)
     if len(found):
+        middle = np.median(sizes.numpy())
         console.print(
-            f"sizes: smallest {int(sizes.min()):,}, median {int(sizes.median()):,}, largest {int(sizes.max()):,}",
-            highlight=False,
+            f"sizes: smallest {int(sizes.min()):,}, median {middle:,.0f}, largest {int(sizes.max()):,}", highlight=False
         )
 
 
-def _rates(found: Grouping, outcome: Any) -> list[Any] | None:
+def _rates(found: Grouping, outcome: Any) -> list[Measured] | None:
     """The rate of label 1 with its interval, by group."""
     if outcome is None or len(found) == 0:
         return None
-    y = torch.as_tensor(outcome)
-    return group_rates(Counts.of(y, torch.zeros_like(y), found.ids, names=_numbered(found)))["base_rate"]
+    y, inside = torch.as_tensor(outcome), found.ids >= 0
+    hits = torch.bincount(found.ids[inside], y[inside].double(), minlength=len(found))
+    rate = hits / found.sizes
+    table = torch.stack([rate, *wilson(rate, found.sizes.double(), 0.95)], -1)
+    return [Measured(*three) for three in table.tolist()]
 
 
-def _numbered(found: Grouping) -> list[str]:
-    return [str(i) for i in range(len(found))]
-
-
-def _print_groups(found: Grouping, shown: list[int], rates: list[Any] | None, console: Console) -> None:
+def _print_groups(found: Grouping, shown: list[int], rates: list[Measured] | None, console: Console) -> None:
     grid = Grid(box=None, padding=(0, 2, 0, 0))
     grid.add_column("group", overflow="fold")
     grid.add_column("rows", justify="right")
@@ -117,11 +117,11 @@ def _print_groups(found: Grouping, shown: list[int], rates: list[Any] | None, co
     for i in shown:
         size = int(found.sizes[i])
         cells = [] if rates is None else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
-        grid.add_row(escape(found.names[i]), f"{size:,}", f"{size / total:.1%}", *cells)
+        grid.add_row(escape(found.name(i)), f"{size:,}", f"{size / total:.1%}", *cells)
     console.print(grid)
 
 
-def _as_dict(found: Grouping, order: list[int], rates: list[Any] | None, name: str) -> dict[str, Any]:
+def _as_dict(found: Grouping, order: list[int], rates: list[Measured] | None, name: str) -> dict[str, Any]:
     groups = []
     for i in order:
         one: dict[str, Any] = {"name": found.names[i], "rows": int(found.sizes[i])}

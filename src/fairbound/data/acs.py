@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fairbound.data.acs_files import STATE_OF, STATES, Found, available, file_of, states_of, survey_year
+from fairbound.data.acs_files import STATE_OF, STATES, Found, available, file_of, source_name, states_of, survey_year
+from fairbound.data.columns import from_arrow
 from fairbound.data.pums import raw_columns, reading
 from fairbound.data.table import Table
 from fairbound.data.tasks import CARRIED, HISTORICAL, Task, apply, fill, numbers, said_absent, task_of
@@ -39,13 +40,8 @@ def load(
     _refuse_overlap(wanted, parts)
     shared = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in shared}
-    usual = task.name == "Income" and year == 2018 and horizon == "1-Year"
-    return Table(
-        columns,
-        task.label,
-        task.features,
-        "acs:" + "+".join(wanted) + ("" if usual else f":{task.name}:{year}" + horizon.replace("1-Year", "")),
-    )
+    source = source_name(wanted, task.name, year, horizon)
+    return Table(columns, task.label, task.features, source, missing=missing)
 
 
 def _read(found: Found, task: Task, year: int, horizon: str, missing: int | None) -> Table:
@@ -74,8 +70,9 @@ def _extract(found: Found, task: Task, missing: int | None) -> Table:
         raise ValueError(f"{found.path} lacks columns of {task.name}: {said_absent(absent, names)}")
     with reading(found.path):
         frame = parquet.read_table(found.path, columns=list(wanted))
-    columns = {name: fill(numbers(name, frame.column(name).to_numpy()), missing) for name in wanted}
-    return Table({**columns, task.label: columns[task.label] == 1}, task.label, task.features, f"acs:{found.state}")
+    columns = {name: fill(numbers(name, from_arrow(frame.column(name))), missing) for name in wanted}
+    columns[task.label] = columns[task.label] == 1
+    return Table(columns, task.label, task.features, f"acs:{found.state}", missing=missing)
 
 
 def _refuse_overlap(names: Sequence[str], parts: Sequence[Table]) -> None:

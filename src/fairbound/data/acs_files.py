@@ -19,6 +19,8 @@ from fairbound.data.tasks import TASKS, Task
 
 HORIZONS = ("1-Year", "5-Year")
 
+USUAL_YEAR = 2018  # of published results, the paper's too
+
 OLDEST = 2014  # earlier files have other columns and other addresses
 
 STATES: Mapping[str, int] = MappingProxyType(
@@ -52,6 +54,11 @@ class Found:
     horizon: str | None
     form: str  # one of FORMS
     path: Path
+
+    @property
+    def source(self) -> str:
+        """The name by which `load` reads the file; a raw one for the task of the paper, of whatever year it may be."""
+        return source_name([self.state], self.task or "Income", self.year or USUAL_YEAR, self.horizon or HORIZONS[0])
 
     def serves(self, state: str, task: Task, year: int, horizon: str) -> bool:
         return (
@@ -91,6 +98,18 @@ def raw_name(state: str, year: int) -> str:
 def archive_name(state: str) -> str:
     """The zip in which the Census Bureau offers it."""
     return f"csv_p{state.lower()}.zip"
+
+
+def source_name(states: Sequence[str], task: str, year: int, horizon: str) -> str:
+    """How `load` calls the rows; what is usual goes without saying.
+
+    >>> source_name(["OK", "VA"], "Income", 2018, "1-Year"), source_name(["OK"], "Income", 2018, "5-Year")
+    ('acs:OK+VA', 'acs:OK:Income:2018:5-Year')
+    """
+    parts = ["acs", "+".join(states)]
+    if (task, year, horizon) != ("Income", USUAL_YEAR, HORIZONS[0]):
+        parts += [task, str(year)]
+    return ":".join(parts if horizon == HORIZONS[0] else [*parts, horizon])
 
 
 def survey_year(year: int | str, horizon: str) -> int:

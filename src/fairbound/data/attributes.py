@@ -2,26 +2,32 @@
 
 RACE                       the levels of a column (census: those of the code book)
 AGE:25:45:65               a number cut into bands at these edges
-RACE=1                     one level against all others
+RACE=1                     one level against all others (census: also by its label, SEX=Male)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairbound.data import codebook
+from fairbound.data.encoding import holds_numbers
+from fairbound.data.outcomes import meaning
 from fairbound.fairness.groups import Against, Attribute, Banded, Coded, is_missing, no_column
 
 Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
-MOST_LEVELS = 50  # different numbers in a column of the user's own, above which bands have to be given
+MOST_NUMBERS = 50  # different numbers in a column of the user's own, above which bands have to be given
 
 
-def attribute(spec: str, columns: Columns, census: bool = False) -> Attribute:
+def attribute(spec: str, columns: Columns, census: bool = False, missing: int | None = None) -> Attribute:
     """The protected attribute that a specification names, for the columns at hand.
+
+    `missing` is the number that was written into the empty fields of census data; None: they are NaN.
 
     >>> attribute("AGE:25:65", {"AGE": np.array([30, 70])}).labels
     ('< 25', '25 to < 65', '>= 65')
@@ -33,23 +39,36 @@ def attribute(spec: str, columns: Columns, census: bool = False) -> Attribute:
         raise ValueError(no_column(name, columns))
     column = columns[name]
     coded = census and name in codebook.variables()
-    if edges:
-        return codebook.attribute(name, edges) if coded else Banded(name, edges)
+    fill = missing if coded and bool((column == missing).any()) else None
     if level is not None:
-        return _against(name, level, column, coded)
+        return _against(name, level, column, codebook.codes(name, fill) if coded else {})
     if coded:
-        return codebook.attribute(name)
+        return _with_missing(codebook.attribute(name, edges or None, fill), column)
+    if edges:
+        return _with_missing(Banded(name, edges), column)
     _refuse_many_numbers(name, column)
     return Coded.of(name, column)
 
 
-def attributes(specs: str | Sequence[str], columns: Columns, census: bool = False) -> list[Attribute]:
+def attributes(
+    specs: str | Sequence[str], columns: Columns, census: bool = False, missing: int | None = None
+) -> list[Attribute]:
     """Several, given as a list or separated by commas."""
+    return [attribute(spec, columns, census, missing) for spec in one_by_one(specs)]
+
+
+def one_by_one(specs: str | Sequence[Any]) -> list[Any]:
+    """A list of attributes, given as one or separated by commas.
+
+    >>> one_by_one("SEX, AGEP:25:65")
+    ['SEX', 'AGEP:25:65']
+    """
     listed = specs.split(",") if isinstance(specs, str) else list(specs)
-    named = [spec.strip() for spec in listed if spec.strip()]
+    trimmed = [one.strip() if isinstance(one, str) else one for one in listed]
+    named = [one for one in trimmed if one != ""]
     if not named:
         raise ValueError("name at least one protected column")
-    return [attribute(spec, columns, census) for spec in named]
+    return named
 
 
 def _parsed(spec: str, columns: Columns) -> tuple[str, tuple[float, ...], str | None]:
@@ -66,21 +85,42 @@ def _parsed(spec: str, columns: Columns) -> tuple[str, tuple[float, ...], str | 
         raise ValueError(f"{spec!r}: the edges after ':' must be numbers, as in AGE:25:45:65") from error
 
 
-def _against(name: str, level: str, column: NDArray[Any], coded: bool) -> Against:
-    numeric = column.dtype.kind in "iufb"
-    try:
-        code: Any = (float(level) if "." in level else int(level)) if numeric else level
-    except ValueError as error:
-        raise ValueError(f"{name} holds numbers, so {name}={level} matches none of them") from error
-    label = codebook.levels(name).get(code, level) if coded else f"{name}={level}"
+def _against(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None, str]) -> Against:
+    """`codes` are those of the code book, with which a level may also be named by its label."""
+    code = _code(name, level, column, codes)
+    label = codes.get(code, f"{name}={level}") if codes else f"{name}={level}"
     return Against(name, code, (label, f"not {label}"))
+
+
+def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None, str]) -> Any:
+    if not holds_numbers(column):
+        return level
+    code = meaning(level)  # "1" and "true" as numbers and truth values
+    if not isinstance(code, str):
+        return code
+    labelled = [code for code, label in codes.items() if label.lower() == level.strip().lower() and code is not None]
+    if labelled:
+        return labelled[0]
+    if codes:
+        close = get_close_matches(level, codes.values(), n=3, cutoff=0.4)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f"{level!r} is neither a code nor a label of {name}{hint}")
+    kind = "truth values" if column.dtype.kind in "bO" else "numbers"
+    raise ValueError(f"{name} holds {kind}, so {name}={level} matches none of them")
+
+
+def _with_missing(attribute: Attribute, column: NDArray[Any]) -> Attribute:
+    """Bands with one more level, where numbers are missing."""
+    if not isinstance(attribute, Banded) or not is_missing(column).any():
+        return attribute
+    return replace(attribute, missing=True)
 
 
 def _refuse_many_numbers(name: str, column: NDArray[Any]) -> None:
     if column.dtype.kind not in "iuf":
         return
     different = len(np.unique(column[~is_missing(column)]))
-    if different > MOST_LEVELS:
+    if different > MOST_NUMBERS:
         raise ValueError(
             f"{name} has {different} different numbers; cut it into bands by giving edges, as in {name}:25:45:65"
         )

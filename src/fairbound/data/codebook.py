@@ -100,7 +100,8 @@ def attribute(name: str, edges: Sequence[float] | None = None, missing: int | No
     """The variable as a protected attribute: its codes, or, for a number or where edges are given, bands.
 
     `missing` is the number that stands for an empty field in the rows at hand (tables are loaded with 0 unless told
-    otherwise); None: empty fields are NaN. Empty fields are a level of their own; bands cannot hold NaN.
+    otherwise); None: empty fields are NaN. Empty fields are a level of their own; for bands over NaN, say so:
+    `dataclasses.replace(bands, missing=True)`.
 
     >>> attribute("MAR").labels[:2]
     ('Married', 'Widowed')
@@ -110,16 +111,35 @@ def attribute(name: str, edges: Sequence[float] | None = None, missing: int | No
     ('< 1', '1 to < 30', '>= 30')
     """
     found = variable(name)
+    if edges is None and found.kind != "number":
+        levels(name)  # refuses areas
+        listed = codes(name, missing)
+        return Coded(name, tuple(listed), tuple(listed.values()))
+    return Banded(name, _bands(found, edges, _fill(found, missing)))
+
+
+def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
+    """Code -> label in rows whose empty fields were filled with `missing`; none for numbers and areas, which have no
+    labels.
+
+    >>> codes("SEX"), codes("AGEP")
+    ({1: 'Male', 2: 'Female'}, {})
+    """
+    found = variable(name)
+    fill = _fill(found, missing)
+    listed = levels(name) if found.kind == "codes" else {}
+    return {fill if code is None else code: label for code, label in listed.items()}
+
+
+def _fill(found: Variable, missing: int | None) -> int | None:
+    """The number that stands for an empty field of this variable."""
     fill = missing if found.blank is not None else None  # a column that is never empty is never filled
     if fill is not None and found.holds(fill):
         raise ValueError(
-            f"{fill} is itself a value of {name} ({found.title}), so that empty fields filled with it cannot be told "
-            "apart; load the rows with another `missing` (None keeps NaN)"
+            f"{fill} is itself a value of {found.name} ({found.title}), so that empty fields filled with it cannot be "
+            "told apart; load the rows with another `missing` (None keeps NaN)"
         )
-    if edges is None and found.kind != "number":
-        listed = levels(name)
-        return Coded(name, tuple(fill if code is None else code for code in listed), tuple(listed.values()))
-    return Banded(name, _bands(found, edges, fill))
+    return fill
 
 
 def _bands(found: Variable, edges: Sequence[float] | None, fill: int | None) -> tuple[float, ...]:

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound.data.encoding import DATES, NUMBERS
+from fairbound.fairness.groups import is_missing
+
+
+class OddColumnError(ValueError):
+    """A column that is neither numbers nor text: refused once it is used."""
 
 
 def column_of(values: Any, name: str) -> NDArray[Any]:
@@ -33,7 +38,7 @@ def column_of(values: Any, name: str) -> NDArray[Any]:
         return array.astype(object)
     if array.dtype.kind == "O":
         return _from_objects(array, name)
-    raise ValueError(f"column {name!r} holds {array.dtype}, neither numbers nor text; convert it first")
+    raise OddColumnError(f"column {name!r} holds {array.dtype}, neither numbers nor text; convert it first")
 
 
 def _array_of(values: Any, name: str) -> NDArray[Any]:
@@ -47,6 +52,8 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
         return array
     if isinstance(values, np.ndarray):
         return values
+    if is_arrow(values):
+        return from_arrow(values)
     if hasattr(values, "to_numpy"):  # a Series
         return np.asarray(values.to_numpy())
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
@@ -54,10 +61,32 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
+def from_arrow(values: Any) -> NDArray[Any]:
+    """An arrow column as numpy gives it, dictionaries decoded: numpy would take a missing entry for the last level.
+
+    >>> pyarrow = __import__("pyarrow")
+    >>> from_arrow(pyarrow.array(["no", None, "yes"]).dictionary_encode()).tolist()
+    ['no', None, 'yes']
+    """
+    if hasattr(values.type, "value_type") and hasattr(values.type, "index_type"):  # a dictionary
+        values = values.cast(values.type.value_type)
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def from_series(series: Any) -> NDArray[Any]:
+    """A column of a narwhals frame."""
+    native = series.to_native()
+    return from_arrow(native) if is_arrow(native) else np.asarray(series.to_numpy())
+
+
+def is_arrow(values: Any) -> bool:
+    return type(values).__module__.partition(".")[0] == "pyarrow"
+
+
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
     if set(map(type, array)) in ({str}, {str, type(None)}):  # the common case, without a look at each value
         return array
-    missing = np.fromiter(map(_is_absent, array), dtype=bool, count=len(array))
+    missing = is_missing(array)
     kinds = {_kind(value) for value in array[~missing]}
     if kinds == {"text"}:
         return _with_none(array, missing, str)
@@ -76,16 +105,6 @@ def _with_none(array: NDArray[Any], missing: NDArray[np.bool_], kind: type) -> N
     return np.fromiter((None if gone else kind(value) for value, gone in pairs), dtype=object, count=len(array))
 
 
-def _is_absent(value: Any) -> bool:
-    """None, NaN, NaT, and pandas' NA, which answers every comparison with itself."""
-    if value is None:
-        return True
-    if isinstance(value, str | bool | np.bool_):  # False != False is False itself: not what NA's answer means
-        return False
-    differs = value != value
-    return differs is value or (np.ndim(differs) == 0 and bool(differs))
-
-
 def _kind(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "truth value"
@@ -100,9 +119,10 @@ def _refuse_mixture(array: NDArray[Any], missing: NDArray[np.bool_], name: str) 
     kinds = np.array(["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)])
     if (kinds == "other").any():
         row = int((kinds == "other").argmax())
-        raise ValueError(f"column {name!r} holds {array[row]!r} in row {row}, which is neither a number nor text")
+        said = f"{array[row]} ({type(array[row]).__name__})"
+        raise OddColumnError(f"column {name!r} holds {said} in row {row}, which is neither a number nor text")
     text = kinds == "text"
-    raise ValueError(
+    raise OddColumnError(
         f"column {name!r} mixes numbers and text: text in {int(text.sum())} of {len(array)} rows (first: "
         f"{array[text.argmax()]!r} in row {int(text.argmax())}); make it one or the other"
     )

@@ -1,4 +1,4 @@
-"""Columns become numbers: the label 0 and 1, the features the columns of X.
+"""Features become the columns of X.
 
 Numbers stay as they are, integer codes too; text becomes one 0/1 column for each of its levels. What is learned from
 data, the levels and the means that fill missing numbers, is learned from the rows that `Encoder.fit` is given:
@@ -23,8 +23,6 @@ MOST_LEVELS = 200  # 0/1 columns that one text column may become: more is nearly
 NUMBERS = "biuf"  # numpy's kinds of truth values and numbers
 DATES = "mM"
 WRITTEN_NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)*|[.,]\d+)([eE][+-]?\d+)?")
-EVIDENT = ({"yes", "no"}, {"y", "n"}, {"true", "false"}, {"t", "f"}, {"positive", "negative"}, {"pos", "neg"})
-EVIDENTLY_POSITIVE = {"yes", "y", "true", "t", "positive", "pos"}
 
 Column = NDArray[Any]  # (rows,) numbers, truth values or text
 
@@ -120,51 +118,6 @@ class Encoder:
         return torch.cat([part.encode(columns[part.name], dtype) for part in self.parts], 1)
 
 
-def binary(column: Column, name: str, positive: Any = None) -> NDArray[np.int64]:
-    """(rows,) a label of two values as 0 and 1.
-
-    Truth values, 0/1, -1/1, yes/no, true/false and the like are understood; of any other two values, `positive` says
-    which one is 1.
-
-    >>> binary(np.array([">50K", "<=50K"]), "income", positive=">50K")
-    array([1, 0])
-    """
-    _refuse_missing(name, column, "label ", "leave them out with table.complete()")
-    values = _values(column)
-    levels = _ordered(set(values))
-    if len(levels) != 2:
-        shown = ", ".join(repr(level) for level in levels[:5]) + (", ..." if len(levels) > 5 else "")
-        raise ValueError(
-            f"the label {name!r} is not binary: {len(levels)} different values ({shown}) in {len(column)} rows; "
-            "give a column of two values, e.g. whether a number is above a threshold"
-        )
-    one = _positive_of(levels, name, positive)
-    return np.array([value == one for value in values], dtype=np.int64)
-
-
-def _positive_of(levels: list[Any], name: str, positive: Any) -> Any:
-    """Which of two values is 1."""
-    if positive is not None:
-        same = [level for level in levels if _same(level, positive)]
-        if len(same) != 1:
-            raise ValueError(f"no row of the label {name!r} is {positive!r}; it holds {levels[0]!r} and {levels[1]!r}")
-        return same[0]
-    if levels in ([0, 1], [-1, 1], ["0", "1"], ["-1", "1"]):  # False == 0 and True == 1
-        return levels[1]
-    words = [str(level).strip().lower() for level in levels]
-    if set(words) in EVIDENT:
-        return next(level for level, word in zip(levels, words, strict=True) if word in EVIDENTLY_POSITIVE)
-    raise ValueError(
-        f"the label {name!r} holds {levels[0]!r} and {levels[1]!r}; say which one counts as 1: positive={levels[1]!r} "
-        f"or positive={levels[0]!r} (only 0/1, -1/1, true/false, yes/no and positive/negative go without saying)"
-    )
-
-
-def _same(level: Any, said: Any) -> bool:
-    """Equal, also where one was typed: "1" is 1 and 1.0."""
-    return bool(level == said) or str(level).removesuffix(".0") == str(said).removesuffix(".0")
-
-
 def _fit_mean(name: str, column: Column, fitted: Column) -> Number:
     every = _numbers(column)
     infinite = np.isinf(every)
@@ -244,12 +197,10 @@ def _ordered(levels: Iterable[Any]) -> list[Any]:
     return [*sorted(levels - {None}), *(levels & {None})]
 
 
-def _refuse_missing(
-    name: str, column: Column, what: str = "column ", remedy: str = "fill them or leave them out"
-) -> None:
+def _refuse_missing(name: str, column: Column) -> None:
     missing = is_missing(column)
     if missing.any():
         raise ValueError(
-            f"the {what}{name!r} is missing in {int(missing.sum())} of {len(column)} rows (first: row "
-            f"{int(missing.argmax())}); {remedy}"
+            f"the column {name!r} is missing in {int(missing.sum())} of {len(column)} rows (first: row "
+            f"{int(missing.argmax())}); fill them or leave them out"
         )

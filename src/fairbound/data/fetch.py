@@ -16,13 +16,14 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from fairbound.data.acs_files import archive_name, home, raw_name, states_of, survey_year
-from fairbound.data.pums import check_raw
+from fairbound.data.pums import check_raw, person_file
 
 CENSUS = "https://www2.census.gov/programs-surveys/acs/data/pums"
 CHUNK = 1 << 18  # bytes between two calls of `progress`
@@ -87,13 +88,18 @@ def fetch(
     retries: int = 4,
     timeout: float = 60.0,
     pause: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] | None = None,
 ) -> tuple[Path, ...]:
     """The person file of each state, downloaded to `<folder>/<year>/<horizon>/` unless a sound one is there.
 
     folder: $FAIRBOUND_DATA or the user's cache unless given. progress: called with (bytes here, bytes in all or None).
-    A failure that may pass is tried again `retries` times, after 1, 2, 4, ... seconds, or what the server asks for.
+    say: called with a line when the download of a state begins, and when it has to wait. A failure that may pass is
+    tried again `retries` times, after 1, 2, 4, ... seconds, or what the server asks for. A state that cannot be had
+    does not keep the others from coming; all that failed are named in the end.
     """
     year, states = survey_year(year, horizon), states_of(states)
+    if not re.fullmatch(r"https?://\S+", base_url):
+        raise ValueError(f"an address begins with https:// or http://, got {base_url!r}; the usual one is {CENSUS}")
     if retries < 0:
         raise ValueError(f"retries must be 0 or more, got {retries}")
     directory = (home() if folder is None else Path(folder).expanduser()) / str(year) / horizon
@@ -102,15 +108,42 @@ def fetch(
     except OSError as error:
         raise OSError(f"{directory} cannot be made ({error.strerror}); name another folder to fetch into") from error
     downloads = [_Download(state, year, horizon, base_url, directory) for state in states]
-    return tuple(_fetched(download, progress, retries, timeout, pause) for download in downloads)
+    return _all_of(downloads, lambda download: _fetched(download, progress, retries, timeout, pause, say or _silent))
+
+
+def _all_of(downloads: Sequence[_Download], fetched: Callable[[_Download], Path]) -> tuple[Path, ...]:
+    """Every file, or one sentence about all that failed. Other errors, such as a full disk, end it at once."""
+    paths: list[Path] = []
+    failures: dict[str, Exception] = {}
+    for download in downloads:
+        try:
+            paths.append(fetched(download))
+        except (ConnectionError, ValueError) as error:
+            failures[download.state] = error
+    if len(downloads) > 1 and failures:
+        said = "\n".join(f"{state}: {error}" for state, error in failures.items())
+        raise ConnectionError(f"{len(failures)} of {len(downloads)} states could not be fetched\n{said}")
+    for failure in failures.values():
+        raise failure
+    return tuple(paths)
+
+
+def _silent(line: str) -> None:
+    pass
 
 
 def _fetched(
-    download: _Download, progress: Progress | None, retries: int, timeout: float, pause: Callable[[float], None]
+    download: _Download,
+    progress: Progress | None,
+    retries: int,
+    timeout: float,
+    pause: Callable[[float], None],
+    say: Callable[[str], None],
 ) -> Path:
     for present in (download.target, download.archive):
         if present.is_file() and _is_sound(download, present):
             return present
+    say(f"{download.state}: {download.url}")
     attempt = 0
     while True:
         try:
@@ -121,7 +154,9 @@ def _fetched(
                 raise ConnectionError(
                     f"{download.url} could not be fetched in {retries + 1} attempts: {failure}; {download.by_hand}"
                 ) from failure
-            pause(min(2.0**attempt if failure.pause is None else failure.pause, LONGEST_PAUSE))
+            seconds = min(2.0**attempt if failure.pause is None else failure.pause, LONGEST_PAUSE)
+            say(f"{download.state}: {failure}; retrying in {seconds:.0f} s")
+            pause(seconds)
             attempt += 1
 
 
@@ -158,12 +193,12 @@ def _save(answer: http.client.HTTPResponse, part: Path, have: int, progress: Pro
     """Write what comes; a server that ignores or misreads the range sends all of it again."""
     told = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
     if answer.status == 206 and not (told and int(told[1]) == have):
-        part.unlink()
+        part.unlink(missing_ok=True)  # a server may send a part that nobody asked for
         raise _PassingError("the server resumed at another byte than asked for")
     length = answer.headers.get("Content-Length")
     done = have if answer.status == 206 else 0
-    total = done + int(length) if length else None
-    with part.open("ab" if done else "wb") as out:
+    total = done + int(length) if length and length.isdigit() else None  # nonsense is no length: the zip has checksums
+    with _writing(part), part.open("ab" if done else "wb") as out:
         while chunk := _next(answer):
             out.write(chunk)
             done += len(chunk)
@@ -171,6 +206,16 @@ def _save(answer: http.client.HTTPResponse, part: Path, have: int, progress: Pro
                 progress(done, total)
     if total is not None and done < total:
         raise _PassingError(f"the connection broke off after {done:,} of {total:,} bytes")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full or failing disk as a sentence; what has come so far stays for the next time."""
+    try:
+        yield
+    except OSError as error:
+        said = f"{path} cannot be written ({error.strerror or error})"
+        raise OSError(f"{said}; make room, or name another folder, and fetch again") from error
 
 
 def _next(answer: http.client.HTTPResponse) -> bytes:
@@ -248,11 +293,14 @@ def _unpack(download: _Download, fresh: Path) -> None:
             damaged = archive.testzip()  # reads every byte and compares checksums
             if damaged:
                 raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
-            if download.member not in archive.namelist():
+            member = person_file(archive, download.state)
+            if member is None:
                 inside = ", ".join(archive.namelist()[:5])
                 raise ValueError(f"{download.url} has no {download.member} in it, only {inside}")
-            with archive.open(download.member) as source, fresh.open("wb") as out:
+            with archive.open(member) as source, _writing(fresh), fresh.open("wb") as out:
                 shutil.copyfileobj(source, out, CHUNK)
+    except RuntimeError as error:  # a password, or a compression that Python does not know
+        raise ValueError(f"the zip file of {download.url} cannot be unpacked ({error})") from error
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise _PassingError(f"the zip file that arrived is damaged ({error})") from error
 

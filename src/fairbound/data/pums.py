@@ -96,25 +96,31 @@ def _opened(path: Path, state: str) -> Iterator[IO[bytes]]:
         with gzip.open(path) as unzipped:
             yield cast(IO[bytes], unzipped)
     elif path.suffix.lower() == ".zip":
-        with zipfile.ZipFile(path) as archive, archive.open(_member(path, archive, state)) as lines:
-            yield lines
+        with zipfile.ZipFile(path) as archive:
+            name = person_file(archive, state)
+            if name is None:
+                inside = ", ".join(archive.namelist()[:5])
+                raise FileNotFoundError(f"there is no person file of {state} in {path}, only {inside}")
+            with archive.open(name) as lines:
+                yield lines
     else:
         with path.open("rb") as lines:
             yield lines
 
 
-def _member(path: Path, archive: zipfile.ZipFile, state: str) -> str:
+def person_file(archive: zipfile.ZipFile, state: str) -> str | None:
+    """The name of the state's person file within a zip, in whatever folder and case; None: it is not there."""
     for name in archive.namelist():
         inside = identified(Path(name), None, None)
         if inside and inside.form == "csv" and inside.state == state:
             return name
-    raise FileNotFoundError(f"there is no person file of {state} in {path}, only {', '.join(archive.namelist()[:5])}")
+    return None
 
 
 def _first_lines(path: Path, state: str) -> tuple[list[str], list[str]]:
     """The header and the first row."""
     with reading(path), _opened(path, state) as lines:
-        reader = csv.reader(io.TextIOWrapper(lines, encoding="ascii", errors="replace"), skipinitialspace=True)
+        reader = csv.reader(io.TextIOWrapper(lines, encoding="utf-8-sig", errors="replace"), skipinitialspace=True)
         return next(reader, []), next(reader, [])
 
 
@@ -165,5 +171,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError):
         raise
+    except RuntimeError as error:  # a zip with a password, or compressed in a way that Python does not know
+        raise ValueError(f"{path} cannot be unpacked ({error}); put the csv in it, unpacked, into its place") from error
     except (ValueError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read, it is truncated or damaged ({error}); delete and fetch it") from error

@@ -22,18 +22,35 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.data.columns import column_of
+from fairbound.data.columns import OddColumnError, column_of, from_series
 from fairbound.data.table import Table
 from fairbound.extras import need
 from fairbound.fairness.groups import no_column
 
 MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 SEPARATORS = ",;\t|"
+DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
 HEAD = 1 << 16  # bytes that tell the separator and the encoding
 READABLE = (
     "the path of a CSV or parquet file, a pandas or polars DataFrame, or a dict of columns (for arrays X and y, use "
     "table_of)"
 )
+
+
+class ColumnsRead(dict[str, NDArray[Any]]):
+    """Columns by name, and, of those that could not be read, why: asking for one says it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd: dict[str, str] = {}  # name -> a sentence
+
+    def __contains__(self, name: object) -> bool:
+        if name in self.odd:
+            raise ValueError(self.odd[str(name)])
+        return super().__contains__(name)
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        raise ValueError(self.odd[name]) if name in self.odd else KeyError(name)
 
 
 def read_table(
@@ -58,13 +75,17 @@ def read_table(
     (('age',), 2)
     """
     columns = read_columns(source, sep=sep, missing=missing)
-    for name in (label, *_listed(features or ()), *_listed(drop)):
+    for name in (label, *_listed(features or ())):
         if name not in columns:
             raise ValueError(no_column(name, columns))
-    if features is None:
-        chosen = tuple(name for name in columns if name != label and name not in _listed(drop))
-    else:
-        chosen = tuple(name for name in _listed(features) if name not in _listed(drop))
+    for name in _listed(drop):
+        if name not in columns.odd and name not in columns:
+            raise ValueError(no_column(name, columns))
+    for name, why in columns.odd.items():
+        if features is None and name not in _listed(drop):
+            raise ValueError(f"{why}; convert it, or leave it out: drop=[{name!r}]")
+    listed = [name for name in columns if name != label] if features is None else _listed(features)
+    chosen = tuple(name for name in listed if name not in _listed(drop))
     if not chosen:
         raise ValueError(f"no feature is left beside the label {label!r}")
     if "" in chosen:
@@ -100,10 +121,9 @@ def table_of(
     return Table({**inputs, **parts}, label, tuple(inputs), source, positive)
 
 
-def read_columns(
-    source: Any, *, sep: str | None = None, missing: Sequence[str] = MISSING_MARKS
-) -> dict[str, NDArray[Any]]:
-    """The columns of a file, a data frame or a dict, by name.
+def read_columns(source: Any, *, sep: str | None = None, missing: Sequence[str] = MISSING_MARKS) -> ColumnsRead:
+    """The columns of a file, a data frame or a dict, by name. What is neither numbers nor text is refused when asked
+    for, so that a column nobody uses stops nothing.
 
     >>> read_columns({"age": [30, None], "job": ["nurse", "clerk"]})["age"]
     array([30., nan])
@@ -115,7 +135,14 @@ def read_columns(
     else:
         names, values = _from_frame(source)
     _refuse_twice(names, _name_of(source))
-    columns = {name: column_of(column, name) for name, column in zip(map(str, names), values, strict=True)}
+    columns = ColumnsRead()
+    for name, column in zip(map(str, names), values, strict=True):
+        try:
+            columns[name] = column_of(column, name)
+        except OddColumnError as error:
+            columns.odd[name] = str(error)
+    if columns.odd and not columns:
+        raise ValueError("; ".join(columns.odd.values()))
     lengths = {name: len(column) for name, column in columns.items()}
     if not columns or not max(lengths.values()):
         raise ValueError(f"{_name_of(source)} has no {'rows' if columns else 'columns'}")
@@ -134,7 +161,7 @@ def _from_file(path: Path, sep: str | None, missing: Sequence[str]) -> tuple[lis
     start = _first_bytes(path)
     table = _from_parquet(path) if _is_parquet(path, start) else _from_csv(path, start, sep, missing)
     kept = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]  # pandas' own
-    return [table.column_names[i].strip() for i in kept], [table.column(i).to_numpy() for i in kept]
+    return [table.column_names[i].strip() for i in kept], [table.column(i) for i in kept]
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -227,18 +254,21 @@ def _from_csv(path: Path, start: bytes, sep: str | None, missing: Sequence[str])
         raise ValueError(f"{path} is damaged or incomplete: {_first_line(error)}") from error
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a table: {_first_line(error)}") from error
-    return _trimmed(table, path)
+    return _cleaned(table, path, decimal_commas=(sep or head.separator()) != ",")
 
 
-def _trimmed(table: Any, path: Path) -> Any:
-    """Text without the spaces around it."""
+def _cleaned(table: Any, path: Path, decimal_commas: bool) -> Any:
+    """Text without the spaces around it, and numbers such as 0,127 as numbers."""
     arrow = need("pyarrow", "data", "Reading a CSV file")
     compute = need("pyarrow.compute", "data", "Reading a CSV file")
     for i, field in enumerate(table.schema):
         if arrow.types.is_binary(field.type):  # what the reader makes of text that is not UTF-8
             raise ValueError(f"column {field.name!r} of {path} is not UTF-8 text; save the file as UTF-8")
         if arrow.types.is_string(field.type):
-            table = table.set_column(i, field.name, compute.utf8_trim_whitespace(table.column(i)))
+            text = compute.utf8_trim_whitespace(table.column(i))
+            if decimal_commas and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py():
+                text = compute.replace_substring(text, ",", ".").cast(arrow.float64())
+            table = table.set_column(i, field.name, text)
     return table
 
 
@@ -257,12 +287,15 @@ def _from_frame(source: Any) -> tuple[list[str], list[Any]]:
         frame = narwhals.from_native(source, eager_only=True)
     except TypeError as error:
         raise ValueError(f"cannot read {_name_of(source)}; give {READABLE}") from error
-    return list(frame.columns), [series.to_numpy() for series in frame.iter_columns()]
+    return list(frame.columns), [from_series(series) for series in frame.iter_columns()]
 
 
 def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
     if isinstance(X, Mapping) or hasattr(X, "columns"):
-        columns = list(read_columns(X).items())
+        read = read_columns(X)
+        for why in read.odd.values():
+            raise ValueError(f"{why}; convert it, or leave it out of X")
+        columns = list(read.items())
     else:
         matrix = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
         if matrix.ndim != 2:

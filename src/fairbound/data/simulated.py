@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from fairbound.data.simulated_income import Income
 from fairbound.data.simulated_tables import Columns, Floats, Variable, cumulated, facts, pick, variables
 from fairbound.data.table import Table
+from fairbound.data.tasks import TASKS
 
-FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")  # in the order of ACSIncome
-LABEL = "PINCP_GT_50K"
+FEATURES, LABEL = TASKS["Income"].features, TASKS["Income"].label
 CHUNK = 65_536  # rows of the true losses at a time: some 10 MB
 
 # Every use of a seed has a stream of its own: rows drawn with the seed of the training rows must still be fresh.
@@ -103,8 +103,9 @@ class Population:
         columns: dict[str, NDArray[Any]] = {"RAC1P": self.races[pair], "MAR": self.marital[pair]}
         for variable in self.variables:
             columns[variable.name] = variable.draw(columns, random.random(rows))
-        ordered = {name: columns[name] for name in FEATURES}
-        ordered["ST"] = np.full(rows, self.fips, dtype=np.uint8)
+        # Drawn as small as the codes allow, given as the census gives them: AGEP - 40 must not wrap around.
+        ordered: dict[str, NDArray[Any]] = {name: columns[name].astype(np.int64) for name in FEATURES}
+        ordered["ST"] = np.full(rows, self.fips, dtype=np.int64)
         ordered[LABEL] = random.random(rows) < self.income.probability(columns)
         return Table(ordered, LABEL, FEATURES, self.source)
 
@@ -128,9 +129,18 @@ def population(state: str) -> Population:
     >>> population("OK").source
     'simulated:OK'
     """
-    if state not in facts()["states"]:
-        raise ValueError(f"there is no simulated census of {state!r}; there are {', '.join(facts()['states'])}")
-    return _population(state)
+    if state.upper() not in states():
+        raise ValueError(f"there is no simulated census of {state!r}; there are {', '.join(states())}")
+    return _population(state.upper())
+
+
+def states() -> tuple[str, ...]:
+    """Those that have a simulated census.
+
+    >>> states()
+    ('OK', 'VA')
+    """
+    return tuple(facts()["states"])
 
 
 def load(state: str, seed: int = 0) -> Table:

@@ -1,12 +1,8 @@
 """One way to name data everywhere: `acs:OK`, `simulated:OK`, or a file.
 
-acs:STATES[:TASK[:YEAR]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2017
-simulated:STATE            simulated:OK, simulated:VA
-anything else              a CSV or parquet file of the user's own; needs a label
-
-RACE                       the levels of a column (census: those of the code book)
-AGE:25:45:65               a number cut into bands at these edges
-RACE=1                     one level against all others
+acs:STATES[:TASK[:YEAR[:HORIZON]]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2017, acs:OK:Income:2018:5-Year
+simulated:STATE                      simulated:OK, simulated:VA
+anything else                        a CSV or parquet file of the user's own; needs a label
 """
 
 from __future__ import annotations
@@ -17,8 +13,10 @@ from typing import Any
 
 from fairbound.data import acs, acs_files, simulated
 from fairbound.data.reading import read_table
-from fairbound.data.table import CENSUS, Table
+from fairbound.data.table import Table, is_census
 from fairbound.data.tasks import HISTORICAL, TASKS
+
+FORM = "acs:STATES[:TASK[:YEAR[:HORIZON]]]"
 
 
 def load(
@@ -38,28 +36,37 @@ def load(
     17917
     """
     kind, _, rest = source.partition(":")
-    if kind not in CENSUS:
+    if not is_census(source):
         if label is None:
             raise ValueError(f"{source} is a file, so the column to predict must be named: label=... (--label)")
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
         raise ValueError(f"{source} is census data: its label and features are those of its task")
-    if kind == "simulated":
+    if kind.lower() == "simulated":
         return simulated.load(rest, seed)
-    states, task, year = _acs_parts(source, rest)
-    return acs.load(states, task, year, folder=folder, missing=missing)
+    states, task, year, horizon = _acs_parts(source, rest)
+    return acs.load(states, task, year, horizon, folder, missing)
 
 
 def best(state: str, folder: str | Path | None = None) -> str:
     """`acs:STATE` where its real data are found, else `simulated:STATE`."""
-    found = any(found.serves(state, TASKS["Income"], 2018, "1-Year") for found in acs_files.available(folder))
-    return f"acs:{state}" if found else f"simulated:{state}"
+    there = acs_files.available(folder)
+    (state,) = acs_files.states_of([state], [found.state for found in there])
+    if any(found.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for found in there):
+        return f"acs:{state}"
+    if state in simulated.states():
+        return f"simulated:{state}"
+    raise FileNotFoundError(
+        f"no data of {state} were found, and only {' and '.join(simulated.states())} have a simulated census; get "
+        f"them with `fairbound data fetch {state}`, or name the folder where they are (folder, --data)"
+    )
 
 
-def _acs_parts(source: str, rest: str) -> tuple[list[str], str, int]:
-    states, task, year, *more = [*rest.split(":"), "", ""][: max(3, rest.count(":") + 1)]
-    if not states or any(more):
-        raise ValueError(f"census data are named acs:STATES[:TASK[:YEAR]], such as acs:OK or acs:OK+VA, got {source!r}")
+def _acs_parts(source: str, rest: str) -> tuple[list[str], str, int, str]:
+    states, *more = rest.split(":")
+    if not states or len(more) > 3:
+        raise ValueError(f"census data are named {FORM}, such as acs:OK or acs:OK+VA, got {source!r}")
+    task, year, horizon = [*more, "", "", ""][:3]
     if year and not year.isdigit():
-        raise ValueError(f"{year!r} in {source!r} is no year; census data are named acs:STATES[:TASK[:YEAR]]")
-    return states.split("+"), task or "Income", int(year or 2018)
+        raise ValueError(f"{year!r} in {source!r} is no year; census data are named {FORM}")
+    return states.split("+"), task or "Income", int(year or acs_files.USUAL_YEAR), horizon or acs_files.HORIZONS[0]

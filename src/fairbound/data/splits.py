@@ -86,8 +86,12 @@ def scaled(dataset: Dataset, split: Split) -> Dataset:
         )
     if split.train.numel() == 0:
         raise ValueError("the split has no training rows, and scaling is learned from them")
-    if int(split.train.max()) >= dataset.rows:
-        raise ValueError(f"the split trains on row {int(split.train.max())}, but the dataset has {dataset.rows} rows")
+    low, high = int(split.train.min()), int(split.train.max())
+    if low < 0 or high >= dataset.rows:
+        raise ValueError(
+            f"the split trains on row {low if low < 0 else high}, but the rows of the dataset are 0 to "
+            f"{dataset.rows - 1}"
+        )
     X = dataset.X.double()
     train = X[split.train.to(X.device)]
     constant = train.amax(0) == train.amin(0)  # a rounded mean would leave a deviation that is not quite 0

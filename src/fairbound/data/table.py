@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound.data.attributes import attribute as named
+from fairbound.data.attributes import one_by_one
 from fairbound.data.dataset import Dataset
-from fairbound.data.encoding import DATES, NUMBERS, Encoder, binary, holds_numbers
+from fairbound.data.encoding import DATES, NUMBERS, Encoder, holds_numbers
+from fairbound.data.outcomes import binary
 from fairbound.fairness.groups import Attribute, Grouping, Intersection, is_missing, no_column
 
 # One attribute or several, whose combinations are the groups; text as in `fairbound.data.attributes`: "SEX,AGEP:25:65"
 Groups = str | Attribute | Sequence[str | Attribute] | Intersection
-CENSUS = ("acs", "simulated")  # kinds of sources whose columns are those of the census code book
+CENSUS_KINDS = ("acs", "simulated")  # of sources whose columns are those of the census code book
 Small = Literal["merge", "leave out"]
 
 
@@ -39,6 +41,7 @@ class Table:
     features: tuple[str, ...]  # the columns that a model may see
     source: str  # "acs:OK", "simulated:OK", the name of a file
     positive: Any = None  # the label's value that counts as 1, where that is not evident
+    missing: int | None = None  # census: the number that was written into empty fields; None: they are NaN
 
     def __post_init__(self) -> None:
         for name in (self.label, *self.features):
@@ -65,7 +68,7 @@ class Table:
     @property
     def census(self) -> bool:
         """Whether the columns are those of the census code book."""
-        return self.source.partition(":")[0] in CENSUS
+        return is_census(self.source)
 
     def complete(self, *names: str) -> Table:
         """The rows in which nothing is missing, in these columns or, where none is named, in features and label.
@@ -154,16 +157,12 @@ class Table:
         """
         if isinstance(group, Intersection):
             return group
-        if isinstance(group, str):
-            group = [spec.strip() for spec in group.split(",") if spec.strip()]
-        listed = [group] if isinstance(group, Attribute) else list(group)
-        if not listed:
-            raise ValueError("name at least one protected column")
+        listed = [group] if isinstance(group, Attribute) else one_by_one(group)
         return Intersection(tuple(self._attribute(one) for one in listed))
 
     def _attribute(self, one: str | Attribute) -> Attribute:
         if isinstance(one, str):
-            return named(one, self.columns, self.census)
+            return named(one, self.columns, self.census, self.missing)
         if not isinstance(one, Attribute):
             raise ValueError(
                 "a protected attribute is named, or a Coded, Banded or Against (fairbound.fairness.groups); "
@@ -207,6 +206,16 @@ class Table:
                 "them must come from training rows: split first, random_split(table.groups(group), seed=0), and pass "
                 "train=split.train; or leave those rows out with table.complete()"
             )
+
+
+def is_census(source: str) -> bool:
+    """Whether a source, by its name, is census data, real or simulated.
+
+    >>> is_census("ACS:OK"), is_census("acs.csv")
+    (True, False)
+    """
+    kind, colon, _ = source.partition(":")
+    return bool(colon) and kind.lower() in CENSUS_KINDS
 
 
 def _check_form(column: NDArray[Any], name: str) -> None:

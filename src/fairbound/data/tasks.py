@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbound.data.columns import from_arrow, from_series, is_arrow
 from fairbound.data.table import Table
 from fairbound.extras import need
 
@@ -176,7 +177,7 @@ def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source:
     carried = [name for name in CARRIED if name in kept and name not in task.features]
     table = {name: fill(kept[name], missing) for name in (*task.features, *carried)}
     table[task.group] = fill(kept[task.group], missing)
-    return Table({**table, task.label: task.positive(kept)}, task.label, task.features, source)
+    return Table({**table, task.label: task.positive(kept)}, task.label, task.features, source, missing=missing)
 
 
 def said_absent(absent: Sequence[str], there: Iterable[str]) -> str:
@@ -201,7 +202,7 @@ def fill(column: Column, missing: int | None) -> Column:
 
 def numbers(name: str, values: Any) -> Column:
     """Values as a column of numbers, NaN where the field was empty."""
-    column = np.asarray(values)
+    column = from_arrow(values) if is_arrow(values) else np.asarray(values)
     if column.ndim != 1:
         raise ValueError(f"column {name} has shape {column.shape}, expected one value per row")
     if column.dtype.kind in "iufb":
@@ -217,7 +218,7 @@ def _names(rows: Any) -> list[str]:
 
 
 def _values(rows: Any, name: str) -> Any:
-    return rows[name] if isinstance(rows, Mapping) else _frame(rows)[name].to_numpy()
+    return rows[name] if isinstance(rows, Mapping) else from_series(_frame(rows)[name])
 
 
 def _frame(rows: Any) -> Any:

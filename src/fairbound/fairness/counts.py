@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # A rate is a share of cells [label, prediction]: the cells that count, out of the cells that are looked at.
@@ -123,7 +124,9 @@ class Counts:
         return self.among(names) + other.among(names)
 
     def among(self, names: Sequence[str]) -> Counts:
-        """The same table with these groups, in this order; those that it lacks are empty."""
+        """The same table with these groups, in this order; those that it lacks are empty, its own must all be named."""
+        if not set(self.names) <= set(names):
+            raise ValueError(f"{', '.join(sorted(set(self.names) - set(names))[:5])} would be lost")
         parts = [torch.zeros(len(names), 2, 2, dtype=part.dtype) for part in (self.weight, self.squares, self.rows)]
         place = {name: i for i, name in enumerate(names)}
         for i, name in enumerate(self.names):
@@ -157,8 +160,9 @@ class Counts:
 
     def rate(self, name: str) -> tuple[float | None, ...]:
         """One rate of every group; None where nobody is in its denominator."""
-        rates = self.rates()
-        at = NAMES.index(name)
+        if name not in NAMES:
+            raise ValueError(f"no rate is called {name!r}; there are {', '.join(NAMES)}")
+        rates, at = self.rates(), NAMES.index(name)
         return tuple(
             v if ok else None for v, ok in zip(rates.values[at].tolist(), rates.defined[at].tolist(), strict=True)
         )
@@ -170,21 +174,32 @@ class Counts:
 
 def _effective(rate: Tensor, whole: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
     """How many unweighted rows would give the rate the same variance: p (1-p) / Var, where
-    Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; for p of 0 or 1 Kish's (sum w)^2 / sum w^2."""
+    Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; but no more than Kish's (sum w)^2 / sum w^2, because Var
+    is itself estimated, from few heavy rows, and too small where these happen to be on one side."""
     tiny = torch.finfo(whole.dtype).tiny
     kish = whole.square() / (squares_in + squares_out).clamp(min=tiny)
     spread = (1 - rate).square() * squares_in + rate.square() * squares_out
     inner = rate * (1 - rate) * whole.square() / spread.clamp(min=tiny)
-    return torch.where((rate > 0) & (rate < 1), inner, kish)
+    return torch.where((rate > 0) & (rate < 1), torch.minimum(inner, kish), kish)
 
 
 def as_vector(values: Any) -> Tensor:
-    tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))  # lists in float64
+    tensor = values if isinstance(values, Tensor) else _from_array(np.asarray(values))
     if tensor.ndim == 2 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
     if tensor.ndim != 1:
         raise ValueError(f"expected one number per row, got an array of shape {tuple(tensor.shape)}")
     return tensor.detach()
+
+
+def _from_array(array: NDArray[Any]) -> Tensor:
+    """A tensor of a numpy array of any layout; lists of numbers arrive here in float64."""
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"expected numbers, got {array.dtype} such as {array.ravel()[:1].tolist()}")
+    if array.dtype.kind == "u":
+        array = array.astype(np.int64)
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def as_binary(values: Any, what: str) -> Tensor:
@@ -223,6 +238,10 @@ def as_numbers(groups: Any) -> Tensor:
 def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
     highest = int(groups.max()) if groups.numel() else -1
     if not names:
+        if highest > 1_000 + 10 * groups.numel():
+            raise ValueError(
+                f"groups go up to {highest} in {groups.numel()} rows; number them 0, 1, ... (Intersection.group() does)"
+            )
         return [str(i) for i in range(highest + 1)]
     if highest >= len(names):
         raise ValueError(f"groups go up to {highest} but only {len(names)} names are given")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -67,7 +67,7 @@ class Coded(Attribute):
         """The levels that occur in a column, in ascending order; missing values are a level of their own."""
         missing = is_missing(column)
         codes = np.unique(column[~missing]).tolist()
-        labels = [str(code) for code in codes]
+        labels = [f"{code:g}" if isinstance(code, float) else str(code) for code in codes]
         if missing.any():
             codes, labels = [*codes, None], [*labels, MISSING]
         return Coded(name, tuple(codes), tuple(labels))
@@ -132,6 +132,7 @@ class Banded(Attribute):
 
     name: str
     edges: tuple[float, ...]
+    missing: bool = False  # whether a last level holds the missing values
 
     def __post_init__(self) -> None:
         if not self.edges or any(not math.isfinite(edge) for edge in self.edges):
@@ -142,23 +143,25 @@ class Banded(Attribute):
     @property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
         inner = (f"{a:g} to < {b:g}" for a, b in zip(self.edges, self.edges[1:], strict=False))
-        return (f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}")
+        known = (f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}")
+        return (*known, MISSING) if self.missing else known
 
     def levels(self, column: Column) -> NDArray[np.int64]:
         if column.dtype.kind not in "iufb":
             raise ValueError(f"{self.name} holds text (such as {str(column[0])!r}); only numbers can be cut into bands")
         missing = is_missing(column)
-        if missing.any():
+        if missing.any() and not self.missing:
             raise ValueError(
                 f"{self.name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())}); "
-                "drop or fill them before cutting into bands"
+                "drop or fill them before cutting into bands, or give them a level (missing=True)"
             )
-        return np.searchsorted(np.asarray(self.edges, dtype=np.float64), column, side="right").astype(np.int64)
+        levels = np.searchsorted(np.asarray(self.edges, dtype=np.float64), column, side="right")
+        return np.where(missing, len(self.edges) + 1, levels).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Against(Attribute):
-    """One code against all others: the paper's white / non-white.
+    """One code against all others, missing values among them: the paper's white / non-white.
 
     >>> Against("RAC1P", 1, ("white", "non-white")).levels(np.array([1, 2, 9]))
     array([0, 1, 1])
@@ -169,12 +172,11 @@ class Against(Attribute):
     labels: tuple[str, str]
 
     def levels(self, column: Column) -> NDArray[np.int64]:
-        missing = is_missing(column)
-        if missing.any():
-            raise ValueError(f"{self.name} is missing in {int(missing.sum())} rows; drop or fill them first")
-        same = column == self.code if column.dtype.kind in "iufb" else column.astype(str) == str(self.code)
+        known = ~is_missing(column)
+        same = known.copy()
+        same[known] = column[known] == self.code
         if not same.any():
-            shown = ", ".join(str(value) for value in np.unique(column)[:8])
+            shown = ", ".join(str(value) for value in np.unique(column[known])[:8])
             raise ValueError(f"no row has {self.name} = {self.code}; it holds {shown}")
         return np.where(same, 0, 1).astype(np.int64)
 
@@ -185,7 +187,17 @@ def is_missing(column: Column) -> NDArray[np.bool_]:
         return np.zeros(len(column), dtype=bool)
     if column.dtype.kind == "f":
         return np.isnan(column)
-    return np.array([value is None or bool(value != value) for value in column], dtype=bool)
+    return np.fromiter(map(_absent, column), dtype=bool, count=len(column))
+
+
+def _absent(value: Any) -> bool:
+    """None, NaN, NaT, and pandas' NA, which answers every comparison with itself."""
+    if value is None:
+        return True
+    if isinstance(value, str | bool | np.bool_):  # False != False is False itself: not what NA's answer means
+        return False
+    differs = value != value
+    return differs is value or (np.ndim(differs) == 0 and bool(differs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +218,19 @@ class Grouping:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._name(row) for row in self.levels.tolist())
+        """Of all groups, each its own: where levels contain commas, attributes are named too."""
+        names = tuple(self.name(i) for i in range(len(self)))
+        return names if len(set(names)) == len(names) else tuple(self.name(i, full=True) for i in range(len(self)))
 
-    def _name(self, levels: Sequence[int]) -> str:
-        if levels and levels[0] < 0:
+    def name(self, i: int, full: bool = False) -> str:
+        """Of one group: its levels, or attribute=level."""
+        levels: list[int] = self.levels[i].tolist()
+        if levels[0] < 0:
             return OTHER
-        return ", ".join(attribute.labels[level] for attribute, level in zip(self.attributes, levels, strict=True))
+        labels = [attribute.labels[level] for attribute, level in zip(self.attributes, levels, strict=True)]
+        if full or labels == [OTHER]:  # a level that is called like the merged rest
+            labels = [f"{a.name}={label!r}" for a, label in zip(self.attributes, labels, strict=True)]
+        return ", ".join(labels)
 
 
 @dataclass(frozen=True)
@@ -316,8 +335,9 @@ class Intersection:
 
 def no_column(name: str, columns: Mapping[str, Any]) -> str:
     """The sentence for a column that is not there, with the closest names."""
-    close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or get_close_matches(
-        name.lower(), [column.lower() for column in columns], n=3, cutoff=0.5
-    )
+    spelt = {column.lower(): column for column in columns}
+    close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or [
+        spelt[near] for near in get_close_matches(name.lower(), list(spelt), n=3, cutoff=0.5)
+    ]
     there = ", ".join(list(columns)[:20]) + (", ..." if len(columns) > 20 else "")
     return f"there is no column {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else f"there are {there}")

@@ -1,29 +1,23 @@
-"""Intervals for rates, means and what is computed from them.
+"""Intervals for rates, means and what is computed from them, by the kind of the number.
 
-The rate of k in n has Wilson's interval. What is computed from several rates (or means) rests on draws r* of what the
-true ones may be, given the rows:
+- A rate of k in n has Wilson's interval.
+- A signed difference or a ratio to a reference has the middle 95 % of draws of what the true rates may be,
+  Beta(k + 1/2, n - k + 1/2) for each (`percentile`). This is the bootstrap of the table with half a row added to each
+  side; without it a cell with 0 of n would resample to nothing but 0.
+- The largest difference of two groups has simultaneous intervals of all differences, each as wide as its own standard
+  error asks, so that a small, noisy group does not hide that two large ones differ (`largest`). Their common factor
+  is a quantile of the largest studentised difference in draws (`resampled_rates`).
+- Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are seminorms of the
+  rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of resampled noise (`around`).
 
-- a rate of k in n: Beta(k + a, n - k + a), independently for every group. This is the bootstrap of the table with a
-  little added to each side; without it a cell with 0 of n would resample to nothing but 0. For signed differences and
-  ratios a = 1/2 (Jeffreys); for gaps a = 1 (Agresti and Caffo's), which keeps tiny groups from looking apart;
-- a mean of n values: mean + standard error * Student t with n - 1 degrees of freedom.
-
-From the draws, by the kind of the number:
-
-- `percentile`, for signed differences and ratios: the middle 95 % of the drawn values;
-- `largest`, for the largest difference of two groups: simultaneous intervals of all differences, each as wide as its
-  own standard error asks; a small, noisy group then does not hide that two large ones differ;
-- `around`, for other numbers h that measure how far apart the groups are (a seminorm of the rates: mean absolute gaps,
-  sums of gaps). The triangle inequality gives |h(r^) - h(r)| <= h(r^ - r), so that the 95 % quantile q of h(r* - r^)
-  makes [h(r^) - q, h(r^) + q] cover with at least 95 %.
-
-Percentiles fail for the last two, because noise makes groups look apart: a true gap of 0 they never cover.
+Percentiles would fail for the last two, because noise makes groups look apart: a true gap of 0 they never cover.
+Means of losses are treated alike, with Student's t in place of the resampled table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +27,9 @@ from torch import Tensor
 DRAWS = 10_000
 ROOM = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least FEWEST
 FEWEST = 500
+MOST_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
+FEW = 5  # and more than so many already where one of them has fewer than LARGE rows: maxima over many tiny groups
+LARGE = 50  # lie in tails that resampling does not show
 
 
 class Measured(NamedTuple):
@@ -56,25 +53,27 @@ class Measured(NamedTuple):
 UNDEFINED = Measured(None)
 
 
+class Resampled(NamedTuple):
+    """Estimates with their standard errors, and what both are in resamples."""
+
+    rows: Tensor  # (G,) behind each estimate
+    centre: Tensor  # (G,)
+    error: Tensor  # (G,)
+    centres: Tensor  # (draws, G)
+    errors: Tensor  # (draws, G)
+
+
+def check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"the level of an interval lies between 0 and 1, got {level}")
+
+
 def draws_for(numbers: int, draws: int = DRAWS) -> int:
     """How many draws to make of that many numbers."""
     return max(min(draws, ROOM // max(numbers, 1)), min(draws, FEWEST))
 
 
-def beta_draws(
-    successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator, added: float = 0.5
-) -> Tensor:  # fmt: skip
-    """(draws, ...) of what the true rates may be."""
-    shape = (*successes.shape, draws)
-    yes, no = ((part + added).unsqueeze(-1).numpy() for part in (successes, trials - successes))
-    return torch.from_numpy(rng.beta(yes, no, shape)).movedim(-1, 0)  # draws lie together in memory: quick to sort
-
-
-def student_draws(mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
-    """(draws, ...) of what the true means may be."""
-    shape = (*mean.shape, draws)
-    t = torch.from_numpy(rng.standard_t(freedom.clamp(min=1.0).unsqueeze(-1).numpy(), shape))
-    return mean + error * t.movedim(-1, 0)
+# Rates ----------------------------------------------------------------------------------------------------------------
 
 
 def wilson(rate: Tensor, trials: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -91,18 +90,82 @@ def wilson(rate: Tensor, trials: Tensor, level: float) -> tuple[Tensor, Tensor]:
     return low.where(rate > 0, torch.zeros_like(low)), high.where(rate < 1, torch.ones_like(high))
 
 
+def beta_draws(
+    successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator, *, added: float = 0.5
+) -> Tensor:
+    """(draws, G) of what the true rates may be."""
+    yes, no = ((part + added).unsqueeze(-1).numpy() for part in (successes, trials - successes))
+    return torch.from_numpy(rng.beta(yes, no, (len(successes), draws))).T
+
+
+def resampled_rates(
+    successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator, *, log: bool = False
+) -> Resampled:
+    """Rates (k + 1) / (n + 2), as Agresti and Caffo estimate them, or their logarithms, and their noise.
+
+    Of few groups it is that of Beta(k + 1, n - k + 1), good for tiny ones too. The largest of many differences lies in
+    the binomial's tails, which Beta lacks: there the table is resampled, and every resample studentised by itself.
+    """
+    if len(successes) <= FEW:
+        drawn = beta_draws(successes, trials, draws, rng, added=1.0)
+        drawn = drawn.log() if log else drawn
+        error = drawn.std(0)
+        return Resampled(trials, drawn.mean(0), error, drawn, error.expand_as(drawn))
+    n = trials.floor().clamp(min=1.0)  # weights make effective rows, which are no whole number
+    centre, error = _shrunk(successes.minimum(n), n, log)
+    chance = (centre.exp() if log else centre).unsqueeze(-1).numpy()
+    hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))
+    centres, errors = _shrunk(torch.from_numpy(hits).double().T, n, log)
+    return Resampled(n, centre, error, centres, errors)
+
+
+def _shrunk(successes: Tensor, n: Tensor, log: bool) -> tuple[Tensor, Tensor]:
+    p = (successes + 1) / (n + 2)
+    if log:
+        return p.log(), ((1 - p) / (p * (n + 2))).sqrt()
+    return p, (p * (1 - p) / (n + 2)).sqrt()
+
+
+def rate_noise(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
+    """(draws, G) how far rates may lie from the true ones. The rates of the resamples are shrunk towards 1/2 and the
+    noise is scaled up, because a variance p (1-p) / n that is estimated from the n rows is too small on average, and
+    a mean over many groups would show it."""
+    n = trials.floor().clamp(min=1.0)
+    chance = (successes.minimum(n) + 2) / (n + 4)
+    hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance.unsqueeze(-1).numpy(), (len(n), draws))
+    scale = ((n + 1) / (n - 1).clamp(min=1.0)).sqrt()
+    return (torch.from_numpy(hits).double().T / n - chance) * scale
+
+
+# Means ----------------------------------------------------------------------------------------------------------------
+
+
+def student_draws(mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
+    """(draws, G) of what the true means may be."""
+    t = rng.standard_t(freedom.clamp(min=1.0).unsqueeze(-1).numpy(), (len(mean), draws))
+    return mean + error * torch.from_numpy(t).T
+
+
+def resampled_means(mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator) -> Resampled:
+    """Normal means with their estimated standard errors."""
+    freedom = freedom.clamp(min=1.0).unsqueeze(-1)
+    z = torch.from_numpy(rng.standard_normal((len(mean), draws))).T
+    chi = torch.from_numpy(rng.chisquare(freedom.numpy(), (len(mean), draws))) / freedom
+    return Resampled(freedom[:, 0] + 1, mean, error, mean + error * z, error * chi.T.sqrt())
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
 def percentile(value: float, drawn: Tensor, level: float) -> Measured:
     """The middle share `level` of the drawn values (draws,)."""
     low, high = quantiles(drawn, level)
     return Measured.within(value, (float(low), float(high)))
 
 
-def around(
-    parts: Sequence[Tensor], drawn: Sequence[Tensor], form: Callable[[Sequence[Tensor]], Tensor], level: float
-) -> tuple[float, float]:  # fmt: skip
-    """h(r^) plus and minus the quantile of h(r* - r^); h is a seminorm of the parts, each (G,), drawn (draws, G)."""
-    value = float(form(parts))
-    q = quantile(form([star - part for star, part in zip(drawn, parts, strict=True)]), level)
+def around(value: float, noise: Tensor, level: float) -> tuple[float, float]:
+    """A seminorm's value plus and minus the quantile of its noise (draws,)."""
+    q = quantile(noise, level)
     return max(0.0, value - q), value + q
 
 
@@ -111,28 +174,49 @@ def spread(numbers: Tensor) -> Tensor:
     return numbers.amax(-1) - numbers.amin(-1)
 
 
-def largest(drawn: Sequence[Tensor], level: float) -> tuple[float, float]:
-    """Ends for the largest difference of two groups over all parts, each drawn (draws, G) independently by group."""
-    pairs = sum(star.shape[1] * (star.shape[1] - 1) // 2 for star in drawn)
-    drawn = [star[: draws_for(pairs, len(star))] for star in drawn]
-    moments = [(star.mean(0), star.var(0)) for star in drawn]
-    worst = torch.zeros(len(drawn[0]), dtype=drawn[0].dtype)
-    for star, (mean, variance) in zip(drawn, moments, strict=True):
-        for i in range(len(mean) - 1):
-            off = (star[:, i, None] - star[:, i + 1 :]) - (mean[i] - mean[i + 1 :])
-            worst = torch.maximum(worst, (off.abs() / _error(variance, i)[i + 1 :]).amax(1))
+def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
+    """Ends for the largest difference of two groups over all parts."""
+    if max(len(part.centre) for part in parts) > (MOST_PAIRED if _all_large(parts) else FEW):
+        return _largest_by_bands(parts, level)
+    pairs = sum(len(part.centre) * (len(part.centre) - 1) // 2 for part in parts)
+    draws = draws_for(pairs, len(parts[0].centres))
+    worst = parts[0].centre.new_zeros(draws)
+    for part in parts:
+        for i in range(len(part.centre) - 1):
+            off = _from(part.centres[:draws], i) - _from(part.centre, i)
+            worst = torch.maximum(worst, (off.abs() / _error(part.errors[:draws], i)).amax(-1))
     q = quantile(worst, level)
     low = high = 0.0
-    for mean, variance in moments:
-        for i in range(len(mean) - 1):
-            gap, error = (mean[i] - mean[i + 1 :]).abs(), _error(variance, i)[i + 1 :]
+    for part in parts:
+        for i in range(len(part.centre) - 1):
+            gap, error = _from(part.centre, i).abs(), _error(part.error, i)
             low, high = max(low, float((gap - q * error).max())), max(high, float((gap + q * error).max()))
     return low, high
 
 
-def _error(variance: Tensor, i: int) -> Tensor:
-    """(G,) standard errors of the differences between group i and every group."""
-    return (variance[i] + variance).sqrt().clamp(min=torch.finfo(variance.dtype).tiny)
+def _all_large(parts: Sequence[Resampled]) -> bool:
+    return all(bool((part.rows >= LARGE).all()) for part in parts)
+
+
+def _from(numbers: Tensor, i: int) -> Tensor:
+    """Number i minus each later one."""
+    return numbers[..., i : i + 1] - numbers[..., i + 1 :]
+
+
+def _error(errors: Tensor, i: int) -> Tensor:
+    """Standard errors of these differences."""
+    both = errors[..., i : i + 1].square() + errors[..., i + 1 :].square()
+    return both.sqrt().clamp(min=torch.finfo(errors.dtype).tiny)
+
+
+def _largest_by_bands(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
+    """The same from one simultaneous band for each group: wider, and its cost grows with the groups, not the pairs."""
+    tiny = torch.finfo(parts[0].centre.dtype).tiny
+    worst = [((p.centres - p.centre).abs() / p.errors.clamp(min=tiny)).amax(-1) for p in parts]
+    q = quantile(torch.stack(worst).amax(0), level)
+    low = max(float((p.centre - q * p.error).max() - (p.centre + q * p.error).min()) for p in parts)
+    high = max(float((p.centre + q * p.error).max() - (p.centre - q * p.error).min()) for p in parts)
+    return max(0.0, low), high
 
 
 def normal_quantile(p: float) -> float:

@@ -20,9 +20,11 @@ from fairbound.fairness.intervals import (
     UNDEFINED,
     Measured,
     around,
+    check_level,
     draws_for,
     largest,
     percentile,
+    resampled_means,
     spread,
     student_draws,
 )
@@ -89,6 +91,8 @@ class Losses:
 
     def among(self, names: Sequence[str]) -> Losses:
         """The same with these groups, in this order; those that it lacks are empty."""
+        if not set(self.names) <= set(names):
+            raise ValueError(f"{', '.join(sorted(set(self.names) - set(names))[:5])} would be lost")
         place = [names.index(name) for name in self.names]
         parts = []
         for field in fields(self)[1:]:
@@ -126,7 +130,7 @@ def from_mean(losses: Tensor) -> Tensor:
     return (losses - losses.mean(-1, keepdim=True)).abs().amax(-1)
 
 
-FEWEST = 10  # rows of a group that gaps look at
+FEWEST = 30  # rows of a group that gaps look at
 LOSS_GAPS = {  # name -> words
     "loss": "mean loss, everyone",
     "loss_difference": "mean loss of the others minus that of the reference group",
@@ -137,6 +141,7 @@ LOSS_GAPS = {  # name -> words
 
 def group_losses(losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> list[Measured]:
     """Every group's mean loss with its interval. One row gives a value without an interval."""
+    check_level(level)
     drawn = _draw(losses, draws, seed)
     return [_one(losses, g, drawn[:, g], level) for g in range(len(losses.names))]
 
@@ -151,27 +156,43 @@ def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> Measured:
 def loss_gaps(
     losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Measured]:  # fmt: skip
-    """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST rows: the spread of their
-    losses is hardly known, so that nothing could be said of any gap."""
-    at = int(losses.rows.argmax()) if reference is None else losses.names.index(reference)
-    others = [g for g in range(len(losses.names)) if g != at and losses.weight[g] > 0]
-    everyone = losses.pooled(range(len(losses.names)), "everyone")
+    """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST rows: losses are skewed, and
+    the spread of so few is hardly known."""
+    check_level(level)
+    there = [g for g in range(len(losses.names)) if losses.weight[g] > 0]
+    if not there:
+        return dict.fromkeys(LOSS_GAPS, UNDEFINED)
+    at = _reference(losses, reference)
+    others = [g for g in there if g != at]
+    everyone = losses.pooled(there, "everyone")
     found = {"loss": group_losses(everyone, level=level, draws=draws, seed=seed)[0]}
-    found["loss_difference"] = _signed(losses, others, at, level, draws, seed) if others else UNDEFINED
-    usable = losses.rows >= FEWEST
+    signed = at in there and bool(others)
+    found["loss_difference"] = _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
+    usable = (losses.rows >= FEWEST) & (losses.weight > 0)
     if int(usable.sum()) < 2:
         return {**found, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
-    mean, drawn = losses.mean[usable], _draw(losses, draws, seed)[:, usable]
-    found["largest_loss_gap"] = Measured.within(float(spread(mean)), largest([drawn], level))
-    ends = around([mean], [drawn], lambda parts: from_mean(parts[0]), level)
-    found["largest_loss_gap_from_mean"] = Measured.within(float(from_mean(mean)), ends)
+    (error, freedom), mean = losses.errors(), losses.mean[usable]
+    given = mean, error[usable], freedom[usable], draws_for(len(mean), draws), np.random.default_rng(seed)
+    found["largest_loss_gap"] = Measured.within(float(spread(mean)), largest([resampled_means(*given)], level))
+    value = float(from_mean(mean))
+    found["largest_loss_gap_from_mean"] = Measured.within(
+        value, around(value, from_mean(student_draws(*given) - mean), level)
+    )
     return found
 
 
+def _reference(losses: Losses, reference: str | None) -> int:
+    """The number of the reference group: of those with weight, the one with the most rows unless named."""
+    if reference is None:
+        return int((losses.rows * (losses.weight > 0)).argmax())
+    if reference not in losses.names:
+        raise ValueError(f"the reference group {reference!r} is none of {', '.join(losses.names[:8])}")
+    return losses.names.index(reference)
+
+
 def _signed(losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int) -> Measured:
-    pair = losses.pooled(others, "others").among(["others", "reference"]) + losses.pooled([at], "reference").among(
-        ["others", "reference"]
-    )
+    names = ("others", "reference")
+    pair = losses.pooled(others, names[0]).among(names) + losses.pooled([at], names[1]).among(names)
     value = float(pair.mean[0] - pair.mean[1])
     if bool((pair.errors()[1] <= 0).any()):
         return Measured(value)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,9 +42,12 @@ from fairbound.fairness.intervals import (
     Measured,
     around,
     beta_draws,
+    check_level,
     draws_for,
     largest,
     percentile,
+    rate_noise,
+    resampled_rates,
     spread,
     wilson,
 )
@@ -68,6 +71,11 @@ class Metric:
     source: str
     groups: Literal["all", "two", "reference", "everyone"] = "all"
     most: float = 1.0  # that a gap can be
+
+    @property
+    def view(self) -> str:
+        """Which table it looks at."""
+        return "all" if self.groups == "two" else self.groups
 
 
 def mean_absolute(rates: Tensor) -> Tensor:
@@ -135,8 +143,10 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
 def largest_group(counts: Counts) -> str:
-    """The default reference: the group with the most rows (the first of equals)."""
-    return counts.names[int(counts.sizes().argmax())]
+    """The default reference: of the groups with weight, the one with the most rows (the first of equals)."""
+    if not counts.names:
+        raise ValueError("there are no groups, so there is nothing to compare")
+    return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
 
 
 def values(counts: Counts, reference: str | None = None) -> dict[str, float | None]:
@@ -160,14 +170,14 @@ def intervals(
     seed: int = 0,
 ) -> dict[str, Measured]:
     """Every metric with its interval; the same seed gives the same digits."""
-    if not 0 < level < 1:
-        raise ValueError(f"the level of an interval lies between 0 and 1, got {level}")
+    check_level(level)
     views = _Views(counts, reference, draws, seed)
     return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
 
 
 def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[Measured]]:
     """Every rate of every group with its interval, by the name of the rate and in the order of the groups."""
+    check_level(level)
     rates = counts.rates()
     table = torch.stack([rates.values, *wilson(rates.values, rates.trials, level)], -1).tolist()
     defined = rates.defined.tolist()
@@ -183,7 +193,8 @@ class _Views:
     def __init__(self, counts: Counts, reference: str | None, draws: int = 0, seed: int = 0) -> None:
         reference = largest_group(counts) if reference is None else reference
         if reference not in counts.names:
-            raise ValueError(f"the reference group {reference!r} is none of {', '.join(counts.names)}")
+            shown = ", ".join(counts.names[:8]) + (", ..." if len(counts.names) > 8 else "")
+            raise ValueError(f"the reference group {reference!r} is none of {shown}")
         at = counts.names.index(reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
@@ -192,37 +203,33 @@ class _Views:
             "everyone": counts.everyone(),
         }
         self.rates = {name: table.rates() for name, table in self.tables.items()}
-        self.draws, self.rng = draws, np.random.default_rng(seed)
-        self.drawn: dict[tuple[str, str, float], Tensor] = {}
-
-    def present(self) -> int:
-        return int((self.tables["all"].sizes() > 0).sum())
+        self.present = int((counts.weight.sum((1, 2)) > 0).sum())
+        self.draws = draws_for(self.present, draws)  # one number for all, since metrics combine rates
+        self.rng = np.random.default_rng(seed)
+        self.drawn: dict[tuple[Any, ...], Any] = {}
 
     def parts(self, metric: Metric) -> list[Tensor] | None:
         """The rates that the metric reads, of the groups that have them; None where it is undefined."""
-        view = "all" if metric.groups == "two" else metric.groups
-        rates = self.rates[view]
+        rates = self.rates[metric.view]
         chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.reads)]
-        fewest = 1 if view == "everyone" else 2
-        if metric.groups == "two" and self.present() != 2:
+        fewest = 1 if metric.view == "everyone" else 2
+        if metric.groups == "two" and self.present != 2:
             return None
         if any(int(defined.sum()) < fewest for _, defined in chosen):
             return None
         return [value[defined] for value, defined in chosen]
 
-    def draws_of(self, metric: Metric) -> list[Tensor]:
-        view = "all" if metric.groups == "two" else metric.groups
-        added = 0.5 if metric.kind == "signed" else 1.0
-        return [self._drawn(view, name, added) for name in metric.reads]
+    def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
+        """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
+        return [self._drawn(draw, metric.view, name, settings) for name in metric.reads]
 
-    def _drawn(self, view: str, name: str, added: float) -> Tensor:
-        key = (view, name, added)
+    def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
+        key = (draw, view, name, *settings)
         if key not in self.drawn:
             rates, i = self.rates[view], NAMES.index(name)
             there = rates.defined[i]
-            successes, trials = rates.successes[i][there], rates.trials[i][there]
-            draws = draws_for(len(trials), self.draws)
-            self.drawn[key] = beta_draws(successes, trials, draws, self.rng, added)
+            counted = rates.successes[i][there], rates.trials[i][there]
+            self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
         return self.drawn[key]
 
 
@@ -233,7 +240,7 @@ def _value(metric: Metric, views: _Views) -> float | None:
     if metric.kind == "ratio":
         return float(torch.stack([_least_over_most(part) for part in parts]).amin())
     value = float(metric.form(parts))
-    return value if value == value and abs(value) != float("inf") else None
+    return value if math.isfinite(value) else None
 
 
 def _least_over_most(rates: Tensor) -> Tensor:
@@ -247,13 +254,15 @@ def _interval(metric: Metric, views: _Views, level: float) -> Measured:
     if value is None or parts is None:
         return UNDEFINED
     if metric.kind == "rate":
-        low, high = wilson(parts[0], views.rates[metric.groups].trials[NAMES.index(metric.reads[0])], level)
-        return Measured(value, float(low), float(high))
-    drawn = views.draws_of(metric)
+        trials = views.rates[metric.view].trials[NAMES.index(metric.reads[0])]
+        return Measured(value, *(float(end) for end in wilson(parts[0], trials, level)))
+    if metric.kind == "signed":
+        return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)
     if metric.kind == "ratio":  # -log(smallest / largest) is the largest difference of the logarithms
-        least, most = largest([star.log() for star in drawn], level)
+        least, most = largest(views.drawn_by(resampled_rates, metric, log=True), level)
         return Measured.within(value, (math.exp(-most), math.exp(-least)))
-    if metric.kind in ("largest", "gap"):
-        ends = largest(drawn, level) if metric.kind == "largest" else around(parts, drawn, metric.form, level)
-        return Measured.within(value, (ends[0], min(ends[1], metric.most)))
-    return percentile(value, metric.form(drawn), level)
+    if metric.kind == "largest":
+        low, high = largest(views.drawn_by(resampled_rates, metric), level)
+    else:
+        low, high = around(value, metric.form(views.drawn_by(rate_noise, metric)), level)
+    return Measured.within(value, (low, min(high, metric.most)))

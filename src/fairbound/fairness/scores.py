@@ -13,8 +13,10 @@ simulations (tests/test_coverage.py) the two together cover W1 from 0 to far awa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -23,14 +25,17 @@ import torch
 from torch import Tensor
 
 from fairbound.fairness.counts import as_numbers, as_vector, as_weights, group_names, same_length
-from fairbound.fairness.intervals import UNDEFINED, Measured, normal_quantile, quantile, quantiles
+from fairbound.fairness.intervals import UNDEFINED, Measured, check_level, normal_quantile, quantile, quantiles
 
-GRID = 200  # bins of the grid on which rows are resampled
+GRID = 200  # bins of the grid on which rows are resampled, at quantiles of the scores
+_GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
 BINS = 50  # of the paper's histograms
 DRAWS = 500
 ROOM = 40_000_000  # numbers compared in all: many pairs of groups get fewer draws
 FEWEST_DRAWS = 100
-FEWEST = 10  # rows of a group that is compared
+FEWEST = 30  # rows of a group that is compared
+MOST_PAIRED = 20  # groups whose pairs are looked at one by one
+MOST_GROUPS = 1_000  # that are compared at all
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +80,15 @@ class Scores:
 
     def of_group(self, g: int) -> tuple[Tensor, Tensor]:
         """Scores and weights of one group."""
-        chosen = self.groups == g
-        return self.values[chosen], self.weights[chosen]
+        values, weights = self._by_group
+        return values[g], weights[g]
+
+    @cached_property
+    def _by_group(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Rows sorted by group once, since distances look at every pair."""
+        order = self.groups.argsort(stable=True)
+        sizes = torch.bincount(self.groups, minlength=len(self.names)).tolist()
+        return self.values[order].split(sizes), self.weights[order].split(sizes)
 
 
 def w1(scores: Scores, a: int, b: int) -> float:
@@ -110,49 +122,93 @@ def distances(
 
 
 def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> Measured:
-    """The largest W1 of two groups."""
+    """The largest W1 of two groups; undefined for more than MOST_GROUPS, whose pairs would be too many."""
+    check_level(level)
     present = scores.present(FEWEST)
-    if len(present) < 2:
+    if not 2 <= len(present) <= MOST_GROUPS:
         return UNDEFINED
-    edges = torch.linspace(float(scores.values.min()), float(scores.values.max()), GRID + 1, dtype=torch.float64)
-    width = float(edges[1] - edges[0])
-    if width == 0:  # everyone has the same score
+    own = {g: scores.of_group(g) for g in present}
+    edges = torch.quantile(_thinned(torch.cat([values for values, _ in own.values()])), _GRID).unique()
+    if len(edges) == 1:  # everyone has the same score
         return Measured(0.0, 0.0, 0.0)
-    pairs = list(combinations(present, 2))
-    draws = min(draws, max(FEWEST_DRAWS, ROOM // (len(pairs) * GRID)))
+    draws = min(draws, max(FEWEST_DRAWS, ROOM // (len(present) ** 2 * GRID)))
     rng = np.random.default_rng(seed)
-    masses = {g: _histogram(*scores.of_group(g), edges) for g in present}
-    drawn = {g: _cumulative(_gamma(*mass, draws, rng)) for g, mass in masses.items()}
-    exact = {g: _cumulative(mass[0]) for g, mass in masses.items()}
+    masses = {g: _histogram(*part, edges) for g, part in own.items()}
+    exact = torch.stack([_cumulative(mass[0]) for mass in masses.values()])  # (groups, bins)
+    if len(present) > MOST_PAIRED:
+        return _w1_of_many(scores, present, masses, exact, edges.diff(), level, rng)
+    drawn = torch.stack([_noisy(exact[i], masses[g], draws, rng) for i, g in enumerate(present)])
+    pairs = list(combinations(range(len(present)), 2))
     each = 1 - (1 - level) / len(pairs)  # all pairs together, by Bonferroni
     found = []
     for a, b in pairs:
-        noise = (drawn[a] - drawn[b]) - (exact[a] - exact[b])
-        found.append(_w1_interval(w1(scores, a, b), exact[a] - exact[b], noise, width, each))
+        value, D = w1(scores, present[a], present[b]), exact[a] - exact[b]
+        found.append(_w1_interval(value, D, drawn[a] - drawn[b] - D, edges.diff(), each))
     value, low, high = (max(part) for part in zip(*found, strict=True))
     return Measured(value, low, high)
 
 
-def _w1_interval(value: float, D: Tensor, noise: Tensor, width: float, level: float) -> tuple[float, float, float]:
-    far = noise.abs().sum(-1) * width
+def _thinned(values: Tensor) -> Tensor:
+    """Not more than some thousands, evenly from the sorted ones, ends included: for a grid that is enough."""
+    ordered = values.sort().values
+    if len(ordered) <= 100 * GRID:
+        return ordered
+    return ordered[torch.linspace(0, len(ordered) - 1, 100 * GRID).round().long()]
+
+
+def _noisy(exact: Tensor, mass: tuple[Tensor, Tensor], draws: int, rng: np.random.Generator) -> Tensor:
+    """(draws, bins) resampled distribution functions, their noise scaled up as a variance with n - 1 is."""
+    effective = float(mass[0].sum() ** 2 / mass[1].sum())
+    return exact + (_cumulative(_gamma(*mass, draws, rng)) - exact) * math.sqrt(effective / max(effective - 1, 1.0))
+
+
+def _w1_interval(value: float, D: Tensor, noise: Tensor, widths: Tensor, level: float) -> tuple[float, float, float]:
+    far = (noise.abs() * widths).sum(-1)
     q = quantile(far, level)
     if level > 0.99:  # too few draws for the far tail
         q = max(q, float(far.mean() + normal_quantile(level) * far.std()))
     if value > q:
-        q = normal_quantile((1 + level) / 2) * float((noise * D.sign()).sum(-1).std() * width)
+        q = normal_quantile((1 + level) / 2) * float((noise * D.sign() * widths).sum(-1).std())
     return value, max(0.0, value - q), value + q
+
+
+def _w1_of_many(
+    scores: Scores, present: Sequence[int], masses: Mapping[int, tuple[Tensor, Tensor]], exact: Tensor,
+    widths: Tensor, level: float, rng: np.random.Generator,
+) -> Measured:  # fmt: skip
+    """By the triangle inequality |W(F^_i, F^_j) - W(F_i, F_j)| <= W(F^_i, F_i) + W(F^_j, F_j): one radius a group."""
+    each = 1 - (1 - level) / len(present)
+    radius = torch.zeros(len(present), dtype=torch.float64)
+    for i, g in enumerate(present):
+        far = ((_noisy(exact[i], masses[g], FEWEST_DRAWS, rng) - exact[i]).abs() * widths).sum(-1)
+        radius[i] = max(quantile(far, each), float(far.mean() + normal_quantile(each) * far.std()))
+    top, low, high = (-1.0, 0, 0), 0.0, 0.0
+    for i in range(len(present) - 1):
+        distance = ((exact[i] - exact[i + 1 :]).abs() * widths).sum(-1)
+        both = radius[i] + radius[i + 1 :]
+        top = max(top, (float(distance.max()), i, i + 1 + int(distance.argmax())))
+        low, high = max(low, float((distance - both).max())), max(high, float((distance + both).max()))
+    return Measured.within(w1(scores, present[top[1]], present[top[2]]), (low, high))
 
 
 def largest_wd(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> Measured:  # fmt: skip
     """The largest Wd between the reference group (the largest unless given) and another."""
+    check_level(level)
     sizes = torch.bincount(scores.groups, minlength=len(scores.names))
-    at = int(sizes.argmax()) if reference is None else scores.names.index(reference)
     present = scores.present(FEWEST)
+    if reference is not None and reference not in scores.names:
+        raise ValueError(f"the reference group {reference!r} is none of {', '.join(scores.names[:8])}")
+    at = (
+        scores.names.index(reference)
+        if reference is not None
+        else max(present, key=lambda g: int(sizes[g]), default=-1)
+    )
     others = [g for g in present if g != at]
-    if at not in present or not others:
+    if at not in present or not 1 <= len(others) < MOST_GROUPS:
         return UNDEFINED
+    draws = min(draws, max(FEWEST_DRAWS, ROOM // (100 * BINS * len(others))))
     edges = _histogram_edges(scores, at)
     rng = np.random.default_rng(seed)
     base = _histogram(*scores.of_group(at), edges)

@@ -1,0 +1,147 @@
+"""Outcomes, labels and predictions: columns of two values become 0 and 1.
+
+Which value is 1 is said by the user (`positive`) or evident: truth values, 0/1, -1/1, yes/no and the like. Values are
+compared by what they mean, since a command line and many files have only text: "1" is 1 and 1.0, "false" is False,
+and "Yes" is "yes".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbound.fairness.groups import is_missing
+
+Column = NDArray[Any]  # (rows,) numbers, truth values or text
+WORDS = (("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))
+EVIDENT: tuple[tuple[Any, Any], ...] = ((0, 1), (-1, 1), *WORDS)  # (zero, one); False is 0 and True is 1
+MEANINGS: dict[str, Any] = {"false": False, "true": True} | {word: word for pair in WORDS for word in pair}
+WRITTEN = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")  # a number; "nan" and "1_000" are text
+SHOWN = 5  # values that a sentence names
+
+
+def binary(column: Column, name: str, positive: Any = None) -> NDArray[np.int64]:
+    """(rows,) a column of two values as 0 and 1; `positive` says which one is 1, where that is not evident.
+
+    >>> binary(np.array([">50K", "<=50K"]), "income", positive=">50K")
+    array([1, 0])
+    """
+    _, one = two_values(column, name, positive)
+    return _marked(column, [one])
+
+
+def two_values(column: Column, name: str, positive: Any = None) -> tuple[Any, Any]:
+    """The column's values that are 0 and 1, in this order.
+
+    >>> two_values(np.array(["Yes", "no", "no"]), "employed")
+    ('no', 'Yes')
+    """
+    values = _different(column, name)
+    if len(values) != 2:
+        raise ValueError(
+            f"the column {name!r} is not binary: {len(values)} different values ({_shown(values)}) in {len(column)} "
+            "rows; give one of two values, e.g. whether a number is above a threshold"
+        )
+    one = _evident_one(values, name) if positive is None else _said_one(values, name, positive)
+    return next(value for value in values if value is not one), one
+
+
+def binary_like(
+    column: Column, name: str, label_column: Column, label_name: str, positive: Any = None
+) -> NDArray[np.int64]:
+    """(rows,) predictions as 0 and 1, in the terms of the label that they predict.
+
+    They may have the label's own values, also where all are alike. Where the label says nothing to the contrary, they
+    may also be 0/1, -1/1, truth values or evident words: beside a label of yes and no a prediction of 1 is a yes, but
+    beside a label of 1 and 2 it could be the label's 1.
+
+    >>> binary_like(np.array([2, 2]), "guess", np.array([1, 2]), "truth", positive=2)
+    array([1, 1])
+    >>> binary_like(np.array([0, 1]), "guess", np.array(["yes", "no"]), "truth")
+    array([0, 1])
+    """
+    label = two_values(label_column, label_name, positive)
+    values = _different(column, name)
+    own = tuple(map(meaning, label))
+    pair = _pair_with(values, [own, *(EVIDENT if positive is None or not _speaks_for_itself(own) else ())])
+    if pair is None:
+        score = "; scores are no predictions (score, --score)" if column.dtype.kind == "f" and len(values) > 2 else ""
+        raise ValueError(
+            f"the column {name!r} holds {_shown(values)}, but the label {label_name!r} holds {label[0]!r} (0) and "
+            f"{label[1]!r} (1), and which means which is not evident; give predictions in the label's values{score}"
+        )
+    return _marked(column, [value for value in values if meaning(value) == pair[1]])
+
+
+def meaning(value: Any) -> Any:
+    """What a value is compared by.
+
+    >>> meaning("1.0") == meaning(1) == meaning(True), meaning(" Yes"), meaning("Male")
+    (True, 'yes', 'Male')
+    """
+    if not isinstance(value, str):
+        return value  # Python's numbers and truth values are equal, and hashed, by their value
+    text = value.strip()
+    if WRITTEN.fullmatch(text):
+        return int(text) if text.lstrip("+-").isdigit() else float(text)
+    return MEANINGS.get(text.lower(), text)
+
+
+def _different(column: Column, name: str) -> list[Any]:
+    """The values that occur, as Python's own, in ascending order."""
+    values: set[Any] = set(column.tolist() if column.dtype.kind == "O" else np.unique(column).tolist())
+    if any(value is None or value != value for value in values):
+        missing = is_missing(column)
+        raise ValueError(
+            f"the column {name!r} is missing in {int(missing.sum())} of {len(column)} rows (first: row "
+            f"{int(missing.argmax())}); drop those rows first"
+        )
+    return sorted(values, key=lambda value: (isinstance(value, str), value))
+
+
+def _evident_one(values: Sequence[Any], name: str) -> Any:
+    pair = _pair_with(values, EVIDENT)
+    if pair is None or len({meaning(value) for value in values}) < 2:
+        raise ValueError(
+            f"the column {name!r} holds {_shown(values)}; say which value counts as 1 (positive, --positive): only "
+            "0/1, -1/1, true/false, yes/no and positive/negative go without saying"
+        )
+    return next(value for value in values if meaning(value) == pair[1])
+
+
+def _said_one(values: Sequence[Any], name: str, positive: Any) -> Any:
+    exact = [value for value in values if value == positive]
+    same = exact or [value for value in values if meaning(value) == meaning(positive)]
+    if len(same) != 1:
+        raise ValueError(f"no row of the column {name!r} is {positive!r}; it holds {_shown(values)}")
+    return same[0]
+
+
+def _pair_with(values: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any] | None:
+    """The first of the pairs (zero, one) that has all the values."""
+    meant = {meaning(value) for value in values}
+    return next((pair for pair in pairs if meant <= set(pair)), None)
+
+
+def _speaks_for_itself(own: tuple[Any, Any]) -> bool:
+    """Whether a label's values are numbers, truth values or evident words, which 0/1 beside them could contradict."""
+    return any(not isinstance(value, str) or value in MEANINGS for value in own)
+
+
+def _marked(column: Column, ones: Sequence[Any]) -> NDArray[np.int64]:
+    """(rows,) 1 where the value is among `ones`."""
+    marked = np.zeros(len(column), dtype=bool)
+    for one in ones:
+        marked |= np.asarray(column == one, dtype=bool)
+    return marked.astype(np.int64)
+
+
+def _shown(values: Sequence[Any]) -> str:
+    shown = [repr(value) for value in values[:SHOWN]]
+    if len(values) > SHOWN:
+        return ", ".join(shown) + ", ..."
+    return " and ".join(shown) if len(shown) == 2 else ", ".join(shown)
