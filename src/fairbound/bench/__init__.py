@@ -1,0 +1,1 @@
+"""The benchmark: experiments as files (`spec`), and what runs, stores and reports them."""
