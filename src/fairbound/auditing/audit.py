@@ -9,13 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.data.attributes import attributes as named_attributes
 from fairbound.data.outcomes import binary, binary_like
 from fairbound.fairness.counts import (
     Counts,
@@ -120,70 +121,97 @@ def audit(
     >>> found.groups[1].rates["true_positive_rate"].value
     0.0
     """
+    g, names = _numbered(groups, names)
+    rows = _checked(labels, g, predictions, scores, threshold, weights)
+    counts = Counts.of(rows.labels, rows.predictions, rows.groups, weights=rows.weights, names=names)
+    reference = largest_group(counts) if reference is None else reference
+    settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    metrics = intervals(counts, reference, **settings)
+    notes = [*_small(counts), *_one_sided(rows)]
+    scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
+    if rows.scores is not None:
+        scored = _scored(rows, rows.scores, counts, reference, settings)
+    return Audit(
+        attributes=tuple(attributes),
+        rows=len(rows.labels),
+        reference=reference,
+        level=level,
+        metrics=metrics | scored.metrics,
+        groups=_group_audits(counts, group_rates(counts, level=level), scored),
+        threshold=None if rows.scores is None else threshold,
+        bins=scored.bins,
+        left_out=int((g < 0).sum()),
+        weighted=weights is not None,
+        source=source,
+        notes=(*notes, *scored.notes),
+    )
+
+
+class _Rows(NamedTuple):
+    """The rows that are in a group."""
+
+    labels: Tensor
+    predictions: Tensor
+    groups: Tensor
+    scores: Tensor | None
+    weights: Tensor | None
+
+
+class _Scored(NamedTuple):
+    """What is known from scores beside what predictions tell."""
+
+    metrics: dict[str, Measured]
+    losses: Sequence[Measured | None]  # by group
+    bins: tuple[float, ...]
+    histograms: Sequence[tuple[float, ...]]  # by group
+    notes: list[str]
+
+
+def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float, weights: Any) -> _Rows:
     if (predictions is None) == (scores is None):
         raise ValueError("an audit needs either predictions or scores, one of the two")
     if math.isnan(threshold):
         raise ValueError("the threshold is NaN: every score would count as below it")
-    g, names = _numbered(groups, names)
-    y = as_binary(labels, "labels")
-    same_length(labels=y, groups=g)
-    inside = g >= 0
-    if not names or not bool(inside.any()):
+    y, inside = as_binary(labels, "labels"), groups >= 0
+    same_length(labels=y, groups=groups)
+    if not bool(inside.any()):
         raise ValueError("no row belongs to a group: there is nothing to audit")
     score = None if scores is None else as_vector(scores)
     # a float32 score is compared as such: .7 in float32 is below .7 in float64
     made = as_binary(predictions, "predictions") if score is None else (score >= threshold).long()
     w = None if weights is None else as_weights(weights)
-    same_length(**{"labels": y, "scores" if score is not None else "predictions": made}, weights=y if w is None else w)
+    same_length(**{"labels": y, "predictions" if score is None else "scores": made}, weights=y if w is None else w)
     if w is not None and float(w[inside].sum()) == 0:
         raise ValueError("all weights are 0: there is nothing to audit")
-    y, made, kept = y[inside], made[inside], g[inside]
     score = None if score is None else score[inside].double()
-    w = None if w is None else w[inside]
-    counts = Counts.of(y, made, kept, weights=w, names=names)
-    reference = largest_group(counts) if reference is None else reference
-    settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    metrics = intervals(counts, reference, **settings)
-    losses: list[Measured] | None = None
-    bins: tuple[float, ...] = ()
-    histograms: list[tuple[float, ...]] = [()] * len(names)
-    notes = [*_small(counts), *_one_sided(y, made)]
-    if score is not None:
-        metrics |= distances(Scores.of(score, kept, weights=w, names=names), reference, level=level, seed=seed)
-        bins, histograms = _histograms(score, kept, w, len(names))
-        why_not = _no_probabilities(score)
-        if why_not:
-            notes.append(why_not)
-        else:
-            by_group = Losses.of(_cross_entropy(score, y), kept, weights=w, names=names)
-            metrics |= loss_gaps(by_group, reference, **settings)
-            losses = group_losses(by_group, **settings)
-        notes += _not_compared(counts)
-    rates = group_rates(counts, level=level)
-    table = [
+    return _Rows(y[inside], made[inside], groups[inside], score, None if w is None else w[inside])
+
+
+def _scored(rows: _Rows, score: Tensor, counts: Counts, reference: str, settings: Mapping[str, Any]) -> _Scored:
+    named: dict[str, Any] = {"weights": rows.weights, "names": counts.names}
+    of_distances = {name: settings[name] for name in ("level", "seed")}
+    metrics = distances(Scores.of(score, rows.groups, **named), reference, **of_distances)
+    bins, histograms = _histograms(score, rows.groups, rows.weights, len(counts.names))
+    why_not = _no_probabilities(score)
+    if why_not:
+        return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *_not_compared(counts)])
+    losses = Losses.of(_cross_entropy(score, rows.labels), rows.groups, **named)
+    metrics |= loss_gaps(losses, reference, **settings)
+    return _Scored(metrics, group_losses(losses, **settings), bins, histograms, _not_compared(counts))
+
+
+def _group_audits(counts: Counts, rates: Mapping[str, Sequence[Measured]], scored: _Scored) -> tuple[GroupAudit, ...]:
+    sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
+    return tuple(
         GroupAudit(
             name,
-            int(counts.sizes()[i]),
-            _cells(counts.weight[i]),
+            sizes[i],
+            _cells(weight[i]),
             {rate: measured[i] for rate, measured in rates.items()},
-            None if losses is None else losses[i],
-            histograms[i],
+            scored.losses[i],
+            scored.histograms[i],
         )
-        for i, name in enumerate(names)
-    ]
-    return Audit(
-        attributes=tuple(attributes),
-        rows=len(y),
-        reference=reference,
-        level=level,
-        metrics=metrics,
-        groups=tuple(table),
-        threshold=None if score is None else threshold,
-        bins=bins,
-        left_out=int((~inside).sum()),
-        weighted=w is not None,
-        source=source,
-        notes=tuple(notes),
+        for i, name in enumerate(counts.names)
     )
 
 
@@ -191,7 +219,7 @@ def audit_columns(
     columns: Mapping[str, NDArray[Any]],
     *,
     label: str,
-    groups: Sequence[Attribute],
+    groups: str | Sequence[Attribute],
     prediction: str | None = None,
     score: str | None = None,
     weight: str | None = None,
@@ -201,7 +229,9 @@ def audit_columns(
     reference: str | None = None,
     **settings: Any,
 ) -> Audit:
-    """Audit named columns, of the groups that several attributes define together and of each attribute alone."""
+    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone."""
+    if isinstance(groups, str):
+        groups = named_attributes(groups, columns)
     truth = _column(columns, label)
     y = binary(truth, label, positive)
     made: dict[str, Any] = {}
@@ -270,8 +300,8 @@ def _not_compared(counts: Counts) -> list[str]:
     return [f"{_listed(few)} fewer than {FEWEST} rows: left out of w1, wd and the largest gaps of losses"]
 
 
-def _cells(weight: Tensor) -> dict[str, float]:
-    (tn, fp), (fn, tp) = weight.tolist()
+def _cells(weight: Sequence[Sequence[float]]) -> dict[str, float]:
+    (tn, fp), (fn, tp) = weight
     return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}
 
 
@@ -282,16 +312,14 @@ def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:
 
 
 def _histograms(
-    score: Tensor, g: Tensor, weights: Any, groups: int, bins: int = 40
+    score: Tensor, g: Tensor, weights: Tensor | None, groups: int, bins: int = 40
 ) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
     low, high = float(score.min()), float(score.max())
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     high = high if high > low else low + 1.0
     at = ((score - low) / (high - low) * bins).long().clamp(0, bins - 1)
-    w = torch.ones_like(score) if weights is None else as_vector(weights).double()
-    inside = g >= 0
-    table = torch.bincount((g * bins + at)[inside], w[inside], minlength=groups * bins).reshape(groups, bins)
+    table = torch.bincount(g * bins + at, weights, minlength=groups * bins).double().reshape(groups, bins)
     shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
     edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
     return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]
@@ -319,9 +347,9 @@ def _listed(names: Sequence[str]) -> str:
     return f"{'group' if len(names) == 1 else 'groups'} {shown} {'has' if len(names) == 1 else 'have'}"
 
 
-def _one_sided(y: Tensor, made: Tensor) -> list[str]:
+def _one_sided(rows: _Rows) -> list[str]:
     notes = []
-    for values, what in ((y, "label"), (made, "prediction")):
+    for values, what in ((rows.labels, "label"), (rows.predictions, "prediction")):
         seen = values.unique().tolist()
         if len(seen) == 1:
             notes.append(f"every {what} is {seen[0]}: rates among the others are undefined")

@@ -53,6 +53,7 @@ from fairbound.fairness.intervals import (
 )
 
 Form = Callable[[Sequence[Tensor]], Tensor]  # rates, each (..., G) -> (...)
+Kind = Literal["rate", "signed", "gap", "largest", "ratio"]  # largest: of all differences; ratio: least over most
 PR, TPR, FPR = "positive_rate", "true_positive_rate", "false_positive_rate"
 PPV, FOR = "positive_predictive_value", "false_omission_rate"
 
@@ -64,9 +65,7 @@ class Metric:
     name: str
     reads: tuple[str, ...]  # rates
     form: Form
-    kind: Literal[
-        "rate", "signed", "gap", "largest", "ratio"
-    ]  # largest: of all differences; ratio: smallest over largest
+    kind: Kind
     words: str
     source: str
     groups: Literal["all", "two", "reference", "everyone"] = "all"
