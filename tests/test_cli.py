@@ -185,6 +185,53 @@ class TestData:
         assert "XX" in call("data", "fetch", "XX", "--data", tmp_path, code=1)
 
 
+class TestBenchmark:
+    FILE = """
+title = "Two methods"
+at = "not in the paper"
+state = "OK"
+group = "RAC1P=1"
+groups = ["white", "non-white"]
+notion = "pairwise"
+bound = 0.005
+hidden = [4]
+batch = 4
+seeds = 2
+records = 2
+split.seed = 42
+common = { at = "not in the paper", steps = 6 }
+
+[[rows]]
+name = "SGD"
+method = "SGD"
+settings = { tau = 0.05 }
+
+[[rows]]
+name = "Descent-ascent"
+method = "DescentAscent"
+settings = { tau = 0.05, eta = 0.01 }
+"""
+
+    def test_run_resume_and_report(self, tmp_path: Path) -> None:
+        (tmp_path / "two.toml").write_text(self.FILE)
+        options = [tmp_path / "two.toml", "--source", "simulated:OK", "--out", tmp_path / "results"]
+        assert "4 runs computed, 0 were there" in call("run", *options)
+        again = call("run", *options)
+        assert "0 runs computed, 4 were there" in again
+        assert "simulated" in again
+        assert "Descent-ascent" in call("report", *options, "--to", tmp_path / "report")
+        assert (tmp_path / "report" / "tables" / "two-fairness-reported.csv").exists()
+        assert (tmp_path / "report" / "figures" / "two-curves.pdf").stat().st_size > 1000
+
+    def test_wrong_input(self, tmp_path: Path) -> None:
+        assert "'income-ok-race'" in call("run", "income-ok-rac", code=1)
+        (tmp_path / "two.toml").write_text(self.FILE.replace("tau =", "tua ="))
+        assert "tau" in call("run", tmp_path / "two.toml", code=1)
+        (tmp_path / "two.toml").write_text(self.FILE)
+        options = [tmp_path / "two.toml", "--source", "simulated:OK", "--out", tmp_path / "none"]
+        assert "compute them first" in call("report", *options, code=1)
+
+
 def test_the_command_is_installed_and_says_what_it_lacks() -> None:
     done = subprocess.run([sys.executable, "-c", "from fairbound.cli import main; main()", "--version"],
                           capture_output=True, text=True, check=True)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -29,33 +29,69 @@ class Budget(enum.StrEnum):
     ROWS = "rows"
 
 
-def run_command(
-    experiment: Annotated[str, typer.Argument(help="income-ok-race or another of those installed, or a TOML file.")],
-    folder: Annotated[Path | None, typer.Option("--data", help="The folder with census data.")] = None,
-    source: Annotated[str | None, typer.Option(help="Other data than the state's real or simulated ones.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")] = None,
-    splits: Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")] = None,
-    budget: Annotated[
-        Budget, typer.Option(help="The paper's seconds as steps, or equal rows for every method.")
-    ] = Budget.PAPER,
-    out: Annotated[Path, typer.Option(help="The folder that keeps the results.")] = Path("results"),
-) -> None:
-    """Run an experiment; what the results folder already has is not computed again."""
+Experiment = Annotated[str, typer.Argument(help="income-ok-race or another of those installed, or a TOML file.")]
+Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
+Source = Annotated[str | None, typer.Option(help="Other data than the state's real or simulated ones.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
+Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")]
+Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal rows for every method.")]
+Out = Annotated[Path, typer.Option(help="The folder that keeps the results.")]
+
+
+class Prepared(NamedTuple):
+    """An experiment with its data, and its runs."""
+
+    setting: Setting
+    planned: list[Stack]
+    simulated: bool
+
+
+def prepared(
+    experiment: str,
+    folder: Path | None,
+    source: str | None,
+    seeds: int | None,
+    splits: int | None,
+    steps: int | None,
+    budget: Budget,
+) -> Prepared:
+    """What the options of `run` and `report` say."""
     chosen = spec.load(experiment)
     table = load(source or best(chosen.state, folder), folder=folder)
-    setting, store, screen = Setting.of(chosen, table, splits), Store(out), console()
-    planned = stacks(setting, budget=budget.value, seeds=seeds, steps=steps)
-    screen.print(f"[bold]{escape(chosen.title)}[/]", highlight=False)
-    if table.simulated:
-        screen.print("[bold yellow]simulated data[/]: generated, not people")
-    cells = sum(len(stack.plans) for stack in planned)
-    screen.print(f"{escape(table.source)}, {len(chosen.rows)} rows, {cells} runs; results in {out}", highlight=False)
+    setting = Setting.of(chosen, table, splits)
+    return Prepared(setting, stacks(setting, budget=budget.value, seeds=seeds, steps=steps), table.simulated)
+
+
+def run_command(
+    experiment: Experiment,
+    folder: Folder = None,
+    source: Source = None,
+    seeds: Seeds = None,
+    splits: Splits = None,
+    steps: Steps = None,
+    budget: Length = Budget.PAPER,
+    out: Out = Path("results"),
+) -> None:
+    """Run an experiment; what the results folder already has is not computed again."""
+    setting, planned, simulated = prepared(experiment, folder, source, seeds, splits, steps, budget)
+    store, screen, cells = Store(out), console(), sum(len(stack.plans) for stack in planned)
+    announce(setting, simulated)
+    screen.print(f"{len(setting.experiment.rows)} rows, {cells} runs; results in {out}", highlight=False)
     store.note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
     made = _with_progress(setting, store, planned)
     screen.print(f"{made} runs computed, {cells - made} were there", highlight=False)
     for part in [part for part in ("train", "selection", "test") if part in setting.parts()]:
         screen.print(_grid(setting, store, planned, part))
+
+
+def announce(setting: Setting, simulated: bool) -> None:
+    """What is run, and on what."""
+    screen = console()
+    screen.print(f"[bold]{escape(setting.experiment.title)}[/]", highlight=False)
+    screen.print(escape(setting.source), highlight=False)
+    if simulated:
+        screen.print("[bold yellow]simulated data[/]: generated, not people")
 
 
 def _with_progress(setting: Setting, store: Store, planned: list[Stack]) -> int:

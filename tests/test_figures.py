@@ -1,0 +1,301 @@
+"""Figures of the benchmark: what they show against numpy, and that files and pages come out of them."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairbound.bench import figures, interactive, spec
+from fairbound.bench.curves import Band, Curve, Ending, Gap, curves, endings, gaps
+from fairbound.bench.drawing import drawn, save
+from fairbound.bench.execute import Stack, execute, stacks
+from fairbound.bench.setting import Setting
+from fairbound.bench.sheets import Sheet
+from fairbound.bench.store import Cell, Store
+from fairbound.bench.summary import summary
+from fairbound.data import load
+from fairbound.fairness.counts import Counts
+from fairbound.fairness.metrics import values
+
+Cells = dict[str, list[Cell]]
+
+
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    whole = spec.load("income-ok-race")
+    rows = tuple(row for row in whole.rows if row.name in ("SGD", "ALM", "SSw"))
+    return Setting.of(replace(whole, rows=rows, hidden=(4,), records=3, seeds=3), load("simulated:OK"))
+
+
+@pytest.fixture(scope="module")
+def planned(setting: Setting) -> list[Stack]:
+    return stacks(setting, steps=12)
+
+
+@pytest.fixture(scope="module")
+def done(setting: Setting, planned: list[Stack], tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """SSw has only one of its three runs, ALM none."""
+    everything, kept = (Store(tmp_path_factory.mktemp(name)) for name in ("all", "kept"))
+    execute(setting, everything, planned)
+    for stack in planned:
+        for plan, key in zip(stack.plans, stack.keys, strict=True):
+            if plan.row.name == "SGD" or (plan.row.name == "SSw" and plan.seed == 1):
+                kept.put_many([everything.get(key)])
+    return kept
+
+
+@pytest.fixture(scope="module")
+def cells(planned: list[Stack], done: Store) -> Cells:
+    found: Cells = {}
+    for stack in planned:
+        for plan, key in zip(stack.plans, stack.keys, strict=True):
+            if done.has(key):
+                found.setdefault(plan.row.name, []).append(done.get(key))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sheets(setting: Setting, planned: list[Stack], done: Store) -> dict[str, Sheet]:
+    along, bounded, ends = curves(setting, done, planned), gaps(setting), endings(setting, done, planned)
+    return {
+        "over-steps": figures.over_steps(along, bounded),
+        "over-seconds": figures.over_steps(along, bounded, seconds={"SGD": 0.5}),
+        "validation": figures.validation(along, bounded, ["SSw"]),
+        "scores": figures.scores(ends, setting.experiment.groups),
+        "spiders": figures.spiders(ends),
+        "trade-off": figures.trade_off({part: summary(setting, done, planned, part) for part in ("train", "test")}),
+    }
+
+
+# What is shown --------------------------------------------------------------------------------------------------------
+
+
+def test_curves_are_means_and_quartiles_over_runs(
+    setting: Setting, planned: list[Stack], done: Store, cells: Cells
+) -> None:
+    found = curves(setting, done, planned)
+    assert {name: curve.runs for name, curve in found.items()} == {"SGD": 3, "SSw": 1}
+    assert found["SGD"].step.tolist() == [4, 8, 12]
+    for part in ("train", "selection", "test"):
+        losses = np.stack([cell.tables["records"][part] for cell in cells["SGD"]]).astype(np.float64)
+        gap = losses[:, :, 1] - losses[:, :, 2]
+        for name, expected in (("loss", losses[:, :, 0]), ("white - non-white", gap)):
+            band = found["SGD"].measured[part][name]
+            np.testing.assert_allclose(band.mean, expected.mean(0))
+            np.testing.assert_allclose(band.low, np.percentile(expected, 25, axis=0))
+            np.testing.assert_allclose(band.high, np.percentile(expected, 75, axis=0))
+
+
+def test_a_gap_and_its_negative_are_one(setting: Setting) -> None:
+    (gap,) = gaps(setting)
+    assert (gap.name, gap.limits, gap.contrast.tolist()) == ("white - non-white", (0.005, -0.005), [1.0, -1.0])
+    absolute = replace(setting.experiment, notion="absolute_against_pooled")
+    found = gaps(replace(setting, experiment=absolute))
+    assert [one.limits for one in found] == [(0.005,), (0.005,)]
+    assert all(one.of(np.array([[0.2, 0.5], [0.5, 0.2]])).min() > 0 for one in found)
+
+
+def test_endings_are_what_the_counts_say(setting: Setting, planned: list[Stack], done: Store, cells: Cells) -> None:
+    found = endings(setting, done, planned)["SGD"]
+    ends = [cell.tables["end"] for cell in cells["SGD"]]
+    at = ends[0]["part"].tolist().index("test")
+    for name, metric in (("Ind", "independence_reported"), ("Sf", "sufficiency_reported"), ("Ina", "inaccuracy")):
+        runs = []
+        for end in ends:
+            (tn_a, fp_a, fn_a, tp_a), (tn_b, fp_b, fn_b, tp_b) = end["counts"][at].reshape(2, 4).tolist()
+            counts = Counts.from_cells({"a": (fp_a, tn_a, fn_a, tp_a), "b": (fp_b, tn_b, fn_b, tp_b)})
+            runs.append(values(counts)[metric])
+        defined = [run for run in runs if run is not None]
+        expected = np.mean(defined) if defined else np.nan
+        np.testing.assert_allclose(found.metrics["test"][name], expected)
+    histograms = np.stack([end["histogram"][at] for end in ends]).astype(float)
+    np.testing.assert_allclose(found.scores["test"], (histograms / histograms.sum(-1, keepdims=True)).mean(0))
+
+
+def test_printed_definitions_where_asked(setting: Setting, planned: list[Stack], done: Store) -> None:
+    """Of two groups the printed independence is half the reported one."""
+    reported = endings(setting, done, planned)["SGD"].metrics["train"]["Ind"]
+    printed = endings(setting, done, planned, "printed")["SGD"].metrics["train"]["Ind"]
+    assert reported > 0
+    assert printed == pytest.approx(reported / 2)
+
+
+def test_a_run_that_diverged_leaves_the_axis_to_the_others() -> None:
+    band = Band.of(np.array([[0.5, np.inf], [0.7, np.inf], [0.6, np.nan]]))
+    curve = Curve(np.array([1, 2]), 3, {"train": {"loss": band}, "test": {"loss": band}})
+    low, high = next(figures.over_steps({"A": curve}, []).panels()).y_range
+    assert 0.5 < low < 0.55
+    assert 0.65 < high < 0.7
+    assert "NaN" not in interactive.page_json(figures.over_steps({"A": curve}, []))
+
+
+def test_an_empty_store_says_what_to_run(setting: Setting, planned: list[Stack], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none of the planned runs of income-ok-race; .* fairbound run \S+"):
+        curves(setting, Store(tmp_path), planned)
+
+
+def test_validation_names_a_row_without_runs(setting: Setting, planned: list[Stack], done: Store) -> None:
+    with pytest.raises(ValueError, match="no run of 'ALM' is stored; the rows with runs are SGD, SSw"):
+        figures.validation(curves(setting, done, planned), gaps(setting), ["ALM"])
+
+
+def test_a_part_that_was_not_measured_is_named() -> None:
+    along, bounded, _, _ = made_up(rows=1, groups=2)
+    with pytest.raises(ValueError, match="was not measured on 'selection'; its parts are train, test"):
+        figures.validation(along, bounded)
+
+
+def test_one_run_has_no_band(sheets: dict[str, Sheet]) -> None:
+    losses = {panel.title: panel.lines for panel in sheets["over-steps"].rows[0]}
+    assert list(losses) == ["SGD", "SSw"]
+    assert all(line.band is not None for line in losses["SGD"])
+    assert all(line.band is None for line in losses["SSw"])
+
+
+def test_seconds_show_the_rows_that_were_timed(sheets: dict[str, Sheet]) -> None:
+    ((panel,), (gap,)) = sheets["over-seconds"].rows
+    assert (panel.title, gap.x_label, gap.limits) == ("SGD", "seconds", (0.005, -0.005))
+    assert panel.lines[0].x.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_seconds_of_no_row_are_refused(setting: Setting, planned: list[Stack], done: Store) -> None:
+    with pytest.raises(ValueError, match="nothing to draw: seconds per step are given for none"):
+        figures.over_steps(curves(setting, done, planned), gaps(setting), seconds={"Ghost": 1.0})
+
+
+def test_validation_shows_the_chosen_rows_on_the_choosing_part(sheets: dict[str, Sheet]) -> None:
+    panels = list(sheets["validation"].panels())
+    assert panels[0].title == "SSw"
+    assert {line.label for panel in panels for line in panel.lines} == {"validation"}
+
+
+def test_a_spoke_ends_at_the_largest_value(sheets: dict[str, Sheet]) -> None:
+    drawn_values = np.stack([line.y for panel in sheets["spiders"].panels() for line in panel.lines])
+    for spoke in drawn_values.T:
+        assert np.isnan(spoke).all() or np.nanmax(spoke) == pytest.approx(1.0)
+
+
+def test_the_trade_off_is_the_summarys(
+    setting: Setting, planned: list[Stack], done: Store, sheets: dict[str, Sheet]
+) -> None:
+    panel = sheets["trade-off"].rows[0][1]
+    lines = summary(setting, done, planned, "test")
+    assert [(p.label, p.x, p.y, p.y_error) for p in panel.points] == [
+        (line.row, line.violation.mean, line.loss.mean, line.loss.std) for line in lines
+    ]
+
+
+# Files and pages ------------------------------------------------------------------------------------------------------
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    width, height = struct.unpack(">II", path.read_bytes()[16:24])
+    return width, height
+
+
+@pytest.mark.parametrize("name", ["over-steps", "over-seconds", "validation", "scores", "spiders", "trade-off"])
+def test_files_of_the_size_asked_for(sheets: dict[str, Sheet], name: str, tmp_path: Path) -> None:
+    pdf, png = save(sheets[name], tmp_path / "figures", name, width=7.0, dpi=60)
+    assert (pdf.name, png.name) == (f"{name}.pdf", f"{name}.png")
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert png_size(png)[0] == 420
+    assert png.stat().st_size > 3000
+
+
+def test_the_same_results_make_the_same_files(sheets: dict[str, Sheet], tmp_path: Path) -> None:
+    first, second = (save(sheets["trade-off"], tmp_path / name, "a", dpi=40) for name in ("1", "2"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_pages_get_json_without_tags(sheets: dict[str, Sheet]) -> None:
+    for sheet in sheets.values():
+        text = interactive.page_json(sheet)
+        figure = json.loads(text)
+        assert "<" not in text
+        panels = list(sheet.panels())
+        assert len(figure["data"]) >= sum(len(panel.lines) + len(panel.points) for panel in panels)
+        listed = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
+        assert len(listed) == len(set(listed))
+        assert len(figure["layout"].get("shapes", ())) == sum(len(panel.limits) for panel in panels)
+
+
+def made_up(rows: int, groups: int) -> tuple[dict[str, Curve], list[Gap], dict[str, Ending], tuple[str, ...]]:
+    random = np.random.default_rng(0)
+    names = tuple(f"group {g}" for g in range(groups))
+    bounded = [Gap(f"{name} - mean", np.eye(groups)[g] - 1 / groups, 0.05, False, True) for g, name in enumerate(names)]
+    found, ends = {}, {}
+    for i in range(rows):
+        name = f"Method {i} <b> & $x_1$, with a name of some length"
+        bands = {quantity: Band.of(random.random((3, 4))) for quantity in ("loss", *(gap.name for gap in bounded))}
+        found[name] = Curve(np.array([500, 1000, 1500, 2000]), 3, {"train": bands, "test": bands})
+        metrics = dict(zip(("Ind", "Sp", "Ina", "Sf", "Wd"), (*random.random(4).tolist(), float("nan")), strict=True))
+        shares = random.dirichlet(np.ones(50), groups)
+        ends[name] = Ending(3, {"train": shares, "test": shares}, {"train": metrics, "test": metrics})
+    return found, bounded, ends, names
+
+
+def overlaps(figure: Any) -> list[tuple[str, str]]:
+    """Pairs of titles, labels of axes and of the legend that cover each other, and what leaves the page."""
+    figure.draw_without_rendering()
+    texts = [axes.title for axes in figure.axes] + [axes.yaxis.label for axes in figure.axes]
+    texts += [text for axes in figure.axes if axes.name == "polar" for text in axes.get_xticklabels()]
+    texts += [text for legend in figure.legends for text in legend.get_texts()]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    pairs = [(a, b) for i, (a, one) in enumerate(boxes) for b, other in boxes[i + 1 :] if one.overlaps(other)]
+    page = figure.bbox
+    return pairs + [(a, "page") for a, box in boxes if box.x0 < 0 or box.x1 > page.x1 or box.y1 > page.y1 + 1]
+
+
+def test_many_methods_stand_in_blocks_and_nothing_overlaps() -> None:
+    along, bounded, ends, names = made_up(rows=7, groups=3)
+    steps = figures.over_steps(along, bounded)
+    assert [len(row) for row in steps.rows] == [4] * 4 + [3] * 4
+    for sheet in (steps, figures.scores(ends, names), figures.spiders(ends)):
+        assert overlaps(drawn(sheet)) == []
+
+
+def test_names_are_text_for_both(tmp_path: Path) -> None:
+    """Neither tags nor mathematics."""
+    along, bounded, _, _ = made_up(rows=1, groups=2)
+    sheet = figures.over_steps(along, bounded)
+    titles = [note["text"] for note in json.loads(interactive.page_json(sheet))["layout"]["annotations"]]
+    assert "&lt;b&gt; &amp; $x_1$" in titles[0].replace("<br>", " ")
+    save(sheet, tmp_path, "a", dpi=40)
+
+
+def test_five_groups_from_a_store(tmp_path: Path) -> None:
+    whole = spec.load("income-va-marital")
+    small = replace(whole, rows=whole.rows[:1], hidden=(4,), records=2, seeds=1)
+    setting = Setting.of(small, load("simulated:VA"))
+    planned, store = stacks(setting, steps=4), Store(tmp_path / "store")
+    execute(setting, store, planned)
+    along, ends = curves(setting, store, planned), endings(setting, store, planned)
+    losses = torch.tensor(store.get(planned[0].keys[0]).tables["records"]["train"][:, 1:]).double()
+    expected = losses - losses.mean(1, keepdim=True)
+    found = [along["SGD"].measured["train"][gap.name].mean for gap in gaps(setting)]
+    np.testing.assert_allclose(np.array(found).T, expected, atol=1e-12)
+    assert len(figures.over_steps(along, gaps(setting)).rows) == 6
+    assert len(figures.scores(ends, small.groups).rows[0][0].lines) == 5
+    assert np.isfinite(ends["SGD"].metrics["train"]["Ind"])  # as printed: the reported one is of two groups
+    save(figures.spiders(ends), tmp_path, "spiders", dpi=40)
+
+
+def test_pyplot_stays_unloaded(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; import fairbound.bench.figures, fairbound.bench.interactive\n"
+        "from fairbound.bench.drawing import save; from fairbound.bench.sheets import Panel, Sheet\n"
+        "early = {'matplotlib', 'plotly'} & set(sys.modules)\n"
+        f"save(Sheet(words='', rows=((Panel(title='a'),),), panel_height=1.0), Path({str(tmp_path)!r}), 'a')\n"
+        "print(sorted(early), 'matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "[] True False"
