@@ -22,6 +22,7 @@ from fairbound.data import codebook
 from fairbound.fairness import Counts, Intersection, group_rates, intervals, values
 
 ROWS, GROUPS, ROUNDS = 195_000, 9, 5
+TARGET = 500  # times faster than MetricFrame
 MANY = 960_360  # rows of the 42-state extract
 CENSUS = ("SEX", "RAC1P", "MAR", "AGEP", "SCHL", "POBP")
 
@@ -85,7 +86,7 @@ def main() -> None:
     print(f"{platform.machine()}, {platform.python_version()}, torch {torch.__version__}, 1 thread; CPU time, medians")
     print(f"values agree to {worst:.1e}")
     print(f"fairbound, the whole table   {fast * 1e3:10.2f} ms")
-    print(f"Fairlearn, 4 metrics         {slow * 1e3:10.2f} ms   {slow / fast:,.0f}x   (target 500x)")
+    print(f"Fairlearn, 4 metrics         {slow * 1e3:10.2f} ms   {slow / fast:,.0f}x   (target {TARGET}x)")
     counts = Counts.of(y, p, g)
     with_intervals = cpu(lambda: (intervals(counts), group_rates(counts)))
     print(f"with intervals, 10,000 draws {(fast + with_intervals) * 1e3:10.2f} ms")
@@ -96,6 +97,8 @@ def main() -> None:
     found = by.group(columns)
     print(f"grouping {MANY:,} random rows by {' x '.join(CENSUS)}: {grouping:.2f} s (target 1 s);")
     print(f"  {found.definable:,} groups definable, {found.populated:,} populated")
+    if worst > 1e-12 or slow / fast < TARGET or grouping > 1.0:
+        raise SystemExit("a target is missed")
 
 
 def _codes(name: str, rng: np.random.Generator) -> np.ndarray:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from fairbound.bench import spec
+from fairbound.bench.cell_file import Cell
 from fairbound.bench.execute import Stack, execute, stacks
 from fairbound.bench.setting import Setting
-from fairbound.bench.store import Cell, Store
+from fairbound.bench.store import Store
 from fairbound.bench.summary import summary
 from fairbound.data import load
 

@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from fairbound.bench import figures, interactive, spec
+from fairbound.bench.cell_file import Cell
 from fairbound.bench.curves import Band, Curve, Ending, Gap, curves, endings, gaps
 from fairbound.bench.drawing import drawn, save
 from fairbound.bench.execute import Stack, execute, stacks
 from fairbound.bench.setting import Setting
 from fairbound.bench.sheets import Sheet
-from fairbound.bench.store import Cell, Store
+from fairbound.bench.store import Store
 from fairbound.bench.summary import summary
 from fairbound.data import load
 from fairbound.fairness.counts import Counts

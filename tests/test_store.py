@@ -27,8 +27,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import fairbound
+from fairbound.bench import cell_file, identity
 from fairbound.bench import store as store_module
-from fairbound.bench.store import Cell, Store, checksum, code_hash, key
+from fairbound.bench.cell_file import Cell
+from fairbound.bench.identity import checksum, code_hash, key
+from fairbound.bench.store import Store
 from fairbound.bench.system import cpu_model, describe
 
 PACKAGE = Path(fairbound.__file__).parent
@@ -49,8 +52,11 @@ from typing import Any
 import numpy as np
 sys.modules["fairbound"] = types.ModuleType("fairbound")
 sys.modules["fairbound"].__path__ = [sys.argv[1]]
+from fairbound.bench import cell_file, identity
 from fairbound.bench import store as store_module
-from fairbound.bench.store import Cell, Store, checksum, code_hash, key
+from fairbound.bench.cell_file import Cell
+from fairbound.bench.identity import checksum, code_hash, key
+from fairbound.bench.store import Store
 """
 
 
@@ -288,7 +294,7 @@ def hash_after(change: Callable[[Path], None], tmp_path: Path) -> str:
     package = tmp_path / "elsewhere"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "*.csv"))
     change(package)
-    return store_module._hash_of_sources(package)
+    return identity.hash_of_sources(package)
 
 
 def with_windows_line_endings(package: Path) -> None:
@@ -340,12 +346,13 @@ def test_code_hash_counts_a_users_own_algorithm(tmp_path: Path) -> None:
 
 def test_nothing_that_decides_results_is_forgotten() -> None:
     """Whatever the deciding files import decides too, but for what is named here."""
-    deciding = {path for pattern in store_module.DECIDING for path in PACKAGE.glob(pattern)}
+    deciding = {path for pattern in identity.DECIDING for path in PACKAGE.glob(pattern)}
     imported = {module for path in deciding for module in imports_of_ours(path)}
     outside = {module for module in imported if not deciding & set(sources_of(module))}
     assert outside == {
         "compiling", "diagnostics", "extras",  # how fast, what is said, which packages are here
-        "bench.spec", "bench.store", "data.table",  # their outcome is in a cell's settings, or in the data's checksum
+        # their outcome is in a cell's settings, in the data's checksum, or only where results are kept
+        "bench.cell_file", "bench.identity", "bench.spec", "bench.store", "data.table",
     }  # fmt: skip
 
 
@@ -543,12 +550,12 @@ def test_damage_that_nobody_looked_at_is_moved_aside_too(store: Store) -> None:
 def test_a_flipped_bit_is_noticed_wherever_it_is(store: Store) -> None:
     _, path = stored(store)
     sound = path.read_bytes()
-    assert len(store_module._unsealed(sound)) < len(sound)
+    assert len(cell_file.unsealed(sound)) < len(sound)
     for at in range(len(sound)):
         flipped = bytearray(sound)
         flipped[at] ^= 1 << at % 8
-        with pytest.raises(store_module._DamagedError):
-            store_module._unsealed(bytes(flipped))
+        with pytest.raises(cell_file.DamagedError):
+            cell_file.unsealed(bytes(flipped))
 
 
 def test_a_cell_under_the_name_of_another_is_damage(store: Store) -> None:

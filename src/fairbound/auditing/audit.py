@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.auditing.notes import no_probabilities, not_compared, one_sided, small
 from fairbound.data.attributes import attributes as named_attributes
 from fairbound.data.outcomes import binary, binary_like
 from fairbound.fairness.counts import (
@@ -29,11 +30,9 @@ from fairbound.fairness.counts import (
 )
 from fairbound.fairness.groups import Attribute, Coded, Intersection, is_missing, no_column
 from fairbound.fairness.intervals import DRAWS, Measured
-from fairbound.fairness.losses import FEWEST, Losses, group_losses, loss_gaps
+from fairbound.fairness.losses import Losses, group_losses, loss_gaps
 from fairbound.fairness.metrics import group_rates, intervals, largest_group
 from fairbound.fairness.scores import Scores, distances
-
-SMALL = 50  # rows: below, the intervals of a group's rates are rough (fairness/intervals.py)
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def audit(
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     metrics = intervals(counts, reference, **settings)
-    notes = [*_small(counts), *_one_sided(rows)]
+    notes = [*small(counts), *one_sided(rows.labels, rows.predictions)]
     scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
     if rows.scores is not None:
         scored = _scored(rows, rows.scores, counts, reference, settings)
@@ -192,12 +191,12 @@ def _scored(rows: _Rows, score: Tensor, counts: Counts, reference: str, settings
     of_distances = {name: settings[name] for name in ("level", "seed")}
     metrics = distances(Scores.of(score, rows.groups, **named), reference, **of_distances)
     bins, histograms = _histograms(score, rows.groups, rows.weights, len(counts.names))
-    why_not = _no_probabilities(score)
+    why_not = no_probabilities(score)
     if why_not:
-        return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *_not_compared(counts)])
+        return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *not_compared(counts)])
     losses = Losses.of(_cross_entropy(score, rows.labels), rows.groups, **named)
     metrics |= loss_gaps(losses, reference, **settings)
-    return _Scored(metrics, group_losses(losses, **settings), bins, histograms, _not_compared(counts))
+    return _Scored(metrics, group_losses(losses, **settings), bins, histograms, not_compared(counts))
 
 
 def _group_audits(counts: Counts, rates: Mapping[str, Sequence[Measured]], scored: _Scored) -> tuple[GroupAudit, ...]:
@@ -283,23 +282,6 @@ def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]
     return numbers, group_names(numbers, names)
 
 
-def _no_probabilities(score: Tensor) -> str:
-    """Why the scores have no cross-entropy; empty where they have."""
-    if not bool(((score >= 0) & (score <= 1)).all()):
-        return "scores are not all between 0 and 1, so they are no probabilities: losses are left out"
-    if bool(((score == 0) | (score == 1)).all()):
-        return "scores are all 0 or 1, so they are no probabilities: losses are left out"
-    return ""
-
-
-def _not_compared(counts: Counts) -> list[str]:
-    """Which groups the gaps of losses and the distances of scores leave out."""
-    few = [name for name, size in zip(counts.names, counts.sizes().tolist(), strict=True) if 0 < size < FEWEST]
-    if not few:
-        return []
-    return [f"{_listed(few)} fewer than {FEWEST} rows: left out of w1, wd and the largest gaps of losses"]
-
-
 def _cells(weight: Sequence[Sequence[float]]) -> dict[str, float]:
     (tn, fp), (fn, tp) = weight
     return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}
@@ -323,34 +305,3 @@ def _histograms(
     shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
     edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
     return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]
-
-
-def _small(counts: Counts) -> list[str]:
-    sizes = counts.sizes().tolist()
-    notes = []
-    empty = [name for name, size in zip(counts.names, sizes, strict=True) if size == 0]
-    single = [name for name, size in zip(counts.names, sizes, strict=True) if size == 1]
-    few = [name for name, size in zip(counts.names, sizes, strict=True) if 1 < size < SMALL]
-    if empty:
-        notes.append(f"{_listed(empty)} no rows: undefined, and left out of every metric")
-    if single:
-        notes.append(
-            f"{_listed(single)} one row: rates of 0 or 1 by chance; a minimum size (--min-size) merges such groups"
-        )
-    if few:
-        notes.append(f"{_listed(few)} fewer than {SMALL} rows: the intervals are wide, and rough")
-    return notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{'group' if len(names) == 1 else 'groups'} {shown} {'has' if len(names) == 1 else 'have'}"
-
-
-def _one_sided(rows: _Rows) -> list[str]:
-    notes = []
-    for values, what in ((rows.labels, "label"), (rows.predictions, "prediction")):
-        seen = values.unique().tolist()
-        if len(seen) == 1:
-            notes.append(f"every {what} is {seen[0]}: rates among the others are undefined")
-    return notes

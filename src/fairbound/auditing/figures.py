@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fairbound.auditing.audit import SMALL, Audit, GroupAudit
+from fairbound.auditing.audit import Audit, GroupAudit
+from fairbound.auditing.notes import SMALL
 from fairbound.auditing.words import excludes_zero, interval, number, title, why_undefined
 from fairbound.extras import need
 from fairbound.fairness.counts import Counts

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairbound.bench.cell_file import Cell
 from fairbound.bench.execute import Stack
 from fairbound.bench.setting import Setting
-from fairbound.bench.store import Cell, Store
+from fairbound.bench.store import Store
 from fairbound.bench.summary import runs_by_row
 from fairbound.fairness.counts import Counts
 from fairbound.fairness.metrics import values

@@ -16,9 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.bench.cell_file import Cell
+from fairbound.bench.identity import code_hash
 from fairbound.bench.setting import Setting
 from fairbound.bench.spec import Row
-from fairbound.bench.store import Cell, Store, code_hash
+from fairbound.bench.store import Store
 from fairbound.fairness.counts import Counts
 from fairbound.fairness.scores import Scores, w1, wd
 from fairbound.modules import initial_points

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fairbound.bench.evaluate import Evaluator
+from fairbound.bench.identity import checksum
 from fairbound.bench.spec import Experiment, Row
-from fairbound.bench.store import checksum
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.splits import paper_split, random_split, scaled
 from fairbound.data.table import Table

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbound.bench.cell_file import Cell
 from fairbound.bench.execute import Plan, Stack
 from fairbound.bench.setting import Setting
-from fairbound.bench.store import Cell, Store
+from fairbound.bench.store import Store
 
 Array = NDArray[np.float64]
 

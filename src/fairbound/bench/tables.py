@@ -27,10 +27,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairbound.bench.cell_file import Cell
 from fairbound.bench.execute import Stack
 from fairbound.bench.setting import Setting
 from fairbound.bench.spec import Printed, Row
-from fairbound.bench.store import Cell, Store
+from fairbound.bench.store import Store
 from fairbound.bench.summary import Array, Interval, Line, Measure, Run, Spread, last_losses, line_of, runs_by_row
 from fairbound.bench.writing import MARK, Column, Difference, Table, Value
 from fairbound.fairness.counts import Counts

@@ -257,6 +257,19 @@ def as_weights(weights: Any) -> Tensor:
     return tensor
 
 
+def rows_in_groups(
+    values: Any, groups: Any, weights: Any, names: Sequence[str], what: str
+) -> tuple[Tensor, Tensor, Tensor, tuple[str, ...]]:
+    """Finite numbers of the rows that are in a group, in float64 on the CPU, with groups, weights and names."""
+    numbers, g = as_vector(values).double().cpu(), as_numbers(groups).cpu()
+    if not bool(torch.isfinite(numbers).all()):
+        raise ValueError(f"{int((~torch.isfinite(numbers)).sum())} {what} are NaN or infinite")
+    w = torch.ones_like(numbers) if weights is None else as_weights(weights).cpu()
+    same_length(**{what: numbers}, groups=g, weights=w)
+    inside = g >= 0
+    return numbers[inside], g[inside], w[inside], tuple(group_names(g, names))
+
+
 def same_length(**columns: Tensor) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.fairness.counts import as_numbers, as_vector, as_weights, group_names, same_length
+from fairbound.fairness.counts import rows_in_groups
 from fairbound.fairness.intervals import (
     DRAWS,
     UNDEFINED,
@@ -50,14 +50,7 @@ class Losses:
     @staticmethod
     def of(losses: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Losses:
         """Of some rows: one loss per row; groups numbered 0, 1, ... (-1: in no group)."""
-        loss, g = as_vector(losses).double().cpu(), as_numbers(groups).cpu()
-        if not bool(torch.isfinite(loss).all()):
-            raise ValueError(f"{int((~torch.isfinite(loss)).sum())} losses are NaN or infinite")
-        w = torch.ones_like(loss) if weights is None else as_weights(weights).cpu()
-        same_length(losses=loss, groups=g, weights=w)
-        names = group_names(g, names)
-        inside = g >= 0
-        loss, g, w = loss[inside], g[inside], w[inside]
+        loss, g, w, names = rows_in_groups(losses, groups, weights, names, "losses")
         size = len(names)
         rows = torch.bincount(g, minlength=size)
         weight = torch.bincount(g, w, minlength=size)
@@ -65,7 +58,7 @@ class Losses:
         off = loss - mean[g]
         w2 = w.square()
         sums = (torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square()))
-        return Losses(tuple(names), rows, weight, mean, *sums)
+        return Losses(names, rows, weight, mean, *sums)
 
     def __add__(self, other: Losses) -> Losses:
         """Both together, groups matched by name."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.fairness.counts import as_numbers, as_vector, as_weights, group_names, same_length
+from fairbound.fairness.counts import rows_in_groups
 from fairbound.fairness.intervals import UNDEFINED, Measured, check_level, normal_quantile, quantile, quantiles
 
 GRID = 200  # bins of the grid on which rows are resampled, at quantiles of the scores
@@ -55,14 +55,8 @@ class Scores:
     @staticmethod
     def of(scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Scores:
         """Of some rows; groups numbered 0, 1, ... (-1: in no group, left out)."""
-        values, g = as_vector(scores).double().cpu(), as_numbers(groups).cpu()
-        if not bool(torch.isfinite(values).all()):
-            raise ValueError(f"{int((~torch.isfinite(values)).sum())} scores are NaN or infinite")
-        w = torch.ones_like(values) if weights is None else as_weights(weights).cpu()
-        same_length(scores=values, groups=g, weights=w)
-        names = group_names(g, names)
-        inside = g >= 0
-        return Scores(tuple(names), values[inside], g[inside], w[inside])
+        values, g, w, names = rows_in_groups(scores, groups, weights, names, "scores")
+        return Scores(names, values, g, w)
 
     def __add__(self, other: Scores) -> Scores:
         """Both together, groups matched by name."""
