@@ -136,7 +136,34 @@ def test_a_run_that_diverged_leaves_the_axis_to_the_others() -> None:
     low, high = next(figures.over_steps({"A": curve}, []).panels()).y_range
     assert 0.5 < low < 0.55
     assert 0.65 < high < 0.7
-    assert "NaN" not in interactive.page_json(figures.over_steps({"A": curve}, []))
+    sheet = figures.over_steps({"A": curve}, [])
+    assert sheet.words.endswith("Not finite, and there not drawn: A")
+    assert "NaN" not in interactive.drawing(sheet).json
+
+
+def test_a_method_that_blew_up_leaves_the_shared_axis_and_the_words_say_so() -> None:
+    along, bounded, _, _ = made_up(rows=4, groups=2)
+    name, curve = list(along.items())[1]
+    huge = {"loss": Band.of(np.geomspace(0.5, 1e6, 12).reshape(3, 4))} | {
+        gap.name: curve.measured["train"][gap.name] for gap in bounded
+    }
+    blown = along | {name: Curve(curve.step, 3, {"train": huge, "test": curve.measured["test"]})}
+    sheet = figures.over_steps(blown, bounded)
+    loss = sheet.rows[0]
+    assert {panel.y_range for panel in loss} == {loss[0].y_range}
+    assert loss[0].y_range[1] < 1.1
+    assert f"Beyond the axis, which the other methods set: {name} (loss from" in sheet.words
+    assert max(line.y.max() for line in loss[1].lines) > 1e5  # under the pointer it is what it was
+    assert "Beyond" not in figures.over_steps(along, bounded).words
+
+
+def test_long_curves_are_thinned_and_keep_their_ends() -> None:
+    band = Band.of(np.random.default_rng(0).random((3, 400)))
+    curve = Curve(np.arange(100, 40_001, 100), 3, {"train": {"loss": band}})
+    (line,) = next(figures.over_steps({"A": curve}, [], parts=("train",)).panels()).lines
+    assert len(line.x) == 120
+    assert (line.x[0], line.x[-1], line.y[-1]) == (100, 40_000, band.mean[-1])
+    assert np.diff(line.x).max() <= 400
 
 
 def test_an_empty_store_says_what_to_run(setting: Setting, planned: list[Stack], tmp_path: Path) -> None:
@@ -219,14 +246,32 @@ def test_the_same_results_make_the_same_files(sheets: dict[str, Sheet], tmp_path
 
 def test_pages_get_json_without_tags(sheets: dict[str, Sheet]) -> None:
     for sheet in sheets.values():
-        text = interactive.page_json(sheet)
+        text, height = interactive.drawing(sheet)
         figure = json.loads(text)
         assert "<" not in text
+        assert height == figure["wide"]["height"]
+        assert all(number == float(f"{number:.4g}") for number in numbers(figure["data"]))
         panels = list(sheet.panels())
         assert len(figure["data"]) >= sum(len(panel.lines) + len(panel.points) for panel in panels)
         listed = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
         assert len(listed) == len(set(listed))
-        assert len(figure["layout"].get("shapes", ())) == sum(len(panel.limits) for panel in panels)
+        assert len(figure["wide"]["shapes"]) == sum(len(panel.limits) for panel in panels)
+        assert len(interactive.figure(sheet).data) == len(figure["data"])  # plotly refuses what it does not know
+
+
+def numbers(data: list[dict[str, Any]]) -> list[float]:
+    """All that traces have."""
+    found = [value for trace in data for key in ("x", "y", "r") for value in trace.get(key, ())]
+    assert len(found) > 5
+    return [value for value in found if value is not None]
+
+
+def test_names_of_users_are_no_templates() -> None:
+    """plotly replaces %{y} in a template; a group's name only comes in through the name of its trace."""
+    _, _, ends, _ = made_up(rows=1, groups=2)
+    for trace in json.loads(interactive.drawing(figures.scores(ends, ("%{y} <b>", "b"))).json)["data"]:
+        assert "%{y}" not in trace["hovertemplate"]
+        assert "%{fullData.name}" in trace["hovertemplate"]
 
 
 def made_up(rows: int, groups: int) -> tuple[dict[str, Curve], list[Gap], dict[str, Ending], tuple[str, ...]]:
@@ -245,15 +290,13 @@ def made_up(rows: int, groups: int) -> tuple[dict[str, Curve], list[Gap], dict[s
 
 
 def overlaps(figure: Any) -> list[tuple[str, str]]:
-    """Pairs of titles, labels of axes and of the legend that cover each other, and what leaves the page."""
+    """Pairs of texts that cover each other, and what leaves the page."""
     figure.draw_without_rendering()
-    texts = [axes.title for axes in figure.axes] + [axes.yaxis.label for axes in figure.axes]
-    texts += [text for axes in figure.axes if axes.name == "polar" for text in axes.get_xticklabels()]
-    texts += [text for legend in figure.legends for text in legend.get_texts()]
+    texts = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
     pairs = [(a, b) for i, (a, one) in enumerate(boxes) for b, other in boxes[i + 1 :] if one.overlaps(other)]
-    page = figure.bbox
-    return pairs + [(a, "page") for a, box in boxes if box.x0 < 0 or box.x1 > page.x1 or box.y1 > page.y1 + 1]
+    right, top = figure.bbox.x1, figure.bbox.y1
+    return pairs + [(a, "page") for a, box in boxes if min(box.x0, box.y0) < 0 or box.x1 > right or box.y1 > top]
 
 
 def test_many_methods_stand_in_blocks_and_nothing_overlaps() -> None:
@@ -268,7 +311,7 @@ def test_names_are_text_for_both(tmp_path: Path) -> None:
     """Neither tags nor mathematics."""
     along, bounded, _, _ = made_up(rows=1, groups=2)
     sheet = figures.over_steps(along, bounded)
-    titles = [note["text"] for note in json.loads(interactive.page_json(sheet))["layout"]["annotations"]]
+    titles = [note["text"] for note in json.loads(interactive.drawing(sheet).json)["wide"]["annotations"]]
     assert "&lt;b&gt; &amp; $x_1$" in titles[0].replace("<br>", " ")
     save(sheet, tmp_path, "a", dpi=40)
 

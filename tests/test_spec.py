@@ -18,7 +18,7 @@ from fairbound.data.codebook import levels
 from fairbound.schedules import Factorial, InverseSqrt, Linear
 
 ROWS = {  # rows of the paper's tables, counted in the paper; more where both of its variants are rows
-    "income-ok-race": 11,
+    "income-ok-race": 13,
     "income-va-marital": 12,
     "splits-ok": 9,
     "splits-va": 8,
@@ -118,7 +118,8 @@ def test_steps_are_the_papers_seconds(experiment: Experiment, row: Row) -> None:
         steps = 15_000
     if experiment.name.startswith("splits") and row.method != "StochasticGhost":
         steps = 15_000
-    assert row.steps == (30_000 if "batch 64" in row.name else steps)
+    longer = "batch 64" in row.name or row.name.endswith("30,000 steps")
+    assert row.steps == (30_000 if longer else steps)
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -222,7 +223,7 @@ def test_the_experiments_and_the_appendix_say_the_same(name: str) -> None:
         shared = row.settings.keys() & tuned.settings.keys() - varied
         assert {key: row.settings[key] for key in shared} == {key: tuned.settings[key] for key in shared}, row.name
         compared += 1
-    assert compared == 10
+    assert compared == (12 if name == "income-ok-race" else 10)
 
 
 def test_the_fairness_table() -> None:
@@ -276,6 +277,13 @@ def test_a_schedule_over_the_run_follows_its_length() -> None:
     method = row.algorithm(500)
     assert isinstance(method, DescentAscent)
     assert method.tau == Linear(0.05, 500.0, 0.05)
+
+
+def test_a_row_that_is_about_its_length_has_no_place_among_equal_rows() -> None:
+    experiment = load("income-ok-race")
+    assert experiment.within("paper") == experiment
+    left_out = {row.name for row in experiment.rows} - {row.name for row in experiment.within("rows").rows}
+    assert left_out == {"SSL-ALM, 30,000 steps", "ALM, 30,000 steps"}
 
 
 # Budgets --------------------------------------------------------------------------------------------------------------

@@ -350,7 +350,7 @@ def test_nothing_that_decides_results_is_forgotten() -> None:
     imported = {module for path in deciding for module in imports_of_ours(path)}
     outside = {module for module in imported if not deciding & set(sources_of(module))}
     assert outside == {
-        "compiling", "diagnostics", "extras",  # how fast, what is said, which packages are here
+        "diagnostics", "extras",  # what is said, which packages are here
         # their outcome is in a cell's settings, in the data's checksum, or only where results are kept
         "bench.cell_file", "bench.identity", "bench.spec", "bench.store", "data.table",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether and how `run` uses torch.compile."""
+"""Whether and how `run` compiles its steps: traced once into a graph of plain tensor operations, built by inductor."""
 
 from __future__ import annotations
 
@@ -6,83 +6,103 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Hashable
-from functools import cache
-from types import CodeType, FunctionType
+from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 log = logging.getLogger("fairbound")
 
-LONG = 10_000  # steps from which compiling pays: it takes 10 to 40 s and saves 2 to 15 ms a step (9-64-32-1 net)
+LONG = 2_000  # steps from which compiling pays: it takes 5 to 15 s and saves 5 to 20 ms a step (9-64-32-1 net)
+LONG_WITH_RANDOM_SIZES = 300  # it takes 20 to 40 s and saves 100 ms a step
 
 
-def decide(wish: bool | None, steps: int) -> tuple[bool, str]:
+def decide(wish: bool | None, steps: int, random_sizes: bool = False) -> tuple[bool, str]:
     """Whether to compile, and one line that says so."""
+    long = LONG_WITH_RANDOM_SIZES if random_sizes else LONG
     if wish is False:
         return False, "not compiled, as asked"
     if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("cl")):
         note = "not compiled: no C++ compiler was found (install g++ for runs several times faster)"
-        log.log(logging.WARNING if wish or steps >= LONG else logging.INFO, note)
+        log.log(logging.WARNING if wish or steps >= long else logging.INFO, note)
         return False, note
-    if wish is None and steps < LONG:
+    if wish is None and steps < long:
         note = f"not compiled: {steps} steps are too few to pay for it (compile=True forces it)"
         log.info(note)
         return False, note
-    return True, "compiled with torch.compile"
+    return True, "compiled"
 
 
 class Compiler:
-    """torch.compile for functions that are always called with the same shapes.
+    """Compiles functions that are always called with tensors of the same shapes, and depend on nothing else.
 
-    Dynamo keeps its compilations at the code object, up to a limit beyond which it silently goes on uncompiled. All
-    stacks would share one code object, that of vmap's wrapper, with each other and with whatever else the process
-    compiles. So every key has a code object of its own, where runs of the same method find what was compiled before;
-    and the limit is lifted for the first call, in which the compilation happens.
+    A function is run once on its arguments to write down its operations (`make_fx`), and inductor turns these into
+    machine code. Unlike `torch.compile` this looks at no Python code and checks nothing at each call: for steps of a
+    millisecond that took a third of the time. What was compiled for a `problem` under a key is found again there.
 
-    Where the first call fails (a compiler that cannot build), a run that did not ask for compilation goes on without.
+    Where that fails (a compiler that cannot build), a run that did not ask for compilation goes on without.
     """
 
-    def __init__(self, forced: bool) -> None:
+    def __init__(self, problem: object, forced: bool) -> None:
+        self.problem = problem
         self.forced = forced
         self.failure = ""  # why a function could not be compiled
+        self.seconds = 0.0  # spent on compiling
 
     def __call__(self, function: Callable[..., Any], key: Hashable) -> Callable[..., Any]:
-        call = _calling(function)
-        call.__code__ = _own_code(key)
-        fast = torch.compile(call, dynamic=False)
         chosen: Callable[..., Any] | None = None
 
         def first_or_chosen(*args: Any) -> Any:
             nonlocal chosen
-            if chosen is not None:
-                return chosen(*args)
-            result, chosen = self._first(fast, function, args)
-            return result
+            if chosen is None:
+                chosen = self._found_or_built(function, key, args)
+            return chosen(*args)
 
         return first_or_chosen
 
-    def _first(self, fast: Callable[..., Any], slow: Callable[..., Any], args: Any) -> tuple[Any, Callable[..., Any]]:
-        limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
-        try:
-            with torch._dynamo.config.patch({limit: 10_000, f"accumulated_{limit}": 10_000}):
-                return fast(*args), fast
-        except Exception as error:
-            result = slow(*args)  # an error of the method itself is raised here, in its own words
-            if self.forced:
-                raise
-            self.failure = f"not compiled: torch.compile failed ({type(error).__name__}); compile=True shows why"
-            log.warning(self.failure)
-            return result, slow
+    def _found_or_built(self, function: Callable[..., Any], key: Hashable, args: Any) -> Callable[..., Any]:
+        known = COMPILED.setdefault(self.problem, {})
+        whole = (key, _signature(args))
+        if whole not in known:
+            start = perf_counter()
+            try:
+                known[whole] = _built(function, args)
+                self.seconds += perf_counter() - start
+            except Exception as error:
+                function(*args)  # an error of the method itself is raised here, in its own words
+                if self.forced:
+                    raise
+                self.failure = f"not compiled: inductor failed ({type(error).__name__}); compile=True shows why"
+                log.warning(self.failure)
+                return function
+        return known[whole]
 
 
-def _calling(function: Callable[..., Any]) -> FunctionType:
+COMPILED: WeakKeyDictionary[object, dict[Hashable, Callable[..., Any]]] = WeakKeyDictionary()  # by problem, then key
+
+
+def _signature(args: Any) -> Hashable:
+    leaves, form = tree_flatten(args)
+    return str(form), tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
+
+
+def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
+    import torch._inductor as inductor  # takes seconds, and most processes never compile
+
+    leaves, form = tree_flatten(args)
+    returned: Any = None  # the form of what the function returns
+
+    def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
+        nonlocal returned
+        outputs, returned = tree_flatten(function(*tree_unflatten(list(inputs), form)))
+        return tuple(outputs)
+
+    fast = inductor.compile(make_fx(flat)(*leaves), leaves)
+
     def call(*args: Any) -> Any:
-        return function(*args)
+        return tree_unflatten(list(fast(*tree_flatten(args)[0])), returned)
 
-    return call  # type: ignore[return-value]
-
-
-@cache
-def _own_code(key: Hashable) -> CodeType:
-    return _calling(len).__code__.replace()
+    return call

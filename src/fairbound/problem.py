@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
+from torch.func import grad, vjp, vmap
 
 from fairbound.core import Draw, Estimate, Sample
 from fairbound.data.dataset import Dataset
@@ -122,6 +122,31 @@ class Problem:
             by_cell = [block[-1].unflatten(0, shape) for block in (outputs, labels, losses)]
             found.append(self.constraint.statistics(x, by_cell[0], by_cell[1], by_cell[2]))
         return torch.cat(found)
+
+    def jacobian(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+        """[f, statistics] of a mini-batch of both parts, (1+q,), and their Jacobian (1+q, n)."""
+        assert self.constraint is not None
+        if self.constraint.by_cell and self.regulariser is None:
+            return self._jacobian_by_cell(x, parts)
+        value, pull = vjp(lambda point: self.values(point, parts), x)[:2]
+        unit = torch.eye(value.shape[0], dtype=value.dtype, device=value.device)
+        return value, vmap(lambda w: pull(w)[0])(unit)
+
+    def _jacobian_by_cell(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Objective and cells read rows of their own, so each gets a copy of x: one backward pass for all of them."""
+        objective, cells = parts["f"], parts["c"]
+
+        def total(copies: Tensor) -> tuple[Tensor, Tensor]:
+            f = self.loss(self.forward(copies[0], objective["inputs"]), objective["labels"]).mean()
+            outputs = vmap(self.forward)(copies[1:], cells["inputs"])
+            losses = self.loss(outputs.flatten(0, 1), cells["labels"].flatten(0, 1)).unflatten(0, outputs.shape[:2])
+            assert self.constraint is not None
+            by_cell = [outputs, cells["labels"], losses]
+            value = torch.cat([f.reshape(1), self.constraint.statistics(x, *by_cell)])
+            return value.sum(), value
+
+        rows, value = grad(total, has_aux=True)(x.expand(1 + len(cells["labels"]), -1))
+        return value, rows
 
     def _objective(self, outputs: Tensor, labels: Tensor, losses: Tensor, part: dict[str, Tensor]) -> Tensor:
         if self.regulariser is None:

@@ -62,6 +62,11 @@ class Run:
         return self._failures[0] if self._failures else self._note
 
     @property
+    def compiling(self) -> float:
+        """Seconds spent on compiling so far."""
+        return sum(group.compiler.seconds for group in self._groups if group.compiler)
+
+    @property
     def _failures(self) -> list[str]:
         return [group.compiler.failure for group in self._groups if group.compiler and group.compiler.failure]
 
@@ -148,7 +153,7 @@ def run(
     points = points.expand(runs, -1)
     _check(problem, algorithms, listed, points)
 
-    compiled, note = decide(compile, steps)
+    compiled, note = decide(compile, steps, any(one.levels is not None for one in algorithms))
     members: dict[Hashable, list[int]] = {}
     for i, (one, sampler) in enumerate(zip(algorithms, listed, strict=True)):
         members.setdefault((structure(one), sampler.structure(one.draws)), []).append(i)

@@ -108,7 +108,7 @@ class Group:
         self.hyper = stacked_numbers(algorithms, x0, all_of_them=compiled)
         self.runs = tuple(runs)
         self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.levels, x0.device)
-        compiler = Compiler(forced) if compiled else None
+        compiler = Compiler(problem, forced) if compiled else None
         self.compiler = compiler
         self.tables = None if self.algorithm.levels is None else ChunkedTables(problem, self.stack, compiler, x0)
         step = vmap(self._step)

@@ -1,27 +1,24 @@
 """An audit as one HTML page: pictures and tables in a single file that needs no network, now or later.
 
-Everything that comes from the user (names of groups and columns, the source, notes) is escaped. The page's frame, its
-style and its script are in `page.html`; plotly draws the pictures from JSON that lies beside each of them.
+Everything that comes from the user (names of groups and columns, the source, notes) is escaped. What an audit's page
+says beside its numbers is in `page.html`, its own style in `page.css`; the rest is that of all `pages`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
-from string import Template
 
 from fairbound.auditing.audit import Audit, GroupAudit
 from fairbound.auditing.figures import NOTIONS, PANELS, SHOWN, figure_json, glance, largest, outlined, rates, scores
 from fairbound.auditing.words import RATE_WORDS, excludes_zero, explained, interval, number, title, why_undefined
-from fairbound.extras import need
 from fairbound.fairness.intervals import UNDEFINED, Measured
 from fairbound.files import write_text
+from fairbound.pages import SIMULATED, Cell, facts, filled, picture, section, table, text, whole
 
 TABLED = 1_000  # groups in the table: more make a page that browsers cannot hold
 COUNTS = {"true_positives": "TP", "false_positives": "FP", "true_negatives": "TN", "false_negatives": "FN"}
-Cell = tuple[str, float | str | None]  # HTML, and what it is sorted by (None: always last)
 
 
 def page(audit: Audit) -> str:
@@ -32,15 +29,15 @@ def page(audit: Audit) -> str:
     >>> "&lt;A&gt;" in html, "<A>" in html
     (True, False)
     """
-    offline = need("plotly.offline", "report", "The HTML page")
-    frame = Template(resources.files("fairbound.auditing").joinpath("page.html").read_text(encoding="utf-8"))
-    return frame.substitute(
-        title=escape(f"Fairness audit: {audit.source}" if audit.source else "Fairness audit"),
+    content = filled(
+        "fairbound.auditing",
+        "page.html",
         head=_head(audit),
         body=_body(audit, "all", "h2") + _parts(audit),
         level=_percent(audit.level),
-        plotly=offline.get_plotlyjs(),
     )
+    name = f"Fairness audit: {audit.source}" if audit.source else "Fairness audit"
+    return whole(name, content, text("fairbound.auditing", "page.css"))
 
 
 def write_page(audit: Audit, path: str | Path) -> Path:
@@ -50,7 +47,7 @@ def write_page(audit: Audit, path: str | Path) -> Path:
 
 
 def _head(audit: Audit) -> str:
-    facts = {
+    said = {
         "Source": audit.source or "not named",
         "Rows": f"{audit.rows:,}",
         "Groups": f"{len(audit.groups):,}, by {' x '.join(audit.attributes)}",
@@ -59,14 +56,8 @@ def _head(audit: Audit) -> str:
         "Intervals": f"level {_percent(audit.level)}",
         "Left out": _rows_of(audit.left_out) + " in no group" if audit.left_out else "no rows",
     }
-    listed = "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
-    return _banner(audit) + f'<dl class="facts">{listed}</dl>' + _notes(audit.notes)
-
-
-def _banner(audit: Audit) -> str:
-    if not audit.source.startswith("simulated"):
-        return ""
-    return '<p class="banner"><strong>Simulated data.</strong> These rows were generated; they describe no people.</p>'
+    banner = SIMULATED if audit.source.startswith("simulated") else ""
+    return banner + facts(said) + _notes(audit.notes)
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -85,7 +76,7 @@ def _parts(audit: Audit) -> str:
         f"{_notes(part.notes)}{_body(part, f'part{i}', 'h3')}</details>"
         for i, part in enumerate(audit.parts)
     )
-    return _section("parts", "h2", "Each attribute alone", folded)
+    return section("parts", "h2", "Each attribute alone", folded)
 
 
 def _body(audit: Audit, prefix: str, heading: str) -> str:
@@ -94,19 +85,8 @@ def _body(audit: Audit, prefix: str, heading: str) -> str:
         sections["Scores by group"] = _scores
     sections |= {"Metrics": _metrics, "Groups": _groups}
     return "".join(
-        _section(f"{prefix}-{name.split()[0].lower()}", heading, name, content(audit))
+        section(f"{prefix}-{name.split()[0].lower()}", heading, name, content(audit))
         for name, content in sections.items()
-    )
-
-
-def _section(name: str, heading: str, words: str, content: str) -> str:
-    return f'<section aria-labelledby="{name}"><{heading} id="{name}">{words}</{heading}>{content}</section>'
-
-
-def _picture(words: str, json: str) -> str:
-    return (
-        f'<figure class="picture"><div role="img" aria-label="{escape(words)}"></div>'
-        f'<script type="application/json">{json}</script></figure>'
     )
 
 
@@ -120,7 +100,7 @@ def _glance(audit: Audit) -> str:
     said = [f"{_key('alert')} <strong>Larger than 0, beyond chance:</strong> {', '.join(apart)}."] if apart else []
     said += [f"{_key()} <strong>Not shown to differ from 0:</strong> {', '.join(alike)}."] if alike else []
     words = "Gaps between groups with their intervals; the same numbers are in the table of metrics"
-    return f"<p>{' '.join(said) or 'No gap is defined here.'}</p>" + _picture(words, figure_json(glance(audit)))
+    return f"<p>{' '.join(said) or 'No gap is defined here.'}</p>" + picture(words, figure_json(glance(audit)))
 
 
 def _rates(audit: Audit) -> str:
@@ -129,8 +109,8 @@ def _rates(audit: Audit) -> str:
     return (
         f"<p>{_key('ink')} the reference group, {escape(audit.reference)}; {_key()} other groups; dashed line: "
         f"everyone. Every panel has its own scale.{most}</p>"
-        + _picture("Rates of every group with their intervals; the same numbers are in the table of groups",
-                   figure_json(rates(audit)))
+        + picture("Rates of every group with their intervals; the same numbers are in the table of groups",
+                  figure_json(rates(audit)))
         + f'<dl class="words">{listed}</dl>'
     )  # fmt: skip
 
@@ -144,7 +124,7 @@ def _scores(audit: Audit) -> str:
         said += f" At first the {len(visible)} largest are shown."
     if len(groups) < len(audit.groups):
         said += f" The legend holds {len(groups)} of {len(audit.groups):,} groups."
-    return f"<p>{said}</p>" + _picture("Histograms of the scores of every group", figure_json(scores(audit)))
+    return f"<p>{said}</p>" + picture("Histograms of the scores of every group", figure_json(scores(audit)))
 
 
 def _metrics(audit: Audit) -> str:
@@ -152,7 +132,8 @@ def _metrics(audit: Audit) -> str:
         ((f'<span title="{name}">{title(name)}</span>', name), *_metric_cells(audit, name, found))
         for name, found in audit.metrics.items()
     ]
-    return _table("Metrics", ["Metric", "Value", "Interval", "What it says", "Whose definition"], rows, {})
+    names = ["Metric", "Value", "Interval", "What it says", "Whose definition"]
+    return table("Metrics", names, rows, kind="metrics")
 
 
 def _metric_cells(audit: Audit, name: str, found: Measured) -> Iterable[Cell]:
@@ -167,7 +148,7 @@ def _metric_cells(audit: Audit, name: str, found: Measured) -> Iterable[Cell]:
 def _groups(audit: Audit) -> str:
     shown = largest(audit.groups, TABLED)
     names = ["Group", "Rows", *COUNTS.values(), *map(title, RATE_WORDS)]
-    titles: Mapping[str, str] = {title(rate): words for rate, words in RATE_WORDS.items()} | {
+    titles = {title(rate): words for rate, words in RATE_WORDS.items()} | {
         short: title(count).lower() for count, short in COUNTS.items()
     }
     has_loss = any(group.loss is not None for group in shown)
@@ -176,7 +157,8 @@ def _groups(audit: Audit) -> str:
     said = "Counts are sums of the weights of the rows." if weighted else ""
     if len(shown) < len(audit.groups):
         said += f" The {TABLED:,} largest of {len(audit.groups):,} groups are listed."
-    return (f"<p>{said}</p>" if said else "") + _table("Groups", names + ["Loss"] * has_loss, rows, titles)
+    listed = table("Groups", names + ["Loss"] * has_loss, rows, kind="groups", titles=titles)
+    return (f"<p>{said}</p>" if said else "") + listed
 
 
 def _group_cells(group: GroupAudit, reference: str, has_loss: bool) -> Iterable[Cell]:
@@ -187,28 +169,6 @@ def _group_cells(group: GroupAudit, reference: str, has_loss: bool) -> Iterable[
         yield (f"{held:,.0f}" if held == round(held) else f"{held:,.1f}"), held
     for measured in [group.rates[rate] for rate in RATE_WORDS] + ([group.loss or UNDEFINED] if has_loss else []):
         yield f"{number(measured.value)}<small>{interval(measured)}</small>", measured.value
-
-
-def _table(words: str, names: Sequence[str], rows: Sequence[Sequence[Cell]], titles: Mapping[str, str]) -> str:
-    """A table that is sorted by a click on a header; a wide one scrolls in its own box."""
-    head = "".join(
-        f'<th scope="col"{_attribute("title", titles.get(name))}><button type="button">{escape(name)}</button></th>'
-        for name in names
-    )
-    body = "".join(
-        f'<tr><th scope="row"{_attribute("data-value", row[0][1])}>{row[0][0]}</th>'
-        + "".join(f"<td{_attribute('data-value', value)}>{html}</td>" for html, value in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll {words.lower()}" tabindex="0" role="region" aria-label="{words}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _attribute(name: str, value: float | str | None) -> str:
-    return "" if value is None else f' {name}="{escape(str(value))}"'
 
 
 def _text(words: str) -> Cell:

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fairbound.bench.cell_file import Cell
+from fairbound.bench.counted import metrics_of
 from fairbound.bench.execute import Stack
 from fairbound.bench.setting import Setting
 from fairbound.bench.store import Store
 from fairbound.bench.summary import runs_by_row
-from fairbound.fairness.counts import Counts
-from fairbound.fairness.metrics import values
 
 Values = NDArray[np.float64]
 Definition = Literal["reported", "printed"]  # of Ind, Sp and Sf: see `fairbound.fairness.metrics`
@@ -38,7 +36,8 @@ class Gap:
 
     def of(self, losses: Values) -> Values:
         """(...,) the gap of group losses (..., G)."""
-        gap: Values = losses @ self.contrast
+        with np.errstate(invalid="ignore"):  # inf - inf, of a run that diverged
+            gap: Values = losses @ self.contrast
         return np.abs(gap) if self.absolute else gap
 
     @property
@@ -103,15 +102,20 @@ def _mirrored(gap: Gap, contrast: Values, bound: float) -> bool:
 
 
 def curves(setting: Setting, store: Store, planned: Sequence[Stack]) -> dict[str, Curve]:
-    """Of every row that has a stored run: loss and gaps on every part, mean and quartiles over seeds and splits."""
-    bounded = gaps(setting)
-    return {name: _curve(cells, bounded, setting.parts()) for name, cells in _by_row(setting, store, planned).items()}
+    """Of every row that has a stored run: loss and gaps on the parts that are measured along it, mean and quartiles
+    over seeds and splits."""
+    bounded, parts = gaps(setting), setting.measured()
+    return {name: _curve(cells, bounded, parts) for name, cells in _by_row(setting, store, planned).items()}
 
 
 def endings(
-    setting: Setting, store: Store, planned: Sequence[Stack], definition: Definition | None = None
+    setting: Setting,
+    store: Store,
+    planned: Sequence[Stack],
+    definition: Definition | None = None,
+    parts: Sequence[str] | None = None,
 ) -> dict[str, Ending]:
-    """Of every row that has a stored run: scores and fairness at the end.
+    """Of every row that has a stored run: scores and fairness at the end, on these parts of the split or on all.
 
     Metrics are by default those of the paper's results, and as printed where these are undefined: with three groups
     or more.
@@ -119,7 +123,9 @@ def endings(
     groups = setting.experiment.groups
     if definition is None:
         definition = "reported" if len(groups) == 2 else "printed"
-    return {name: _ending(cells, groups, definition) for name, cells in _by_row(setting, store, planned).items()}
+    found = _by_row(setting, store, planned)
+    shown = setting.parts() if parts is None else parts
+    return {name: _ending(cells, groups, definition, shown) for name, cells in found.items()}
 
 
 def _by_row(setting: Setting, store: Store, planned: Sequence[Stack]) -> dict[str, list[Cell]]:
@@ -143,10 +149,11 @@ def _curve(cells: Sequence[Cell], bounded: Sequence[Gap], parts: Sequence[str]) 
     return Curve(np.asarray(cells[0].tables["records"]["step"]), len(cells), measured)
 
 
-def _ending(cells: Sequence[Cell], groups: Sequence[str], definition: Definition) -> Ending:
-    parts = [str(part) for part in cells[0].tables["end"]["part"]]
+def _ending(cells: Sequence[Cell], groups: Sequence[str], definition: Definition, parts: Sequence[str]) -> Ending:
+    stored = cells[0].tables["end"]["part"].tolist()
     scores, metrics = {}, {}
-    for at, part in enumerate(parts):
+    for part in parts:
+        at = stored.index(part)
         scores[part] = np.mean([_shares(cell.tables["end"]["histogram"][at]) for cell in cells], axis=0)
         runs = [_fairness(cell.tables["end"], at, groups, definition) for cell in cells]
         metrics[part] = {name: _over_defined(np.mean, [run[name] for run in runs]) for name in runs[0]}
@@ -162,8 +169,7 @@ def _shares(histogram: NDArray[Any]) -> Values:
 def _fairness(
     end: Mapping[str, NDArray[Any]], at: int, groups: Sequence[str], definition: Definition
 ) -> dict[str, float]:
-    counted = torch.tensor(end["counts"][at], dtype=torch.float64)  # [group, label, prediction]
-    found = values(Counts(tuple(groups), counted, counted, counted.long()))
+    found = metrics_of(end["counts"][at], groups)
     return {
         "Ind": _number(found[f"independence_{definition}"]),
         "Sp": _number(found[f"separation_{definition}"]),

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fairbound.compiling import Compiler
 from fairbound.data.dataset import Dataset, Split
 
-AT_ONCE = 1 << 18  # rows x runs of a forward pass
+AT_ONCE = 1 << 16  # rows x runs of a forward pass: about what stays in a CPU's caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,27 +29,40 @@ class Evaluator:
     group: str  # the column of groups
     split: Split
     parts: tuple[str, ...]  # the pools of the split that are measured
+    compiled: bool = False  # pays where the same number of points is measured many times
 
     def losses(self, x: Tensor) -> Tensor:
         """(R, parts, 1 + G) mean losses of everyone and of each group, at x (R, n)."""
-        means = x.new_zeros(len(x), len(self.parts), self._averages.shape[-1])
-        for rows, averages in self._blocks(len(x)):
-            losses = vmap(self.loss, (0, None))(self._outputs(x, rows), self.data.y[rows])
-            means += torch.einsum("rn,npg->rpg", losses, averages)
+        means = x.new_zeros(len(x), *self._averages.shape[1:])
+        with torch.no_grad():
+            for rows, averages in self._blocks(len(x)):
+                means += self._block(x, self.data.X[rows], self.data.y[rows], averages)
         return means
 
     def scores(self, x: Tensor, part: str) -> Tensor:
         """(R, rows of the part) outputs of the model."""
-        blocks = self.split.pool(part).split(max(1, AT_ONCE // len(x)))
-        return torch.cat([self._outputs(x, rows) for rows in blocks], 1)
-
-    def _outputs(self, x: Tensor, rows: Tensor) -> Tensor:
         with torch.no_grad():
-            return vmap(self.forward, (0, None))(x, self.data.X[rows])
+            blocks = self.split.pool(part).split(max(1, AT_ONCE // len(x)))
+            return torch.cat([vmap(self.forward, (0, None))(x, self.data.X[rows]) for rows in blocks], 1)
+
+    @cached_property
+    def _block(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        def means(x: Tensor, inputs: Tensor, labels: Tensor, averages: Tensor) -> Tensor:
+            outputs = vmap(self.forward, (0, None))(x, inputs)
+            losses = vmap(self.loss, (0, None))(outputs, labels)
+            found: Tensor = (losses @ averages.flatten(1)).unflatten(1, averages.shape[1:])
+            return found
+
+        return Compiler(self.forward, forced=False)(means, "losses") if self.compiled else means
 
     def _blocks(self, runs: int) -> Iterator[tuple[Tensor, Tensor]]:
-        size = max(1, AT_ONCE // runs)
-        return zip(self._rows.split(size), self._averages.split(size), strict=True)
+        """Rows and their weights in blocks of one size; what fills up the last one has no weight."""
+        count = -(-len(self._rows) * runs // AT_ONCE)
+        size = -(-len(self._rows) // count)
+        missing = count * size - len(self._rows)
+        rows = torch.cat([self._rows, self._rows[:1].expand(missing)])
+        averages = torch.cat([self._averages, self._averages.new_zeros(missing, *self._averages.shape[1:])])
+        return zip(rows.split(size), averages.split(size), strict=True)
 
     @cached_property
     def _rows(self) -> Tensor:
@@ -58,7 +72,7 @@ class Evaluator:
     @cached_property
     def _averages(self) -> Tensor:
         """(N, parts, 1 + G) weights that turn losses of rows into means."""
-        groups = self.data.groups[self.group]
+        groups = self.data.groups[self.group].cpu()
         count = int(groups.max()) + 1
         sizes = [len(self.split.pool(part)) for part in self.parts]
         part_of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
@@ -66,4 +80,4 @@ class Evaluator:
         everyone = torch.arange(len(self._rows))
         member[everyone, part_of, 0] = 1.0
         member[everyone, part_of, 1 + groups[self._rows]] = 1.0
-        return member / member.sum(0).clamp(min=1.0)
+        return (member / member.sum(0).clamp(min=1.0)).to(self.data.X.device)

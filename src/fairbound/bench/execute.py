@@ -1,35 +1,36 @@
 """An experiment is carried out: the cells that a store lacks are computed, stack by stack.
 
-A cell is (row, budget, seed, split); rows of one method that train on the same problem for as many steps form a stack
-with all their seeds and splits. A stack is computed as a whole whenever one of its cells is missing: what shares a
-stack changes rounding, and a resumed benchmark must end with the same results as one that was never interrupted.
+A cell is (row, budget, seed, split). Rows of one method that train on the same problem, with batches of the same size
+and for as many steps, form stacks with their seeds and splits: every stack is one compiled step. A stack is computed as
+a whole whenever one of its cells is missing: what shares a stack changes rounding, and a resumed benchmark must end
+with the same results as one that was never interrupted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
 
 from fairbound.bench.cell_file import Cell
 from fairbound.bench.identity import code_hash
+from fairbound.bench.recording import Recorder
 from fairbound.bench.setting import Setting
 from fairbound.bench.spec import Row
 from fairbound.bench.store import Store
-from fairbound.fairness.counts import Counts
-from fairbound.fairness.scores import Scores, w1, wd
+from fairbound.core import Algorithm
 from fairbound.modules import initial_points
 from fairbound.runner import run
+from fairbound.schedules import InverseSqrt, Power
+from fairbound.stacking import structure
 
 Budget = Literal["paper", "rows"]
-BINS = 50  # of the score histograms
-Columns = dict[str, NDArray[Any]]
-Progress = Callable[[int, int], None]  # steps done and steps in all, of all runs together
+Progress = Callable[[int, int], None]  # work done and work in all, as `Stack.work` counts it
+MOST = 30  # runs of a stack: more are hardly faster a run, and divide badly among processes
+OFTEN = 20  # records from which compiling their evaluation pays
+OVERHEAD = 30  # what a step costs beside the rows that pass through the model, in such rows
 
 
 @dataclass(frozen=True)
@@ -47,32 +48,87 @@ class Stack:
     """Runs that go together."""
 
     plans: tuple[Plan, ...]
+    algorithms: tuple[Algorithm[Any], ...]
     keys: tuple[str, ...]
     settings: tuple[Mapping[str, Any], ...]
+    form: Hashable  # what stacks of equal form and size share: the compiled step
 
     @property
     def steps(self) -> int:
         return self.plans[0].steps
 
+    def work(self, groups: int) -> int:
+        """About how long it takes, in rows that pass through the model."""
+        return sum(int(plan.row.rows_per_step(groups) + OVERHEAD) for plan in self.plans) * self.steps
+
 
 def stacks(
-    setting: Setting, *, budget: Budget = "paper", seeds: int | None = None, steps: int | None = None
+    setting: Setting,
+    *,
+    budget: Budget = "paper",
+    seeds: int | None = None,
+    steps: int | None = None,
+    own: Sequence[Path] = (),
 ) -> list[Stack]:
-    """All runs of the experiment, in the stacks in which they are computed. `steps` caps the length of every run."""
-    experiment, code = setting.experiment, code_hash()
-    groups: dict[tuple[Any, ...], list[Plan]] = {}
+    """All runs of the experiment, in the stacks in which they are computed.
+
+    `steps` caps the length of every run; `own` are the files of the user's that hold methods of the experiment.
+    """
+    experiment, code = setting.experiment, code_hash(*own)
+    alike: dict[Hashable, list[Plan]] = {}
     for row in experiment.rows:
         length = row.steps if budget == "paper" else experiment.equal_rows_steps(row)
         length = length if steps is None else min(length, steps)
+        form: Hashable = (row.own or row.method, row.notion, row.bound, row.fairret, row.batch, row.pools, length)
         for split in range(len(setting.splits)):
             for seed in range(experiment.seeds if seeds is None else seeds):
-                plan = Plan(row, length, seed, split)
-                groups.setdefault((row.method, row.notion, row.bound, row.fairret, length), []).append(plan)
+                alike.setdefault(form, []).append(Plan(row, length, seed, split))
     made = []
-    for plans in groups.values():
-        settings = tuple(_settings(setting, plan, code) for plan in plans)
-        made.append(Stack(tuple(plans), tuple(Cell(one, {}).key for one in settings), settings))
+    for problem_and_length, plans in alike.items():
+        by_structure: dict[Hashable, list[tuple[Plan, Algorithm[Any]]]] = {}
+        for plan, algorithm in zip(plans, aligned([plan.row.algorithm(plan.steps) for plan in plans]), strict=True):
+            by_structure.setdefault((problem_and_length, structure(algorithm)), []).append((plan, algorithm))
+        for both, members in by_structure.items():
+            made += [_stack(setting, part, both, code) for part in _parts(members)]
     return made
+
+
+def aligned(algorithms: Sequence[Algorithm[Any]]) -> list[Algorithm[Any]]:
+    """The same, where one has a constant and another one over a power of the step in one form: one structure.
+
+    >>> from fairbound.algorithms import SGD
+    >>> aligned([SGD(tau=0.1), SGD(tau=InverseSqrt(0.2))])
+    [SGD(tau=Power(start=0.1, power=0.0)), SGD(tau=Power(start=0.2, power=0.5))]
+    """
+    mixed = []
+    for field in fields(algorithms[0]):  # type: ignore[arg-type]
+        kinds = {type(getattr(algorithm, field.name)) for algorithm in algorithms}
+        if len(kinds) > 1 and kinds <= {float, InverseSqrt, Power}:
+            mixed.append(field.name)
+    return [
+        replace(algorithm, **{name: _as_power(getattr(algorithm, name)) for name in mixed})  # type: ignore[type-var]
+        for algorithm in algorithms
+    ]
+
+
+def _as_power(setting: float | InverseSqrt | Power) -> Power:
+    if isinstance(setting, Power):
+        return setting
+    return Power(setting.start, 0.5) if isinstance(setting, InverseSqrt) else Power(setting, 0.0)
+
+
+def _parts(members: Sequence[Any]) -> list[Sequence[Any]]:
+    """Parts of at most MOST, of one size if there is a divisor near: another size is another compilation."""
+    fewest = -(-len(members) // MOST)
+    count = next((n for n in range(fewest, 2 * fewest + 1) if len(members) % n == 0), fewest)
+    size = -(-len(members) // count)
+    return [members[at : at + size] for at in range(0, len(members), size)]
+
+
+def _stack(setting: Setting, members: Sequence[tuple[Plan, Algorithm[Any]]], form: Hashable, code: str) -> Stack:
+    plans, algorithms = zip(*members, strict=True)
+    settings = tuple(_settings(setting, plan, code) for plan in plans)
+    return Stack(plans, algorithms, tuple(Cell(one, {}).key for one in settings), settings, (form, len(plans)))
 
 
 def _settings(setting: Setting, plan: Plan, code: str) -> dict[str, Any]:
@@ -87,6 +143,8 @@ def _settings(setting: Setting, plan: Plan, code: str) -> dict[str, Any]:
         "records": experiment.records,
         "split": {**asdict(experiment.split), "number": plan.split},
         "parts": list(setting.parts()),
+        "measured": list(setting.measured()),
+        "device": setting.device,
         "experiment": experiment.name,
         "row": row.name,
         "algorithm": repr(row.algorithm(plan.steps)),
@@ -101,101 +159,64 @@ def _settings(setting: Setting, plan: Plan, code: str) -> dict[str, Any]:
 
 
 def execute(setting: Setting, store: Store, planned: Sequence[Stack], progress: Progress | None = None) -> int:
-    """Compute what is missing; how many cells were."""
+    """Compute what is missing, in this process; how many cells were."""
     waiting = [stack for stack in planned if store.missing(stack.keys)]
-    total = sum(stack.steps * len(stack.plans) for stack in waiting)
+    groups = len(setting.experiment.groups)
+    total = sum(stack.work(groups) for stack in waiting)
     before = 0
     for stack in waiting:
 
-        def advanced(steps: int, before: int = before) -> None:
+        def advanced(share: float, before: int = before, work: int = stack.work(groups)) -> None:
             if progress is not None:
-                progress(before + steps, total)
+                progress(before + round(share * work), total)
 
-        store.put_many(_computed(setting, stack, advanced))
-        before += stack.steps * len(stack.plans)
+        completed(setting, stack, store, advanced)
+        before += stack.work(groups)
     return sum(len(stack.plans) for stack in waiting)
 
 
-def _computed(setting: Setting, stack: Stack, advanced: Callable[[int], None]) -> list[Cell]:
-    """The cells of a stack."""
+class Spent(NamedTuple):
+    """Seconds of computing."""
+
+    compiling: float = 0.0
+    stepping: float = 0.0
+    evaluating: float = 0.0
+    storing: float = 0.0
+
+    def plus(self, other: Spent) -> Spent:
+        return Spent(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def completed(setting: Setting, stack: Stack, store: Store, advanced: Callable[[float], None]) -> Spent:
+    """Compute a stack and store its cells; what it took."""
+    cells, spent = computed(setting, stack, advanced)
+    start = perf_counter()
+    store.put_many(cells)
+    return spent._replace(storing=perf_counter() - start)
+
+
+def computed(setting: Setting, stack: Stack, advanced: Callable[[float], None]) -> tuple[list[Cell], Spent]:
+    """The cells of a stack, and what they took; `advanced` is told which share of it is done."""
+    start, evaluating = perf_counter(), 0.0
     every = -(-stack.steps // setting.experiment.records)  # rounded up: not more records than asked for
-    rows = [plan.row for plan in stack.plans]
-    problem = setting.problem(rows[0])
-    algorithms = [row.algorithm(stack.steps) for row in rows]
+    problem = setting.problem(stack.plans[0].row)
     samplers = [
         setting.sampler(plan.row, problem, method.draws, plan.split, plan.seed)
-        for plan, method in zip(stack.plans, algorithms, strict=True)
+        for plan, method in zip(stack.plans, stack.algorithms, strict=True)
     ]
-    starts = initial_points(setting.network, [plan.seed for plan in stack.plans])
-    recorder = Recorder(setting, [plan.split for plan in stack.plans])
-    computation = run(problem, algorithms, samplers, starts, stack.steps, every=every)
-    finished = 0
+    starts = initial_points(setting.network, [plan.seed for plan in stack.plans]).to(setting.device)
+    computation = run(problem, stack.algorithms, samplers, starts, stack.steps, every=every)
+    often = computation.compiled and setting.experiment.records >= OFTEN
+    recorder = Recorder(setting, [plan.split for plan in stack.plans], compiled=often)
     for record in computation:
+        before = perf_counter()
         recorder.add(record.step, record.runs, record.x)
-        if record.step == stack.steps:
-            finished += len(record.runs)
-        advanced(finished * stack.steps + (0 if record.step == stack.steps else record.step * len(record.runs)))
+        evaluating += perf_counter() - before
+        advanced(record.step / stack.steps)
     result = computation.result()
+    before = perf_counter()
     tables = recorder.tables(result.x, result.multipliers, result.skipped)
-    return [Cell(settings, table) for settings, table in zip(stack.settings, tables, strict=True)]
-
-
-class Recorder:
-    """The only place that measures: losses by group at every record, everything about scores at the end."""
-
-    def __init__(self, setting: Setting, splits: Sequence[int]) -> None:
-        self.setting, self.splits = setting, list(splits)
-        self.parts = setting.parts()
-        self.evaluators = {split: setting.evaluator(split, self.parts) for split in dict.fromkeys(self.splits)}
-        self.records: list[list[tuple[int, Tensor]]] = [[] for _ in self.splits]  # for each run (step, losses)
-
-    def add(self, step: int, runs: Sequence[int], x: Tensor) -> None:
-        """The state of some runs after a step."""
-        for split, evaluator in self.evaluators.items():
-            own = [place for place, run in enumerate(runs) if self.splits[run] == split]
-            if own:
-                for place, losses in zip(own, evaluator.losses(x[own]), strict=True):
-                    self.records[runs[place]].append((step, losses))
-
-    def tables(self, x: Tensor, multipliers: Tensor, skipped: Tensor) -> list[dict[str, Columns]]:
-        """For each run the tables of its cell."""
-        return [
-            {
-                "records": self._records(i),
-                "end": self._end(i, x[i]),
-                "run": {"multipliers": multipliers[i : i + 1].numpy(), "skipped": skipped[i : i + 1].numpy()},
-            }
-            for i in range(len(self.splits))
-        ]
-
-    def _records(self, i: int) -> Columns:
-        steps = np.array([step for step, _ in self.records[i]])
-        losses = torch.stack([losses for _, losses in self.records[i]])  # (records, parts, 1 + G)
-        return {"step": steps} | {part: losses[:, p].numpy() for p, part in enumerate(self.parts)}
-
-    def _end(self, i: int, x: Tensor) -> Columns:
-        """By part: counts (G, 2, 2), W1, Wd between the first group and the others, score histograms (G, BINS)."""
-        evaluator, data = self.evaluators[self.splits[i]], self.setting.data
-        found: dict[str, list[Any]] = {"part": [], "counts": [], "w1": [], "wd": [], "wd_logits": [], "histogram": []}
-        for part in self.parts:
-            rows = evaluator.split.pool(part)
-            logits, groups = evaluator.scores(x[None], part)[0], data.groups[self.setting.column][rows]
-            names = self.setting.experiment.groups
-            probabilities = Scores.of(torch.sigmoid(logits), groups, names=names)
-            pairs = range(1, len(names))
-            found["part"].append(part)
-            found["counts"].append(Counts.of(data.y[rows], logits >= 0, groups, names=names).weight.numpy())
-            found["w1"].append([w1(probabilities, 0, g) for g in pairs])
-            found["wd"].append([_number(wd(probabilities, 0, g)) for g in pairs])
-            found["wd_logits"].append([_number(wd(Scores.of(logits, groups, names=names), 0, g)) for g in pairs])
-            found["histogram"].append(_histogram(probabilities.values, groups, len(names)))
-        return {name: np.array(column) for name, column in found.items()}
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
-def _histogram(scores: Tensor, groups: Tensor, count: int) -> NDArray[Any]:
-    at = (scores * BINS).long().clamp(0, BINS - 1)
-    return torch.bincount(groups * BINS + at, minlength=count * BINS).reshape(count, BINS).numpy()
+    evaluating += perf_counter() - before
+    whole, compiling = perf_counter() - start, computation.compiling
+    cells = [Cell(settings, table) for settings, table in zip(stack.settings, tables, strict=True)]
+    return cells, Spent(compiling, whole - compiling - evaluating, evaluating)

@@ -1,19 +1,23 @@
-"""The figures of a finished experiment, each a `Sheet` that `drawing.save` and `interactive.page_json` show.
+"""The figures of a finished experiment, each a `Sheet` that `drawing.save` and `interactive.drawing` show.
 
 over_steps   loss and every bounded gap along the runs, on train and test (the paper's Figures 1 and 2)
 validation   the same on the rows that choose settings (Figure 5)
 scores       distributions of the scores by group at the end (Figure 3)
 spiders      the fairness metrics of each method at the end (Figure 4)
 trade_off    loss against violation at the end
+
+Where a method leaves the axis that it shares with the others, the words of the sheet say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fairbound.bench.axes import Axis, not_finite, shared
 from fairbound.bench.curves import LOSS, Curve, Ending, Gap, Values
 from fairbound.bench.sheets import (
     BLUE,
@@ -27,7 +31,6 @@ from fairbound.bench.sheets import (
     Point,
     Range,
     Sheet,
-    span,
 )
 from fairbound.bench.summary import Line as Summary
 
@@ -36,6 +39,7 @@ PART_WORDS = {"train": "train", "test": "test", "selection": "validation", "mult
 COLUMNS = 6  # methods beside each other; more continue below
 BOTH = ("train", "test")
 SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)  # at which the axis of scores has numbers
+MOST = 120  # records of a curve that are drawn: a panel is about as many pixels wide
 
 
 class Quantity(NamedTuple):
@@ -66,7 +70,8 @@ def over_steps(
     if seconds is not None:
         ends = dict.fromkeys(ends, max(ends.values()))
     unit = "steps" if seconds is None else "seconds"
-    quantities = _quantities(shown.values(), gaps, parts)
+    of_loss, of_gaps = _axis(shown, [LOSS], parts), _axis(shown, [g.name for g in gaps], parts, _limits(gaps))
+    quantities = _quantities(gaps, of_loss.range, of_gaps.range)
 
     def column(name: str, first: bool) -> list[Panel]:
         return [
@@ -84,6 +89,7 @@ def over_steps(
 
     over = " and ".join(PART_WORDS[part] for part in parts)
     words = f"Loss and bounded gaps over {unit} on {over}: mean over runs, band between quartiles, bounds dashed"
+    words += _left_out({LOSS: of_loss, "a gap": of_gaps}, not_finite(_bands(shown, [LOSS], parts)))
     return Sheet(words=words, rows=_blocks(list(shown), column), panel_height=1.35)
 
 
@@ -150,19 +156,18 @@ def trade_off(summaries: Mapping[str, Sequence[Summary]]) -> Sheet:
     lines = [line for listed in summaries.values() for line in listed]
     _refuse_nothing(lines, "no run is stored")
     names = list(dict.fromkeys(line.row for line in lines))
-    ranges = [
-        span(*([spread.mean - spread.std, spread.mean + spread.std] for spread in spreads))
-        for spreads in ([line.violation for line in lines], [line.loss for line in lines])
-    ]
+    violation, loss = (_whiskers(lines, kind) for kind in ("violation", "loss"))
+    along, up = shared(violation), shared(loss)
     panels = tuple(
         Panel(
             title=PART_WORDS[part], x_label="violation", y_label="loss" if at == 0 else "",
-            x_range=ranges[0], y_range=ranges[1],
+            x_range=along.range, y_range=up.range,
             points=tuple(_point(line, names.index(line.row)) for line in listed),
         )
         for at, (part, listed) in enumerate(summaries.items())
     )  # fmt: skip
     words = "Loss against violation, mean over runs with one standard deviation to each side"
+    words += _left_out({"violation": along, "loss": up}, not_finite(loss))
     return Sheet(words=words, rows=(panels,), panel_height=4.0)
 
 
@@ -179,14 +184,19 @@ def _blocks(
 
 
 def _line(curve: Curve, part: str, quantity: str, pace: float) -> Line:
-    band = curve.measured[part][quantity]
+    band, kept = curve.measured[part][quantity], _thinned(len(curve.step))
     return Line(
         label=PART_WORDS[part],
         color=PART_COLORS[part],
-        x=curve.step * np.float64(pace),
-        y=band.mean,
-        band=(band.low, band.high) if curve.runs > 1 else None,
+        x=curve.step[kept] * np.float64(pace),
+        y=band.mean[kept],
+        band=(band.low[kept], band.high[kept]) if curve.runs > 1 else None,
     )
+
+
+def _thinned(records: int) -> NDArray[np.int64]:
+    """Places of at most `MOST` records, evenly spaced, the first and the last among them."""
+    return np.unique(np.linspace(0, records - 1, min(records, MOST)).round().astype(np.int64))
 
 
 def _outline(group: str, color: str, shares: Values) -> Line:
@@ -203,20 +213,49 @@ def _point(line: Summary, number: int) -> Point:
     )  # fmt: skip
 
 
-def _quantities(curves: Collection[Curve], gaps: Sequence[Gap], parts: Sequence[str]) -> list[Quantity]:
+def _quantities(gaps: Sequence[Gap], losses: Range, scale: Range) -> list[Quantity]:
     """The loss, and the gaps on one scale."""
-    names, limits = [gap.name for gap in gaps], [limit for gap in gaps for limit in gap.limits]
-    scale = _range(curves, names, parts, limits)
     labels = [f"|{gap.name}|" if gap.absolute else gap.name for gap in gaps]
     bounded = [Quantity(gap.name, label, gap.limits, scale) for gap, label in zip(gaps, labels, strict=True)]
-    return [Quantity(LOSS, LOSS, (), _range(curves, [LOSS], parts)), *bounded]
+    return [Quantity(LOSS, LOSS, (), losses), *bounded]
 
 
-def _range(
-    curves: Collection[Curve], quantities: Sequence[str], parts: Sequence[str], limits: Sequence[float] = ()
-) -> Range:
-    bands = [curve.measured[part][quantity] for curve in curves for part in parts for quantity in quantities]
-    return span(*(numbers for band in bands for numbers in band), np.array(limits))
+def _limits(gaps: Sequence[Gap]) -> list[float]:
+    return [limit for gap in gaps for limit in gap.limits]
+
+
+def _axis(
+    curves: Mapping[str, Curve], quantities: Sequence[str], parts: Sequence[str], limits: Sequence[float] = ()
+) -> Axis:
+    return shared(_bands(curves, quantities, parts), limits)
+
+
+def _bands(curves: Mapping[str, Curve], quantities: Sequence[str], parts: Sequence[str]) -> dict[str, list[Values]]:
+    """All that is drawn of every method."""
+    return {
+        name: [numbers for part in parts for quantity in quantities for numbers in curve.measured[part][quantity]]
+        for name, curve in curves.items()
+    }
+
+
+def _whiskers(lines: Sequence[Summary], kind: Literal["loss", "violation"]) -> dict[str, list[Values]]:
+    """From a standard deviation below to one above the mean, for every method."""
+    found: dict[str, list[Values]] = {}
+    for line in lines:
+        mean, std = line.loss if kind == "loss" else line.violation
+        found.setdefault(line.row, []).append(np.array([mean - std, mean + std]))
+    return found
+
+
+def _left_out(axes: Mapping[str, Axis], diverged: Sequence[str]) -> str:
+    """What the axes do not show, in words."""
+    said = [
+        f"{name} ({what} from {low:.3g} to {high:.3g})"
+        for what, axis in axes.items()
+        for name, (low, high) in axis.beyond.items()
+    ]
+    words = f". Beyond the axis, which the other methods set: {', '.join(said)}" if said else ""
+    return words + (f". Not finite, and there not drawn: {', '.join(diverged)}" if diverged else "")
 
 
 def _largest(numbers: Values) -> float:

@@ -26,6 +26,7 @@ DECIDING = (
     "stepping.py",
     "chunked.py",
     "runner.py",
+    "compiling.py",
     "fairness/cells.py",
     "fairness/constraints.py",
     "fairness/counts.py",
@@ -39,6 +40,7 @@ DECIDING = (
     "data/outcomes.py",
     "bench/evaluate.py",
     "bench/execute.py",
+    "bench/recording.py",
     "bench/setting.py",
 )
 

@@ -5,6 +5,7 @@ Colours of text and grids are names of the page's own, such as var(--ink), so th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -12,49 +13,54 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbound.bench.curves import Values
+from fairbound.bench.layout import LEFT, LEGEND, RIGHT, SPOKE, Layout, Place, layout
 from fairbound.bench.sheets import Line, Panel, Point, Sheet, lines_of
 from fairbound.extras import need
 
-INCH = 96  # pixels
 WIDTH = 1050  # pixels for which titles are wrapped; the page may show the figure wider or narrower
-TEXT_LINE, AXIS, GAP = 16, 44, 12  # pixels: a line of a title, numbers and label of an axis, between panels
-LEFT, RIGHT, LEGEND = 64, 36, 50  # pixels: margins, room for the legend
-BESIDE = 230  # pixels: a legend at the right
-SPOKE = 40  # pixels: names of spokes stand outside the rim
-LETTER = 8  # pixels, about
 TOOLS = 30  # pixels: plotly's buttons at the top
+DIGITS = 4  # significant ones of a number: more than a picture shows, and the page stays small
 INK = "#000000"  # of a line; on a page the ink of the page
+END = "<extra></extra>"  # no second box beside what is under the pointer
 BOUND = {"color": "var(--ink)", "width": 1, "dash": "dash"}
 
 
-class Place(NamedTuple):
-    """Of a panel, as shares of the figure."""
+class Drawing(NamedTuple):
+    """What a page needs of a sheet."""
 
-    x: tuple[float, float]
-    y: tuple[float, float]
+    json: str  # {"data", "wide" (the layout), "least"}; may stand inside a script element: no "<" is left in it
+    height: int  # pixels
 
 
-def page_json(sheet: Sheet) -> str:
-    """The plotly figure as JSON that may stand inside a script element: no "<" is left in it."""
-    text: str = figure(sheet).to_json()
-    return text.replace("<", "\\u003c")
+def drawing(sheet: Sheet) -> Drawing:
+    """For `fairbound.pages.picture`, whose script draws it. Plain JSON: plotly's own figures take longer to make than
+    to draw."""
+    data, style, plan = _content(sheet)
+    content = {"data": data, "wide": style, "least": plan.least}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return Drawing(text.replace("<", "\\u003c"), style["height"])
 
 
 def figure(sheet: Sheet) -> Any:
-    """The plotly figure."""
+    """The plotly figure, for a notebook."""
     graph = need("plotly.graph_objects", "report", "An interactive figure")
-    beside = any(panel.points for panel in sheet.panels())
-    across = int((WIDTH - LEFT - (BESIDE if beside else 0)) / sheet.columns / LETTER)
-    places, height = _places(sheet, across)
-    layout: dict[str, Any] = _style(height, beside) | {"annotations": [], "shapes": []}
+    data, style, _ = _content(sheet)
+    return graph.Figure(data, style | {"template": "none"})
+
+
+def _content(sheet: Sheet) -> tuple[list[dict[str, Any]], dict[str, Any], Layout]:
+    """Traces and layout as plotly reads them."""
+    plan = layout(sheet, WIDTH)
+    style: dict[str, Any] = _style(round(plan.height) + LEGEND + TOOLS, plan.beside) | {"annotations": [], "shapes": []}
     data: list[dict[str, Any]] = []
-    for number, (panel, place) in enumerate(zip(sheet.panels(), places, strict=True), start=1):
+    for at, (panel, place) in enumerate(zip(sheet.panels(), plan.places, strict=True)):
+        number = str(at + 1) if at else ""  # plotly's own way to count axes
         if panel.title:
-            layout["annotations"].append(_title(panel, place, across))
-        layout["shapes"] += [_limit(limit, number) for limit in panel.limits]
-        layout |= _polar(panel, place, number) if panel.spokes else _axes(panel, place, number)
+            style["annotations"].append(_title(panel, place, plan.across))
+        style["shapes"] += [_limit(limit, number) for limit in panel.limits]
+        style |= _polar(panel, place, number) if panel.spokes else _axes(panel, place, number)
         data += _spider(panel, number) if panel.spokes else _traces(panel, number)
-    return graph.Figure(_each_named_once(data), layout)  # at once: plotly checks all of it whenever something is added
+    return _each_named_once(data), style, plan
 
 
 def _each_named_once(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,35 +72,15 @@ def _each_named_once(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return data
 
 
-def _places(sheet: Sheet, across: int) -> tuple[list[Place], int]:
-    """Of the panels, and the height of the whole in pixels."""
-    tops, bottoms, down = [], [], 0.0
-    for row in sheet.rows:
-        titles = max(len(lines_of(panel.title, across)) if panel.title else 0 for panel in row)
-        spider = SPOKE if row[0].spokes else 0
-        down += titles * TEXT_LINE + (8 if titles else 0) + spider
-        tops.append(down)
-        down += sheet.panel_height * INCH - spider
-        bottoms.append(down)
-        down += (AXIS if any(panel.x_label for panel in row) else GAP) + spider
-    places = []
-    for row, top, bottom in zip(sheet.rows, tops, bottoms, strict=True):
-        gap = 0.1 if row[0].spokes else 0.03
-        width = (1 - gap * (sheet.columns - 1)) / sheet.columns
-        for j in range(len(row)):
-            left = j * (width + gap)
-            places.append(Place((left, min(1.0, left + width)), (max(0.0, 1 - bottom / down), 1 - top / down)))
-    return places, round(down) + LEGEND + TOOLS
-
-
 def _style(height: int, beside: bool) -> dict[str, Any]:
     below = {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 0, "yref": "container", "yanchor": "bottom"}
     return {
-        "template": "none", "height": height, "showlegend": True, "legend": {} if beside else below,
+        "height": height, "showlegend": True, "legend": {} if beside else below,
         "hovermode": "closest", "margin": {"l": LEFT, "r": RIGHT, "t": TOOLS, "b": LEGEND},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "var(--ink)"},
         "hoverlabel": {"bgcolor": "var(--paper)", "bordercolor": "var(--faint)", "font": {"color": "var(--ink)"}},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--faint)", "activecolor": "var(--ink)"},
         "uirevision": "kept",  # what the legend hides stays hidden when the page is resized
     }  # fmt: skip
 
@@ -107,14 +93,14 @@ def _title(panel: Panel, place: Place, across: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _limit(limit: float, number: int) -> dict[str, Any]:
+def _limit(limit: float, number: str) -> dict[str, Any]:
     return {
         "type": "line", "xref": f"x{number} domain", "yref": f"y{number}", "x0": 0, "x1": 1, "y0": limit, "y1": limit,
         "line": BOUND,
     }  # fmt: skip
 
 
-def _axes(panel: Panel, place: Place, number: int) -> dict[str, Any]:
+def _axes(panel: Panel, place: Place, number: str) -> dict[str, Any]:
     common = {"gridcolor": "var(--line)", "zeroline": False, "fixedrange": True, "ticks": "outside", "ticklen": 3}
     own = {"tickvals": [at for at, _ in panel.y_ticks], "ticktext": [words for _, words in panel.y_ticks]}
     return {
@@ -131,7 +117,7 @@ def _axes(panel: Panel, place: Place, number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _polar(panel: Panel, place: Place, number: int) -> dict[str, Any]:
+def _polar(panel: Panel, place: Place, number: str) -> dict[str, Any]:
     low, high = panel.y_range
     return {
         f"polar{number}": {
@@ -147,7 +133,7 @@ def _polar(panel: Panel, place: Place, number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _traces(panel: Panel, number: int) -> Iterator[dict[str, Any]]:
+def _traces(panel: Panel, number: str) -> Iterator[dict[str, Any]]:
     axes = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
     for line in panel.lines:
         if line.band is not None:
@@ -162,28 +148,29 @@ def _traces(panel: Panel, number: int) -> Iterator[dict[str, Any]]:
 def _line(line: Line) -> dict[str, Any]:
     style = {"color": _ink(line.color), "width": 1.8, "shape": "hv" if line.steps else "linear"}
     return {
-        "type": "scatter", "mode": "lines", "x": line.x.tolist(), "y": _numbers(line.y), "line": style,
-        "name": _wrapped(line.label, 30), "legendgroup": line.label, "hoverinfo": "text", "hovertext": _words(line),
-    }  # fmt: skip
+        "type": "scatter", "mode": "lines", "x": _numbers(line.x), "y": _numbers(line.y), "line": style,
+        "name": _wrapped(line.label, 30), "legendgroup": line.label,
+    } | _under_the_pointer(line)  # fmt: skip
 
 
-def _words(line: Line) -> list[str]:
-    name = escape(line.label, quote=False)
+def _under_the_pointer(line: Line) -> dict[str, Any]:
+    name = "<b>%{fullData.name}</b><br>"
     if line.hover:
-        return [f"<b>{name}</b><br>{escape(said, quote=False)}" for said in line.hover]
-    words = [f"<b>{name}</b><br>{y:.4g} at {x:.4g}" for x, y in zip(line.x, line.y, strict=True)]
+        return {"text": [escape(said, quote=False) for said in line.hover], "hovertemplate": name + "%{text}" + END}
     if line.band is None:
-        return words
-    return [f"{said}<br>quartiles {low:.4g} to {high:.4g}" for said, low, high in zip(words, *line.band, strict=True)]
+        return {"hovertemplate": name + "%{y:.4g} at %{x:,}" + END}
+    quartiles = [list(pair) for pair in zip(*map(_numbers, line.band), strict=True)]
+    words = "%{y:.4g} at %{x:,}<br>quartiles %{customdata[0]:.4g} to %{customdata[1]:.4g}"
+    return {"customdata": quartiles, "hovertemplate": name + words + END}
 
 
 def _band(line: Line, low: Values, high: Values) -> dict[str, Any]:
     there = np.isfinite(low) & np.isfinite(high)  # a polygon has no holes
     x, low, high = line.x[there], low[there], high[there]
     return {
-        "type": "scatter", "mode": "lines", "x": [*x.tolist(), *x[::-1].tolist()],
-        "y": [*low.tolist(), *high[::-1].tolist()], "fill": "toself", "fillcolor": _faint(line.color, 0.25),
-        "line": {"width": 0}, "hoverinfo": "skip", "name": _wrapped(line.label, 30), "legendgroup": line.label,
+        "type": "scatter", "mode": "lines", "x": _numbers([*x, *x[::-1]]), "y": _numbers([*low, *high[::-1]]),
+        "fill": "toself", "fillcolor": _faint(line.color, 0.25), "line": {"width": 0}, "hoverinfo": "skip",
+        "name": _wrapped(line.label, 30), "legendgroup": line.label,
     }  # fmt: skip
 
 
@@ -195,13 +182,14 @@ def _point(point: Point, panel: Panel) -> dict[str, Any]:
     )
     return {
         "type": "scatter", "mode": "markers", "x": _numbers([point.x]), "y": _numbers([point.y]),
-        "error_x": whisker | {"array": [point.x_error]}, "error_y": whisker | {"array": [point.y_error]},
+        "error_x": whisker | {"array": _numbers([point.x_error])},
+        "error_y": whisker | {"array": _numbers([point.y_error])},
         "marker": {"color": _ink(point.color), "symbol": point.marker, "size": 10}, "name": _wrapped(point.label, 26),
         "legendgroup": point.label, "hoverinfo": "text", "hovertext": [said],
     }  # fmt: skip
 
 
-def _spider(panel: Panel, number: int) -> Iterator[dict[str, Any]]:
+def _spider(panel: Panel, number: str) -> Iterator[dict[str, Any]]:
     spokes = [escape(spoke, quote=False).replace("\n", "<br>") for spoke in panel.spokes]
     for line in panel.lines:
         yield {
@@ -209,7 +197,7 @@ def _spider(panel: Panel, number: int) -> Iterator[dict[str, Any]]:
             "r": [*_numbers(line.y), *_numbers(line.y[:1])], "theta": [*spokes, spokes[0]],
             "line": {"color": _ink(line.color), "width": 2}, "marker": {"size": 5},
             "fillcolor": _faint(line.color, 0.08), "name": _wrapped(line.label, 30), "legendgroup": line.label,
-            "hovertemplate": "%{theta}<br>%{r:.0%} of it",
+            "hovertemplate": "<b>%{fullData.name}</b><br>%{theta}<br>%{r:.0%} of it" + END,
         }  # fmt: skip
 
 
@@ -227,6 +215,16 @@ def _faint(color: str, share: float) -> str:
     return f"rgba({red},{green},{blue},{share})"
 
 
-def _numbers(values: Sequence[float] | Any) -> list[float | None]:
-    """JSON has no NaN."""
-    return [float(value) if np.isfinite(value) else None for value in values]
+def _numbers(values: Sequence[float] | Values) -> list[float | None]:
+    """With `DIGITS` significant digits; JSON has no NaN."""
+    return [_short(float(value)) if np.isfinite(value) else None for value in values]
+
+
+def _short(value: float) -> float:
+    """Whole numbers without a point, which is two letters less.
+
+    >>> _short(0.123456), _short(25000.0)
+    (0.1235, 25000)
+    """
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded

@@ -42,9 +42,10 @@ class Setting:
     source: str  # of the data
     plain: Dataset  # before scaling
     splits: tuple[Split, ...]  # of the rows of `plain`
+    device: str = "cpu"
 
     @staticmethod
-    def of(experiment: Experiment, table: Table, splits: int | None = None) -> Setting:
+    def of(experiment: Experiment, table: Table, splits: int | None = None, device: str = "cpu") -> Setting:
         """From a table; `splits` instead of as many as the experiment has."""
         plain = table.dataset(experiment.group)
         (name, groups), *_ = plain.groups.items()
@@ -55,14 +56,15 @@ class Setting:
             )
         plain = replace(plain, levels={name: experiment.groups})
         count = experiment.split.splits if splits is None else splits
-        return Setting(experiment, table.source, plain, tuple(_split(experiment, groups, i) for i in range(count)))
+        made = tuple(_split(experiment, groups, i) for i in range(count))
+        return Setting(experiment, table.source, plain, made, device)
 
     @cached_property
     def data(self) -> Dataset:
         """The scaled copies, one below the other."""
         copies = [scaled(self.plain, split) for split in self.splits]
         column = self.column
-        return Dataset(
+        stacked = Dataset(
             torch.cat([copy.X for copy in copies]),
             self.plain.y.repeat(len(copies)),
             {column: self.plain.groups[column].repeat(len(copies))},
@@ -70,6 +72,7 @@ class Setting:
             self.plain.source,
             {column: self.experiment.groups},
         )
+        return stacked.to(self.device)
 
     @property
     def column(self) -> str:
@@ -97,7 +100,7 @@ class Setting:
 
     @cached_property
     def forward(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return functional(self.network())[0]
+        return functional(self.network().to(self.device))[0]
 
     def constraint(self, notion: str, bound: float) -> CellConstraint:
         """On the group losses, as an experiment or a row asks for it."""
@@ -111,10 +114,17 @@ class Setting:
         return replace(both, contrast=both.contrast[::2], bound=both.bound[::2], names=both.names[::2], absolute=True)
 
     def problem(self, row: Row) -> Problem:
-        """What a row trains on."""
-        regulariser = self._fairret(row.fairret) if row.fairret else None
-        constraint = self.constraint(row.notion, row.bound)
-        return Problem(self.forward, cross_entropy, constraint, self.data, regulariser)
+        """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""
+        same = (row.notion, row.bound, row.fairret)
+        if same not in self._problems:
+            regulariser = self._fairret(row.fairret) if row.fairret else None
+            constraint = self.constraint(row.notion, row.bound)
+            self._problems[same] = Problem(self.forward, cross_entropy, constraint, self.data, regulariser)
+        return self._problems[same]
+
+    @cached_property
+    def _problems(self) -> dict[tuple[str, float, float], Problem]:
+        return {}
 
     def _fairret(self, weight: float) -> FairretNorm:
         return FairretNorm(column=self.column, levels=len(self.experiment.groups), weight=weight)
@@ -126,12 +136,18 @@ class Setting:
         assert problem.constraint is not None
         return Sampler(self.moved(split), problem.constraint.cells, takes, seed=seed)
 
-    def evaluator(self, split: int, parts: Sequence[str]) -> Evaluator:
-        return Evaluator(self.forward, cross_entropy, self.data, self.column, self.moved(split), tuple(parts))
+    def evaluator(self, split: int, parts: Sequence[str], compiled: bool = False) -> Evaluator:
+        rows = self.moved(split)
+        return Evaluator(self.forward, cross_entropy, self.data, self.column, rows, tuple(parts), compiled)
 
     def parts(self) -> tuple[str, ...]:
         """The pools that the splits have."""
         return tuple(name for name in Split._fields if len(self.splits[0].pool(name)))
+
+    def measured(self) -> tuple[str, ...]:
+        """The parts that are measured along a run; its end is measured on all of `parts`."""
+        asked = self.experiment.measured
+        return tuple(part for part in self.parts() if not asked or part in asked)
 
 
 def _split(experiment: Experiment, groups: Tensor, number: int) -> Split:

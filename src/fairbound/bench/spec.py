@@ -104,6 +104,8 @@ class Row:
     pools: tuple[str, ...] = ()  # whose rows each draw's constraints read; empty: those of "train"
     paper: Paper = Paper({}, {}, {})
     note: str = ""  # where the paper contradicts itself, or leaves something open
+    equal_rows: bool = True  # whether it has a place in the budget of equal rows, where its own steps do not count
+    own: type[Algorithm[Any]] | None = None  # a method of the user's, in the place of `method`
 
     def algorithm(self, steps: int) -> Algorithm[Any]:
         """The method with its settings, for runs of this many steps.
@@ -112,7 +114,8 @@ class Row:
         SGD(tau=0.05)
         """
         settings = {k: v.built(steps) if isinstance(v, ScheduleSpec) else v for k, v in self.settings.items()}
-        return ALGORITHMS[self.method](**settings)
+        made: Algorithm[Any] = (self.own or ALGORITHMS[self.method])(**settings)
+        return made
 
     def rows_per_step(self, groups: int) -> float:
         """Rows that a step passes through the model, for objective and constraints, forward only or also backward.
@@ -145,7 +148,12 @@ class Experiment:
     records: int  # states measured along a run, evenly spaced, the last one included
     split: SplitSpec
     rows: tuple[Row, ...]
+    measured: tuple[str, ...] = ()  # the parts measured at every record; empty: all. Ends of runs are measured on all
     last_states: int = 1  # records at the end of a run whose mean the tables show and the choice reads
+
+    def within(self, budget: str) -> Experiment:
+        """The experiment with the rows that have a place in the budget, "paper" or "rows"."""
+        return replace(self, rows=tuple(row for row in self.rows if budget == "paper" or row.equal_rows))
 
     def equal_rows_steps(self, row: Row) -> int:
         """Steps in which the row passes as many rows through the model as 10,000 steps of SSL-ALM do.
@@ -154,7 +162,9 @@ class Experiment:
         >>> [(row.name, experiment.equal_rows_steps(row)) for row in experiment.rows[:2]]
         [('SGD', 50000), ('SGD-Fairret', 50000)]
         """
-        reference = replace(row, method="SSLALM", settings={}, batch=self.batch)  # its defaults are the paper's
+        reference = replace(
+            row, method="SSLALM", own=None, settings={}, batch=self.batch
+        )  # its defaults are the paper's
         groups = len(self.groups)
         return max(1, round(REFERENCE_STEPS * reference.rows_per_step(groups) / row.rows_per_step(groups)))
 
@@ -239,6 +249,7 @@ def _listed(value: Any, holds: Callable[[Any], bool]) -> bool:
 
 TEXT = Kind("a text", _is_text)
 STATE = Kind("a state's two capital letters, such as OK", lambda v: _is_text(v) and bool(re.fullmatch("[A-Z]{2}", v)))
+TRUTH = Kind("true or false", lambda v: isinstance(v, bool))
 COUNT = Kind("a whole number, at least 1", _is_count)
 SEED = Kind("a whole number, at least 0", lambda v: _is_whole(v) and v >= 0)
 SIZE = Kind("a finite number, at least 0", lambda v: _is_number(v) and 0 <= v < math.inf, float)
@@ -250,6 +261,11 @@ GROUPS = Kind(
     tuple,
 )
 POOLS = Kind("a list with the name of a pool for each draw", lambda v: _listed(v, _is_text), tuple)
+PARTS = Kind(
+    f"a list with one or more of {', '.join(Split._fields)}",
+    lambda v: _listed(v, lambda part: part in Split._fields) and bool(v),
+    tuple,
+)
 TABLE = Kind("a table", lambda v: isinstance(v, dict))
 ROWS = Kind("a list of tables, at least one", lambda v: _listed(v, TABLE.holds) and bool(v))
 PRINTED = Kind(
@@ -260,16 +276,16 @@ PRINTED = Kind(
 
 EXPERIMENT = {
     "title": TEXT, "at": TEXT, "state": STATE, "group": TEXT, "groups": GROUPS, "notion": TEXT, "bound": SIZE,
-    "hidden": WIDTHS, "batch": COUNT, "seeds": COUNT, "records": COUNT, "last_states": COUNT, "split": TABLE,
-    "common": TABLE, "rows": ROWS,
+    "hidden": WIDTHS, "batch": COUNT, "seeds": COUNT, "records": COUNT, "measured": PARTS, "last_states": COUNT,
+    "split": TABLE, "common": TABLE, "rows": ROWS,
 }  # fmt: skip
 SPLIT = {"seed": SEED, "splits": COUNT, "shares": TABLE}
 COMMON = {
     "method": TEXT, "settings": TABLE, "steps": COUNT, "batch": COUNT, "notion": TEXT, "bound": SIZE, "at": TEXT,
-    "fairret": SIZE, "pools": POOLS,
+    "fairret": SIZE, "pools": POOLS, "equal_rows": TRUTH,
 }  # fmt: skip
 ROW = {"name": TEXT, "like": TEXT, **COMMON, "paper": TABLE, "note": TEXT}
-OPTIONAL_IN_ROW = ("like", "settings", "fairret", "pools", "paper", "note")
+OPTIONAL_IN_ROW = ("like", "settings", "fairret", "pools", "equal_rows", "paper", "note")
 PAPER = {"validation": TABLE, "train": TABLE, "test": TABLE}
 VALIDATION = {"loss": PRINTED, "violation": PRINTED}
 FAIRNESS = {"Ind": PRINTED, "Sp": PRINTED, "Ina": PRINTED, "Sf": PRINTED, "Wd": PRINTED}
@@ -312,7 +328,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _experiment(name: str, table: dict[str, Any], file: str) -> Experiment:
-    taken = _taken(table, EXPERIMENT, file, optional=("last_states", "common"))
+    taken = _taken(table, EXPERIMENT, file, optional=("measured", "last_states", "common"))
     _known(taken["notion"], NOTIONS, "notion", file)
     if taken.get("last_states", 1) > taken["records"]:
         raise ValueError(f"{file}: last_states is {taken['last_states']}, but records is only {taken['records']}")

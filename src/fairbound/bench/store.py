@@ -6,6 +6,7 @@ benchmark that was killed finds what it has computed, and whatever changes gets 
 
     store.json             number of the format
     system-<name>.json     a machine and the software that computed here
+    times-<name>.json      seconds per step of each row of an experiment, with their system and a checksum
     cells/<key>.parquet    one row: each table is a column that holds a list of records
     cells/<key>.damaged    a file that did not match its checksum, moved aside when the cell was computed again
     .<name>.<random>.part  being written, or left by a killed process
@@ -24,12 +25,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from fairbound.bench.cell_file import Cell, DamagedError, Settings, opened, parquet_of, seal, tables_of
 from fairbound.bench.identity import Column, key
+from fairbound.bench.seconds import Timing
 
 FORMAT = 1  # of the folder; a higher number is of a later fairbound
 OLD = 24 * 3600.0  # seconds after which a part is surely left by a killed process: writing one takes seconds
@@ -110,6 +113,34 @@ class Store:
         """The systems that computed here, the earliest first."""
         found = [_json_in(path) for path in self.folder.glob("system-*.json")]
         return sorted((one for one in found if one is not None), key=lambda one: (str(one.get("date")), key(one)))
+
+    def note_times(self, experiment: str, system: Mapping[str, Any], times: Mapping[str, Timing]) -> None:
+        """Keep the seconds that a step of each row takes, in the place of earlier ones; `system` is what took them."""
+        self._prepare()
+        content = {"system": dict(system), "rows": {row: asdict(timing) for row, timing in times.items()}}
+        self._write_json(f"times-{experiment}.json", content | {"checksum": key(content)})
+
+    def times(self, experiment: str) -> dict[str, Timing] | None:
+        """The seconds by row, or None where none are kept or their file is damaged."""
+        found = self._noted_times(experiment)
+        return None if found is None else found[1]
+
+    def timed_on(self, experiment: str) -> Settings | None:
+        """The system that took them, as `system.describe` says it."""
+        found = self._noted_times(experiment)
+        return None if found is None else found[0]
+
+    def _noted_times(self, experiment: str) -> tuple[Settings, dict[str, Timing]] | None:
+        path = self.folder / f"times-{experiment}.json"
+        if not path.exists():
+            return None
+        try:
+            return _times_in(_json_in(path))
+        except DamagedError as damage:
+            warnings.warn(
+                f"{path} is damaged: {damage}; it counts as missing, measure again with `fairbound time`", stacklevel=3
+            )
+            return None
 
     def _names(self) -> list[str]:
         return sorted(path.stem for path in self._cells.glob("*.parquet") if KEY.fullmatch(path.stem))
@@ -193,6 +224,18 @@ def _json_in(path: Path) -> Settings | None:
     except OSError as error:
         raise OSError(f"{path} cannot be read ({error.strerror}); check the disk and who may read it") from error
     return found if isinstance(found, dict) else None
+
+
+def _times_in(found: Settings | None) -> tuple[Settings, dict[str, Timing]]:
+    if found is None:
+        raise DamagedError("it holds no JSON of this store")
+    said = found.pop("checksum", None)
+    try:
+        if said != key(found):
+            raise DamagedError("its content does not match the checksum in it")
+        return found["system"], {row: Timing(**entry) for row, entry in found["rows"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # not finite, or of another version
+        raise DamagedError(f"its content is not what this fairbound writes ({error})") from error
 
 
 # Files written whole or not at all

@@ -24,24 +24,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from fairbound.bench.beside import beside, compared, mark_note, run_notes
 from fairbound.bench.cell_file import Cell
+from fairbound.bench.counted import metrics_of
 from fairbound.bench.execute import Stack
 from fairbound.bench.setting import Setting
-from fairbound.bench.spec import Printed, Row
+from fairbound.bench.spec import Row
 from fairbound.bench.store import Store
 from fairbound.bench.summary import Array, Interval, Line, Measure, Run, Spread, last_losses, line_of, runs_by_row
-from fairbound.bench.writing import MARK, Column, Difference, Table, Value
-from fairbound.fairness.counts import Counts
-from fairbound.fairness.metrics import values
+from fairbound.bench.writing import Column, Table, Value
 
 Family = Literal["printed", "reported"]
 Found: TypeAlias = dict[str, float | None]  # the figures of one run; None: undefined
 PARTS = ("train", "test")
 TOLERANCE = 0.0035  # of violation, in the rule above: the middle of what fits
-HALF_A_DIGIT = 0.0005  # the appendix prints three digits: a standard deviation of 0.000 is one below this
 PAPERS_CHOICE = {  # appendix B: the row that it says it picks
     "tune-ok-ssw": "eta_f 0.05, eta_c 0.04",  # B.1.1
     "tune-ok-sslalm": "tau 0.01, eta 0.05, mu 0",  # B.1.2; the second best, mu 2, is its SSL-ALM
@@ -76,9 +74,9 @@ def fairness_table(setting: Setting, store: Store, planned: Sequence[Stack], fam
         for figure in _figures(family):
             lines.append((row.name, len(cells), figure.name, *_figure_cells(row, figure, found)))
             undefined += _undefined_notes(row, figure, found)
-    columns = (Column("row"), Column("runs", "whole"), Column("figure"), *_compared("train"), *_compared("test"))
+    columns = (Column("row"), Column("runs", "whole"), Column("figure"), *compared("train"), *compared("test"))
     title = f"{setting.experiment.name}: fairness, definitions as {family}; mean ± standard deviation over runs"
-    notes = (*_mark_note(lines), *_family_notes(family, setting), *undefined, *_notes(setting, by_row))
+    notes = (*mark_note(lines), *_family_notes(family, setting), *undefined, *run_notes(setting, by_row))
     return Table(title, columns, tuple(lines), notes)
 
 
@@ -98,7 +96,7 @@ def _figure_cells(row: Row, figure: Figure, found: Mapping[str, Sequence[Found]]
     cells: list[Value] = []
     for part, printed in zip(PARTS, (row.paper.train, row.paper.test), strict=True):
         defined = _defined(figure, found[part])
-        cells += _beside(Spread.of(defined) if defined else None, printed.get(figure.paper or ""))
+        cells += beside(Spread.of(defined) if defined else None, printed.get(figure.paper or ""))
     return cells
 
 
@@ -119,9 +117,8 @@ def _undefined_notes(row: Row, figure: Figure, found: Mapping[str, Sequence[Foun
 def _measured(cell: Cell, part: str, groups: Sequence[str]) -> Found:
     """Every count-based metric, and the distances of the first group's scores from the others', at the end of a run."""
     end = _end(cell, part)
-    weight = torch.from_numpy(np.array(end["counts"], dtype=np.float64))
     distances = {name: _largest_defined(end[name]) for name in ("w1", "wd", "wd_logits")}
-    return values(Counts(tuple(groups), weight, weight, weight.long())) | distances
+    return {**metrics_of(end["counts"], groups), **distances}
 
 
 def _end(cell: Cell, part: str) -> dict[str, NDArray[Any]]:
@@ -165,13 +162,13 @@ def tuning_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Ta
     ours = chosen({name: (line.loss.mean, line.violation.mean) for name, line in lines.items() if line is not None})
     rows = tuple(_tuning_row(setting, row, lines[row.name], ours) for row in setting.experiment.rows)
     columns = (
-        Column("row"), Column("steps", "whole"), Column("runs", "whole"), *_compared("loss"), *_compared("violation"),
+        Column("row"), Column("steps", "whole"), Column("runs", "whole"), *compared("loss"), *compared("violation"),
         Column("chosen"),
     )  # fmt: skip
     title = (
         f"{setting.experiment.name}: loss and violation on the validation split; mean ± standard deviation over runs"
     )
-    return Table(title, columns, rows, (*_mark_note(rows), *_tuning_notes(setting), *_notes(setting, by_row)))
+    return Table(title, columns, rows, (*mark_note(rows), *_tuning_notes(setting), *run_notes(setting, by_row)))
 
 
 def chosen(figures: Mapping[str, tuple[float, float]], tolerance: float = TOLERANCE) -> str | None:
@@ -197,8 +194,8 @@ def _tuning_row(setting: Setting, row: Row, line: Line | None, ours: str | None)
         row.name,
         None if line is None else line.steps,
         0 if line is None else line.runs,
-        *_beside(None if line is None else line.loss, printed.get("loss")),
-        *_beside(None if line is None else line.violation, printed.get("violation")),
+        *beside(None if line is None else line.loss, printed.get("loss")),
+        *beside(None if line is None else line.violation, printed.get("violation")),
         ", ".join(by) or None,
     )
 
@@ -242,7 +239,7 @@ def split_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Tab
         Column("bound holds", "percent"),
     )  # fmt: skip
     title = f"{setting.experiment.name}: training rows and held-out rows; mean ± standard deviation over splits"
-    return Table(title, columns, rows, (*_split_notes(setting), *_notes(setting, by_row)))
+    return Table(title, columns, rows, (*_split_notes(setting), *run_notes(setting, by_row)))
 
 
 def _split_row(setting: Setting, row: Row, runs: Sequence[Run], measure: Measure) -> tuple[Value, ...]:
@@ -287,46 +284,4 @@ def _split_notes(setting: Setting) -> tuple[str, ...]:
         "Runs of one split are averaged first. 95 %: Student's interval of the mean over splits, which share rows "
         "and so are not quite independent.",
         "Bound holds: the share of splits in which no constraint is violated on held-out rows.",
-    )
-
-
-# Beside the paper -----------------------------------------------------------------------------------------------------
-
-
-def _compared(name: str) -> tuple[Column, Column, Column]:
-    return Column(name, "spread"), Column(f"{name}, paper", "spread"), Column(f"{name}, difference", "difference")
-
-
-def _beside(ours: Spread | None, paper: Printed | None) -> tuple[Spread | None, Spread | None, Difference | None]:
-    """Ours, the paper's, and their difference; where the paper prints a standard deviation of 0, it is rounded."""
-    if paper is None:
-        return ours, None, None
-    if ours is None:
-        return None, Spread(*paper), None
-    difference = ours.mean - paper.mean
-    near = abs(difference) <= 2 * max(paper.std, HALF_A_DIGIT)
-    return ours, Spread(*paper), Difference(difference, marked=not near)  # what is not finite is not near
-
-
-def _mark_note(rows: Sequence[tuple[Value, ...]]) -> list[str]:
-    marked = any(isinstance(value, Difference) and value.marked for row in rows for value in row)
-    return [f"{MARK} more than two of the paper's standard deviations from its mean."] if marked else []
-
-
-# Below every table ----------------------------------------------------------------------------------------------------
-
-
-def _notes(setting: Setting, by_row: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
-    """Where the data come from, and in what the runs are not those of the experiment."""
-    missing = {name: sum(run.cell is None for run in runs) for name, runs in by_row.items()}
-    missed = [f"{name} ({count} of {len(by_row[name])} runs)" for name, count in missing.items() if count]
-    lengths = [
-        f"{row.name} {runs[0].plan.steps:,} for {row.steps:,}"
-        for row in setting.experiment.rows
-        if (runs := by_row[row.name]) and runs[0].plan.steps != row.steps
-    ]
-    return (
-        f"Data: {setting.source}.",
-        *([f"Missing from the store: {', '.join(missed)}."] if missed else []),
-        *([f"Other numbers of steps than the experiment's: {', '.join(lengths)}."] if lengths else []),
     )

@@ -15,7 +15,9 @@ from fairbound.cli.audit import audit_command
 from fairbound.cli.data import fetch_command, list_command
 from fairbound.cli.groups import groups_command
 from fairbound.cli.report import report_command
+from fairbound.cli.reproduce import reproduce_command
 from fairbound.cli.run import run_command
+from fairbound.cli.time import time_command
 
 EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a missing package raises, in a sentence
 
@@ -71,6 +73,8 @@ def options(
 app.command("audit")(in_a_sentence(audit_command))
 app.command("groups")(in_a_sentence(groups_command))
 app.command("run")(in_a_sentence(run_command))
+app.command("reproduce")(in_a_sentence(reproduce_command))
+app.command("time")(in_a_sentence(time_command))
 app.command("report")(in_a_sentence(report_command))
 data.command("list")(in_a_sentence(list_command))
 data.command("fetch")(in_a_sentence(fetch_command))

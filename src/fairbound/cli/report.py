@@ -1,84 +1,116 @@
-"""`fairbound report`: tables and figures of an experiment, from the results that `fairbound run` left."""
+"""`fairbound report`: tables, figures and a page of experiments, from the results that `fairbound run` left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fairbound.bench.curves import curves, endings, gaps
-from fairbound.bench.drawing import save
-from fairbound.bench.figures import over_steps, scores, spiders, trade_off, validation
+from fairbound.bench.execute import Budget as BudgetName
+from fairbound.bench.job import Job, Prepared, prepared
+from fairbound.bench.report import file_stems, write_report
+from fairbound.bench.sections import Section, section
 from fairbound.bench.store import Store
-from fairbound.bench.summary import summary
-from fairbound.bench.tables import fairness_table, split_table, tuning_table
 from fairbound.bench.writing import Table
-from fairbound.cli.run import (
-    Budget,
-    Experiment,
-    Folder,
-    Length,
-    Out,
-    Prepared,
-    Seeds,
-    Source,
-    Splits,
-    Steps,
-    announce,
-    prepared,
-)
-from fairbound.files import write_text
+from fairbound.cli.printing import console
+from fairbound.cli.run import Budget, Device, Folder, Out, Own, Seeds, Source, Splits, Steps, announce
+from fairbound.cli.tables import grids
+
+BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
+WIDTH = 80  # of a terminal at least
+
+Experiments = Annotated[list[str], typer.Argument(help="Those installed, such as income-ok-race, or TOML files.")]
+Chosen = Annotated[
+    Budget | None,
+    typer.Option(help="The paper's seconds as steps, or equal rows; all with results unless one is named."),
+]
+To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
 
 
 def report_command(
-    experiment: Experiment,
+    experiments: Experiments,
     folder: Folder = None,
     source: Source = None,
     seeds: Seeds = None,
     splits: Splits = None,
     steps: Steps = None,
-    budget: Length = Budget.PAPER,
+    budget: Chosen = None,
+    algorithm: Own = None,
+    device: Device = "cpu",
     out: Out = Path("results"),
-    to: Annotated[Path, typer.Option(help="The folder for tables and figures.")] = Path("report"),
+    to: To = Path("report"),
 ) -> None:
-    """Tables (text, CSV, LaTeX) and figures (PDF, PNG) of an experiment that was run with the same options."""
-    found = prepared(experiment, folder, source, seeds, splits, steps, budget)
-    store, name = Store(out), found.setting.experiment.name
-    if len(store.missing(key for stack in found.planned for key in stack.keys)) == sum(
-        len(stack.keys) for stack in found.planned
-    ):
-        raise ValueError(f"{out} has no results of {name} with these options; compute them first: fairbound run {name}")
-    announce(found.setting, found.simulated)
-    for place in (to / "tables", to / "figures"):
-        place.mkdir(parents=True, exist_ok=True)
-    for suffix, table in _tables(found, store):
-        write_text(to / "tables" / f"{name}-{suffix}.csv", table.to_csv())
-        write_text(to / "tables" / f"{name}-{suffix}.tex", table.to_latex())
-        typer.echo(table.to_text())
-    _draw(found, store, to / "figures", name)
-    typer.echo(f"Tables (CSV, LaTeX) and figures (PDF, PNG): {to}")
+    """One page, tables (CSV, LaTeX) and figures (PDF, PNG) of experiments that were run with the same options."""
+    wanted = BUDGETS if budget is None else (budget.value,)
+    store, sections = Store(out), list[Section]()
+    for name in dict.fromkeys(experiments):
+        job = Job(
+            experiment=name, folder=folder, source=source, seeds=seeds, splits=splits, steps=steps, own=algorithm,
+            device=device,
+        )  # fmt: skip
+        found = {one: prepared(replace(job, budget=one)) for one in wanted}
+        announce(found[wanted[0]].setting, found[wanted[0]].simulated)
+        sections += [section_of(its, store, one) for one, its in with_results(store, found).items()]
+    show(sections, to)
+    page = write_with_progress(sections, to, store)
+    console().print(f"Report: {page}\nTables (CSV, LaTeX) and figures (PDF, PNG) are beside it.", highlight=False)
 
 
-def _tables(found: Prepared, store: Store) -> Iterator[tuple[str, Table]]:
-    setting, planned, _ = found
-    if len(setting.splits) > 1:
-        yield "splits", split_table(setting, store, planned)
-    elif setting.experiment.last_states > 1:
-        yield "tuning", tuning_table(setting, store, planned)
-    else:
-        yield "fairness-printed", fairness_table(setting, store, planned, "printed")
-        yield "fairness-reported", fairness_table(setting, store, planned, "reported")
+def section_of(found: Prepared, store: Store, budget: BudgetName) -> Section:
+    """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
+    times = store.times(found.setting.experiment.name) or {}
+    seconds = {row: timing.wall for row, timing in times.items()}
+    return section(found.setting, store, found.planned, budget, seconds or None)
 
 
-def _draw(found: Prepared, store: Store, folder: Path, name: str) -> None:
-    setting, planned, _ = found
-    bounded, lines, ends = gaps(setting), curves(setting, store, planned), endings(setting, store, planned)
-    parts = [part for part in ("train", "test") if part in setting.parts()]
-    save(over_steps(lines, bounded, parts=parts), folder, f"{name}-curves")
-    if "selection" in setting.parts():
-        save(validation(lines, bounded), folder, f"{name}-validation")
-    save(scores(ends, setting.experiment.groups, parts), folder, f"{name}-scores")
-    save(spiders(ends, parts), folder, f"{name}-spiders")
-    save(trade_off({part: summary(setting, store, planned, part) for part in parts}), folder, f"{name}-trade-off")
+def with_results(store: Store, found: Mapping[BudgetName, Prepared]) -> dict[BudgetName, Prepared]:
+    """The budgets of which the store has results, of one experiment.
+
+    SSL-ALM runs as long within either budget, so what budgets share says nothing about which of them was run; where
+    they share everything, as short trials do, the first stands for both.
+    """
+    keys = {budget: {key for stack in one.planned for key in stack.keys} for budget, one in found.items()}
+    alone = {budget: keys[budget].difference(*(keys[other] for other in keys if other != budget)) for budget in keys}
+    for candidates in (alone, keys):
+        there = [budget for budget in found if any(map(store.has, sorted(candidates[budget])))]
+        if there:
+            return {budget: found[budget] for budget in (there if candidates is alone else there[:1])}
+    name = next(iter(found.values())).setting.experiment.name
+    raise ValueError(
+        f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
+    )
+
+
+def show(sections: Sequence[Section], to: Path) -> None:
+    """The tables that read in the terminal's width, and where the others will be."""
+    for one, stem in zip(sections, file_stems([(one.name, one.budget) for one in sections]), strict=True):
+        for name, table in one.tables.items():
+            _show_table(table, to / "tables" / f"{stem}-{name}.csv")
+        if "differences" in one.tables:
+            console().print(escape(one.tables["differences"].notes[0]), highlight=False)
+
+
+def _show_table(table: Table, path: Path) -> None:
+    screen = console()
+    screen.print(f"\n[bold]{escape(table.title)}[/]", highlight=False)
+    blocks = grids(table, max(screen.width, WIDTH))
+    if blocks is None:
+        screen.print(f"{len(table.rows)} lines, in {path}", highlight=False, soft_wrap=True)
+        return
+    for thing in (*blocks, *map(escape, table.notes)):
+        screen.print(thing, highlight=False)
+
+
+def write_with_progress(sections: Sequence[Section], to: Path, store: Store) -> Path:
+    """Write the report, with a bar that ends with it."""
+    columns = (TextColumn("tables and figures"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(), transient=True) as progress:
+        task = progress.add_task("report", total=None)
+        return write_report(
+            sections, to, store.systems(), lambda done, total: progress.update(task, completed=done, total=total)
+        )

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import datetime
 import enum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
+import torch
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
-from fairbound.bench import spec
-from fairbound.bench.execute import Stack, execute, stacks
+from fairbound.bench.job import Job, Prepared, prepared
 from fairbound.bench.setting import Setting
 from fairbound.bench.store import Store
 from fairbound.bench.summary import Spread, summary
-from fairbound.bench.system import describe
+from fairbound.bench.system import describe, usable_cpus
+from fairbound.bench.workers import Done, carry_out
 from fairbound.cli.printing import console
-from fairbound.data.sources import best, load
 
 
 class Budget(enum.StrEnum):
@@ -29,6 +30,8 @@ class Budget(enum.StrEnum):
     ROWS = "rows"
 
 
+MOST_JOBS = 4  # unless asked for: every process holds the data and a copy of torch
+
 Experiment = Annotated[str, typer.Argument(help="income-ok-race or another of those installed, or a TOML file.")]
 Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
 Source = Annotated[str | None, typer.Option(help="Other data than the state's real or simulated ones.")]
@@ -36,31 +39,12 @@ Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each
 Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")]
 Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal rows for every method.")]
+Own = Annotated[
+    str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
+]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores, up to 4, if not given.")]
 Out = Annotated[Path, typer.Option(help="The folder that keeps the results.")]
-
-
-class Prepared(NamedTuple):
-    """An experiment with its data, and its runs."""
-
-    setting: Setting
-    planned: list[Stack]
-    simulated: bool
-
-
-def prepared(
-    experiment: str,
-    folder: Path | None,
-    source: str | None,
-    seeds: int | None,
-    splits: int | None,
-    steps: int | None,
-    budget: Budget,
-) -> Prepared:
-    """What the options of `run` and `report` say."""
-    chosen = spec.load(experiment)
-    table = load(source or best(chosen.state, folder), folder=folder)
-    setting = Setting.of(chosen, table, splits)
-    return Prepared(setting, stacks(setting, budget=budget.value, seeds=seeds, steps=steps), table.simulated)
 
 
 def run_command(
@@ -71,18 +55,46 @@ def run_command(
     splits: Splits = None,
     steps: Steps = None,
     budget: Length = Budget.PAPER,
+    algorithm: Own = None,
+    device: Device = "cpu",
+    jobs: Jobs = None,
     out: Out = Path("results"),
 ) -> None:
     """Run an experiment; what the results folder already has is not computed again."""
-    setting, planned, simulated = prepared(experiment, folder, source, seeds, splits, steps, budget)
-    store, screen, cells = Store(out), console(), sum(len(stack.plans) for stack in planned)
-    announce(setting, simulated)
-    screen.print(f"{len(setting.experiment.rows)} rows, {cells} runs; results in {out}", highlight=False)
-    store.note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
-    made = _with_progress(setting, store, planned)
+    job = Job(
+        experiment=experiment, budget=budget.value, folder=folder, source=source, seeds=seeds, splits=splits,
+        steps=steps, own=algorithm, device=checked_device(device),
+    )  # fmt: skip
+    found = prepared(job)
+    announce(found.setting, found.simulated)
+    cells = sum(len(stack.plans) for stack in found.planned)
+    screen = console()
+    screen.print(f"{len(found.setting.experiment.rows)} rows, {cells} runs; results in {out}", highlight=False)
+    made = compute([job], out, jobs, device).cells
     screen.print(f"{made} runs computed, {cells - made} were there", highlight=False)
-    for part in [part for part in ("train", "selection", "test") if part in setting.parts()]:
-        screen.print(_grid(setting, store, planned, part))
+    show(found, Store(out))
+
+
+def checked_device(device: str) -> str:
+    """The device, if it is one of this machine's."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"there is no kind of device {device!r}; use cpu, cuda or cuda:1") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds no NVIDIA device; use cpu")
+    return device
+
+
+def compute(jobs: Sequence[Job], out: Path, processes: int | None, device: str = "cpu") -> Done:
+    """Carry out jobs, with a bar of progress."""
+    torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
+    Store(out).note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), device))
+    wanted = processes or (min(usable_cpus(), MOST_JOBS) if device == "cpu" else 1)
+    columns = (TextColumn("computing"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
+    with Progress(*columns, TimeRemainingColumn(), console=console(), transient=True) as progress:
+        task = progress.add_task("run", total=None)
+        return carry_out(jobs, out, wanted, lambda done, total: progress.update(task, completed=done, total=total))
 
 
 def announce(setting: Setting, simulated: bool) -> None:
@@ -94,20 +106,19 @@ def announce(setting: Setting, simulated: bool) -> None:
         screen.print("[bold yellow]simulated data[/]: generated, not people")
 
 
-def _with_progress(setting: Setting, store: Store, planned: list[Stack]) -> int:
-    columns = (TextColumn("run-steps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(), transient=True) as progress:
-        task = progress.add_task("run", total=None)
-        return execute(setting, store, planned, lambda done, total: progress.update(task, completed=done, total=total))
+def show(found: Prepared, store: Store) -> None:
+    """Loss and violation of every row, on the parts that are measured."""
+    for part in [part for part in ("train", "selection", "test") if part in found.setting.measured()]:
+        console().print(_grid(found, store, part))
 
 
-def _grid(setting: Setting, store: Store, planned: list[Stack], part: str) -> Grid:
-    title = f"{part}: mean ± standard deviation over runs; bound {setting.experiment.bound:g}"
+def _grid(found: Prepared, store: Store, part: str) -> Grid:
+    title = f"{part}: mean ± standard deviation over runs; bound {found.setting.experiment.bound:g}"
     grid = Grid(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
     grid.add_column("row", overflow="fold")
     for name in ("steps", "runs", "loss", "largest violation"):
         grid.add_column(name, justify="right")
-    for line in summary(setting, store, planned, part):
+    for line in summary(found.setting, store, found.planned, part):
         grid.add_row(escape(line.row), f"{line.steps:,}", str(line.runs), _pm(line.loss), _pm(line.violation))
     return grid
 

@@ -53,6 +53,11 @@ class Constraint(ABC):
     def averages(self) -> bool:
         """Whether the statistics are plain means over rows: those of two equal halves then average to the whole's."""
 
+    @property
+    def by_cell(self) -> bool:
+        """Whether there is one statistic for each cell, which reads nothing but the model's outputs on that cell."""
+        return False
+
     @abstractmethod
     def statistics(
         self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
@@ -91,6 +96,10 @@ class CellConstraint(Constraint):
 
     @property
     def averages(self) -> bool:
+        return True
+
+    @property
+    def by_cell(self) -> bool:
         return True
 
     def statistics(
@@ -175,6 +184,10 @@ class Together(Constraint):
     @property
     def averages(self) -> bool:
         return all(part.averages for part in self.parts)
+
+    @property
+    def by_cell(self) -> bool:
+        return all(part.by_cell for part in self.parts)
 
     def statistics(
         self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]

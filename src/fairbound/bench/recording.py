@@ -1,0 +1,89 @@
+"""What a cell keeps of a run: losses by group along the way, and everything about its scores at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound.bench.setting import Setting
+from fairbound.fairness.counts import Counts
+from fairbound.fairness.scores import Scores, w1, wd
+
+BINS = 50  # of the score histograms
+Columns = dict[str, NDArray[Any]]
+
+
+class Recorder:
+    """Measures a stack of runs: losses at every record on the parts measured along a run, at the end on all parts."""
+
+    def __init__(self, setting: Setting, splits: Sequence[int], compiled: bool) -> None:
+        self.setting, self.splits = setting, list(splits)
+        self.parts = setting.measured()
+        different = list(dict.fromkeys(self.splits))
+        self.along = {split: setting.evaluator(split, self.parts, compiled) for split in different}
+        self.at_end = {split: setting.evaluator(split, setting.parts()) for split in different}
+        self.records: list[list[tuple[int, Tensor]]] = [[] for _ in self.splits]  # for each run (step, losses)
+
+    def add(self, step: int, runs: Sequence[int], x: Tensor) -> None:
+        """The state of some runs after a step."""
+        for split, evaluator in self.along.items():
+            own = [place for place, run in enumerate(runs) if self.splits[run] == split]
+            if own:
+                for place, losses in zip(own, evaluator.losses(x[own]).cpu(), strict=True):
+                    self.records[runs[place]].append((step, losses))
+
+    def tables(self, x: Tensor, multipliers: Tensor, skipped: Tensor) -> list[dict[str, Columns]]:
+        """For each run the tables of its cell."""
+        multipliers, skipped = multipliers.cpu(), skipped.cpu()
+        return [
+            {
+                "records": self._records(i),
+                "end": self._end(i, x[i]),
+                "run": {"multipliers": multipliers[i : i + 1].numpy(), "skipped": skipped[i : i + 1].numpy()},
+            }
+            for i in range(len(self.splits))
+        ]
+
+    def _records(self, i: int) -> Columns:
+        steps = np.array([step for step, _ in self.records[i]])
+        losses = torch.stack([losses for _, losses in self.records[i]])  # (records, parts, 1 + G)
+        return {"step": steps} | {part: losses[:, p].numpy() for p, part in enumerate(self.parts)}
+
+    def _end(self, i: int, x: Tensor) -> Columns:
+        """By part: mean losses (1 + G,), counts (G, 2, 2), W1, Wd of the first group and the others, histograms."""
+        evaluator, data = self.at_end[self.splits[i]], self.setting.data
+        losses = evaluator.losses(x[None])[0].cpu().numpy()
+        columns: dict[str, list[Any]] = {"part": list(evaluator.parts), "losses": list(losses)}
+        for part in evaluator.parts:
+            rows = evaluator.split.pool(part)
+            logits = evaluator.scores(x[None], part)[0].cpu()
+            labels, groups = data.y[rows].cpu(), data.groups[self.setting.column][rows].cpu()
+            for name, value in self._of_scores(logits, labels, groups).items():
+                columns.setdefault(name, []).append(value)
+        return {name: np.array(column) for name, column in columns.items()}
+
+    def _of_scores(self, logits: Tensor, labels: Tensor, groups: Tensor) -> dict[str, Any]:
+        names = self.setting.experiment.groups
+        probabilities, raw = (Scores.of(values, groups, names=names) for values in (torch.sigmoid(logits), logits))
+        others = range(1, len(names))
+        return {
+            "counts": Counts.of(labels, logits >= 0, groups, names=names).weight.numpy(),
+            "w1": [w1(probabilities, 0, g) for g in others],
+            "wd": [_number(wd(probabilities, 0, g)) for g in others],
+            "wd_logits": [_number(wd(raw, 0, g)) for g in others],
+            "histogram": _histogram(probabilities.values, groups, len(names)),
+        }
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _histogram(scores: Tensor, groups: Tensor, count: int) -> NDArray[Any]:
+    at = (scores * BINS).long().clamp(0, BINS - 1)
+    return torch.bincount(groups * BINS + at, minlength=count * BINS).reshape(count, BINS).numpy()

@@ -1,0 +1,82 @@
+"""`fairbound reproduce`: the whole paper, its two experiments, its tables of settings, and what it lacks."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+from rich.markup import escape
+
+from fairbound.bench import spec
+from fairbound.bench.job import Job, prepared
+from fairbound.bench.store import Store
+from fairbound.bench.workers import Done
+from fairbound.cli.printing import console
+from fairbound.cli.report import To, section_of, write_with_progress
+from fairbound.cli.run import Folder, Jobs, Out, Seeds, Steps, compute
+from fairbound.cli.time import timed
+
+ROUNDS = 3  # of timing: enough for an axis
+
+
+def reproduce_command(
+    folder: Folder = None,
+    seeds: Seeds = None,
+    steps: Steps = None,
+    jobs: Jobs = None,
+    out: Out = Path("results"),
+    to: To = Path("report"),
+) -> None:
+    """All experiments within both budgets, the seconds of their steps, and one report of everything."""
+    start = time.perf_counter()
+    planned = all_jobs(folder, seeds, steps)
+    screen = console()
+    screen.print(
+        f"{len(spec.names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
+    )
+    done = compute(planned, out, jobs)
+    computed = time.perf_counter()
+    store = Store(out)
+    for job in planned:
+        if job.budget == "paper" and job.experiment in compared() and store.times(job.experiment) is None:
+            timed(prepared(job).setting, store, ROUNDS)
+    measured = time.perf_counter()
+    sections = [section_of(prepared(job), store, job.budget) for job in planned]
+    page = write_with_progress(sections, to, store)
+    for one in sections:
+        if "differences" in one.tables:
+            screen.print(f"{escape(one.name)}: {escape(one.tables['differences'].notes[0])}", highlight=False)
+    _say_where_time_went(done, computed - start, measured - computed, time.perf_counter() - measured)
+    screen.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def compared() -> list[str]:
+    """The experiments that compare methods on one split: both budgets, and axes of time."""
+    found = {name: spec.load(name) for name in spec.names()}
+    return [name for name, one in found.items() if one.split.splits == 1 and one.last_states == 1]
+
+
+def all_jobs(folder: Path | None, seeds: int | None, steps: int | None) -> list[Job]:
+    """Every experiment within the paper's budget; those that compare methods also within that of equal rows."""
+    first = compared()
+    names = [*first, *(name for name in spec.names() if name not in first)]
+    return [
+        Job(experiment=name, budget=budget, folder=folder, seeds=seeds, steps=steps)
+        for name in names
+        for budget in (("paper", "rows") if name in first else ("paper",))
+    ]
+
+
+def _say_where_time_went(done: Done, computing: float, timing: float, reporting: float) -> None:
+    spent = done.spent
+    whole = sum(spent) or 1.0
+    shares = ", ".join(f"{name} {100 * value / whole:.0f} %" for name, value in spent._asdict().items())
+    memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    gigabytes = memory / (1 << 30 if sys.platform == "darwin" else 1 << 20)
+    console().print(
+        f"{done.cells:,} runs in {computing:.0f} s ({shares}), seconds per step in {timing:.0f} s, report in "
+        f"{reporting:.0f} s; largest process {gigabytes:.1f} GB",
+        highlight=False,
+    )

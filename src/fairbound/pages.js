@@ -1,0 +1,63 @@
+"use strict";
+const NARROW = 640, PRINTED = 700; // pixels: an A4 page has about 700 between its margins
+const AHEAD = "600px"; // pictures that wait are drawn before they are scrolled into view
+const SETTINGS = {displaylogo: false, typesetMath: false, modeBarButtons: [["toImage"]]};
+const pictures = [...document.querySelectorAll(".picture")];
+
+// Colours are names of this page's own: the browser knows what they are in light, in dark and on paper.
+function coloured(styles) {
+  return (key, value) => {
+    const name = /color$/.test(key) && /^var\((--\w+)\)$/.exec(value);
+    return name ? styles.getPropertyValue(name[1]).trim() : value;
+  };
+}
+
+function draw(picture, printed = 0) {
+  const room = printed || picture.clientWidth;
+  if (!room || picture.closest("details:not([open])")) return; // folded up: drawn when it is opened
+  picture.drawn = room;
+  const figure = JSON.parse(picture.querySelector("script").textContent, coloured(getComputedStyle(picture)));
+  const width = printed || Math.max(room, figure.least ?? 0); // what is wider than its box scrolls there
+  const layout = width < NARROW && figure.narrow || figure.wide;
+  Plotly.react(picture.querySelector("div"), figure.data, Object.assign(layout, {width}), SETTINGS);
+}
+
+const sizes = new ResizeObserver(seen => {
+  const changed = seen.map(entry => entry.target).filter(picture => picture.clientWidth !== picture.drawn);
+  requestAnimationFrame(() => changed.forEach(picture => draw(picture))); // not at once: drawing changes sizes
+});
+function show(picture) { draw(picture); sizes.observe(picture); }
+
+const waiting = new IntersectionObserver(seen => {
+  for (const entry of seen) if (entry.isIntersecting) { waiting.unobserve(entry.target); show(entry.target); }
+}, {rootMargin: AHEAD});
+for (const picture of pictures) if (picture.classList.contains("waits")) waiting.observe(picture); else show(picture);
+
+const redraw = () => pictures.filter(picture => picture.drawn).forEach(picture => draw(picture));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+let folded = [];
+addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const part of folded) part.open = true;
+  for (const picture of pictures) draw(picture, PRINTED);
+});
+addEventListener("afterprint", () => {
+  for (const part of folded) part.open = false;
+  redraw();
+});
+
+function sort(header) {
+  const descending = header.getAttribute("aria-sort") === "ascending", at = header.cellIndex;
+  const body = header.closest("table").tBodies[0];
+  for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
+  header.setAttribute("aria-sort", descending ? "descending" : "ascending");
+  const value = row => row.cells[at].dataset.value;
+  const known = [...body.rows].filter(row => value(row) !== undefined);
+  const numbers = known.every(row => isFinite(value(row)));
+  known.sort((a, b) => numbers ? value(a) - value(b) : value(a).localeCompare(value(b)));
+  const unknown = [...body.rows].filter(row => value(row) === undefined); // last in both orders
+  body.append(...(descending ? known.reverse() : known), ...unknown);
+}
+for (const button of document.querySelectorAll("thead button"))
+  button.addEventListener("click", () => sort(button.closest("th")));
