@@ -85,10 +85,11 @@ ROOMS = {  # docs/architecture.md: what of ours each room may import
     "fairbound.modules": (),
     "fairbound.problem": ("core", "data", "fairness", "sampling"),
     "fairbound.stacking": ("core",),
-    "fairbound.compiling": (),
+    "fairbound.trees": (),
+    "fairbound.compiling": ("trees",),
     "fairbound.diagnostics": (),
     "fairbound.chunked": ("compiling", "core", "problem", "sampling"),
-    "fairbound.stepping": ("chunked", "compiling", "core", "diagnostics", "problem", "sampling", "stacking"),
+    "fairbound.stepping": ("chunked", "compiling", "core", "diagnostics", "problem", "sampling", "stacking", "trees"),
     "fairbound.runner": ("compiling", "core", "problem", "sampling", "stacking", "stepping"),
 }
 

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fairbound.trees import leaves, refilled
 
 log = logging.getLogger("fairbound")
 
@@ -85,24 +86,23 @@ COMPILED: WeakKeyDictionary[object, dict[Hashable, Callable[..., Any]]] = WeakKe
 
 
 def _signature(args: Any) -> Hashable:
-    leaves, form = tree_flatten(args)
-    return str(form), tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
+    return tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves(args))
 
 
 def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     import torch._inductor as inductor  # takes seconds, and most processes never compile
 
-    leaves, form = tree_flatten(args)
-    returned: Any = None  # the form of what the function returns
+    returned: Any = None  # a tree of the form that the function returns
 
     def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
         nonlocal returned
-        outputs, returned = tree_flatten(function(*tree_unflatten(list(inputs), form)))
-        return tuple(outputs)
+        returned = function(*refilled(args, iter(inputs)))
+        return tuple(leaves(returned))
 
-    fast = inductor.compile(make_fx(flat)(*leaves), leaves)
+    inputs: list[Any] = [*leaves(args)]
+    fast = inductor.compile(make_fx(flat)(*inputs), inputs)
 
     def call(*args: Any) -> Any:
-        return tree_unflatten(list(fast(*tree_flatten(args)[0])), returned)
+        return refilled(returned, iter(fast(*leaves(args))))
 
     return call

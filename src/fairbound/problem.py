@@ -65,13 +65,19 @@ class Problem:
         """The tensors behind a batch's row numbers; only of the part that is read."""
         parts: dict[str, dict[str, Tensor]] = {}
         if "f" in reads:
-            rows = batch.objective
-            parts["f"] = {"inputs": self.data.X[rows], "labels": self.data.y[rows]}
+            parts["f"] = self._rows(batch.objective)
             if self.regulariser is not None:
-                parts["f"] |= {f"group {name}": column[rows] for name, column in self.data.groups.items()}
+                parts["f"] |= {f"group {name}": column[batch.objective] for name, column in self.data.groups.items()}
         if "c" in reads:
-            parts["c"] = {"inputs": self.data.X[batch.cells], "labels": self.data.y[batch.cells]}
+            parts["c"] = self._rows(batch.cells)
         return parts
+
+    def _rows(self, rows: Tensor) -> dict[str, Tensor]:
+        flat = rows.flatten()  # index_select copies whole rows, twice as fast as indexing
+        return {
+            "inputs": self.data.X.index_select(0, flat).unflatten(0, rows.shape),
+            "labels": self.data.y.index_select(0, flat).unflatten(0, rows.shape),
+        }
 
     def sample(self, parts: dict[str, dict[str, Tensor]]) -> Sample:
         """The random function that gathered tensors fix. What was not read is NaN, so that a use of it cannot hide."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -137,6 +138,28 @@ def _refuse_masks(split: Split) -> None:
             raise ValueError(f"pool {name!r} holds the row number {int(rows.min())}; rows are numbered from 0")
 
 
+def _drawn(key: Tensor, step: Tensor, slot: Tensor, count: Tensor, start: Tensor, members: Tensor) -> Tensor:
+    """(T, R, slots) rows with replacement, for key (R,), step (T, 1), slot (slots,), count and start (R, slots)."""
+    u = uniforms(key[:, None], step[..., None], slot)
+    return members[(u * count).long() + start]
+
+
+@cache
+def _compiled_drawn() -> Callable[..., Tensor]:
+    """The same as one loop over the numbers instead of thirty; other shapes need no other compilation."""
+    fast = torch.compile(_drawn, dynamic=True)
+
+    def tried(*args: Tensor) -> Tensor:
+        nonlocal fast
+        try:
+            return fast(*args)
+        except Exception:  # whatever a compiler may raise: speed is all that is lost
+            fast = _drawn
+            return fast(*args)
+
+    return tried
+
+
 class Chunks(NamedTuple):
     """Mini-batches of random size, cut into chunks of equal rows: one flat stack over all runs."""
 
@@ -154,8 +177,10 @@ class SamplerStack:
         draws: int,
         levels: Sequence[float] | None,
         device: torch.device | str = "cpu",
+        compiled: bool = False,
     ) -> None:
         first = samplers[0]
+        self.drawn = _compiled_drawn() if compiled else _drawn
         self.takes = first.takes(draws)
         self.replace = first.replace
         self.cells = len(first.cells)
@@ -211,13 +236,11 @@ class SamplerStack:
 
     def block(self, first: int, steps: int) -> tuple[Batch, ...]:
         """The mini-batches of `steps` steps from `first` on: for each draw a Batch (T, R, B), (T, R, K, b)."""
-        if self.replace:
-            slot = ROWS + torch.arange(self.column.numel(), device=self.device)
-            u = uniforms(self.key[:, None], self._steps(first, steps)[..., None], slot)  # (T, R, slots)
-            inside = (u * self.count[:, self.column]).long()
-        else:
-            inside = self._by_epochs(first, steps)
-        return self._cut(self.members[inside + self.start[:, self.column]])
+        count, start = self.count[:, self.column], self.start[:, self.column]  # (R, slots)
+        if not self.replace:
+            return self._cut(self.members[self._by_epochs(first, steps) + start])
+        slot = ROWS + torch.arange(self.column.numel(), device=self.device)
+        return self._cut(self.drawn(self.key, self._steps(first, steps), slot, count, start, self.members))
 
     def _cut(self, rows: Tensor) -> tuple[Batch, ...]:
         """(..., slots) row numbers as one Batch for each draw."""

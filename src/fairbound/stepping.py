@@ -19,6 +19,7 @@ from fairbound.diagnostics import signs_of_infeasibility
 from fairbound.problem import Problem
 from fairbound.sampling import START, Sampler, SamplerStack
 from fairbound.stacking import rebuilt, stacked_numbers, structure
+from fairbound.trees import leaves, refilled
 
 log = logging.getLogger("fairbound")
 
@@ -107,7 +108,7 @@ class Group:
         self.problem, self.algorithm = problem, algorithms[0]
         self.hyper = stacked_numbers(algorithms, x0, all_of_them=compiled)
         self.runs = tuple(runs)
-        self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.levels, x0.device)
+        self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.levels, x0.device, compiled)
         compiler = Compiler(problem, forced) if compiled else None
         self.compiler = compiler
         self.tables = None if self.algorithm.levels is None else ChunkedTables(problem, self.stack, compiler, x0)
@@ -203,8 +204,8 @@ class Group:
                 continue
             batches = zip(self.stack.block(first, block), self.algorithm.reads, strict=True)
             gathered = [self.problem.gather(batch, reads) for batch, reads in batches]
-            for t in range(block):
-                yield [tree_map(lambda leaf, t=t: leaf[t], part) for part in gathered], one, coins[t]
+            for coin, *parts in zip(coins, *(leaf.unbind() for leaf in leaves(gathered)), strict=True):
+                yield refilled(gathered, iter(parts)), one, coin
 
     def _block_size(self) -> int:
         row = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64

@@ -79,7 +79,9 @@ class Ending:
 
     runs: int
     scores: Mapping[str, Values]  # by part: (G, bins) shares of each group, the bins even between 0 and 1
-    metrics: Mapping[str, Mapping[str, float]]  # by part: Ind, Sp, Ina, Sf, Wd; NaN where undefined in every run
+    metrics: Mapping[
+        str, Mapping[str, float]
+    ]  # by part: Ind, Sp, Ina, Sf, Wd, DifAcc; NaN where undefined in every run
 
 
 def gaps(setting: Setting) -> list[Gap]:
@@ -176,6 +178,7 @@ def _fairness(
         "Ina": _number(found["inaccuracy"]),
         "Sf": _number(found[f"sufficiency_{definition}"]),
         "Wd": _over_defined(np.max, end["wd"][at].tolist()),  # of the first group to the farthest
+        "DifAcc": _number(found["accuracy_difference"]),
     }
 
 

@@ -28,7 +28,7 @@ from fairbound.stacking import structure
 
 Budget = Literal["paper", "rows"]
 Progress = Callable[[int, int], None]  # work done and work in all, as `Stack.work` counts it
-MOST = 30  # runs of a stack: more are hardly faster a run, and divide badly among processes
+MOST = 48  # runs of a stack: more are no faster a run, and divide badly among processes
 OFTEN = 20  # records from which compiling their evaluation pays
 OVERHEAD = 30  # what a step costs beside the rows that pass through the model, in such rows
 
@@ -100,15 +100,14 @@ def aligned(algorithms: Sequence[Algorithm[Any]]) -> list[Algorithm[Any]]:
     >>> aligned([SGD(tau=0.1), SGD(tau=InverseSqrt(0.2))])
     [SGD(tau=Power(start=0.1, power=0.0)), SGD(tau=Power(start=0.2, power=0.5))]
     """
-    mixed = []
+    changed = [dict[str, Power]() for _ in algorithms]
     for field in fields(algorithms[0]):  # type: ignore[arg-type]
-        kinds = {type(getattr(algorithm, field.name)) for algorithm in algorithms}
-        if len(kinds) > 1 and kinds <= {float, InverseSqrt, Power}:
-            mixed.append(field.name)
-    return [
-        replace(algorithm, **{name: _as_power(getattr(algorithm, name)) for name in mixed})  # type: ignore[type-var]
-        for algorithm in algorithms
-    ]
+        settings = [getattr(algorithm, field.name) for algorithm in algorithms]
+        powers = {i: setting for i, setting in enumerate(settings) if type(setting) in (float, InverseSqrt, Power)}
+        if len({type(setting) for setting in powers.values()}) > 1:
+            for i, setting in powers.items():
+                changed[i][field.name] = _as_power(setting)
+    return [replace(one, **new) for one, new in zip(algorithms, changed, strict=True)]  # type: ignore[type-var]
 
 
 def _as_power(setting: float | InverseSqrt | Power) -> Power:

@@ -21,6 +21,7 @@ DECIDING = (
     "problem.py",
     "sampling.py",
     "streams.py",
+    "trees.py",
     "modules.py",
     "stacking.py",
     "stepping.py",

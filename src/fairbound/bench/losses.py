@@ -9,33 +9,36 @@ from fairbound.bench.execute import Stack
 from fairbound.bench.setting import Setting
 from fairbound.bench.spec import Row
 from fairbound.bench.store import Store
-from fairbound.bench.summary import Line, Measure, Run, Spread, line_of, runs_by_row
+from fairbound.bench.summary import Measure, Run, gap_in_words, line_of, runs_by_row
 from fairbound.bench.writing import Column, Table, Value
 
+QUANTITIES = ("loss", "gap", "violation")
 PARTS = {"train": "train", "selection": "validation", "test": "test"}  # with their names in the table
 
 
 def loss_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Table:
-    """Steps, rows a step, and loss and largest violation on every part, the paper's beside those of validation."""
+    """Steps, rows a step, and loss, gap and largest violation on every part, the paper's beside those of validation."""
     by_row, measure = runs_by_row(setting, store, planned), Measure.of(setting)
     parts = [part for part in PARTS if part in setting.measured()]
     with_paper = any(row.paper.validation for row in setting.experiment.rows)
     columns = [Column("row"), Column("steps", "whole"), Column("rows a step", "number", 0), Column("runs", "whole")]
     for part in parts:
-        for quantity in ("loss", "violation"):
+        for quantity in QUANTITIES:
             columns += _columns(part, f"{PARTS[part]} {quantity}", with_paper)
     rows = tuple(
         tuple(_values(setting, row, by_row[row.name], measure, parts, with_paper)) for row in setting.experiment.rows
     )
-    title = f"{setting.experiment.name}: loss and largest violation; mean ± standard deviation over runs"
+    title = f"{setting.experiment.name}: loss, gap and largest violation; mean ± standard deviation over runs"
+    gap = f"Gap: {gap_in_words(setting.experiment.groups)}."
     bound = f"Violation: the largest excess of a constraint over the bound {setting.experiment.bound:g}, at least 0."
     reading = "Rows a step: those that it passes through the model; the expectation where their number is random."
-    notes = (*mark_note(rows), bound, reading, *run_notes(setting, by_row))
+    notes = (*mark_note(rows), gap, bound, reading, *run_notes(setting, by_row))
     return Table(title, tuple(columns), rows, notes)
 
 
 def _columns(part: str, name: str, with_paper: bool) -> tuple[Column, ...]:
-    return compared(name) if part == "selection" and with_paper else (Column(name, "spread"),)
+    held = part == "selection" and with_paper and not name.endswith("gap")  # the paper prints none
+    return compared(name) if held else (Column(name, "spread"),)
 
 
 def _values(
@@ -45,13 +48,10 @@ def _values(
     count = sum(run.cell is not None for run in runs)
     values: list[Value] = [row.name, runs[0].plan.steps, row.rows_per_step(len(setting.experiment.groups)), count]
     for part, line in lines.items():
-        for quantity, ours in zip(("loss", "violation"), _both(line), strict=True):
-            if part == "selection" and with_paper:
+        for quantity in QUANTITIES:
+            ours = None if line is None else getattr(line, quantity)
+            if part == "selection" and with_paper and quantity != "gap":
                 values += beside(ours, row.paper.validation.get(quantity))
             else:
                 values.append(ours)
     return values
-
-
-def _both(line: Line | None) -> tuple[Spread | None, Spread | None]:
-    return (None, None) if line is None else (line.loss, line.violation)

@@ -19,19 +19,19 @@ Columns = dict[str, NDArray[Any]]
 
 
 class Recorder:
-    """Measures a stack of runs: losses at every record on the parts measured along a run, at the end on all parts."""
+    """Measures a stack of runs on the parts that its experiment names."""
 
     def __init__(self, setting: Setting, splits: Sequence[int], compiled: bool) -> None:
         self.setting, self.splits = setting, list(splits)
         self.parts = setting.measured()
-        different = list(dict.fromkeys(self.splits))
-        self.along = {split: setting.evaluator(split, self.parts, compiled) for split in different}
-        self.at_end = {split: setting.evaluator(split, setting.parts()) for split in different}
+        self.evaluators = {
+            split: setting.evaluator(split, self.parts, compiled) for split in dict.fromkeys(self.splits)
+        }
         self.records: list[list[tuple[int, Tensor]]] = [[] for _ in self.splits]  # for each run (step, losses)
 
     def add(self, step: int, runs: Sequence[int], x: Tensor) -> None:
         """The state of some runs after a step."""
-        for split, evaluator in self.along.items():
+        for split, evaluator in self.evaluators.items():
             own = [place for place, run in enumerate(runs) if self.splits[run] == split]
             if own:
                 for place, losses in zip(own, evaluator.losses(x[own]).cpu(), strict=True):
@@ -55,11 +55,10 @@ class Recorder:
         return {"step": steps} | {part: losses[:, p].numpy() for p, part in enumerate(self.parts)}
 
     def _end(self, i: int, x: Tensor) -> Columns:
-        """By part: mean losses (1 + G,), counts (G, 2, 2), W1, Wd of the first group and the others, histograms."""
-        evaluator, data = self.at_end[self.splits[i]], self.setting.data
-        losses = evaluator.losses(x[None])[0].cpu().numpy()
-        columns: dict[str, list[Any]] = {"part": list(evaluator.parts), "losses": list(losses)}
-        for part in evaluator.parts:
+        """By part: counts (G, 2, 2), W1, Wd of the first group and the others, histograms."""
+        evaluator, data = self.evaluators[self.splits[i]], self.setting.data
+        columns: dict[str, list[Any]] = {"part": list(self.parts)}
+        for part in self.parts:
             rows = evaluator.split.pool(part)
             logits = evaluator.scores(x[None], part)[0].cpu()
             labels, groups = data.y[rows].cpu(), data.groups[self.setting.column][rows].cpu()

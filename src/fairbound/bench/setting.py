@@ -145,7 +145,7 @@ class Setting:
         return tuple(name for name in Split._fields if len(self.splits[0].pool(name)))
 
     def measured(self) -> tuple[str, ...]:
-        """The parts that are measured along a run; its end is measured on all of `parts`."""
+        """The parts that are measured."""
         asked = self.experiment.measured
         return tuple(part for part in self.parts() if not asked or part in asked)
 

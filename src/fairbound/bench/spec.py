@@ -148,7 +148,7 @@ class Experiment:
     records: int  # states measured along a run, evenly spaced, the last one included
     split: SplitSpec
     rows: tuple[Row, ...]
-    measured: tuple[str, ...] = ()  # the parts measured at every record; empty: all. Ends of runs are measured on all
+    measured: tuple[str, ...] = ()  # the parts of the split that are measured; empty: all
     last_states: int = 1  # records at the end of a run whose mean the tables show and the choice reads
 
     def within(self, budget: str) -> Experiment:

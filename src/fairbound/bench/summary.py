@@ -67,6 +67,7 @@ class Line(NamedTuple):
     steps: int
     runs: int
     loss: Spread
+    gap: Spread  # see `Measure.gap`
     violation: Spread  # the largest excess of a constraint over the bound, at least 0
 
 
@@ -96,13 +97,26 @@ class Measure:
             gaps: Array = losses[:, 1:] @ self.contrast.T
         return np.abs(gaps) if self.absolute else gaps
 
-    def largest(self, losses: Array) -> float:
-        """The largest gap of a state, in the mean over states."""
-        return float(self.gaps(losses).max(1).mean())
+    def gap(self, losses: Array) -> float:
+        """Of two groups: the first one's loss minus the second's; else the largest gap. In the mean over states."""
+        if self.contrast.shape[1] > 2:
+            return float(self.gaps(losses).max(1).mean())
+        with np.errstate(invalid="ignore"):
+            return float((losses[:, 1] - losses[:, 2]).mean())
 
     def violation(self, losses: Array) -> float:
         """The largest excess over the bound, at least 0, in the mean over states."""
         return float(np.maximum(self.gaps(losses) - self.bound, 0.0).max(1).mean())
+
+
+def gap_in_words(groups: Sequence[str]) -> str:
+    """What `Measure.gap` measures.
+
+    >>> gap_in_words(["white", "non-white"])
+    'loss of white minus loss of non-white'
+    """
+    first, second, *others = groups
+    return "the largest of the constraints' gaps" if others else f"loss of {first} minus loss of {second}"
 
 
 def runs_by_row(setting: Setting, store: Store, planned: Sequence[Stack]) -> dict[str, list[Run]]:
@@ -133,8 +147,8 @@ def line_of(setting: Setting, measure: Measure, runs: Sequence[Run], part: str) 
     if not losses:
         return None
     loss = Spread.of([float(one[:, 0].mean()) for one in losses])
-    violation = Spread.of([measure.violation(one) for one in losses])
-    return Line(runs[0].plan.row.name, runs[0].plan.steps, len(losses), loss, violation)
+    gap, violation = (Spread.of([of(one) for one in losses]) for of in (measure.gap, measure.violation))
+    return Line(runs[0].plan.row.name, runs[0].plan.steps, len(losses), loss, gap, violation)
 
 
 # Student's t ----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,17 @@ from fairbound.bench.execute import Stack
 from fairbound.bench.setting import Setting
 from fairbound.bench.spec import Row
 from fairbound.bench.store import Store
-from fairbound.bench.summary import Array, Interval, Line, Measure, Run, Spread, last_losses, line_of, runs_by_row
+from fairbound.bench.summary import (
+    Interval,
+    Line,
+    Measure,
+    Run,
+    Spread,
+    gap_in_words,
+    last_losses,
+    line_of,
+    runs_by_row,
+)
 from fairbound.bench.writing import Column, Table, Value
 
 Family = Literal["printed", "reported"]
@@ -262,25 +272,18 @@ def _split_row(setting: Setting, row: Row, runs: Sequence[Run], measure: Measure
 
 def _one_run(setting: Setting, cell: Cell, measure: Measure) -> OneRun:
     train, test = (last_losses(setting, cell, part) for part in ("train", "test"))
-    gap = _signed if len(setting.experiment.groups) == 2 else measure.largest
     counts = _end(cell, "test")["counts"]  # (G, label, prediction)
     accuracy = float(np.trace(counts.sum(0)) / counts.sum())
     holds = float(measure.violation(test) == 0)
-    return OneRun(float(train[:, 0].mean()), gap(train), float(test[:, 0].mean()), accuracy, gap(test), holds)
-
-
-def _signed(losses: Array) -> float:
-    """First group's loss minus the second's, in the mean over states."""
-    with np.errstate(invalid="ignore"):  # inf - inf, of a run that diverged
-        return float((losses[:, 1] - losses[:, 2]).mean())
+    return OneRun(
+        float(train[:, 0].mean()), measure.gap(train), float(test[:, 0].mean()), accuracy, measure.gap(test), holds
+    )
 
 
 def _split_notes(setting: Setting) -> tuple[str, ...]:
     experiment = setting.experiment
-    first, second, *others = experiment.groups
-    gap = "the largest of the constraints' gaps" if others else f"loss of {first} minus loss of {second}"
     return (
-        f"Gap: {gap}; bound {experiment.bound:g} ({experiment.notion}).",
+        f"Gap: {gap_in_words(experiment.groups)}; bound {experiment.bound:g} ({experiment.notion}).",
         "Runs of one split are averaged first. 95 %: Student's interval of the mean over splits, which share rows "
         "and so are not quite independent.",
         "Bound holds: the share of splits in which no constraint is violated on held-out rows.",

@@ -32,6 +32,7 @@ from fairbound.problem import ProblemSource
 from fairbound.stacking import structure
 
 SEED = 0  # of the run that is timed
+STEPS = 80  # of a turn
 WARM_UP = 10  # steps: the first ones allocate memory and choose kernels
 Progress = Callable[[int, int], None]  # turns done and turns in all
 
@@ -49,7 +50,7 @@ def now() -> Seconds:
 
 
 def measure(
-    setting: Setting, *, rounds: int = 5, steps: int = 80, progress: Progress | None = None
+    setting: Setting, *, rounds: int = 5, steps: int = STEPS, progress: Progress | None = None
 ) -> dict[str, Timing]:
     """Seconds per step of every row, by its name; `steps` of each are timed in a round."""
     for name, value in (("rounds", rounds), ("steps", steps)):

@@ -18,7 +18,7 @@ from fairbound.cli.report import To, section_of, write_with_progress
 from fairbound.cli.run import Folder, Jobs, Out, Seeds, Steps, compute
 from fairbound.cli.time import timed
 
-ROUNDS = 3  # of timing: enough for an axis
+ROUNDS, TIMED = 3, 30  # rounds of timing, and steps in each: enough for an axis
 
 
 def reproduce_command(
@@ -41,7 +41,7 @@ def reproduce_command(
     store = Store(out)
     for job in planned:
         if job.budget == "paper" and job.experiment in compared() and store.times(job.experiment) is None:
-            timed(prepared(job).setting, store, ROUNDS)
+            timed(prepared(job).setting, store, ROUNDS, TIMED)
     measured = time.perf_counter()
     sections = [section_of(prepared(job), store, job.budget) for job in planned]
     page = write_with_progress(sections, to, store)

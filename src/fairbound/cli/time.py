@@ -17,7 +17,7 @@ from fairbound.bench.seconds import Timing
 from fairbound.bench.setting import Setting
 from fairbound.bench.store import Store
 from fairbound.bench.system import describe
-from fairbound.bench.timing import measure
+from fairbound.bench.timing import STEPS, measure
 from fairbound.cli.printing import console
 from fairbound.cli.run import Experiment, Folder, Out, Source, announce
 from fairbound.data.sources import best, load
@@ -52,9 +52,9 @@ def time_command(
     screen.print(f"kept in {escape(str(out))}", highlight=False)
 
 
-def timed(setting: Setting, store: Store, rounds: int) -> dict[str, Timing]:
+def timed(setting: Setting, store: Store, rounds: int, steps: int = STEPS) -> dict[str, Timing]:
     """Time the rows, with a bar of progress, and keep the times."""
-    times = _with_progress(setting, rounds)
+    times = _with_progress(setting, rounds, steps)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     store.note_times(setting.experiment.name, describe(date) | {"threads": 1}, times)
     return times
@@ -70,12 +70,15 @@ def _warn_where_busy(times: Mapping[str, Timing], rounds: int) -> None:
         )
 
 
-def _with_progress(setting: Setting, rounds: int) -> dict[str, Timing]:
+def _with_progress(setting: Setting, rounds: int, steps: int) -> dict[str, Timing]:
     columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(), transient=True) as progress:
         task = progress.add_task("time", total=None)
         return measure(
-            setting, rounds=rounds, progress=lambda done, total: progress.update(task, completed=done, total=total)
+            setting,
+            rounds=rounds,
+            steps=steps,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
 
 
