@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from fairbound.algorithms import StochasticGhost
 from fairbound.bench import spec
 from fairbound.bench.cell_file import Cell
-from fairbound.bench.execute import Stack, execute, stacks
+from fairbound.bench.execute import Stack, aligned, execute, stacks
 from fairbound.bench.setting import Setting
 from fairbound.bench.store import Store
 from fairbound.bench.summary import summary
+from fairbound.compiling import COMPILED
 from fairbound.data import load
+from fairbound.schedules import InverseSqrt
 
 STEPS = 12
 
@@ -79,14 +83,33 @@ def test_progress_reaches_the_end(setting: Setting, planned: list[Stack], tmp_pa
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-def test_records_are_what_the_problem_measures(setting: Setting, planned: list[Stack], done: Store) -> None:
-    """The first record of a run that never left its starting point would be that of the start: compare end losses."""
+def test_records_are_measured_on_all_rows_of_a_part(setting: Setting, planned: list[Stack], done: Store) -> None:
     cell = done.get(planned[0].keys[0])
     assert cell.tables["records"]["step"].tolist() == [4, 8, 12]
     counts = cell.tables["end"]["counts"]
     sizes = [len(setting.splits[0].pool(str(part))) for part in cell.tables["end"]["part"]]
     assert counts.sum((1, 2, 3)).tolist() == sizes
     assert cell.tables["end"]["histogram"].sum((1, 2)).tolist() == sizes
+    assert np.all(np.diff(cell.tables["records"]["train"][:, 0]) < 0)  # SGD's loss falls
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler on this machine")
+def test_compiled_stacks_come_back_the_same(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed process had compiled is lost: a second compilation gives the same bits."""
+    monkeypatch.setattr("fairbound.compiling.LONG", STEPS)
+    stores = [Store(tmp_path / name) for name in ("first", "second")]
+    rows = tuple(row for row in setting.experiment.rows if row.name == "SSL-ALM")
+    fresh = [Setting.of(replace(setting.experiment, rows=rows), load("simulated:OK"), splits=1) for _ in stores]
+    for store, one in zip(stores, fresh, strict=True):
+        (stack,) = stacks(one, steps=STEPS)
+        assert execute(one, store, [stack]) == 2
+    assert len(COMPILED[fresh[0].problem(rows[0])]) == len(COMPILED[fresh[1].problem(rows[0])]) == 1
+    assert all(same(stores[0].get(key), stores[1].get(key)) for key in stack.keys)
+
+
+def test_a_constant_that_starts_a_rule_is_not_made_a_schedule() -> None:
+    ghosts = [StochasticGhost(alpha=0.05, decay=0.2), StochasticGhost(alpha=InverseSqrt(0.05))]
+    assert aligned(ghosts) == ghosts
 
 
 def test_the_evaluator_agrees_with_the_problem(setting: Setting) -> None:

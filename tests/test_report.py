@@ -136,7 +136,7 @@ def test_differences_are_counted_once_and_listed_where_far(tmp_path: Path) -> No
     assert [line["figure"] for line in lines_of(table)] == [
         "validation loss", "Ind, test", "Sp, test", "Ina, test", "Sf, test", "Wd, test",
     ]  # fmt: skip
-    assert table.notes[0] == "6 of 12 figures of the paper are met within two of its standard deviations."
+    assert table.notes[0].startswith("6 of 12 comparisons with the paper's figures are within two")
     for line in lines_of(table):
         assert line["difference"].value == pytest.approx(line["here"].mean - line["paper"].mean)
         assert line["in the paper's std"] == pytest.approx(abs(line["difference"].value) / line["paper"].std)
@@ -185,7 +185,7 @@ def test_the_terminals_tables_fit_and_long_ones_are_named(tmp_path: Path, capsys
     show([found], Path("there"))
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
-    assert "6 of 12 figures of the paper are met" in " ".join(said.split())
+    assert "6 of 12 comparisons with the paper's figures are within" in " ".join(said.split())
     loss = found.tables["loss"]
     for value in (row[at] for row in loss.rows for at in (4, 5, 6)):
         assert Column("", "spread").shown(value) in said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import problems
 import pytest
@@ -13,7 +15,7 @@ from test_conformance import bce, classification
 from fairbound import ALGORITHMS, Dataset, Problem, Sampler, Split, Take, grid, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.compiling import COMPILED
-from fairbound.core import Draw
+from fairbound.core import Algorithm, Draw
 from fairbound.fairness import Cells, FunctionConstraint, accuracy_equality
 from fairbound.sampling import SamplerStack
 from fairbound.schedules import InverseSqrt, Linear
@@ -105,6 +107,38 @@ def test_compiled_equals_eager_and_other_numbers_are_not_baked_in(name: str) -> 
         assert fast.compiled
         assert not slow.compiled
         assert (fast.x - slow.x).abs().max() < 1e-10
+
+
+class Drifting(NamedTuple):
+    mean: torch.Tensor
+    k: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Algorithm[Drifting]):
+    """SGD that keeps the mean of its coins, whose precision is not that of x."""
+
+    tau: float = 0.05
+
+    def init(self, x: torch.Tensor, m: int, first: object = None) -> Drifting:
+        return Drifting(x.new_zeros(()), x.new_zeros(()))
+
+    def update(self, x: torch.Tensor, state: Drifting, draw: Draw) -> tuple[torch.Tensor, Drifting]:
+        mean = state.mean + (draw.u - state.mean) / (state.k + 1)
+        return -self.tau * draw.samples[0](x).grad(f=1.0), Drifting(mean, state.k + 1)
+
+    def monitor(self, state: Drifting) -> dict[str, torch.Tensor]:
+        return {"mean": state.mean}
+
+
+@needs_compiler
+def test_a_state_keeps_its_precision_so_a_compiled_step_reads_what_was_written() -> None:
+    problem, sampler, x0 = classification()
+    single = replace(problem, data=problem.data.to(dtype=torch.float32))
+    ends = [run(single, Averaging(), sampler, x0[0].float(), 40, compile=fast).result() for fast in (True, False)]
+    torch.testing.assert_close(ends[0].x, ends[1].x, rtol=1e-4, atol=1e-5)
+    assert ends[0].monitors[0]["mean"] == pytest.approx(ends[1].monitors[0]["mean"], rel=1e-4)
+    assert 0.2 < ends[1].monitors[0]["mean"] < 0.8
 
 
 @needs_compiler

@@ -20,8 +20,8 @@ from fairbound.schedules import Factorial, InverseSqrt, Linear
 ROWS = {  # rows of the paper's tables, counted in the paper; more where both of its variants are rows
     "income-ok-race": 13,
     "income-va-marital": 12,
-    "splits-ok": 9,
-    "splits-va": 8,
+    "splits-ok": 10,
+    "splits-va": 9,
     "tune-ok-fairret": 7,
     "tune-ok-ghost": 19,
     "tune-ok-sslalm": 12,

@@ -243,7 +243,9 @@ def test_the_command_prints_a_table_and_keeps_it(tmp_path: Path, monkeypatch: py
     times = {name: replace(EXAMPLE["SGD"], wall=0.002 + i / 1000) for i, name in enumerate(names)}
     asked: list[int] = []
 
-    def measured(setting: Setting, *, rounds: int, progress: Callable[[int, int], None]) -> dict[str, Timing]:
+    def measured(
+        setting: Setting, *, rounds: int, steps: int, progress: Callable[[int, int], None]
+    ) -> dict[str, Timing]:
         asked.append(rounds)
         progress(1, 1)
         return times

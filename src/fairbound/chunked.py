@@ -77,24 +77,22 @@ class ChunkedTables:
 
     def _by_chunks(self, x: Tensor, chunks: Chunks, level: Tensor) -> Tables:
         runs = x.shape[0]
-        slot = 3 * chunks.run + chunks.half  # (C,) single, odd, even of each run
+        slot = 4 * chunks.run + torch.where(chunks.half == 0, 0, chunks.half + 1)  # (C,) single, -, odd, even of a run
         order = slot.argsort(stable=True)
         factor = torch.where(chunks.half == 0, 0, torch.div(level[chunks.run], 2, rounding_mode="floor"))
         factor = factor.clamp(max=len(UNITS) - 1)[order]  # which of UNITS
-        count = x.new_zeros(3 * runs).index_add_(0, slot, x.new_ones(len(slot)))
-        value = x.new_zeros(3 * runs, self.size)
-        jacobian = x.new_zeros(3 * runs, self.size, x.shape[1])
+        share = 1 / x.new_zeros(4 * runs).index_add_(0, slot, x.new_ones(len(slot)))  # of a chunk in its mini-batch
+        value = x.new_zeros(4 * runs, self.size)
+        jacobian = x.new_zeros(4 * runs, self.size, x.shape[1])
         for number, unit in enumerate(UNITS):
             members = order[factor == number].unflatten(0, (-1, unit))  # (units, chunks) all of one mini-batch
             for piece in members.split(max(1, self.piece // unit)) if len(members) else ():
                 values, rows = self._evaluated(x, chunks, piece)
                 own = slot[piece[:, 0]]
-                value.index_add_(0, own, values, alpha=unit)
-                jacobian.index_add_(0, own, rows, alpha=unit)
-        return self._four(
-            (value / count[:, None]).unflatten(0, (runs, 3)),
-            jacobian.div_(count[:, None, None]).unflatten(0, (runs, 3)),
-        )
+                weight = unit * share[own]
+                value.index_add_(0, own, values * weight[:, None])
+                jacobian.index_add_(0, own, rows * weight[:, None, None])
+        return Tables(*(_with_whole(parts.unflatten(0, (runs, 4))) for parts in (value, jacobian)))
 
     def _evaluated(self, x: Tensor, chunks: Chunks, members: Tensor) -> tuple[Tensor, Tensor]:
         """[f, statistics] (units, 1+q) of units (units, chunks) and their Jacobians (units, 1+q, n)."""
@@ -107,15 +105,6 @@ class ChunkedTables:
         parts = self.problem.gather(Batch(objective, cells), "fc")
         values, rows = self.many[unit](x[chunks.run[members[:, 0]]], parts)
         return values[:size], rows[:size]
-
-    def _four(self, value: Tensor, jacobian: Tensor) -> Tables:
-        """From single, odd, even to single, whole, odd, even; the whole is the mean of its halves."""
-
-        def insert(parts: Tensor) -> Tensor:
-            single, odd, even = parts.unbind(1)
-            return torch.stack([single, (odd + even) / 2, odd, even], 1)
-
-        return Tables(insert(value), insert(jacobian))
 
     def _by_runs(self, x: Tensor, chunks: Chunks) -> Tables:
         tables = []
@@ -131,3 +120,9 @@ class ChunkedTables:
             found = [self.problem.jacobian(x[r], parts) for parts in gathered]
             tables.append(Tables(torch.stack([v for v, _ in found]), torch.stack([j for _, j in found])))
         return tree_map(lambda *leaves: torch.stack(leaves), *tables)  # type: ignore[no-any-return]
+
+
+def _with_whole(parts: Tensor) -> Tensor:
+    """(R, 4, ...) single, whole, odd, even, of which the whole is still missing: the mean of its halves."""
+    torch.add(parts[:, 2], parts[:, 3], out=parts[:, 1]).div_(2)
+    return parts

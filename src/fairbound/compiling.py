@@ -97,7 +97,7 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
         nonlocal returned
         returned = function(*refilled(args, iter(inputs)))
-        return tuple(leaves(returned))
+        return tuple(leaf.contiguous() for leaf in leaves(returned))  # as the next call's inputs must be
 
     inputs: list[Any] = [*leaves(args)]
     fast = inductor.compile(make_fx(flat)(*inputs), inputs)

@@ -119,6 +119,7 @@ class Algorithm(ABC, Generic[State]):
     structural: ClassVar[
         tuple[str, ...]
     ] = ()  # float fields that decide what is drawn, so that runs cannot stack over them
+    own_rules: ClassVar[tuple[str, ...]] = ()  # fields whose number starts a rule, where a schedule would replace it
 
     @property
     def draws(self) -> int:

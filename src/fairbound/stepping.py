@@ -132,8 +132,14 @@ class Group:
         )
         d, new = algorithm.update(x, state, Draw(samples, weight, u))
         finite = torch.stack([torch.isfinite(part).all() for part in (*seen, d, *tree_flatten(new)[0])]).all()
-        state = tree_map(lambda after, before: torch.where(finite, after, before), new, state)
-        return torch.where(finite, x + d, x), state, skipped + ~finite, self._multipliers_of(algorithm, x, state)
+        # In the old precision: a compiled step reads its inputs as what they were at the first call.
+        state = tree_map(lambda after, before: torch.where(finite, after.to(before.dtype), before), new, state)
+        return (
+            torch.where(finite, (x + d).to(x.dtype), x),
+            state,
+            skipped + ~finite,
+            self._multipliers_of(algorithm, x, state),
+        )
 
     def _samples(self, x: Tensor, parts: Any) -> tuple[Sample, ...]:
         if self.tables is None:

@@ -63,6 +63,7 @@ class StochasticGhost(Algorithm[State]):
     """
 
     structural: ClassVar[tuple[str, ...]] = ("p0",)
+    own_rules: ClassVar[tuple[str, ...]] = ("alpha",)
 
     alpha: float | Schedule = 0.05  # first step size
     decay: float = 0.05  # alpha-hat: decay of the step size

@@ -75,7 +75,10 @@ def differences(title: str, tables: Iterable[Table]) -> Table | None:
         Column("difference", "difference"), Column("in the paper's std", "number", 1),
     )  # fmt: skip
     rows = tuple((*one, abs(one.difference.value) / _deviation(one.paper.std)) for one in far)
-    met = f"{len(found) - len(far)} of {len(found)} figures of the paper are met within two of its standard deviations."
+    met = (
+        f"{len(found) - len(far)} of {len(found)} comparisons with the paper's figures are within two of its standard "
+        "deviations; every reading of a method is compared."
+    )
     rounded = f"A standard deviation that the paper prints as 0 counts as {HALF_A_DIGIT:g}, half of its last digit."
     return Table(title, columns, rows, (met, *([rounded] if any(one.paper.std == 0 for one in far) else [])))
 

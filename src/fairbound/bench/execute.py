@@ -74,7 +74,7 @@ def stacks(
 
     `steps` caps the length of every run; `own` are the files of the user's that hold methods of the experiment.
     """
-    experiment, code = setting.experiment, code_hash(*own)
+    experiment, codes = setting.experiment, {False: code_hash(), True: code_hash(*own)}
     alike: dict[Hashable, list[Plan]] = {}
     for row in experiment.rows:
         length = row.steps if budget == "paper" else experiment.equal_rows_steps(row)
@@ -89,7 +89,7 @@ def stacks(
         for plan, algorithm in zip(plans, aligned([plan.row.algorithm(plan.steps) for plan in plans]), strict=True):
             by_structure.setdefault((problem_and_length, structure(algorithm)), []).append((plan, algorithm))
         for both, members in by_structure.items():
-            made += [_stack(setting, part, both, code) for part in _parts(members)]
+            made += [_stack(setting, part, both, codes[members[0][0].row.own is not None]) for part in _parts(members)]
     return made
 
 
@@ -102,6 +102,8 @@ def aligned(algorithms: Sequence[Algorithm[Any]]) -> list[Algorithm[Any]]:
     """
     changed = [dict[str, Power]() for _ in algorithms]
     for field in fields(algorithms[0]):  # type: ignore[arg-type]
+        if field.name in algorithms[0].own_rules:
+            continue
         settings = [getattr(algorithm, field.name) for algorithm in algorithms]
         powers = {i: setting for i, setting in enumerate(settings) if type(setting) in (float, InverseSqrt, Power)}
         if len({type(setting) for setting in powers.values()}) > 1:

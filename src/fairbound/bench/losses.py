@@ -32,7 +32,8 @@ def loss_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Tabl
     gap = f"Gap: {gap_in_words(setting.experiment.groups)}."
     bound = f"Violation: the largest excess of a constraint over the bound {setting.experiment.bound:g}, at least 0."
     reading = "Rows a step: those that it passes through the model; the expectation where their number is random."
-    notes = (*mark_note(rows), gap, bound, reading, *run_notes(setting, by_row))
+    last = "The paper's validation figures: means over the last 20 states of 5 runs; ours: the last state of every run."
+    notes = (*mark_note(rows), *([last] if with_paper else []), gap, bound, reading, *run_notes(setting, by_row))
     return Table(title, tuple(columns), rows, notes)
 
 

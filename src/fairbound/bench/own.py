@@ -171,6 +171,11 @@ def _refuse_unless_settings(method: type[Algorithm[Any]], path: Path) -> None:
                 f"{path}: the field {field.name!r} of {method.__name__} has no default; give it one, such as "
                 f"{field.name}: float = 0.1"
             )
+        if field.default.__hash__ is None or field.default_factory is not MISSING:
+            raise ValueError(
+                f"{path}: the default of {field.name!r} of {method.__name__} must be a number, a truth value, text, a "
+                "schedule or a tuple of those: runs are grouped by it"
+            )
 
 
 def _settings(method: type[Algorithm[Any]], text: str, place: str) -> dict[str, float | bool]:

@@ -332,6 +332,9 @@ def _experiment(name: str, table: dict[str, Any], file: str) -> Experiment:
     _known(taken["notion"], NOTIONS, "notion", file)
     if taken.get("last_states", 1) > taken["records"]:
         raise ValueError(f"{file}: last_states is {taken['last_states']}, but records is only {taken['records']}")
+    needed = ("selection",) if taken.get("last_states", 1) > 1 else ("train", "test")
+    if "measured" in taken and not set(needed) <= set(taken["measured"]):
+        raise ValueError(f"{file}: measured must name {' and '.join(needed)}, which its tables show")
     split = _split(taken.pop("split"), f"{file}, split")
     common = _taken(taken.pop("common", {}), COMMON, f"{file}, common", optional=COMMON)
     common = {key: taken[key] for key in ("batch", "notion", "bound")} | common

@@ -11,12 +11,14 @@ import logging
 import multiprocessing
 import os
 import queue
+import traceback
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
@@ -133,12 +135,14 @@ def _in_processes(waiting: Sequence[Bundle], folder: Path, processes: int, follo
 
 def _listen(workers: Sequence[BaseProcess], messages: Any, following: _Following) -> None:
     """Read what the processes say until all of them have finished."""
-    finished = 0
+    finished, looked = 0, monotonic()
     while finished < len(workers):
+        if monotonic() - looked > ALIVE:  # not only in silence: another process may go on for long
+            _refuse_lost(workers)
+            looked = monotonic()
         try:
             kind, *content = messages.get(timeout=ALIVE)
         except queue.Empty:
-            _refuse_lost(workers)
             continue
         if kind == "advanced":
             following.advanced(*content)
@@ -154,9 +158,9 @@ def _listen(workers: Sequence[BaseProcess], messages: Any, following: _Following
 
 def _refuse_lost(workers: Sequence[BaseProcess]) -> None:
     for worker in workers:
-        if worker.exitcode not in (None, 0):
+        if worker.exitcode is not None and worker.exitcode < 0:
             raise OSError(
-                f"a computing process ended unexpectedly (status {worker.exitcode}), perhaps for want of memory; "
+                f"a computing process was killed (signal {-worker.exitcode}), perhaps for want of memory; "
                 "start again, with --jobs 1 if it recurs: stored runs are not computed again"
             )
 
@@ -178,6 +182,9 @@ def _work(tasks: Any, messages: Any, folder: Path, parent: int) -> None:
         messages.put(("failed", type(error)(str(error)) if type(error) in EXPECTED else OSError(str(error))))
     except KeyboardInterrupt:
         os._exit(130)
+    except Exception as error:
+        traceback.print_exc()
+        messages.put(("failed", RuntimeError(f"{type(error).__name__}: {error} (in a computing process, see above)")))
 
 
 def _tell(messages: Any, parent: int, number: int, share: float) -> None:

@@ -18,7 +18,7 @@ from fairbound.bench.sections import Section, section
 from fairbound.bench.store import Store
 from fairbound.bench.writing import Table
 from fairbound.cli.printing import console
-from fairbound.cli.run import Budget, Device, Folder, Out, Own, Seeds, Source, Splits, Steps, announce
+from fairbound.cli.run import Budget, Device, Folder, Out, Own, Seeds, Source, Splits, Steps, announce, checked_device
 from fairbound.cli.tables import grids
 
 BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
@@ -51,7 +51,7 @@ def report_command(
     for name in dict.fromkeys(experiments):
         job = Job(
             experiment=name, folder=folder, source=source, seeds=seeds, splits=splits, steps=steps, own=algorithm,
-            device=device,
+            device=checked_device(device),
         )  # fmt: skip
         found = {one: prepared(replace(job, budget=one)) for one in wanted}
         announce(found[wanted[0]].setting, found[wanted[0]].simulated)
@@ -63,9 +63,10 @@ def report_command(
 
 def section_of(found: Prepared, store: Store, budget: BudgetName) -> Section:
     """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
-    times = store.times(found.setting.experiment.name) or {}
+    name = found.setting.experiment.name
+    times = store.times(name) or {}
     seconds = {row: timing.wall for row, timing in times.items()}
-    return section(found.setting, store, found.planned, budget, seconds or None)
+    return section(found.setting, store, found.planned, budget, seconds or None, store.timed_on(name))
 
 
 def with_results(store: Store, found: Mapping[BudgetName, Prepared]) -> dict[BudgetName, Prepared]:

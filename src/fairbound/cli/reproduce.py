@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from pathlib import Path
@@ -12,10 +11,11 @@ from rich.markup import escape
 from fairbound.bench import spec
 from fairbound.bench.job import Job, prepared
 from fairbound.bench.store import Store
+from fairbound.bench.system import describe
 from fairbound.bench.workers import Done
 from fairbound.cli.printing import console
 from fairbound.cli.report import To, section_of, write_with_progress
-from fairbound.cli.run import Folder, Jobs, Out, Seeds, Steps, compute
+from fairbound.cli.run import Folder, Jobs, Out, Seeds, Steps, announce, compute
 from fairbound.cli.time import timed
 
 ROUNDS, TIMED = 3, 30  # rounds of timing, and steps in each: enough for an axis
@@ -36,11 +36,14 @@ def reproduce_command(
     screen.print(
         f"{len(spec.names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
     )
+    for name in compared():
+        found = prepared(next(job for job in planned if job.experiment == name))
+        announce(found.setting, found.simulated)
     done = compute(planned, out, jobs)
     computed = time.perf_counter()
     store = Store(out)
     for job in planned:
-        if job.budget == "paper" and job.experiment in compared() and store.times(job.experiment) is None:
+        if job.budget == "paper" and job.experiment in compared() and not _timed_here(store, job.experiment):
             timed(prepared(job).setting, store, ROUNDS, TIMED)
     measured = time.perf_counter()
     sections = [section_of(prepared(job), store, job.budget) for job in planned]
@@ -50,6 +53,13 @@ def reproduce_command(
             screen.print(f"{escape(one.name)}: {escape(one.tables['differences'].notes[0])}", highlight=False)
     _say_where_time_went(done, computed - start, measured - computed, time.perf_counter() - measured)
     screen.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _timed_here(store: Store, experiment: str) -> bool:
+    """Whether the seconds that are kept are of this system and of all rows."""
+    times, system, now = store.times(experiment), store.timed_on(experiment), describe("")
+    same = system is not None and all(system.get(name) == now[name] for name in ("cpu", "torch", "fairbound"))
+    return same and times is not None and set(times) == {row.name for row in spec.load(experiment).rows}
 
 
 def compared() -> list[str]:
@@ -73,10 +83,18 @@ def _say_where_time_went(done: Done, computing: float, timing: float, reporting:
     spent = done.spent
     whole = sum(spent) or 1.0
     shares = ", ".join(f"{name} {100 * value / whole:.0f} %" for name, value in spent._asdict().items())
-    memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    gigabytes = memory / (1 << 30 if sys.platform == "darwin" else 1 << 20)
     console().print(
         f"{done.cells:,} runs in {computing:.0f} s ({shares}), seconds per step in {timing:.0f} s, report in "
-        f"{reporting:.0f} s; largest process {gigabytes:.1f} GB",
+        f"{reporting:.0f} s{_memory()}",
         highlight=False,
     )
+
+
+def _memory() -> str:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return ""
+    unit = 1 << (30 if sys.platform == "darwin" else 20)  # ru_maxrss is in bytes there, in kilobytes elsewhere
+    here, there = (resource.getrusage(who).ru_maxrss / unit for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return f"; memory at most {here:.1f} GB here and {there:.1f} GB in each process"

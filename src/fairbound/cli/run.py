@@ -81,8 +81,11 @@ def checked_device(device: str) -> str:
         kind = torch.device(device).type
     except RuntimeError as error:
         raise ValueError(f"there is no kind of device {device!r}; use cpu, cuda or cuda:1") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds no NVIDIA device; use cpu")
+    found = torch.cuda.device_count()
+    if kind == "cuda" and (torch.device(device).index or 0) >= found:
+        raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds {found} NVIDIA devices; use cpu")
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r}: the benchmark computes on cpu or cuda")
     return device
 
 

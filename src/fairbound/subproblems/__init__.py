@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from . import box_qp, few, kappa_lp
-from .algebra import times
+from .algebra import pick, times
 
 __all__ = ["QP", "Direction", "Kappa", "direction_qp", "ghost_direction", "kappa"]
 
 Number = float | Tensor
 
 CHUNK = 2**21  # numbers in J at once: more leave a CPU's caches, fewer pay for more torch calls
+PIECE = 2**18  # numbers in J that stay in the cache of a core with their temporaries
 
 
 class Kappa(NamedTuple):
@@ -171,7 +172,10 @@ def _solve_qp(g: Tensor, h: Tensor, J: Tensor, tau: Tensor, beta: Tensor) -> tup
 def _solve_ghost(
     g: Tensor, c: Tensor, J: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
 ) -> tuple[Tensor, ...]:
-    return _unflat(_by_chunks(_flat_ghost, J, g, c, J, tau, beta, rho, lam), c.shape[:-1], g.dtype, c.dtype)
+    lead = c.ndim - 1
+    g_flat, c_flat, J_flat, *numbers = (x.reshape(-1, *x.shape[lead:]) for x in (g, c, J, tau, beta, rho, lam))
+    out = _flat_ghost(g_flat, c_flat.double(), J_flat, *(x.double() for x in numbers))
+    return _unflat(out, c.shape[:-1], g.dtype, c.dtype)
 
 
 # --------------------------------------------------------------------- one chunk: B instances, float64, finite or not
@@ -196,18 +200,46 @@ def _flat_qp(g: Tensor, h: Tensor, J: Tensor, tau: Tensor, beta: Tensor) -> tupl
 def _flat_ghost(
     g: Tensor, c: Tensor, J: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
 ) -> tuple[Tensor, ...]:
+    """Small numbers for all instances at once; g and J, in their own precision, in pieces that a cache holds."""
     if c.shape[1] == 2 and c.shape[0] <= few.FEW and J.device.type == "cpu":
-        easy = few.solve(g, c, J, tau, beta, rho, lam)
+        easy = few.solve(g.double(), c, J.double(), tau, beta, rho, lam)
         if easy is not None:
             return easy
-    G, Jg = torch.bmm(J, J.mT), times(J, g)
+    G, Jg = _in_pieces(lambda J, g: (torch.bmm(J, J.mT), times(J, g)), J, g)
     finite = _finite(c, G.flatten(1), Jg)
     if finite is not None:
         return _only(finite, _flat_ghost, g, c, J, tau, beta, rho, lam)
-    value, _, kappa_gap = kappa_lp.solve(c, J, G, rho, lam)
-    qp = box_qp.Program(g, value.unsqueeze(-1) - c, J, G, tau, beta)
-    d, y, violation, gap = box_qp.solve(qp, Jg)
+    value, kappa_gap = _kappa(c, J, G, rho, lam)
+    h = value.unsqueeze(-1) - c
+    y = box_qp.unclipped(G, h, tau, Jg)
+
+    def finished(J: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        y, h, G, tau, beta = rest
+        return box_qp.finished(y, box_qp.Program(g, h, J, G, tau, beta))
+
+    d, y, violation, gap = _in_pieces(finished, J, g, y, h, G, tau, beta)
     return d, y, value, violation, gap, kappa_gap
+
+
+def _kappa(c: Tensor, J: Tensor, G: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """kappa and its gap, each (B,); only instances that need J are given it."""
+    easy, t = kappa_lp.repaired(c, G, rho)
+    value, gap = torch.lerp(c.amax(-1).clamp_min(0), t, lam), t
+    if bool(easy.all()):
+        return value, gap
+    index = (~easy).nonzero().squeeze(-1)
+    hard = _in_pieces(lambda J, *rest: kappa_lp.solve(rest[0], J, *rest[1:]), *pick(index, J, c, G, rho, lam))
+    return value.index_copy(0, index, hard[0]), gap.index_copy(0, index, hard[2])
+
+
+def _in_pieces(solve: Callable[..., tuple[Tensor, ...]], J: Tensor, *args: Tensor) -> tuple[Tensor, ...]:
+    """solve(J, *args) in float64, on a CPU in pieces of instances whose J stays in the cache of a core."""
+    room = max(1, PIECE // (J.shape[-1] * J.shape[-2])) if J.device.type == "cpu" else len(J)
+    if len(J) <= room:
+        return solve(J.double(), *(x.double() for x in args))
+    pieces = zip(*(x.split(room) for x in (J, *args)), strict=True)
+    found = [solve(*(x.double() for x in piece)) for piece in pieces]
+    return tuple(torch.cat(column) for column in zip(*found, strict=True))
 
 
 def _finite(*parts: Tensor) -> Tensor | None:

@@ -51,7 +51,17 @@ class Point(NamedTuple):
 
 def solve(qp: Program, Jg: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """d (B, n), multipliers (B, m), violation (B,), gap (B,); Jg (B, m) is J g."""
-    at = point(nnqp(qp.G, torch.addcmul(Jg, qp.h, qp.tau.unsqueeze(-1)).neg_()), qp)
+    return finished(unclipped(qp.G, qp.h, qp.tau, Jg), qp)
+
+
+def unclipped(G: Tensor, h: Tensor, tau: Tensor, Jg: Tensor) -> Tensor:
+    """The multipliers (B, m) if no coordinate of d is clipped: without a pass over n."""
+    return nnqp(G, torch.addcmul(Jg, h, tau.unsqueeze(-1)).neg_())
+
+
+def finished(y: Tensor, qp: Program) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What `solve` gives, from those multipliers: where they are not the solution it is looked for."""
+    at = point(y, qp)
     bad = ~(at.error <= ACCEPT)
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)

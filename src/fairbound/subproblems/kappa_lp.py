@@ -28,6 +28,18 @@ ROUNDS = 8  # of `_sieve`; 1 is usual
 POLISH_STEPS = 10  # Newton steps of `_polish`: 2..6 or in vain
 
 
+def repaired(c: Tensor, G: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+    """Where t is 0 for sure, (B,), and what rounding leaves of it: without a pass over n.
+
+    The shortest d with c + J d <= 0 is -J'y; its length bounds its coordinates, and J d = -G y.
+    """
+    y = nnqp(G, c)
+    Gy = times(G, y)
+    left = (c - Gy).amax(-1)
+    inside = (y * Gy).sum(-1).clamp_min(0).sqrt() <= rho
+    return (left <= 10 * ACCEPT * c.abs().amax(-1)) & inside, left.clamp_min(0)
+
+
 def solve(c: Tensor, J: Tensor, G: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """kappa, t, gap, each (B,), of c (B, m), J (B, m, n), its Gram matrix G (B, m, m), rho (B,), lam (B,)."""
     worst = c.amax(-1).clamp_min_(0)  # (B,) value at d = 0
