@@ -299,7 +299,7 @@ def test_an_interrupted_run_has_no_result() -> None:
 
 
 def test_a_compiler_that_fails_is_only_fatal_if_compilation_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
+    def broken(*args: object, **options: object) -> None:
         raise RuntimeError("cannot build")
 
     monkeypatch.setattr("torch._inductor.compile", broken)

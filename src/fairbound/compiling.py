@@ -100,7 +100,12 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
         return tuple(leaf.contiguous() for leaf in leaves(returned))  # as the next call's inputs must be
 
     inputs: list[Any] = [*leaves(args)]
-    fast = inductor.compile(make_fx(flat)(*inputs), inputs)
+    traced = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
+        *inputs
+    )  # shapes only: nothing is computed
+    # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
+    whole = all(leaf.device.type == "cpu" for leaf in inputs)
+    fast = inductor.compile(traced, inputs, options={"cpp_wrapper": whole})
 
     def call(*args: Any) -> Any:
         return refilled(returned, iter(fast(*leaves(args))))

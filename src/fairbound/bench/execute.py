@@ -29,7 +29,7 @@ from fairbound.stacking import structure
 Budget = Literal["paper", "rows"]
 Progress = Callable[[int, int], None]  # work done and work in all, as `Stack.work` counts it
 MOST = 48  # runs of a stack: more are no faster a run, and divide badly among processes
-OFTEN = 20  # records from which compiling their evaluation pays
+OFTEN = 40_000_000  # rows, over all runs and records, from which compiling their evaluation pays
 OVERHEAD = 30  # what a step costs beside the rows that pass through the model, in such rows
 
 
@@ -207,7 +207,8 @@ def computed(setting: Setting, stack: Stack, advanced: Callable[[float], None]) 
     ]
     starts = initial_points(setting.network, [plan.seed for plan in stack.plans]).to(setting.device)
     computation = run(problem, stack.algorithms, samplers, starts, stack.steps, every=every)
-    often = computation.compiled and setting.experiment.records >= OFTEN
+    rows = sum(len(setting.splits[0].pool(part)) for part in setting.measured())
+    often = computation.compiled and rows * len(stack.plans) * setting.experiment.records >= OFTEN
     recorder = Recorder(setting, [plan.split for plan in stack.plans], compiled=often)
     for record in computation:
         before = perf_counter()
