@@ -151,7 +151,7 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
     table = differences("far", [Table("t", (Column("row"), *compared("loss")), rows)])
     assert table is not None
     assert [line["in the paper's std"] for line in lines_of(table)] == [math.inf, pytest.approx(200)]
-    assert table.notes[0].startswith("0 of 2 figures")
+    assert table.notes[0].startswith("0 of 2 comparisons")
     assert "counts as 0.0005" in table.notes[1]
     assert differences("none", [Table("t", (Column("row"),), (("A",),))]) is None
 
