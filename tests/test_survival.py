@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from small_experiment import small_experiment
 
 from fairbound.bench.cell_file import Cell
 from fairbound.bench.store import Store
@@ -31,27 +32,16 @@ from fairbound.cli.run import run_command
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, sessions and kill -9 are of POSIX systems")
 
 ROWS, SEEDS = 4, 3
-EXPERIMENT = f"""
-title = "Small"
-at = "here"
-state = "OK"
-group = "RAC1P=1"
-groups = ["white", "non-white"]
-notion = "pairwise"
-bound = 0.005
-hidden = [4]
-batch = 8
-seeds = {SEEDS}
-records = 4
-split = {{ seed = 1 }}
-common = {{ at = "here" }}
-rows = [
-  {{ name = "SGD", method = "SGD", steps = 60 }},
-  {{ name = "SSL-ALM", method = "SSLALM", steps = 40 }},
-  {{ name = "SSw", method = "SwitchingSubgradient", steps = 40 }},
-  {{ name = "Descent-ascent", method = "DescentAscent", steps = 40 }},
-]
-"""
+EXPERIMENT = small_experiment(
+    """
+  { name = "SGD", method = "SGD", steps = 60 },
+  { name = "SSL-ALM", method = "SSLALM", steps = 40 },
+  { name = "SSw", method = "SwitchingSubgradient", steps = 40 },
+  { name = "Descent-ascent", method = "DescentAscent", steps = 40 },
+""",
+    seeds=SEEDS,
+    records=4,
+)
 # Results do not depend on how many processes compute them: one in the uninterrupted run, two in the killed one
 JOBS = "jobs" in inspect.signature(run_command).parameters
 ALONE, TOGETHER = (("--jobs", "1"), ("--jobs", "2")) if JOBS else ((), ())

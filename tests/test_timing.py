@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_experiment import small_experiment
 from test_cli import call
 
 from fairbound.bench import spec, timing
@@ -279,24 +280,12 @@ def test_a_small_experiment_for_real(tmp_path: Path) -> None:
     """Every part together, a few steps of two methods, one with random sizes."""
     file = tmp_path / "small.toml"
     file.write_text(
-        """
-title = "Small"
-at = "here"
-state = "OK"
-group = "RAC1P=1"
-groups = ["white", "non-white"]
-notion = "pairwise"
-bound = 0.005
-hidden = [4]
-batch = 8
-seeds = 1
-records = 1
-split = { seed = 1 }
-rows = [
-  { name = "SGD", method = "SGD", steps = 10, at = "here" },
-  { name = "Ghost", method = "StochasticGhost", steps = 10, at = "here", settings = { cap = 2 } },
-]
+        small_experiment(
+            """
+  { name = "SGD", method = "SGD", steps = 10 },
+  { name = "Ghost", method = "StochasticGhost", steps = 10, settings = { cap = 2 } },
 """
+        )
     )
     call("time", file, "--source", "simulated:OK", "--rounds", "1", "--out", tmp_path / "results")
     times = Store(tmp_path / "results").times("small")

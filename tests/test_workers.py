@@ -11,30 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_experiment import small_experiment
 
 from fairbound.bench.job import Job, prepared
 from fairbound.bench.store import Store
 from fairbound.bench.workers import carry_out
 
-EXPERIMENT = """
-title = "Small"
-at = "here"
-state = "OK"
-group = "RAC1P=1"
-groups = ["white", "non-white"]
-notion = "pairwise"
-bound = 0.005
-hidden = [4]
-batch = 8
-seeds = 2
-records = 2
-split = { seed = 1 }
-common = { at = "here" }
-rows = [
+ROWS = """
   { name = "SGD", method = "SGD", steps = 30 },
   { name = "SSL-ALM", method = "SSLALM", steps = 20 },
   { name = "SSL-ALM, longer", like = "SSL-ALM", steps = 30, equal_rows = false },
-]
 """
 OWN = """
 from dataclasses import dataclass
@@ -59,7 +45,7 @@ class Broken(Algorithm[torch.Tensor]):
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    (tmp_path / "small.toml").write_text(EXPERIMENT)
+    (tmp_path / "small.toml").write_text(small_experiment(ROWS, seeds=2, records=2))
     return Job(experiment=str(tmp_path / "small.toml"), source="simulated:OK")
 
 
@@ -101,9 +87,7 @@ def test_an_error_in_a_process_is_raised_here_in_its_words(job: Job, tmp_path: P
 def test_processes_end_when_the_one_that_started_them_is_killed(job: Job, tmp_path: Path) -> None:
     if not Path("/proc/self/task").exists():
         pytest.skip("who started whom is read from /proc, which only Linux has")
-    (tmp_path / "long.toml").write_text(
-        EXPERIMENT.replace("steps = 30", "steps = 1_900").replace("records = 2", "records = 15")
-    )
+    (tmp_path / "long.toml").write_text(small_experiment(ROWS.replace("30", "1_900"), seeds=2, records=15))
     main = "from fairbound.cli import main; main()"
     command = [sys.executable, "-c", main, "run", str(tmp_path / "long.toml"), "--jobs", "2"]
     started = subprocess.Popen(

@@ -40,8 +40,8 @@ def decide(wish: bool | None, steps: int, random_sizes: bool = False) -> tuple[b
 class Compiler:
     """Compiles functions that are always called with tensors of the same shapes, and depend on nothing else.
 
-    A function is run once on its arguments to write down its operations (`make_fx`), and inductor turns these into
-    machine code. Unlike `torch.compile` this looks at no Python code and checks nothing at each call: for steps of a
+    A function's operations on its arguments are written down once (`make_fx`), and inductor turns these into machine
+    code. Unlike `torch.compile` this looks at no Python code and checks nothing at each call: for steps of a
     millisecond that took a third of the time. What was compiled for a `problem` under a key is found again there.
 
     Where that fails (a compiler that cannot build), a run that did not ask for compilation goes on without.
@@ -100,12 +100,10 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
         return tuple(leaf.contiguous() for leaf in leaves(returned))  # as the next call's inputs must be
 
     inputs: list[Any] = [*leaves(args)]
-    traced = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(
-        *inputs
-    )  # shapes only: nothing is computed
+    trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)  # by shapes: nothing is computed
     # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
     whole = all(leaf.device.type == "cpu" for leaf in inputs)
-    fast = inductor.compile(traced, inputs, options={"cpp_wrapper": whole})
+    fast = inductor.compile(trace(*inputs), inputs, options={"cpp_wrapper": whole})
 
     def call(*args: Any) -> Any:
         return refilled(returned, iter(fast(*leaves(args))))

@@ -126,7 +126,7 @@ def run(
         steps: steps of every run.
         every: give a record after this many steps, and at the end; None: at the end only.
         average_from: from this step on keep means of x and of the multipliers.
-        compile: with torch.compile; None decides by the length of the run and says so in `note`.
+        compile: into machine code; None decides by the length of the run and says so in `note`.
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
