@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Of Experiment 1 in `make bench`: three runs a method instead of ten, and none longer than this.
 SHORT := --seeds 3 --steps 5000
 
-.PHONY: test bench reproduce lint types suite known-answers subproblems metrics clean
+.PHONY: test bench reproduce lint types suite known-answers subproblems metrics loop clean
 
 test: lint types suite
 
@@ -27,14 +27,19 @@ known-answers: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python benchmarks/s3.py
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks examples tools
+	$(BIN)/ruff format --check src tests benchmarks examples tools
 
 types: $(VENV)/.test
 	$(BIN)/mypy
 
 suite: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15
+
+# A step in a user's loop beside plain SGD and Cooper.
+loop: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt cooper-optim==1.0.1
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loop.py
 
 # The subproblem solver beside OSQP + HiGHS, as the authors of the paper call them.
 subproblems: $(VENV)/.installed

@@ -90,6 +90,9 @@ ROOMS = {  # docs/architecture.md: what of ours each room may import
     "fairbound.diagnostics": (),
     "fairbound.chunked": ("compiling", "core", "problem", "sampling"),
     "fairbound.stepping": ("chunked", "compiling", "core", "diagnostics", "problem", "sampling", "stacking", "trees"),
+    "fairbound.loop": ("core", "diagnostics", "fairness", "streams", "subproblems", "trees"),
+    "fairbound.constrained": ("core", "fairness", "loop", "trees"),
+    "fairbound.balanced": ("core", "fairness", "streams"),
     "fairbound.runner": ("compiling", "core", "problem", "sampling", "stacking", "stepping"),
 }
 

@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
 
     def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
         """Gradient of `f * F + c'C` in one backward pass: (n,)."""
-        weight_f = torch.as_tensor(f, dtype=self.f.dtype, device=self.f.device).reshape(1)
+        weight_f = f.to(self.f).reshape(1) if isinstance(f, Tensor) else self.f.new_full((1,), f)
         weight_c = torch.zeros_like(self.c) if c is None else c
         return self.pull(torch.cat([weight_f, weight_c]))
 
@@ -119,6 +119,7 @@ class Algorithm(ABC, Generic[State]):
     structural: ClassVar[
         tuple[str, ...]
     ] = ()  # float fields that decide what is drawn, so that runs cannot stack over them
+    with_one_draw: ClassVar[str] = ""  # how the method gets by with one mini-batch a step, as a sentence
     own_rules: ClassVar[tuple[str, ...]] = ()  # fields whose number starts a rule, where a schedule would replace it
 
     @property
@@ -140,6 +141,18 @@ class Algorithm(ABC, Generic[State]):
     def reads_first(self) -> bool:
         """Whether `init` uses an estimate at the starting point."""
         return False
+
+    @property
+    def follows_one_gradient(self) -> bool:
+        """Whether d is minus `primal_step` times one gradient, and x is read through its estimates only.
+
+        In a user's loop such a method costs one backward pass into `.grad` and no vector of the model's size.
+        """
+        return False
+
+    def primal_step(self, state: State) -> float | Tensor:
+        """The step that a user's learning rate stands for: in a loop, `.grad` receives d divided by minus it."""
+        return 1.0
 
     @abstractmethod
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:

@@ -52,7 +52,7 @@ def _resets(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str |
 def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
     if "multipliers" not in own or "kappa" in own:  # Ghost's are those of a subproblem and do not accumulate
         return None
-    norm = own["multipliers"].norm(dim=-1)
+    norm = own["multipliers"].clamp(min=0.0).norm(dim=-1)  # while slacks catch up, SSL-ALM's are negative
     rises = (norm[half:].diff() > 0).double().mean()
     if not norm.isfinite().all() or norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None

@@ -8,7 +8,6 @@ all its rows, so nothing is left unseen and no prefix is repeated.
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +19,8 @@ from torch import Tensor
 from fairbound.core import require_whole
 from fairbound.data.dataset import Split
 from fairbound.fairness.cells import Cells
-from fairbound.streams import bits, keys, uniforms
+from fairbound.streams import COIN, LEVEL, ROWS, bits, checked_seed, keys, uniforms
 
-COIN, LEVEL, ROWS = 0, 1, 2  # slots of a step: its coin, its level, then the rows
 START = 1 << 40  # the step number whose rows measure the starting point; no run gets there
 
 
@@ -67,7 +65,7 @@ class Sampler:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
         self.sizes = sizes if isinstance(sizes, Take) else tuple(sizes)
-        self.seed = _checked_seed(seed)
+        self.seed = checked_seed(seed)
         self.replace = replace
         _refuse_masks(split)
         takes = [self.sizes] if isinstance(self.sizes, Take) else self.sizes
@@ -98,7 +96,7 @@ class Sampler:
         made = []
         for seed in seeds:
             sampler = copy.copy(self)
-            sampler.seed = _checked_seed(seed)
+            sampler.seed = checked_seed(seed)
             made.append(sampler)
         return made
 
@@ -120,14 +118,6 @@ class Sampler:
     def structure(self, draws: int) -> tuple[object, ...]:
         """What runs of one stack must have in common."""
         return (self.takes(draws), len(self.cells), self.replace)
-
-
-def _checked_seed(seed: int) -> int:
-    """A seed as a signed 64-bit number."""
-    seed = operator.index(seed)
-    if not -(1 << 63) <= seed < 1 << 63:
-        raise ValueError(f"a seed must fit in 64 bits, got {seed}")
-    return seed
 
 
 def _refuse_masks(split: Split) -> None:

@@ -7,12 +7,16 @@ Lea, Flood 2014) over two levels: seed and step give a key, key and slot give th
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor
 
 WEYL = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio's 64-bit fraction, as a signed number
 FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND = 0x94D049BB133111EB - (1 << 64)
+
+COIN, LEVEL, ROWS = 0, 1, 2  # slots of a step: its coin, its level, then the rows
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:
@@ -40,3 +44,11 @@ def bits(key: Tensor, step: Tensor, slot: Tensor) -> Tensor:
 def uniforms(key: Tensor, step: Tensor, slot: Tensor) -> Tensor:
     """Uniform float64 numbers in [0, 1), 53 bits each, for every broadcast (key, step, slot)."""
     return ((bits(key, step, slot) >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53
+
+
+def checked_seed(seed: int) -> int:
+    """A seed as a signed 64-bit number."""
+    seed = operator.index(seed)
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise ValueError(f"a seed must fit in 64 bits, got {seed}")
+    return seed

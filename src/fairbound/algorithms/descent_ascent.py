@@ -13,8 +13,8 @@ It diverges where L(., y*) has negative curvature (problem P4 of the known answe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
-from typing import NamedTuple
+from math import inf, isinf
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -36,6 +36,8 @@ class DescentAscent(Algorithm[State]):
     1
     """
 
+    with_one_draw: ClassVar[str] = "DescentAscent(second=False) moves the multipliers by the same mini-batch."
+
     tau: float | Schedule = 0.05  # primal step
     eta: float | Schedule = 0.005  # dual step
     y_max: float = inf  # cap on every multiplier
@@ -54,6 +56,13 @@ class DescentAscent(Algorithm[State]):
     def reads(self) -> tuple[str, ...]:
         return ("fc", "c") if self.second else ("fc",)
 
+    @property
+    def follows_one_gradient(self) -> bool:
+        return True
+
+    def primal_step(self, state: State) -> float | Tensor:
+        return value(self.tau, state.k)
+
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         return State(y=x.new_zeros(m), k=x.new_zeros(()), capped=x.new_zeros(()))
 
@@ -61,7 +70,10 @@ class DescentAscent(Algorithm[State]):
         estimates = [sample(x) for sample in draw.checked(self)]
         e, c = estimates[0], estimates[-1].c
         d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
-        y = (state.y + value(self.eta, state.k) * c).clamp(min=0.0).clamp(max=self.y_max)
+        y = (state.y + value(self.eta, state.k) * c).clamp(min=0.0)
+        if isinstance(self.y_max, float) and isinf(self.y_max):  # no cap: nothing to count
+            return d, State(y, state.k + 1, state.capped)
+        y = y.clamp(max=self.y_max)
         return d, State(y, state.k + 1, state.capped + (y >= self.y_max).any())
 
     def multipliers(self, state: State) -> Tensor:

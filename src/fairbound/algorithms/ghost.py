@@ -96,6 +96,9 @@ class StochasticGhost(Algorithm[State]):
         law = [self.p0 * (1 - self.p0) ** level for level in range(self.cap + 1)]
         return tuple(p / sum(law) for p in law)
 
+    def primal_step(self, state: State) -> float | Tensor:
+        return value(self.alpha, state.k) if isinstance(self.alpha, Schedule) else state.alpha
+
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         alpha = value(self.alpha, x.new_zeros(()))
         start = torch.as_tensor(alpha, dtype=x.dtype, device=x.device)
@@ -110,10 +113,9 @@ class StochasticGhost(Algorithm[State]):
 
         d = self._combine(solved.d, draw.weight)
         d = d.clamp(max=self.d_max).clamp(min=-self.d_max)
-        alpha = value(self.alpha, state.k) if isinstance(self.alpha, Schedule) else state.alpha
         following = state.alpha * (1 - self.decay * state.alpha)
         y = self._combine(solved.multipliers, draw.weight)
-        return alpha * d, State(state.k + 1, following, y, solved.kappa[1], solved.d[1].norm())
+        return self.primal_step(state) * d, State(state.k + 1, following, y, solved.kappa[1], solved.d[1].norm())
 
     def _combine(self, parts: Tensor, weight: Tensor) -> Tensor:
         single, full, odd, even = parts

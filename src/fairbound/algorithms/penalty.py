@@ -40,6 +40,13 @@ class Penalty(Algorithm[State]):
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
         require(self, NONNEGATIVE, "weight")
 
+    @property
+    def follows_one_gradient(self) -> bool:
+        return True
+
+    def primal_step(self, state: State) -> float | Tensor:
+        return value(self.tau, state.k)
+
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
 

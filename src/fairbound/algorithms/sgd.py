@@ -39,6 +39,13 @@ class SGD(Algorithm[State]):
     def reads(self) -> tuple[str, ...]:
         return ("f",)
 
+    @property
+    def follows_one_gradient(self) -> bool:
+        return True
+
+    def primal_step(self, state: State) -> float | Tensor:
+        return value(self.tau, state.k)
+
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
 

@@ -22,7 +22,7 @@ Differs from it:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,6 +54,8 @@ class SSLALM(Algorithm[State]):
     2
     """
 
+    with_one_draw: ClassVar[str] = "SSLALM(samples=1) uses one for everything (its multipliers then are biased)."
+
     tau: float | Schedule = 0.01  # primal step
     eta: float | Schedule = 0.05  # dual step
     rho: float = 1.0  # penalty
@@ -84,6 +86,9 @@ class SSLALM(Algorithm[State]):
     def reads_first(self) -> bool:
         return self.slack_from_first
 
+    def primal_step(self, state: State) -> float | Tensor:
+        return value(self.tau, state.k)
+
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         zeros = torch.zeros(m, dtype=x.dtype, device=x.device)
         s = zeros if first is None or not self.slack_from_first else (-first.c).clamp(min=0.0)
@@ -100,10 +105,11 @@ class SSLALM(Algorithm[State]):
         y = torch.where(over, y * (self.y_max / norm) if self.clamp else torch.zeros_like(y), y)
         w = y + self.rho * (penalty.c + state.s)
 
-        d = -tau * (slope.grad(f=1.0, c=w) + self.mu * (x - state.zx))
-        s = (state.s - tau * (w + self.mu * (state.s - state.zs))).clamp(min=0.0)
-        zx = state.zx + self.beta * (x - state.zx)
-        zs = state.zs + self.beta * (state.s - state.zs)
+        from_zx, from_zs = x - state.zx, state.s - state.zs
+        d = -tau * (slope.grad(f=1.0, c=w) + self.mu * from_zx)
+        s = (state.s - tau * (w + self.mu * from_zs)).clamp(min=0.0)
+        zx = state.zx + self.beta * from_zx
+        zs = state.zs + self.beta * from_zs
         return d, State(y, s, zx, zs, state.k + 1, state.resets + over)
 
     def multipliers(self, state: State) -> Tensor:

@@ -26,7 +26,7 @@ The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,6 +70,10 @@ class SwitchingSubgradient(Algorithm[State]):
     2
     """
 
+    with_one_draw: ClassVar[str] = (
+        "Its test must be independent of its step: the same rows twice would bias the branch."
+    )
+
     eta_f: float | Schedule | Adaptive = 0.05  # step on the objective
     eta_c: float | Schedule | Adaptive = 0.04  # step on the worst constraint
     eps: float | Schedule = InverseSqrt(0.01)  # noqa: RUF009  (frozen)  tolerance of the test
@@ -90,6 +94,9 @@ class SwitchingSubgradient(Algorithm[State]):
     @property
     def reads(self) -> tuple[str, ...]:
         return ("c", "fc")
+
+    def primal_step(self, state: State) -> float | Tensor:
+        return 1.0 if isinstance(self.eta_f, Adaptive) else value(self.eta_f, state.k)
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         zero = x.new_zeros(())

@@ -20,7 +20,9 @@ from fairbound.bench.spec import Experiment, Row
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.splits import paper_split, random_split, scaled
 from fairbound.data.table import Table
-from fairbound.fairness.constraints import CellConstraint, against_mean, against_pooled, loss_parity, pairwise
+from fairbound.fairness.constraints import CellConstraint
+from fairbound.fairness.contrasts import against_mean, against_pooled, pairwise
+from fairbound.fairness.notions import loss_parity
 from fairbound.fairness.regularisers import FairretNorm
 from fairbound.modules import functional
 from fairbound.problem import Problem

@@ -23,13 +23,13 @@ class Cells:
     @staticmethod
     def by_group(groups: Tensor, names: Sequence[str] | None = None) -> Cells:
         """One cell per group; `groups` (rows,) holds 0, 1, ..."""
-        names = _level_names(groups, names)
+        names = level_names(groups, names)
         return Cells(tuple(names), tuple((groups == level).nonzero().flatten().cpu() for level in range(len(names))))
 
     @staticmethod
     def by_group_within(groups: Tensor, labels: Tensor, label: float, names: Sequence[str] | None = None) -> Cells:
         """One cell per group, of the rows with that label."""
-        names = _level_names(groups, names)
+        names = level_names(groups, names)
         if labels.shape != groups.shape:
             raise ValueError(f"groups have shape {tuple(groups.shape)} but labels {tuple(labels.shape)}")
         chosen = labels == label
@@ -57,7 +57,8 @@ class Cells:
         return Cells(self.names, tuple(member[inside[member]] for member in self.members))
 
 
-def _level_names(groups: Tensor, names: Sequence[str] | None) -> Sequence[str]:
+def level_names(groups: Tensor, names: Sequence[str] | None) -> Sequence[str]:
+    """The names of groups that are numbered 0, 1, ...: those given, else the numbers."""
     if groups.ndim != 1 or groups.is_floating_point():
         raise ValueError(f"groups must be a vector of whole numbers, got {groups.dtype} of shape {tuple(groups.shape)}")
     if groups.numel() == 0:

@@ -3,11 +3,7 @@ r"""Constraints as cells x contrast x bound: c = contrast @ cell_means - bound <
 Cells say who (a group, or a group within a label), the contrast how (pairwise, against the mean; both sides as two
 rows), the value what (the loss, the soft positive rate). The paper's Table 1 and eq. (4) are all of this form, since
 |a| + |b| <= d is the four rows +-a +-b <= d. Whatever else is wanted, a user writes as a function
-(`FunctionConstraint`).
-
->>> race = torch.tensor([0, 0, 1, 1])
->>> accuracy_equality(race, bound=0.005, names=["white", "non-white"]).names
-('white - non-white', 'non-white - white')
+(`FunctionConstraint`). The named ones are in `notions`.
 """
 
 from __future__ import annotations
@@ -15,22 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairbound.fairness.cells import Cells
-
-Value = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> one number per row
-
-
-class Contrast(NamedTuple):
-    """Rows of a linear map on cell means, with their names."""
-
-    matrix: Tensor  # (m, K)
-    names: tuple[str, ...]
+from fairbound.fairness.values import Value
 
 
 class Constraint(ABC):
@@ -91,8 +77,8 @@ class CellConstraint(Constraint):
                 f"({len(self.names)}, {len(self.cells)}) and as many bounds, got {tuple(self.contrast.shape)} and "
                 f"{tuple(self.bound.shape)}"
             )
-        if not (torch.isfinite(self.bound).all() and (self.bound >= 0).all()):
-            raise ValueError(f"bounds must be finite and >= 0, got {self.bound.tolist()}")
+        if not torch.isfinite(self.bound).all():
+            raise ValueError(f"bounds must be finite, got {self.bound.tolist()}")
 
     @property
     def averages(self) -> bool:
@@ -214,152 +200,3 @@ def together(*constraints: Constraint) -> Constraint:
     if not constraints:
         raise ValueError("together() needs at least one constraint")
     return constraints[0] if len(constraints) == 1 else Together(tuple(constraints))
-
-
-# How: contrasts -------------------------------------------------------------------------------------------------------
-
-
-def pairwise(names: Sequence[str]) -> Contrast:
-    """Every pair of cells, both signs: K (K - 1) rows."""
-    rows, labels = [], []
-    for i, j in combinations(range(len(names)), 2):
-        difference = torch.zeros(len(names), dtype=torch.float64)
-        difference[i], difference[j] = 1.0, -1.0
-        rows += [difference, -difference]
-        labels += [f"{names[i]} - {names[j]}", f"{names[j]} - {names[i]}"]
-    if not rows:
-        raise ValueError(f"a comparison needs at least two cells, got {len(names)}")
-    return Contrast(torch.stack(rows), tuple(labels))
-
-
-def against_mean(names: Sequence[str]) -> Contrast:
-    """Every cell against the unweighted mean of the cells, both signs: 2 K rows. The paper's eq. (4)."""
-    return against_pooled([1 / len(names)] * len(names))(names)
-
-
-def against_pooled(shares: Sequence[float]) -> Callable[[Sequence[str]], Contrast]:
-    """Every cell against the mean weighted by `shares` (of the population, say), both signs."""
-
-    if min(shares, default=-1.0) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(f"shares must be >= 0 and sum to 1, got {list(shares)}; divide counts by their sum")
-
-    def contrast(names: Sequence[str]) -> Contrast:
-        if len(shares) != len(names) or len(names) < 2:
-            raise ValueError(
-                f"against the mean of {len(names)} cells with {len(shares)} shares; needs as many, and two or more"
-            )
-        one_sided = torch.eye(len(names), dtype=torch.float64) - torch.tensor(shares, dtype=torch.float64)
-        labels = [label for name in names for label in (f"{name} - mean", f"mean - {name}")]
-        return Contrast(torch.stack([one_sided, -one_sided], 1).flatten(0, 1), tuple(labels))
-
-    return contrast
-
-
-def _sums_of_pairs(names: Sequence[str]) -> Contrast:
-    """|a| + |b| for every pair of groups, a and b its difference in the first and in the second half of the cells."""
-    half = len(names) // 2
-    groups = [name.rsplit(", y=", 1)[0] for name in names[:half]]
-    rows, labels = [], []
-    for i, j in combinations(range(half), 2):
-        for first, second in product((1.0, -1.0), repeat=2):
-            row = torch.zeros(len(names), dtype=torch.float64)
-            row[i], row[j], row[half + i], row[half + j] = first, -first, second, -second
-            rows.append(row)
-            labels.append(f"{groups[i]} - {groups[j]}: {'+' if first > 0 else '-'}pos {'+' if second > 0 else '-'}neg")
-    if not rows:
-        raise ValueError(f"a comparison needs at least two groups, got {half}")
-    return Contrast(torch.stack(rows), tuple(labels))
-
-
-# What: values ---------------------------------------------------------------------------------------------------------
-
-
-def soft_positive(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The probability of the positive class from a logit: the differentiable stand-in for a positive prediction."""
-    if outputs[0].numel() != 1:
-        raise ValueError(f"soft rates need one logit per row, got outputs of shape {tuple(outputs.shape)}")
-    return torch.sigmoid(outputs).reshape(outputs.shape[0], -1).squeeze(-1)
-
-
-# The named notions ----------------------------------------------------------------------------------------------------
-
-
-def _compare(
-    cells: Cells, bound: float, contrast: Callable[[Sequence[str]], Contrast], value: Value | None
-) -> CellConstraint:
-    matrix, names = contrast(cells.names)
-    return CellConstraint(cells, matrix, torch.full((len(names),), float(bound), dtype=torch.float64), names, value)
-
-
-def loss_parity(
-    groups: Tensor,
-    *,
-    bound: float,
-    names: Sequence[str] | None = None,
-    contrast: Callable[[Sequence[str]], Contrast] = against_mean,
-) -> CellConstraint:
-    """Group losses within `bound` of their mean (the paper's eq. 4), or of each other (`contrast=pairwise`)."""
-    return _compare(Cells.by_group(groups, names), bound, contrast, None)
-
-
-def accuracy_equality(groups: Tensor, *, bound: float, names: Sequence[str] | None = None) -> CellConstraint:
-    """Table 1: |loss of A - loss of B| <= bound, for every pair of groups."""
-    return loss_parity(groups, bound=bound, names=names, contrast=pairwise)
-
-
-def equal_opportunity(
-    groups: Tensor, labels: Tensor, *, bound: float, names: Sequence[str] | None = None
-) -> CellConstraint:
-    """Table 1: the same over the rows with a positive label."""
-    return _compare(Cells.by_group_within(groups, labels, 1, names), bound, pairwise, None)
-
-
-def equalized_odds(
-    groups: Tensor,
-    labels: Tensor,
-    *,
-    bound: float,
-    names: Sequence[str] | None = None,
-    value: Value | None = None,
-) -> CellConstraint:
-    """Table 1: the loss gaps over positive and over negative labels, added, at most `bound`.
-
-    With `value=soft_positive` the gaps are those of the soft TPR and FPR.
-    """
-    cells = Cells.by_group_within(groups, labels, 1, names) + Cells.by_group_within(groups, labels, 0, names)
-    return _compare(cells, bound, _sums_of_pairs, value)
-
-
-def demographic_parity(
-    groups: Tensor,
-    *,
-    bound: float,
-    names: Sequence[str] | None = None,
-    contrast: Callable[[Sequence[str]], Contrast] = pairwise,
-) -> CellConstraint:
-    """Soft positive rates within `bound`."""
-    return _compare(Cells.by_group(groups, names), bound, contrast, soft_positive)
-
-
-def true_positive_parity(
-    groups: Tensor,
-    labels: Tensor,
-    *,
-    bound: float,
-    names: Sequence[str] | None = None,
-    contrast: Callable[[Sequence[str]], Contrast] = pairwise,
-) -> CellConstraint:
-    """Soft true positive rates within `bound`."""
-    return _compare(Cells.by_group_within(groups, labels, 1, names), bound, contrast, soft_positive)
-
-
-def false_positive_parity(
-    groups: Tensor,
-    labels: Tensor,
-    *,
-    bound: float,
-    names: Sequence[str] | None = None,
-    contrast: Callable[[Sequence[str]], Contrast] = pairwise,
-) -> CellConstraint:
-    """Soft false positive rates within `bound`."""
-    return _compare(Cells.by_group_within(groups, labels, 0, names), bound, contrast, soft_positive)

@@ -1,0 +1,58 @@
+"""Two processes (gloo, DistributedDataParallel) keep a bound together, and take the path of one process.
+
+Each sees half of every batch. Sums and counts of the groups are added up over the processes before the multipliers
+move, so both hold the same ones: those of one process that sees whole batches, up to the rounding of its sums.
+"""
+
+import tempfile
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from fairbound import BalancedBatches, Constrained, DescentAscent, limits
+from fairbound.schedules import Linear
+
+EPOCHS, BATCH, BOUND = 10, 128, 0.02
+loss = nn.BCEWithLogitsLoss(reduction="none")
+rng = torch.Generator().manual_seed(0)  # every process makes the same people
+X, group = torch.randn(8000, 5, generator=rng), (torch.rand(8000, generator=rng) < 0.3).long()
+y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(8000, generator=rng) > 0).float()  # group 1 has a rule of its own
+seen, new = (TensorDataset(X[rows], y[rows], group[rows]) for rows in (slice(4000), slice(4000, None)))
+
+
+def gap(model, data):
+    X, y, group = data.tensors
+    with torch.no_grad():
+        losses = loss(model(X), y)
+    return abs(losses[group == 0].mean() - losses[group == 1].mean()).item()
+
+
+def train(rank, processes, folder):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
+    if processes > 1:
+        distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=processes)
+        model = DistributedDataParallel(model)  # first this, then Constrained
+    batches = BalancedBatches(seen.tensors[2], BATCH // processes, rank=rank, world_size=processes)
+    method = DescentAscent(eta=Linear(0.4, EPOCHS * len(batches)))
+    fair = Constrained(model, limits.accuracy_equality(["A", "B"], bound=BOUND), method)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.05, EPOCHS * len(batches))
+    for _ in range(EPOCHS):
+        for X, y, group in DataLoader(seen, batch_sampler=batches):
+            optimiser.zero_grad()
+            fair.backward(loss(model(X), y), group, weight=batches.weights[group])
+            optimiser.step()
+            schedule.step()
+    multipliers = ", ".join(f"{name} {value:.6f}" for name, value in fair.multipliers.items())
+    gaps = f"gap on training rows {gap(model, seen):.4f}, on rows not seen {gap(model, new):.4f}"
+    print(f"process {rank} of {processes}: multipliers {multipliers}; {gaps}\n", end="")
+
+
+if __name__ == "__main__":
+    print(f"bound {BOUND}")
+    with tempfile.TemporaryDirectory() as folder:
+        train(0, 1, folder)
+        torch.multiprocessing.spawn(train, (2, folder), nprocs=2)

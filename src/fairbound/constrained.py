@@ -1,0 +1,406 @@
+"""`Constrained`: a training loop of your own that keeps a bound, with two changed lines.
+
+The loop stays what it is: model, optimiser, schedule, clipping. `fair.backward(losses, groups)` takes the place of
+`losses.mean().backward()` and leaves in `.grad` the direction of the constrained method: its step d divided by minus
+its own primal step, so that the optimiser's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
+
+>>> from fairbound import ALGORITHMS, limits
+>>> model = torch.nn.Linear(3, 1)
+>>> optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+>>> fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
+>>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
+>>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
+>>> seen = fair.backward(losses, group)
+>>> optimiser.step()
+>>> list(fair.multipliers)
+['A - mean', 'mean - A', 'B - mean', 'mean - B']
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.fairness.limits import AnyLimit, named
+from fairbound.loop import memory
+from fairbound.loop.accumulating import Accumulating
+from fairbound.loop.coins import Coins
+from fairbound.loop.evaluated import Asked, Evaluated, evaluated, evaluated_alone
+from fairbound.loop.kkt import KKT, kkt
+from fairbound.loop.parameters import Parameters
+from fairbound.loop.processes import Processes
+from fairbound.loop.pulling import Closed, Direct, Puller, Whole
+from fairbound.loop.reading import Plan, Reading, Totals
+from fairbound.loop.rows import Rows
+from fairbound.loop.trend import Trend
+
+Groups = Tensor | Mapping[str, Tensor]
+
+
+class Seen(NamedTuple):
+    """What one mini-batch showed."""
+
+    values: Tensor  # (1+m,) the objective first
+    c: Tensor  # (m,) the constraints, feasible where <= 0; one that the batch cannot tell keeps its last value
+    skipped: bool  # whether the step was left out because something was not finite
+
+    @property
+    def loss(self) -> Tensor:
+        """The objective."""
+        return self.values[0]
+
+
+class Constrained:
+    """A constrained method in a loop of your own.
+
+    Args:
+        model: a module, or the parameters to train; frozen ones are left alone. A `DistributedDataParallel` model is
+            recognised: sums and counts are added up over its processes.
+        limits: one of `fairbound.limits`, a list of them, or a mapping of names to them.
+        algorithm: the method.
+        seed: of the method's own coins (the output of switching, the batch sizes of Ghost).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Iterable[Tensor],
+        limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit],
+        algorithm: Algorithm[Any],
+        *,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(algorithm, Algorithm):
+            raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
+        listed, self.names = named(limits)
+        self.algorithm, self.model, self._limits = algorithm, model, limits
+        self.steps = 0  # of the method
+        self.skipped = 0  # mini-batches left out because something was not finite
+        self._plan = Plan(listed)
+        self._parameters = Parameters(model)
+        self._processes = Processes.of(model)
+        self._kinds = memory.kinds(algorithm)
+        self._main = next(i for i, reads in enumerate(algorithm.reads) if "f" in reads)  # the draw with the objective
+        self._coins = Coins(seed)
+        self._trend = Trend()
+        self._state: Any = None  # from the first mini-batch on
+        self._estimates: Tensor | None = None  # (m,) the last value of every constraint
+        self._gathered: list[Totals] = []
+        self._accumulating: Accumulating | None = None
+        self._warned = False
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def backward(
+        self,
+        losses: Tensor | Rows,
+        groups: Groups | None = None,
+        *,
+        labels: Tensor | None = None,
+        outputs: Tensor | None = None,
+        weight: Tensor | None = None,
+        objective: Tensor | None = None,
+        further: Sequence[Rows] = (),
+        scaler: torch.amp.GradScaler | None = None,
+        share: float = 1.0,
+    ) -> Seen:
+        """In place of `losses.mean().backward()`: the method's direction is added to `.grad`, its state moves on.
+
+        Args:
+            losses: (B,), one per row (`reduction="none"`), with the graph of the forward pass; or all that is known
+                of the rows as `Rows`.
+            groups: (B,) the group 0, 1, ... of every row, -1 for none; or several columns by name.
+            labels, outputs: of the rows, where a limit is about them.
+            weight: (B,) what a row counts; 1 each if not given.
+            objective: (B,) bool, the rows that the objective is the mean of; all if not given.
+            further: the further mini-batches of a method that needs more than one, for the constraints alone.
+            scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
+            share: what the direction counts, 1/k for the mean over k mini-batches before one optimiser step.
+        """
+        if isinstance(losses, Rows):
+            rows = self._complete(losses)
+        else:
+            rows = Rows(losses, groups, labels, outputs, weight, objective, self._parameters.tensors)
+        if self._gathered:
+            if further or share != 1.0:
+                raise ValueError("in a step that gather() began, backward() takes neither further= nor share=")
+            return self._accumulate(rows, scaler)
+        if self._processes.out_of_step and not self.algorithm.follows_one_gradient:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
+                "no_sync() holds back; use gather() first, or leave no_sync() out"
+            )
+        batches = self._in_order(rows, further)
+        seen = self._step(self._puller(scaler, share), [self._read(batch) for batch in batches])
+        if seen.skipped:
+            for batch in batches:
+                self._plan.check(batch)  # a group that no limit knows reads as NaN: say so
+        return seen
+
+    def _puller(self, scaler: torch.amp.GradScaler | None, share: float) -> Direct | Whole:
+        kind = Direct if self.algorithm.follows_one_gradient else Whole
+        return kind(self._parameters, self._processes, scaler, share)
+
+    def _in_order(self, rows: Rows, further: Sequence[Rows]) -> list[Rows]:
+        """One mini-batch for each draw of the method: the main one where the objective is read."""
+        name, draws = type(self.algorithm).__name__, self.algorithm.draws
+        if self.algorithm.levels is not None:
+            raise ValueError(
+                f"{name} draws mini-batches of random size and wants every constraint's gradient; use "
+                "fair.backward_from(evaluate), where evaluate(size) passes fresh rows through the model"
+            )
+        if draws == 1 and not further:
+            return [rows]
+        if len(further) != draws - 1:
+            raise ValueError(
+                f"{name} needs {draws} independent mini-batches a step, got {1 + len(further)}; pass the others as "
+                f"further=[Rows(losses, groups), ...], evaluated on fresh rows under torch.no_grad(). "
+                f"{self.algorithm.with_one_draw}".rstrip()
+            )
+        rest = iter(further)
+        return [rows if i == self._main else self._complete(next(rest)) for i in range(draws)]
+
+    def _complete(self, rows: Rows) -> Rows:
+        return rows._replace(parameters=self._parameters.tensors)
+
+    def backward_from(self, evaluate: Callable[[int], Rows], *, share: float = 1.0) -> Seen:
+        """The same from a function that draws fresh rows, passes them through the model and gives their `Rows`.
+
+        `evaluate(size)` gives `size` mini-batches' worth of rows. It serves every method, and is the way for those
+        that draw mini-batches of random size (Ghost) or take several gradients of one.
+        """
+        if self._processes.size > 1:
+            raise ValueError("backward_from() takes gradients one by one, which DistributedDataParallel cannot reduce")
+        puller = Closed(self._parameters, self._processes, share=share)
+        if self.algorithm.levels is None:
+            return self._step(puller, [self._drawn(evaluate, reads) for reads in self.algorithm.reads])
+        level, weight = self._coins.level(self.steps, self.algorithm.levels)
+        single, large = self._drawn(evaluate, "fc"), self._drawn(evaluate, "fc", 2 << level)
+        return self._step(puller, [single, large, *large.halves()], weight)
+
+    def _drawn(self, evaluate: Callable[[int], Rows], reads: str, size: int = 1) -> Reading:
+        with torch.set_grad_enabled("f" in reads):
+            return self._read(self._complete(evaluate(size)))
+
+    def _read(self, rows: Rows) -> Reading:
+        if self.steps == 0:
+            self._plan.check(rows)
+        return self._plan.read(rows)
+
+    def _step(self, puller: Puller, readings: Sequence[Reading], weight: float = 1.0) -> Seen:
+        """One step of the method on mini-batches that were read."""
+        batches = [self._evaluated(reading) for reading in readings]
+        main = batches[self._main]
+        if not all(batch.finite for batch in batches):
+            return self._left_out(main.values, main.c)
+        if self._state is None:
+            self._begin(main)
+        x = puller.point()
+        pairs = zip(batches, readings, strict=True)
+        samples = [batch.sample(x, partial(self._pulled, puller, batch, reading)) for batch, reading in pairs]
+        try:
+            d, new = self.algorithm.update(x, self._state, self._draw(samples, weight, x))
+            done = puller.finish(d, self.algorithm, self._state, new)
+        except BaseException:
+            puller.undo()
+            raise
+        if not done:
+            return self._left_out(main.values, main.c)
+        self._move_on(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
+        return Seen(main.values, main.c, False)
+
+    def _evaluated(self, reading: Reading) -> Evaluated:
+        if self._processes.size == 1:
+            return evaluated_alone(self._plan, reading, self._estimates)
+        return self._evaluated_together(reading.totals())
+
+    def _evaluated_together(self, totals: Totals) -> Evaluated:
+        return evaluated(self._plan, self._processes.summed(totals), self._estimates)
+
+    def _pulled(self, puller: Puller, batch: Evaluated, reading: Reading, asked: Asked) -> Tensor:
+        return puller.pull(reading.tensors, batch.weighted(self._plan, reading, asked))
+
+    def _draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
+        coin = self._coins.coin(self.steps)
+        return Draw(
+            tuple(samples),
+            self._parameters.one if weight == 1.0 else x.new_full((), weight),
+            coin if x.device.type == "cpu" else coin.to(x.device),
+        )
+
+    def _begin(self, first: Evaluated) -> None:
+        """The method's state at the start, from the first mini-batch where it starts from one."""
+        self._state = self._initial(self._point(), first.estimate())
+
+    def _point(self) -> Tensor:
+        return self._parameters.stand_in if self.algorithm.follows_one_gradient else self._parameters.flat()
+
+    def _initial(self, x: Tensor, first: Estimate | None) -> Any:
+        return self.algorithm.init(x, len(self.names), first if self.algorithm.reads_first else None)
+
+    def start(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
+        """Begin from a mini-batch of its own, before the first step; without it, the first step's serves."""
+        first = self._evaluated_together(self._looked_at(losses, groups, of_rows))
+        if not first.finite:
+            raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
+        self._begin(first)
+
+    def _move_on(self, new: Any, absent: Sequence[Tensor], last: Tensor) -> None:
+        for gone in absent:
+            new = memory.kept_where(gone, self._state, new, self._kinds)
+        self._state, self._estimates = new, last
+        self.steps += 1
+        if self._trend.due(self.steps):
+            y = self.algorithm.multipliers(new)
+            self._trend.add(self.steps, self.algorithm.monitor(new) | ({} if y is None else {"multipliers": y}))
+
+    def _left_out(self, values: Tensor, c: Tensor) -> Seen:
+        self.skipped += 1
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"step {self.steps + 1} was left out: its loss, a constraint or its direction is NaN or infinite; "
+                "such steps are counted in `skipped` and change nothing",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return Seen(values, c, True)
+
+    # Several mini-batches for one step --------------------------------------------------------------------------------
+
+    def gather(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
+        """Count a mini-batch of an accumulated step, forward pass only; then call `backward` on each of them.
+
+        A step over k mini-batches is one over all their rows, groups of any size: what the constraints are must be
+        known before the first backward pass. (`backward(..., share=1/k)` without `gather` saves the forward passes;
+        every mini-batch then is a step of the multipliers.)
+        """
+        if self.algorithm.draws > 1 or self.algorithm.levels is not None:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} needs {self.algorithm.draws} mini-batches a step, and gather() "
+                f"accumulates one; use backward(..., share=1/k). {self.algorithm.with_one_draw}".rstrip()
+            )
+        if self._accumulating is not None:
+            raise ValueError("gather() was called between the backward passes of an accumulated step; finish it first")
+        self._gathered.append(self._looked_at(losses, groups, of_rows))
+
+    def _looked_at(self, losses: Tensor | Rows, groups: Groups | None, of_rows: dict[str, Any]) -> Totals:
+        """The totals of a mini-batch that is not differentiated."""
+        rows = losses if isinstance(losses, Rows) else Rows(losses, groups, **of_rows)
+        with torch.no_grad():
+            return self._read(self._complete(rows)).totals()
+
+    def _accumulate(self, rows: Rows, scaler: torch.amp.GradScaler | None) -> Seen:
+        step = self._accumulating or self._begin_accumulating(scaler)
+        step.add(self._read(rows))
+        if step.left:
+            return Seen(step.whole.values, step.whole.c, not step.whole.finite)
+        self._gathered, self._accumulating = [], None
+        new = step.finish()
+        if new is None:
+            return self._left_out(step.whole.values, step.whole.c)
+        absent = step.whole.absent
+        self._move_on(new, [] if absent is None else [absent], step.whole.last)
+        return Seen(step.whole.values, step.whole.c, False)
+
+    def _begin_accumulating(self, scaler: torch.amp.GradScaler | None) -> Accumulating:
+        total = self._gathered[0]
+        for part in self._gathered[1:]:
+            total = total.plus(part)
+        whole = self._evaluated_together(total)
+        if whole.finite and self._state is None:
+            self._begin(whole)
+        self._accumulating = Accumulating(
+            self.algorithm,
+            self._plan,
+            self._puller(scaler, 1.0),
+            whole,
+            self._state,
+            lambda sample, x: self._draw([sample], 1.0, x),
+            len(self._gathered),
+        )
+        return self._accumulating
+
+    # What the method knows --------------------------------------------------------------------------------------------
+
+    @property
+    def multipliers(self) -> dict[str, float]:
+        """The multiplier of every constraint, by name; none for a method that has none."""
+        y = self._multipliers
+        return {} if y is None else dict(zip(self.names, y.tolist(), strict=True))
+
+    @property
+    def _multipliers(self) -> Tensor | None:
+        return None if self._state is None else self.algorithm.multipliers(self._state)
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
+        values = [float("nan")] * len(self.names) if self._estimates is None else self._estimates.tolist()
+        return dict(zip(self.names, values, strict=True))
+
+    @property
+    def primal_step(self) -> float:
+        """The method's own step now: with `SGD(lr=...)` at this value the loop is exactly the method."""
+        if self._state is None:
+            raise ValueError("the method has not begun; call backward() or start() first")
+        return float(self.algorithm.primal_step(self._state))
+
+    @property
+    def infeasible(self) -> str | None:
+        """A sign that no model meets the limits, as a sentence, or None: see `diagnostics`."""
+        return self._trend.sign()
+
+    def load_output(self) -> None:
+        """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
+        if self._state is None or self.algorithm.follows_one_gradient:
+            return
+        output = self.algorithm.output(self._parameters.flat(), self._state)
+        with torch.no_grad():
+            for p, part in zip(self._parameters.tensors, output.split(self._parameters.sizes), strict=True):
+                p.copy_(part.view(p.shape))
+
+    def report(self, batches: Iterable[Any], evaluate: Callable[[Any], Rows]) -> KKT:
+        """How near the model is to a solution, over all rows of some data: see `kkt`."""
+        if not isinstance(self.model, nn.Module):
+            raise TypeError("a report needs the model itself; build Constrained with it instead of its parameters")
+        sign = self.infeasible
+        return kkt(self.model, self._limits, batches, evaluate, multipliers=self._multipliers, warning=sign)
+
+    # Saving -----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed loop needs beside model and optimiser, by the names of constraints."""
+        if self._gathered:
+            raise ValueError("an accumulated step is in progress; save after its last backward()")
+        state = self._state
+        estimates = None if self._estimates is None else self._estimates.detach().clone().unbind()
+        return {
+            "method": type(self.algorithm).__name__,
+            "state": None if state is None else memory.saved(state, self._kinds, self.names, self._parameters),
+            "constraints": None if estimates is None else dict(zip(self.names, estimates, strict=True)),
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "trend": self._trend.state_dict(),
+        }
+
+    def load_state_dict(self, kept: Mapping[str, Any]) -> None:
+        """Go on from a saved state; constraints are told by their names."""
+        name = type(self.algorithm).__name__
+        if kept["method"] != name:
+            raise ValueError(f"the saved state is of {kept['method']}, this loop runs {name}")
+        state, constraints = kept["state"], kept["constraints"]
+        if state is not None:
+            like = self._initial(self._point(), None)
+            state = memory.loaded(state, like, self._kinds, self.names, self._parameters)
+        if constraints is not None:
+            constraints = torch.stack([memory.by_constraint(constraints, own) for own in self.names]).clone()
+            constraints = constraints.to(self._parameters.device)
+        self._state, self._estimates = state, constraints
+        self.steps, self.skipped = int(kept["steps"]), int(kept["skipped"])
+        self._trend.load_state_dict(kept["trend"])

@@ -1,0 +1,68 @@
+"""One step over several mini-batches: their sums and counts are known first, then each is passed backward.
+
+What the constraints are decides the weights of rows, and so must be known before the first backward pass. The method is
+asked once for its weights, every mini-batch is passed backward with them, and at the end the method is asked again with
+the gradient of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairbound.core import Algorithm, Draw, Sample
+from fairbound.loop.evaluated import Asked, Evaluated, Pull
+from fairbound.loop.pulling import Direct, Whole
+from fairbound.loop.reading import Plan, Reading
+
+
+class Accumulating:
+    """A step in progress; `left` mini-batches are still to come."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        plan: Plan,
+        puller: Direct | Whole,
+        whole: Evaluated,
+        state: Any,
+        draw: Callable[[Sample, Tensor], Draw],
+        left: int,
+    ) -> None:
+        self.algorithm, self.plan, self.puller, self.whole, self.state = algorithm, plan, puller, whole, state
+        self.draw, self.left = draw, left
+        self.asked: list[Asked] = []
+        if whole.finite:
+            self.x = puller.point()
+            if isinstance(puller, Direct):
+                puller.open()
+            self.new = self._update(self._noted)[1]
+
+    def _noted(self, asked: Asked) -> Tensor:
+        self.asked.append(asked)
+        return torch.ones_like(self.x)
+
+    def _update(self, pull: Pull) -> tuple[Tensor, Any]:
+        sample = self.whole.sample(self.x, pull)
+        return self.algorithm.update(self.x, self.state, self.draw(sample, self.x))
+
+    def add(self, reading: Reading) -> None:
+        """Pass one mini-batch backward."""
+        self.left -= 1
+        if self.whole.finite:
+            for asked in self.asked:
+                weights = self.whole.weighted(self.plan, reading, asked)
+                self.puller.passed(reading.tensors, weights, self.puller.scale)
+
+    def finish(self) -> Any | None:
+        """The new state, with the direction in `.grad`; None if something was not finite."""
+        if not self.whole.finite:
+            return None
+        if isinstance(self.puller, Direct):
+            return self.new if self.puller.close() else None
+        gradient = self.puller.gradient()
+        d, new = self._update(lambda _: gradient)
+        return new if self.puller.finish(d, self.algorithm, self.state, new) else None

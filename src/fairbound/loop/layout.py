@@ -1,0 +1,124 @@
+"""Which rows of a mini-batch count where: for every statistic the weight of every row.
+
+The mean of a statistic is linear in the values of rows, and so are the constraints: c = map @ values - b. Balanced
+batches have the same groups in the same places again and again, so the last layout is kept while they do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.fairness.limits import Limit
+from fairbound.fairness.values import Value
+from fairbound.loop.rows import Rows
+
+
+class Block(NamedTuple):
+    """The limits that average the same value; the loss's block has the objective before them."""
+
+    value: Value | None
+    limits: tuple[Limit, ...]
+
+    @property
+    def objective_in_table(self) -> bool:
+        """Whether the first limit's table has a column of ones for the objective: one operation less."""
+        return self.value is None and bool(self.limits) and self.limits[0].by_table
+
+
+class Map(NamedTuple):
+    """[f, c] + b as a linear function of the values of rows."""
+
+    whole: Tensor  # (1+m, B)
+    objective: Tensor  # (B,) the row of f
+    constraints: Tensor  # (B, m) the rows of c, transposed
+
+
+class Layout(NamedTuple):
+    """The rows of one mini-batch by statistic."""
+
+    masks: list[Tensor]  # (B, statistics) for each block: what a row counts
+    counts: Tensor  # (statistics,) over all blocks
+    map: Map | None  # from the values to [f, c], where there is one block and nothing else
+
+
+class Layouts:
+    """Layouts of mini-batches; the last one is kept."""
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self.blocks = blocks
+        self._tables: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
+        self._last: tuple[list[Tensor | None], Layout] | None = None
+        self._columns = list({limit.by: 0 for block in blocks for limit in block.limits if limit.needs_groups})
+        self._reads_labels = any(limit.needs_labels for block in blocks for limit in block.limits)
+
+    def of(self, rows: Rows, work: torch.dtype, matrix: Tensor | None) -> Layout:
+        """The layout of a mini-batch; `matrix` (1+m, 1+q) makes the map."""
+        if rows.losses.device.type != "cpu" or self._reads_labels:  # a comparison waits for a GPU; labels always differ
+            return self.made(rows, work, matrix)
+        decided: list[Tensor | None] = [rows.column(by) for by in self._columns]
+        decided += [rows.objective, rows.weight]
+        if self._last is not None:
+            kept, layout = self._last
+            same = layout.counts.dtype == work and layout.masks[0].shape[0] == rows.losses.shape[0]
+            if same and all(map(_equal, kept, decided)):
+                return layout
+        layout = self.made(rows, work, matrix)
+        self._last = [None if tensor is None else tensor.clone() for tensor in decided], layout
+        return layout
+
+    def made(self, rows: Rows, work: torch.dtype, matrix: Tensor | None) -> Layout:
+        """The same, not looked up."""
+        masks = [self._mask(block, rows, work) for block in self.blocks]
+        counts = masks[0].sum(0) if len(masks) == 1 else torch.cat([mask.sum(0) for mask in masks])
+        if matrix is None:
+            return Layout(masks, counts, None)
+        whole = torch.mm(matrix / counts, masks[0].t())
+        return Layout(masks, counts, Map(whole, whole[0], whole[1:].t()))
+
+    def _mask(self, block: Block, rows: Rows, work: torch.dtype) -> Tensor:
+        """(B, statistics)."""
+        parts = [self._members(block, limit, rows, work) for limit in block.limits]
+        if block.value is None and not block.objective_in_table:
+            parts.insert(0, torch.ones(rows.losses.shape[0], 1, dtype=work, device=rows.losses.device))
+        mask = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        if block.value is None and rows.objective is not None:
+            mask[:, 0] = rows.objective
+        return mask if rows.weight is None else mask * rows.weight[:, None]
+
+    def _members(self, block: Block, limit: Limit, rows: Rows, work: torch.dtype) -> Tensor:
+        """(B, K) 1 where a row belongs to a cell, else 0."""
+        device = rows.losses.device
+        if limit.by_table:
+            first = block.objective_in_table and limit is block.limits[0]
+            known = limit.groups or 0
+            return self._table(limit, first, work, device)[rows.column(limit.by).long().clamp(min=-2, max=known)]
+        inside = torch.ones(rows.losses.shape[0], len(limit.who), dtype=work, device=device)
+        if limit.needs_groups:
+            codes = torch.tensor([-2 if cell.group is None else cell.group for cell in limit.who], device=device)
+            inside = ((rows.column(limit.by)[:, None] == codes) | (codes == -2)).to(work)
+        if limit.needs_labels:
+            labels = rows.needed("labels", f"the limit {limit.names[0]!r}").reshape(-1, 1)
+            wanted = [torch.nan if cell.label is None else cell.label for cell in limit.who]
+            chosen = torch.tensor(wanted, dtype=torch.float64, device=device)
+            inside = inside * ((labels == chosen) | chosen.isnan())
+        return inside
+
+    def _table(self, limit: Limit, with_objective: bool, work: torch.dtype, device: torch.device) -> Tensor:
+        """A row for every group, one of NaN for numbers that are no group's, and one of zeros for -1, the last."""
+        key = (id(limit), work, device)
+        if key not in self._tables:
+            assert limit.groups is not None
+            codes = torch.tensor([cell.group for cell in limit.who])
+            table = (torch.arange(limit.groups + 2)[:, None] == codes).to(work)
+            table[limit.groups] = torch.nan
+            if with_objective:
+                table = torch.cat([torch.ones(len(table), 1, dtype=work), table], 1)
+            self._tables[key] = table.to(device)
+        return self._tables[key]
+
+
+def _equal(kept: Tensor | None, new: Tensor | None) -> bool:
+    return kept is new if kept is None or new is None else torch.equal(kept, new)

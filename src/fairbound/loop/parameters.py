@@ -1,0 +1,142 @@
+"""A model's trained parameters as one flat vector, and gradients that are put aside, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what `torch.compile` and DistributedDataParallel put around it: its names are those saved."""
+    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
+        model = inner
+    return model
+
+
+class Look:
+    """Whether tensors are finite: the one pass over all of them that GradScaler makes, with a scale of 1."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        device = parameters[0].device
+        self.alike = len({(p.dtype, p.device) for p in parameters}) == 1
+        self.found, self.scale = torch.zeros(1, device=device), torch.ones(1, device=device)
+
+    def finite(self, tensors: list[Tensor]) -> bool:
+        first = tensors[0].dtype if tensors else None
+        if not self.alike or first is None or any(tensor.dtype != first for tensor in tensors):
+            return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, self.found, self.scale)
+        if not self.found.item():
+            return True
+        self.found.zero_()
+        return False
+
+
+class Parameters:
+    """Parameters in their order; `.grad` in and out as flat vectors."""
+
+    def __init__(self, model: nn.Module | Iterable[Tensor]) -> None:
+        if isinstance(model, nn.Module):
+            listed: Iterable[tuple[str, Tensor]] = unwrapped(model).named_parameters()
+        else:
+            listed = ((str(i), p) for i, p in enumerate(model))
+        named = [(name, p) for name, p in listed if p.requires_grad]
+        if not named:
+            raise ValueError("the model has no parameters to train; all are frozen, or there are none")
+        self.names = tuple(name for name, _ in named)
+        self.tensors = [p for _, p in named]
+        self.sizes = [p.numel() for p in self.tensors]
+        self.n = sum(self.sizes)
+        narrow = {p.dtype for p in self.tensors} <= {torch.float16, torch.bfloat16, torch.float32}
+        self.dtype = torch.float32 if narrow else torch.float64  # of the flat vectors
+        self.device = self.tensors[0].device
+        self.one = torch.ones((), dtype=self.dtype, device=self.device)
+        self.stand_in = torch.ones(1, dtype=self.dtype, device=self.device)  # for x, where nothing reads it
+        self._look = Look(self.tensors)
+
+    def flat(self) -> Tensor:
+        """All parameters as they are now: (n,)."""
+        return self._joined(self.tensors)
+
+    def _joined(self, tensors: list[Tensor]) -> Tensor:
+        with torch.no_grad():
+            flat = torch._C._nn.flatten_dense_tensors(tensors)
+        return flat if flat.dtype == self.dtype else flat.to(self.dtype)
+
+    def _parted(self, flat: Tensor) -> Sequence[Tensor]:
+        """The parts of a flat vector, each in its parameter's shape."""
+        parts: Sequence[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, self.tensors)
+        return parts
+
+    def put_aside(self) -> list[Tensor | None]:
+        """Take what `.grad` holds, leaving None."""
+        held = [p.grad for p in self.tensors]
+        for p in self.tensors:
+            p.grad = None
+        return held
+
+    def put_back(self, held: list[Tensor | None]) -> None:
+        for p, old in zip(self.tensors, held, strict=True):
+            p.grad = old
+
+    def join(self, held: list[Tensor | None]) -> None:
+        """Add what was put aside."""
+        for p, old in zip(self.tensors, held, strict=True):
+            if old is not None:
+                p.grad = old if p.grad is None else old + p.grad
+
+    def finite(self, tensors: list[Tensor]) -> bool:
+        """Whether tensors in the parameters' precision are."""
+        return self._look.finite(tensors)
+
+    def finite_gradients(self) -> bool:
+        """Whether `.grad` is finite throughout."""
+        return self.finite([p.grad for p in self.tensors if p.grad is not None])
+
+    def gradient(self) -> Tensor:
+        """What `.grad` holds now, (n,); 0 for a parameter that has none."""
+        return self._joined([torch.zeros_like(p) if p.grad is None else p.grad for p in self.tensors])
+
+    def write(self, direction: Tensor, held: list[Tensor | None]) -> None:
+        """`.grad` = what was put aside + direction; a parameter that the model did not use keeps none."""
+        for p, part, old in zip(self.tensors, self._parted(direction), held, strict=True):
+            if p.grad is None and old is None:
+                continue
+            new = part if part.dtype == p.dtype else part.to(p.dtype)
+            p.grad = new if old is None else old + new
+
+    def add(self, direction: Tensor) -> None:
+        """Add a direction to what `.grad` holds."""
+        for p, part in zip(self.tensors, self._parted(direction), strict=True):
+            new = part.to(p.dtype)
+            p.grad = new if p.grad is None else p.grad + new
+
+    def jacobian_row(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        """The gradient of a weighted sum, (n,), without touching `.grad`; the graph is kept."""
+        found = torch.autograd.grad(
+            [t for t in tensors if t.requires_grad],
+            self.tensors,
+            [w for t, w in zip(tensors, weights, strict=True) if t.requires_grad],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return self._joined([torch.zeros_like(p) if g is None else g for p, g in zip(self.tensors, found, strict=True)])
+
+    def by_name(self, flat: Tensor) -> dict[str, Tensor]:
+        """A flat vector as one tensor a parameter."""
+        return {name: part.clone() for name, part in zip(self.names, self._parted(flat), strict=True)}
+
+    def from_names(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The other way round, with a look at names and shapes."""
+        missing = [name for name in self.names if name not in tensors or tensors[name].shape != self._shape(name)]
+        if missing or len(tensors) != len(self.names):
+            extra = [name for name in tensors if name not in self.names]
+            raise ValueError(f"the saved state is of another model: {(missing or extra)[:3]} differ")
+        return self._joined([tensors[name].to(self.device) for name in self.names])
+
+    def _shape(self, name: str) -> torch.Size:
+        return self.tensors[self.names.index(name)].shape

@@ -1,0 +1,174 @@
+"""Gradients of a mini-batch into `.grad`: three ways, by what a method does with them.
+
+- `Direct`: the method follows one gradient (SGD, penalties, descent-ascent). It only says with which weights; one
+  backward pass then writes into `.grad` what plain training would write there. No vector of the model's size is made.
+- `Whole`: the method combines the gradient with vectors of its own (SSL-ALM, switching). The backward pass goes
+  through `.grad` all the same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read,
+  and the direction takes its place.
+- `Closed`: the method wants several gradients of one mini-batch (Ghost). They are taken beside `.grad`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairbound.core import Algorithm
+from fairbound.loop.parameters import Parameters
+from fairbound.loop.processes import Processes
+from fairbound.trees import leaves
+
+
+class Puller(ABC):
+    """How one step gets its gradients and leaves its direction."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        processes: Processes,
+        scaler: torch.amp.GradScaler | None = None,
+        share: float = 1.0,
+    ) -> None:
+        self.parameters = parameters
+        self.processes = processes
+        self.scaler = scaler
+        # Asked as `scaler.scale(loss)` asks, which makes a fresh scaler ready for its unscale_ and step.
+        self.scale = 1.0 if scaler is None else float(scaler.scale(parameters.one))
+        self.share = share
+
+    @abstractmethod
+    def point(self) -> Tensor:
+        """The x that the method sees."""
+
+    @abstractmethod
+    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        """The gradient of the weighted sum of a mini-batch's values."""
+
+    @abstractmethod
+    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+        """Leave d / -primal_step in `.grad`; False, and nothing changed, if it or the new state is not finite."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Leave `.grad` as it was."""
+
+    def passed(self, tensors: list[Tensor], weights: list[Tensor], factor: float) -> None:
+        """One backward pass into `.grad`."""
+        factor *= self.processes.size  # DistributedDataParallel takes the mean over them, and the sum is wanted
+        if factor != 1.0:
+            weights = [weight * factor for weight in weights]
+        for tensor in tensors:
+            if not tensor.requires_grad:
+                raise ValueError(
+                    "the losses, or the outputs that a limit reads, carry no graph to differentiate; compute them from "
+                    "the model outside torch.no_grad(), without .detach() or .item()"
+                )
+        try:
+            torch.autograd.backward(tensors, weights)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            raise ValueError(
+                "the graph of these losses was used before: by another backward(), or by a method that takes several "
+                "gradients of one mini-batch; use fair.backward_from(evaluate) for such a method"
+            ) from error
+
+
+def _quotient(d: Tensor, step: float | Tensor) -> Tensor:
+    """d / -step; 0 for a step of 0, whose d is 0."""
+    if isinstance(step, Tensor):
+        return torch.where(step == 0, torch.zeros_like(d), d / -step)
+    return d / -step if step else torch.zeros_like(d)
+
+
+class Direct(Puller):
+    """For a method that follows one gradient: x is a stand-in of one number, and so is the gradient."""
+
+    before: list[Tensor | None] | None = None  # what `.grad` held
+
+    def point(self) -> Tensor:
+        self.held: list[tuple[list[Tensor], list[Tensor]]] = []
+        return self.parameters.stand_in
+
+    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        self.held.append((tensors, weights))
+        return self.parameters.stand_in
+
+    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+        self.open()
+        for tensors, weights in self.held:
+            self.passed(tensors, weights, self.scale * self.share)
+        return self.close()
+
+    def open(self) -> None:
+        """Put aside what `.grad` holds; not where DistributedDataParallel reduces what it accumulates."""
+        if self.processes.size == 1:
+            self.before = self.parameters.put_aside()
+
+    def close(self) -> bool:
+        """Look at the gradients and add what was put aside; False, and `.grad` as it was, if they are not finite.
+
+        Reduced gradients are the same in all processes, so each judges alone. There `.grad` is emptied, since what it
+        had accumulated is lost with what is not finite.
+        """
+        if self.scaler is None and not self.processes.out_of_step and not self.parameters.finite_gradients():
+            self.parameters.put_aside()
+            self.undo()
+            return False
+        if self.before is not None:
+            self.parameters.join(self.before)
+        return True
+
+    def undo(self) -> None:
+        if self.before is not None:
+            self.parameters.put_back(self.before)
+
+
+class Whole(Puller):
+    """For a method with vectors of the model's size."""
+
+    def point(self) -> Tensor:
+        self.held = self.parameters.put_aside()
+        return self.parameters.flat()
+
+    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        self.parameters.put_aside()  # the gradient of another mini-batch that was pulled before
+        self.passed(tensors, weights, self.scale)
+        return self.gradient()
+
+    def gradient(self) -> Tensor:
+        found = self.parameters.gradient()
+        return found if self.scale == 1.0 else found / self.scale
+
+    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+        if self.parameters.finite([d, *leaves(new)]):
+            direction = _quotient(d, algorithm.primal_step(state))
+            self.parameters.write(_scaled(direction, self.scale * self.share), self.held)
+            return True
+        if self.scale == 1.0:
+            self.undo()
+        return False  # a scaler must see the infinities that it made, to lower its scale
+
+    def undo(self) -> None:
+        self.parameters.put_back(self.held)
+
+
+class Closed(Whole):
+    """For a method that takes several gradients of a mini-batch."""
+
+    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        return self.parameters.jacobian_row(tensors, weights)
+
+    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+        self.undo()
+        if not self.parameters.finite([d, *leaves(new)]):
+            return False
+        self.parameters.add(_scaled(_quotient(d, algorithm.primal_step(state)), self.share))
+        return True
+
+
+def _scaled(values: Tensor, factor: float) -> Tensor:
+    return values if factor == 1.0 else values * factor

@@ -1,0 +1,124 @@
+"""What the tests of `Constrained` share: people, a model, limits about them, and one step of an ordinary loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from test_conformance import METHODS, bce
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from fairbound import Constrained, Rows, limits
+from fairbound.constrained import Seen
+from fairbound.core import Algorithm
+
+F64 = torch.float64
+FIXED: dict[str, Algorithm[Any]] = {name: method for name, method in METHODS.items() if method.levels is None}
+ONE_DRAW = {name: method for name, method in FIXED.items() if method.draws == 1}
+GHOSTS = {name: method for name, method in METHODS.items() if method.levels is not None}
+LR = 0.05
+
+
+class People(NamedTuple):
+    """Rows of a table: inputs, a label, and two columns of groups."""
+
+    X: Tensor  # (rows, 4)
+    y: Tensor  # (rows,) 0 or 1
+    race: Tensor  # (rows,) 0, 1 or 2
+    sex: Tensor  # (rows,) 0 or 1
+
+    def of(self, race: int) -> Tensor:
+        """The rows of one race."""
+        return (self.race == race).nonzero().flatten()
+
+
+def people(rows: int = 120, seed: int = 0, dtype: torch.dtype = F64) -> People:
+    """Three races of unequal size, whose labels are unequally hard to tell."""
+    generator = torch.Generator().manual_seed(seed)
+    race = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), rows, replacement=True, generator=generator)
+    sex = torch.randint(2, (rows,), generator=generator)
+    X = torch.randn(rows, 4, dtype=F64, generator=generator) + 0.5 * race[:, None]
+    noise = torch.randn(rows, dtype=F64, generator=generator)
+    y = X.sum(1) + (1 + race) * noise > race + 0.5 * sex
+    return People(X.to(dtype), y.to(dtype), race, sex)
+
+
+def seeded(build: Any, seed: int = 0) -> Any:
+    """A freshly built module; the global random state is left as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build()
+
+
+def network(seed: int = 0, dtype: torch.dtype = F64) -> nn.Module:
+    model: nn.Module = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)), seed)
+    return model.to(dtype)
+
+
+def three_limits() -> dict[str, Any]:
+    """Two columns of groups, two kinds of value, and a function of the parameters."""
+    return {
+        "race": limits.loss_parity(3, bound=0.02, by="race"),
+        "sex": limits.demographic_parity(["f", "m"], bound=0.03, by="sex"),
+        "norm": limits.weight_norm(2.0),
+    }
+
+
+def rows_of(model: nn.Module, who: People, numbers: Tensor) -> Rows:
+    """Some people after the model's forward pass."""
+    outputs = model(who.X[numbers]).squeeze(-1)
+    labels = who.y[numbers]
+    return Rows(bce(outputs, labels), {"race": who.race[numbers], "sex": who.sex[numbers]}, labels, outputs)
+
+
+def step(fair: Constrained, optimiser: torch.optim.Optimizer, model: nn.Module, who: People, draws: Tensor) -> Seen:
+    """One step of a loop on a set of rows for each draw, (draws, B): the first is passed backward."""
+    optimiser.zero_grad()
+    with torch.no_grad():
+        further = [rows_of(model, who, numbers) for numbers in draws[1:]]
+    seen = fair.backward(rows_of(model, who, draws[0]), further=further)
+    optimiser.step()
+    return seen
+
+
+def numbers_for(method: Algorithm[Any], steps: int, who: People, size: int = 24, seed: int = 0) -> Tensor:
+    """Row numbers for every step and draw: (steps, draws, size)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(who.X.shape[0], (steps, method.draws, size), generator=generator)
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """The environment of a fresh process that imports the tests."""
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | more
+
+
+def flat(model: nn.Module) -> Tensor:
+    return parameters_to_vector([p.detach() for p in model.parameters()])
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """The tensors in nested mappings and sequences."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, Mapping):
+        return [leaf for key in sorted(tree) for leaf in tensors(tree[key])]
+    return [leaf for part in tree for leaf in tensors(part)] if isinstance(tree, list | tuple) else []
+
+
+def knowledge(fair: Constrained) -> list[Tensor]:
+    """Everything that the method knows: its state and the last value of every constraint."""
+    kept = fair.state_dict()
+    return [torch.tensor(kept["steps"]), *tensors(kept["state"]), *tensors(kept["constraints"])]
+
+
+def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Bit for bit; two NaNs are the same."""
+    return len(left) == len(right) and all(
+        a.dtype == b.dtype and torch.equal(a.nan_to_num(nan=-77.0), b.nan_to_num(nan=-77.0))
+        for a, b in zip(left, right, strict=True)
+    )

@@ -1,0 +1,130 @@
+"""The examples are short, run as scripts, and what they print is true; the code of docs/loop.md runs as it stands."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGE = (ROOT / "docs" / "loop.md").read_text()
+NUMBER = r"([+-]?\d+\.\d+(?:e[+-]\d+)?)"
+
+
+def printed(name: str) -> str:
+    """What an example prints, run as a user runs it; a RuntimeWarning (a step left out) is an error."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", str(ROOT / "examples" / f"{name}.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(text: str, words: str) -> list[float]:
+    """Every number that follows these words, in order."""
+    found = [float(number) for number in re.findall(re.escape(words) + r":?\s+" + NUMBER, text)]
+    assert found, f"{words!r} is not printed:\n{text}"
+    return found
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) < 60
+    assert text.startswith('"""')
+    assert path.name in PAGE
+
+
+def test_pytorch_loop() -> None:
+    text = printed("pytorch_loop")
+    (bound,) = numbers(text, "bound")
+    plain, fair = numbers(text, "gap on training rows")
+    assert abs(fair) <= bound < abs(plain)
+    plain, fair = numbers(text, "on rows not seen")
+    error = numbers(text, "+-")[-1]
+    assert abs(fair) < abs(plain)
+    assert abs(fair) < bound + 2 * error  # no more than the rows not seen can tell
+    assert numbers(text, "feasibility") == [0.0]
+
+
+def test_convolution() -> None:
+    text = printed("convolution")
+    (floor,) = numbers(text, "floor")
+    soft = numbers(text, "soft")  # plain: training, new images; with the floor: the same
+    true = numbers(text, "true")
+    alarms = numbers(text, "false alarms in B")
+    assert soft[0] < floor <= soft[2]
+    assert true[0] < floor <= true[2]
+    assert true[1] < true[3]
+    assert alarms[0] < alarms[2], "a floor has a price, and the example says so"
+
+
+def test_own_algorithm() -> None:
+    text = printed("own_algorithm")
+    (bound,) = numbers(text, "bound")
+    plain, run, loop = numbers(text, "gap on training rows")
+    assert max(run, loop) <= bound < plain
+    plain, run, loop = numbers(text, "on rows not seen")
+    assert max(run, loop) < plain
+
+
+def test_distributed() -> None:
+    text = printed("distributed")
+    (bound,) = numbers(text, "bound")
+    alone, first, second = numbers(text, "A - B")  # in any order: the lines of two processes may come in either
+    assert first == second
+    assert alone == pytest.approx(first, abs=1e-4)
+    assert max(numbers(text, "gap on training rows")) <= bound
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+FIGURE = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The page's blocks, run one after the other as a reader does; `shown` is what the report's block prints."""
+    space: dict[str, Any] = {}
+    for block in BLOCKS:
+        with chdir(tmp_path_factory.getbasetemp()), redirect_stdout(io.StringIO()) as output:
+            exec(compile(block, "a block of docs/loop.md", "exec"), space)
+        if "print(found)" in block:
+            space["shown"] = output.getvalue()
+    return space
+
+
+def test_the_page_reaches_what_it_says(page: dict[str, Any]) -> None:
+    found = page["found"]
+    assert found.feasibility < 0.01
+    assert found.stationarity < 0.5 * found.gradient
+    for name in ("fair", "twice", "ghost", "both"):
+        assert page[name].steps > 0
+        assert page[name].skipped == 0
+
+
+def test_the_page_shows_the_report_that_its_code_prints(page: dict[str, Any]) -> None:
+    sample = PAGE.split("print(found)\n```\n\n```\n")[1].split("```")[0]
+    assert re.sub(FIGURE, "#", sample).split() == re.sub(FIGURE, "#", page["shown"]).split()
+    there, here = ([float(n.replace(",", "")) for n in re.findall(FIGURE, text)] for text in (sample, page["shown"]))
+    assert here == pytest.approx(there, abs=0.03)  # another processor rounds otherwise, and the path is a long one
+
+
+def test_the_changed_lines_are_those_of_the_code() -> None:
+    for line in ("fair = Constrained(model, ", "    fair.backward(loss(model(X), y), group"):
+        assert f"\n+ {line}" in PAGE
+        assert line in BLOCKS[0]

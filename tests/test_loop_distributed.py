@@ -1,0 +1,304 @@
+"""Two processes on half of the rows each are one process on all of them.
+
+Both processes run everything once (this file, as a script), and the tests compare what they left.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loops import F64, FIXED, LR, ONE_DRAW, flat, knowledge, network, people, rows_of, surroundings, three_limits
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fairbound import Constrained, Rows
+from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
+from fairbound.core import Algorithm
+
+WHO = people()
+STEPS = 10
+HALVES = (20, 12)  # rows of the two processes
+
+
+def drawn(method: Algorithm[Any], k: int) -> list[list[Tensor]]:
+    """For every draw of step k the rows of both processes: race 2 is absent from the first one."""
+    generator = torch.Generator().manual_seed(k)
+    without, anybody = (WHO.race < 2).nonzero().flatten(), torch.arange(120)
+    return [
+        [pool[torch.randint(pool.numel(), (size,), generator=generator)] for pool, size in zip((without, anybody), HALVES, strict=True)]  # noqa: E501
+        for _ in range(method.draws)
+    ]  # fmt: skip
+
+
+def own_rows(halves: list[Tensor], rank: int | None) -> Tensor:
+    """A process's rows; all of them, where there is one process."""
+    return torch.cat(halves) if rank is None else halves[rank]
+
+
+class Loop:
+    """Ten steps of a method, in one of two processes (rank) or alone (None)."""
+
+    def __init__(self, method: Algorithm[Any], rank: int | None, view: bool = False) -> None:
+        self.method, self.rank, self.inner = method, rank, network()
+        self.model: nn.Module = self.inner
+        if rank is not None:
+            self.model = DistributedDataParallel(self.inner, gradient_as_bucket_view=view)
+        self.fair = Constrained(self.model, three_limits(), method, seed=2)
+        self.optimiser = torch.optim.SGD(self.inner.parameters(), lr=LR)
+
+    def rows(self, halves: list[Tensor]) -> Rows:
+        return rows_of(self.model, WHO, own_rows(halves, self.rank))
+
+    def step(self, k: int, spoil: Any = None) -> bool:
+        self.optimiser.zero_grad()
+        draws = drawn(self.method, k)
+        with torch.no_grad():
+            further = [self.rows(halves) for halves in draws[1:]]
+        rows = self.rows(draws[0])
+        skipped = self.fair.backward(spoil(rows) if spoil is not None else rows, further=further).skipped
+        self.optimiser.step()
+        return skipped
+
+    def accumulated_step(self, k: int) -> None:
+        """The same over two mini-batches a process, of which only the last is synchronised."""
+        self.optimiser.zero_grad()
+        numbers = own_rows(drawn(self.method, k)[0], self.rank)
+        parts = numbers.split([numbers.numel() - 5, 5])
+        for part in parts:
+            with torch.no_grad():
+                rows = rows_of(self.model, WHO, part)
+            self.fair.gather(rows)
+        assert isinstance(self.model, DistributedDataParallel)
+        with self.model.no_sync():
+            self.fair.backward(rows_of(self.model, WHO, parts[0]))
+        self.fair.backward(rows_of(self.model, WHO, parts[1]))
+        self.optimiser.step()
+
+    def end(self) -> dict[str, Any]:
+        return {"model": flat(self.inner), "knows": knowledge(self.fair), "skipped": self.fair.skipped}
+
+
+def whole(method: Algorithm[Any], view: bool = False, rank: int | None = None) -> dict[str, Any]:
+    loop = Loop(method, rank, view)
+    for k in range(STEPS):
+        loop.step(k)
+    return loop.end()
+
+
+def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
+    loop = Loop(method, rank)
+    for k in range(STEPS):
+        loop.accumulated_step(k)
+    return loop.end()
+
+
+def spoilt_loss(rows: Rows) -> Rows:
+    return rows._replace(losses=rows.losses * torch.nan)
+
+
+def spoilt_gradient(rows: Rows) -> Rows:
+    assert rows.outputs is not None
+    return rows._replace(losses=rows.losses + (0 * rows.outputs).sqrt())
+
+
+SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
+SOME: dict[str, Algorithm[Any]] = {"Direct": DescentAscent(), "Whole": SSLALM(samples=1), "two draws": SSLALM()}
+
+
+def spoilt(method: Algorithm[Any], kind: str, rank: int) -> dict[str, Any]:
+    """As `whole`, with a fourth step that only the second process finds not finite."""
+    loop = Loop(method, rank)
+    for k in range(STEPS):
+        loop.step(k)
+        if k == 3:
+            loop.step(77, SPOILT[kind] if rank == 1 else None)
+    return loop.end()
+
+
+def empty(rank: int) -> dict[str, Any]:
+    """A process without any row takes part all the same."""
+    loop = Loop(DescentAscent(), rank)
+    numbers = torch.arange(24) if rank == 0 else torch.arange(0)
+    loop.fair.backward(rows_of(loop.model, WHO, numbers))
+    loop.optimiser.step()
+    return loop.end()
+
+
+def compiled(rank: int) -> dict[str, Any]:
+    """Two steps of a model that was compiled after it was distributed."""
+    loop = Loop(DescentAscent(), rank)
+    loop.model = torch.compile(loop.model, backend="eager")  # type: ignore[assignment]
+    loop.fair = Constrained(loop.model, three_limits(), DescentAscent(), seed=2)
+    for k in range(2):
+        loop.step(k)
+    return loop.end()
+
+
+def shared(method: Algorithm[Any], rank: int | None) -> dict[str, Any]:
+    """A step over two mini-batches of which each moves the multipliers, the first one held back."""
+    loop = Loop(method, rank)
+    halves = drawn(method, 0)[0], drawn(method, 1)[0]
+    with loop.model.no_sync() if isinstance(loop.model, DistributedDataParallel) else nullcontext():
+        loop.fair.backward(loop.rows(halves[0]), share=0.5)
+    loop.fair.backward(loop.rows(halves[1]), share=0.5)
+    loop.optimiser.step()
+    return loop.end()
+
+
+def saved(rank: int) -> dict[str, Any]:
+    """The method's state after a step, for a loop that is not distributed."""
+    loop = Loop(SSLALM(samples=1), rank)
+    loop.step(0)
+    return loop.fair.state_dict()
+
+
+def told(call: Callable[[], object]) -> str:
+    """The sentence that a call is refused with."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def refused(rank: int) -> list[str]:
+    """What Ghost is told, and a method that needs the gradient of all processes where it is held back."""
+    ghost, whole = Loop(StochasticGhost(), rank), Loop(SSLALM(samples=1), rank)
+    assert isinstance(whole.model, DistributedDataParallel)
+    with whole.model.no_sync():
+        held_back = told(lambda: whole.fair.backward(rows_of(whole.model, WHO, torch.arange(24))))
+    return [told(lambda: ghost.fair.backward_from(lambda size: rows_of(ghost.model, WHO, torch.arange(24)))), held_back]
+
+
+def main(rank: int, folder: Path) -> None:
+    """One of the two processes."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", RuntimeWarning)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    found: dict[str, Any] = {
+        "whole": {name: whole(method, rank=rank) for name, method in FIXED.items()},
+        "view": {name: whole(method, True, rank) for name, method in SOME.items()},
+        "accumulated": {name: accumulated(method, rank) for name, method in ONE_DRAW.items()},
+        "spoilt": {f"{name}, {kind}": spoilt(m, kind, rank) for name, m in SOME.items() for kind in SPOILT},
+        "empty": empty(rank),
+        "compiled": compiled(rank),
+        "shared": shared(DescentAscent(eta=0.5), rank),
+        "saved": saved(rank),
+        "refused": refused(rank),
+    }
+    torch.save(found, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the two processes found; they are given two minutes."""
+    folder = tmp_path_factory.mktemp("processes")
+    command = [sys.executable, __file__]
+    logs = [folder / f"{rank}.log" for rank in (0, 1)]
+    running = [
+        subprocess.Popen([*command, str(rank), str(folder)], env=surroundings(), stdout=log.open("w"), stderr=subprocess.STDOUT)  # noqa: E501
+        for rank, log in enumerate(logs)
+    ]  # fmt: skip
+    until = time.monotonic() + 120
+    try:
+        ends = [process.wait(max(0.1, until - time.monotonic())) for process in running]
+    except subprocess.TimeoutExpired:
+        pytest.fail("the processes hang:\n" + "\n".join(log.read_text()[-2000:] for log in logs))
+    finally:
+        for process in running:
+            process.kill()
+    assert ends == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+def assert_one_process_would(found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
+    for own in found:
+        assert torch.allclose(own["model"], alone["model"], rtol=0, atol=1e-12)
+        for a, b in zip(own["knows"], alone["knows"], strict=True):
+            assert torch.allclose(a.to(F64), b.to(F64), rtol=0, atol=1e-12)
+    assert torch.equal(found[0]["model"], found[1]["model"])
+
+
+def test_a_race_is_absent_from_one_process() -> None:
+    first, second = drawn(DescentAscent(), 0)[0]
+    assert sorted(WHO.race[first].unique().tolist()) == [0, 1]
+    assert 2 in WHO.race[second]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_two_processes_are_one(name: str, processes: list[dict[str, Any]]) -> None:
+    """Ten steps, float64, 1e-12: sums and counts are reduced, not means."""
+    assert_one_process_would([found["whole"][name] for found in processes], whole(FIXED[name]))
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_gradients_may_be_views_of_buckets(name: str, processes: list[dict[str, Any]]) -> None:
+    assert_one_process_would([found["view"][name] for found in processes], whole(SOME[name]))
+
+
+@pytest.mark.parametrize("name", ONE_DRAW)
+def test_accumulation_without_synchronisation(name: str, processes: list[dict[str, Any]]) -> None:
+    """`no_sync` on all but the last mini-batch."""
+    assert_one_process_would([found["accumulated"][name] for found in processes], whole(ONE_DRAW[name]))
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+@pytest.mark.parametrize("name", SOME)
+def test_what_one_process_finds_spoilt_both_leave_out(name: str, kind: str, processes: list[dict[str, Any]]) -> None:
+    found = [own["spoilt"][f"{name}, {kind}"] for own in processes]
+    assert [own["skipped"] for own in found] == [1, 1]
+    assert_one_process_would(found, whole(SOME[name]))
+
+
+def test_a_process_without_rows_takes_part(processes: list[dict[str, Any]]) -> None:
+    model = network()
+    fair = Constrained(model, three_limits(), DescentAscent())
+    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    fair.backward(rows_of(model, WHO, torch.arange(24)))
+    optimiser.step()
+    assert_one_process_would([found["empty"] for found in processes], {"model": flat(model), "knows": knowledge(fair)})
+
+
+def test_a_compiled_distributed_model_is_recognised(processes: list[dict[str, Any]]) -> None:
+    """`torch.compile(DistributedDataParallel(model))` is the order that torch recommends."""
+    loop = Loop(DescentAscent(), None)
+    for k in range(2):
+        loop.step(k)
+    assert_one_process_would([found["compiled"] for found in processes], loop.end())
+
+
+def test_a_share_held_back_is_a_share(processes: list[dict[str, Any]]) -> None:
+    """`backward(share=1/2)` twice, the first inside `no_sync`."""
+    assert_one_process_would([found["shared"] for found in processes], shared(DescentAscent(eta=0.5), None))
+
+
+def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
+    """What two processes saved one process can load: parameters are named without `module.`."""
+    loop = Loop(SSLALM(samples=1), None)
+    loop.fair.load_state_dict(processes[0]["saved"])
+    other = Loop(SSLALM(samples=1), None)
+    other.step(0)
+    assert all(
+        torch.allclose(a, b, atol=1e-12) for a, b in zip(knowledge(loop.fair), knowledge(other.fair), strict=True)
+    )
+
+
+def test_what_cannot_be_reduced_is_a_sentence(processes: list[dict[str, Any]]) -> None:
+    ghost, whole = processes[0]["refused"]
+    assert "DistributedDataParallel cannot reduce" in ghost
+    assert "SSLALM needs the gradient of all processes" in whole
+    assert "use gather() first, or leave no_sync() out" in whole
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

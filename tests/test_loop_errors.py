@@ -1,0 +1,257 @@
+"""What a loop may do wrong is answered with a sentence: the value, and the remedy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from loops import F64, FIXED, GHOSTS, knowledge, network, same
+from test_conformance import bce
+from torch import Tensor, nn
+
+from fairbound import ALGORITHMS, Constrained, Rows, limits
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost
+from fairbound.core import Algorithm, Draw
+
+LIMIT = limits.bounded_group_loss(["A", "B"], bound=0.5)
+RATE = limits.demographic_parity(["A", "B"], bound=0.1)
+RECALL = limits.minimum_rate(0.8, groups=["A", "B"], label=1)
+MANY = {name: method for name, method in FIXED.items() if method.draws > 1}
+
+
+def outputs_of(model: nn.Module, seed: int = 0) -> Tensor:
+    outputs: Tensor = model(torch.randn(8, 4, dtype=F64, generator=torch.Generator().manual_seed(seed)))[:, 0]
+    return outputs
+
+
+def losses_of(model: nn.Module, seed: int = 0) -> Tensor:
+    return bce(outputs_of(model, seed), torch.ones(8, dtype=F64))
+
+
+GROUPS = torch.arange(8) % 2
+
+
+@pytest.mark.parametrize("method", MANY.values(), ids=MANY)
+def test_too_few_mini_batches_is_a_sentence(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, LIMIT, method)
+    name = type(method).__name__
+    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} .*got 1; pass the others as further=") as said:
+        fair.backward(losses_of(model), GROUPS)
+    assert method.with_one_draw in str(said.value)
+    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} mini-batches a step.*share=1/k"):
+        fair.gather(losses_of(model), GROUPS)
+    assert fair.steps == 0
+
+
+def test_too_many_mini_batches_is_a_sentence() -> None:
+    model = network()
+    with pytest.raises(ValueError, match=r"DescentAscent needs 1 .*got 2"):
+        Constrained(model, LIMIT, DescentAscent()).backward(
+            losses_of(model), GROUPS, further=[Rows(losses_of(model), GROUPS)]
+        )
+
+
+@pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
+def test_ghost_names_its_closure(method: StochasticGhost) -> None:
+    model = network()
+    with pytest.raises(ValueError, match=r"StochasticGhost draws .* random size.*fair.backward_from\(evaluate\)"):
+        Constrained(model, LIMIT, method).backward(losses_of(model), GROUPS)
+
+
+BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], Rows]]] = {
+    "a mean": (r"one number per row, \(B,\), got \(\); use a loss with reduction='none'", LIMIT, lambda u: Rows(u.mean(), GROUPS)),  # noqa: E501
+    "a matrix": (r"got \(8, 1\); use a loss with reduction='none'", LIMIT, lambda u: Rows(u[:, None], GROUPS)),
+    "a float": ("got float; use a loss with reduction='none'", LIMIT, lambda u: Rows(u.mean().item(), GROUPS)),  # type: ignore[arg-type]
+    "no groups": ("pass groups=", LIMIT, lambda u: Rows(u)),
+    "float groups": ("groups must be a vector of whole numbers, got torch.float32", LIMIT, lambda u: Rows(u, GROUPS.float())),  # noqa: E501
+    "short groups": (r"8 losses but groups has shape \(7,\)", LIMIT, lambda u: Rows(u, GROUPS[:7])),
+    "a third group": ("groups must be 0 to 1, or -1 for none, found 0 to 2", LIMIT, lambda u: Rows(u, torch.arange(8) % 3)),  # noqa: E501
+    "group -2": ("groups must be 0 to 1, or -1 for none, found -2 to -1", LIMIT, lambda u: Rows(u, GROUPS - 2)),
+    "unnamed column": ("columns \\['race', 'sex'\\]; a limit must name one of them with by=", LIMIT, lambda u: Rows(u, {"sex": GROUPS, "race": GROUPS})),  # noqa: E501
+    "no outputs": (r"'A - B' needs outputs; pass outputs=", RATE, lambda u: Rows(u, GROUPS)),
+    "outputs of classes": (r"one logit per row.*name one of them: outcome=k", RATE, lambda u: Rows(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
+    "no labels": (r"needs labels; pass labels=", RECALL, lambda u: Rows(u, GROUPS, outputs=torch.zeros(8))),
+    "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: Rows(u, GROUPS, torch.ones(4))),
+    "objective by number": ("objective must be True or False", LIMIT, lambda u: Rows(u, GROUPS, objective=GROUPS)),
+    "weight of another batch": (r"8 losses but weight has shape \(3,\)", LIMIT, lambda u: Rows(u, GROUPS, weight=torch.ones(3))),  # noqa: E501
+    "a scalar function": (r"must give 1 values, got shape \(\)", limits.function(lambda rows: rows.losses.mean(), "mean"), lambda u: Rows(u)),  # noqa: E501
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_rows_that_do_not_fit_are_a_sentence(case: str) -> None:
+    sentence, limit, rows = BAD_ROWS[case]
+    model = network()
+    fair = Constrained(model, limit, DescentAscent())
+    with pytest.raises(ValueError, match=sentence):
+        fair.backward(rows(losses_of(model)))
+    assert fair.steps == 0
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("code", [2, 7, -2, -3, -4])
+def test_a_group_that_no_limit_knows_is_never_taken_for_another(code: int) -> None:
+    """Also in the middle of a run, where nothing is checked for speed: a sentence, or the step is left out."""
+    model = network()
+    fair = Constrained(model, LIMIT, DescentAscent(eta=1.0))
+    fair.backward(losses_of(model), GROUPS)
+    before = knowledge(fair)
+    groups = GROUPS.clone()
+    groups[3] = code
+    model.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            assert fair.backward(losses_of(model), groups).skipped
+        except ValueError as error:
+            assert "groups must be 0 to 1" in str(error)  # noqa: PT017
+    assert same(before, knowledge(fair))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def no_graph_cases() -> dict[str, tuple[Any, Callable[[nn.Module], Rows]]]:
+    def outputs_apart(model: nn.Module) -> Rows:
+        return Rows(losses_of(model), GROUPS, outputs=outputs_of(model).detach())
+
+    return {
+        "losses": (LIMIT, lambda model: Rows(losses_of(model).detach(), GROUPS)),
+        "losses beside a weight norm": (
+            [LIMIT, limits.weight_norm(1.0)],
+            lambda model: Rows(losses_of(model).detach(), GROUPS),
+        ),
+        "outputs of a rate": (RATE, outputs_apart),
+    }
+
+
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("case", no_graph_cases())
+def test_what_carries_no_graph_is_a_sentence(method: Algorithm[Any], case: str) -> None:
+    limit, rows = no_graph_cases()[case]
+    model = network()
+    fair = Constrained(model, limit, method)
+    with pytest.raises(ValueError, match=r"no graph .*torch.no_grad\(\)"):
+        fair.backward(rows(model))
+    assert fair.steps == 0
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+def test_a_graph_used_twice_is_a_sentence(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, LIMIT, method)
+    losses = losses_of(model)
+    fair.backward(losses, GROUPS)
+    kept = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    assert len(kept) == 4
+    with pytest.raises(ValueError, match="the graph of these losses was used before"):
+        fair.backward(losses, GROUPS)
+    assert fair.steps == 1
+    assert same(kept, [p.grad for p in model.parameters() if p.grad is not None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extragradient(SGD):
+    """Asks for a mini-batch at a second point."""
+
+    @property
+    def follows_one_gradient(self) -> bool:
+        return False
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        ahead = x - 0.1 * draw.samples[0](x).grad(f=1.0)
+        return -0.1 * draw.samples[0](ahead).grad(f=1.0), state
+
+
+def test_a_second_point_is_a_sentence_and_changes_nothing() -> None:
+    model = network()
+    fair = Constrained(model, LIMIT, Extragradient())
+    kept = [torch.full_like(p, 3.0) for p in model.parameters()]
+    for p, grad in zip(model.parameters(), kept, strict=True):
+        p.grad = grad
+    with pytest.raises(ValueError, match=r"at a second point.*use fairbound.run on a Problem"):
+        fair.backward(losses_of(model), GROUPS)
+    assert all(p.grad is grad for p, grad in zip(model.parameters(), kept, strict=True))
+    assert fair.steps == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaged(SGD):
+    """The gradients of two mini-batches."""
+
+    @property
+    def draws(self) -> int:
+        return 2
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("fc", "fc")
+
+    @property
+    def follows_one_gradient(self) -> bool:
+        return False
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        first, second = (sample(x).grad(f=1.0) for sample in draw.samples)
+        return -(first + 3 * second), state
+
+
+def test_gradients_of_two_mini_batches_are_apart() -> None:
+    """A method may ask for both, where both have their graphs."""
+    model = network()
+    one, other = losses_of(model, seed=0), losses_of(model, seed=1)
+    apart = [torch.autograd.grad(u.mean(), [*model.parameters()], retain_graph=True) for u in (one, other)]
+    Constrained(model, LIMIT, Averaged(tau=1.0)).backward(one, GROUPS, further=[Rows(other, GROUPS)])
+    for p, first, second in zip(model.parameters(), *apart, strict=True):
+        assert p.grad is not None
+        assert torch.allclose(p.grad, first + 3 * second, atol=1e-12)
+
+
+def test_what_cannot_be_built_is_a_sentence() -> None:
+    model = network()
+    with pytest.raises(ValueError, match=r"two limits are called 'A - B'.*give a mapping"):
+        Constrained(model, [RATE, RATE], DescentAscent())
+    with pytest.raises(ValueError, match="there are no limits"):
+        Constrained(model, [], DescentAscent())
+    with pytest.raises(TypeError, match=r"must be one of fairbound.ALGORITHMS, built"):
+        Constrained(model, LIMIT, ALGORITHMS["SGD"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no parameters to train"):
+        Constrained(model.requires_grad_(False), LIMIT, DescentAscent())
+    with pytest.raises(ValueError, match="a seed must fit in 64 bits"):
+        Constrained(network(), LIMIT, DescentAscent(), seed=1 << 70)
+
+
+def test_what_was_not_begun_is_a_sentence() -> None:
+    fair = Constrained(network(), LIMIT, SSLALM())
+    with pytest.raises(ValueError, match=r"has not begun; call backward\(\) or start\(\) first"):
+        _ = fair.primal_step
+    with pytest.raises(ValueError, match="NaN or infinite on the mini-batch to start from"):
+        fair.start(torch.full((8,), torch.nan), GROUPS)
+    assert fair.multipliers == {}
+    assert [*fair.constraints] == ["loss of A <= 0.5", "loss of B <= 0.5"]
+
+
+def test_accumulating_is_orderly() -> None:
+    model = network()
+    fair = Constrained(model, LIMIT, DescentAscent())
+    for _ in range(2):
+        fair.gather(losses_of(model), GROUPS)
+    with pytest.raises(ValueError, match="an accumulated step is in progress; save after its last backward"):
+        fair.state_dict()
+    fair.backward(losses_of(model), GROUPS)
+    with pytest.raises(ValueError, match="finish it first"):
+        fair.gather(losses_of(model), GROUPS)
+    fair.backward(losses_of(model), GROUPS)
+    assert fair.steps == 1
+
+
+def test_names_follow_the_mapping() -> None:
+    fair = Constrained(network(), {"race": LIMIT, "sex": limits.bounded_group_loss(["A", "B"], bound=0.5)}, SGD())
+    names = [*fair.constraints]
+    assert names == [f"{key}: loss of {group} <= 0.5" for key in ("race", "sex") for group in "AB"]
+    assert all(first != second for first, second in pairwise(names))

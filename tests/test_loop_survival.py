@@ -1,0 +1,385 @@
+"""Nothing is ever poisoned: groups that a mini-batch lacks, and numbers that are not finite."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from loops import (
+    F64,
+    FIXED,
+    GHOSTS,
+    LR,
+    flat,
+    knowledge,
+    network,
+    numbers_for,
+    people,
+    rows_of,
+    same,
+    step,
+    tensors,
+)
+from test_conformance import METHODS
+from torch import Tensor, nn
+
+from fairbound import Constrained, Rows, limits
+from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
+from fairbound.core import Algorithm
+
+WHO = people()
+GROUP_LOSS = limits.bounded_group_loss(["A", "B", "C"], bound=0.4, by="race")
+C = GROUP_LOSS.names[2]
+
+fixed = pytest.mark.parametrize("method", FIXED.values(), ids=FIXED)
+
+
+def without_limits_on_size(method: Algorithm[Any]) -> Algorithm[Any]:
+    """A cap on the norm of all multipliers ties one group's to another's."""
+    return replace(method, y_max=1e3) if hasattr(method, "y_max") else method  # type: ignore[type-var]
+
+
+def balanced(size: int, generator: torch.Generator, *races: int) -> Tensor:
+    """So many rows of every race that is named."""
+    members = [WHO.of(race) for race in races]
+    return torch.cat([m[torch.randint(m.numel(), (size,), generator=generator)] for m in members])
+
+
+def by_constraint(fair: Constrained, name: str) -> list[Tensor]:
+    """What the method knows of one constraint."""
+    kept = fair.state_dict()
+    own = [value[name] for value in kept["state"].values() if isinstance(value, dict) and name in value]
+    return [*own, kept["constraints"][name]]
+
+
+def one_step(fair: Constrained, model: nn.Module, draw: Callable[[int], Tensor]) -> bool:
+    """One backward pass of any method on rows that `draw(size)` chooses; races that no limit knows are of none."""
+
+    def evaluate(size: int) -> Rows:
+        rows = rows_of(model, WHO, draw(size))
+        assert isinstance(rows.groups, dict)
+        race = rows.groups["race"]
+        return rows._replace(groups=torch.where(race < len(fair.names), race, -1))
+
+    if fair.algorithm.levels is not None:
+        return fair.backward_from(evaluate).skipped
+    with torch.no_grad():
+        further = [evaluate(1) for _ in range(fair.algorithm.draws - 1)]
+    return fair.backward(evaluate(1), further=further).skipped
+
+
+# Groups that are not there --------------------------------------------------------------------------------------------
+
+
+def begun(method: Algorithm[Any], limit: Any = GROUP_LOSS) -> tuple[Constrained, nn.Module, torch.optim.Optimizer]:
+    """A loop after three steps with every group."""
+    model, generator = network(), torch.Generator().manual_seed(0)
+    fair = Constrained(model, limit, method)
+    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    for _ in range(3):
+        step(fair, optimiser, model, WHO, torch.stack([balanced(6, generator, 0, 1, 2) for _ in range(method.draws)]))
+    return fair, model, optimiser
+
+
+@fixed
+@pytest.mark.parametrize("bound", [0.4, 0.72, 5.0], ids=["broken", "near", "met"])
+def test_a_group_that_is_absent_stays_as_it_was(method: Algorithm[Any], bound: float) -> None:
+    """And the others move as if it were there: its rows count in no objective."""
+    method = without_limits_on_size(method)
+    limit = replace(GROUP_LOSS, bound=torch.full((3,), bound, dtype=F64))
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.stack([balanced(6, generator, 0, 1) for _ in range(method.draws)])
+    extra = torch.stack([balanced(6, generator, 2) for _ in range(method.draws)])
+    (lacking, model, optimiser), (whole, other, _) = begun(method, limit), begun(method, limit)
+    before = by_constraint(lacking, C)
+    step(lacking, optimiser, model, WHO, numbers)
+    with torch.no_grad():
+        further = [rows_of(other, WHO, torch.cat(both)) for both in zip(numbers[1:], extra[1:], strict=True)]
+    rows = rows_of(other, WHO, torch.cat([numbers[0], extra[0]]))
+    whole.backward(rows._replace(objective=torch.arange(18) < 12), further=further)
+    assert same(by_constraint(lacking, C), before)
+    for name in GROUP_LOSS.names[:2]:
+        assert all(
+            torch.allclose(a, b, atol=1e-12)
+            for a, b in zip(by_constraint(lacking, name), by_constraint(whole, name), strict=True)
+        )
+    still = begun(method, limit)[0]
+    assert not any(same(by_constraint(whole, name), by_constraint(still, name)) for name in GROUP_LOSS.names)
+
+
+def means_of(rows: Rows, races: int) -> list[Tensor]:
+    assert isinstance(rows.groups, dict)
+    return [rows.losses[rows.groups["race"] == race].mean() for race in range(races)]
+
+
+ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
+    "loss of each": (GROUP_LOSS, lambda y, mean: y[0] * mean[0] + y[1] * mean[1]),
+    "pairs": (  # A - B, B - A, then those with C, which cannot be told
+        limits.accuracy_equality(["A", "B", "C"], bound=0.0, by="race"),
+        lambda y, mean: (y[0] - y[1]) * (mean[0] - mean[1]),
+    ),
+    "from the mean": (limits.loss_parity(["A", "B", "C"], bound=0.0, by="race"), lambda y, mean: 0 * mean[0]),
+}
+
+
+@pytest.mark.parametrize("case", ABSENT)
+def test_the_direction_without_a_group_is_that_of_the_others(case: str) -> None:
+    """A constraint that lacks a group pulls at nobody, also not at the groups that are there."""
+    limit, priced = ABSENT[case]
+    fair, model, optimiser = begun(DescentAscent(eta=1.0), limit)
+    optimiser.zero_grad()
+    rows = rows_of(model, WHO, balanced(6, torch.Generator().manual_seed(1), 0, 1))
+    y = [*fair.multipliers.values()]
+    assert sum(price > 0.01 for price in y) >= 3
+    lagrangian = rows.losses.mean() + priced(y, means_of(rows, 2))
+    expected = torch.autograd.grad(lagrangian, [*model.parameters()], retain_graph=True)
+    fair.backward(rows)
+    for p, own in zip(model.parameters(), expected, strict=True):
+        assert p.grad is not None
+        assert torch.allclose(p.grad, own, atol=1e-12)
+
+
+BOUNDS = {"the others are met": (5.0, 5.0, 0.01), "the others are broken": (0.4, 0.4, 0.01)}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
+def test_an_absent_group_that_was_violated_does_not_hold_up_the_others(
+    method: Algorithm[Any], bounds: tuple[float, ...]
+) -> None:
+    """The direction is that of a loop which never knew it, though its last value was the worst."""
+    method = without_limits_on_size(method)
+    three = replace(GROUP_LOSS, bound=torch.tensor(bounds, dtype=F64))
+    two = replace(limits.bounded_group_loss(["A", "B"], bound=0.4, by="race"), bound=three.bound[:2])
+    directions, kappas = [], []
+    for limit in (three, two):
+        model, generator = network(), torch.Generator().manual_seed(0)
+        fair = Constrained(model, limit, method)
+        for races in ((0, 1, 2), (0, 1)):
+            model.zero_grad()
+            one_step(fair, model, lambda size, races=races: balanced(4 * size, generator, *races))  # type: ignore[misc] # noqa: B023
+        if limit is three:
+            assert fair.constraints[C] > 0.3
+        directions.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        kappas.append(fair.state_dict()["state"].get("kappa", torch.zeros(())))  # what Ghost relaxes all limits to
+    assert torch.allclose(directions[0], directions[1], atol=1e-9)
+    assert torch.allclose(kappas[0], kappas[1], atol=1e-9)
+    assert directions[0].norm() > 1e-3
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_group_that_is_missing_half_of_the_time_poisons_nothing(method: Algorithm[Any]) -> None:
+    """500 steps; the last group comes at every other step at most."""
+    steps = 500 if method.levels is None else 100  # of Ghost, whose steps take longer
+    model, generator = network(), torch.Generator().manual_seed(0)
+    fair = Constrained(model, GROUP_LOSS, method)
+    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    for k in range(steps):
+        races = (0, 1) if k % 2 else (0, 1, 2)
+        optimiser.zero_grad()
+        assert not one_step(fair, model, lambda size, races=races: balanced(2 * size, generator, *races))  # type: ignore[misc]
+        optimiser.step()
+    assert fair.steps == steps
+    assert all(part.isfinite().all() for part in (flat(model), *knowledge(fair)))
+
+
+@fixed
+def test_a_mini_batch_without_any_group_is_plain_descent(method: Algorithm[Any]) -> None:
+    """Rows of no group move the objective, and nothing of the constraints."""
+    fair, model, optimiser = begun(method)
+    before = [by_constraint(fair, name) for name in GROUP_LOSS.names]
+    rows = rows_of(model, WHO, torch.arange(8))._replace(groups=torch.full((8,), -1))
+    (gradient,) = (torch.cat([g.flatten() for g in torch.autograd.grad(rows.losses.mean(), [*model.parameters()])]),)
+    optimiser.zero_grad()
+    rows = rows_of(model, WHO, torch.arange(8))._replace(groups=torch.full((8,), -1))
+    seen = fair.backward(rows, further=[rows._replace(losses=rows.losses.detach())] * (method.draws - 1))
+    assert not seen.skipped
+    assert all(same(by_constraint(fair, name), kept) for name, kept in zip(GROUP_LOSS.names, before, strict=True))
+    if method.follows_one_gradient:
+        written = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        assert torch.allclose(written, gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_group_that_is_never_seen_has_no_say(method: Algorithm[Any]) -> None:
+    """Its multiplier stays 0, and the others' run is that of a loop without it."""
+    method = without_limits_on_size(method)
+    known = limits.bounded_group_loss(["A", "B"], bound=0.4, by="race")
+    ends = []
+    for limit in (GROUP_LOSS, known):
+        model, generator = network(), torch.Generator().manual_seed(0)
+        fair = Constrained(model, limit, method)
+        optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+        for _ in range(5):
+            optimiser.zero_grad()
+            one_step(fair, model, lambda size, generator=generator: balanced(4 * size, generator, 0, 1))  # type: ignore[misc]
+            optimiser.step()
+        assert fair.multipliers.get(C, 0.0) == 0.0
+        assert math.isnan(fair.constraints.get(C, math.nan))  # unknown, not met
+        ends.append(flat(model))
+    assert torch.isfinite(ends[0]).all()
+    assert torch.allclose(ends[0], ends[1], atol=1e-9)
+
+
+# Numbers that are not finite ------------------------------------------------------------------------------------------
+
+
+def spoilt_loss(value: float) -> Callable[[Rows], Rows]:
+    """One row's loss is not finite."""
+    first = torch.arange(24) == 0
+    return lambda rows: rows._replace(losses=torch.where(first, rows.losses * value, rows.losses))
+
+
+def spoilt_constraint(rows: Rows) -> Rows:
+    """The same, but the row counts in no objective."""
+    return spoilt_loss(torch.nan)(rows)._replace(objective=torch.arange(24) > 0)
+
+
+def spoilt_function(rows: Rows) -> Rows:
+    """A function of the user's divides by 0 where the labels are all the same."""
+    return rows._replace(labels=torch.zeros(24, dtype=F64))
+
+
+def spoilt_gradient(rows: Rows) -> Rows:
+    """A finite loss whose gradient is not: the root at 0."""
+    assert rows.outputs is not None
+    return rows._replace(losses=rows.losses + (0 * rows.outputs).sqrt())
+
+
+SPOILT: dict[str, Callable[[Rows], Rows]] = {
+    "NaN loss": spoilt_loss(torch.nan),
+    "infinite loss": spoilt_loss(torch.inf),
+    "NaN in a constraint": spoilt_constraint,
+    "infinite function": spoilt_function,
+    "NaN gradient": spoilt_gradient,
+}
+
+
+def over_deviation(rows: Rows) -> Tensor:
+    """Something of the user's that needs labels of both kinds."""
+    assert rows.outputs is not None
+    assert rows.labels is not None
+    return (rows.outputs.mean() / rows.labels.std() - 1).reshape(1)
+
+
+def train(method: Algorithm[Any], spoil: Callable[[Rows], Rows] | None) -> tuple[nn.Module, Constrained, list[bool]]:
+    """Six steps under Adam; in between, where it is asked for, two that are spoilt."""
+    model = network()
+    both: dict[str, Any] = {"race": GROUP_LOSS, "own": limits.function(over_deviation, "mean over deviation")}
+    fair = Constrained(model, both, method)
+    optimiser = torch.optim.Adam(model.parameters(), lr=LR)
+    skipped = []
+    for k, numbers in enumerate(numbers_for(method, 6, WHO)):
+        step(fair, optimiser, model, WHO, numbers)
+        if spoil is None or k not in (2, 3):
+            continue
+        optimiser.zero_grad()
+        before = [flat(model), *knowledge(fair), *tensors(optimiser.state_dict()["state"])]
+        with torch.no_grad():
+            further = [rows_of(model, WHO, own) for own in numbers[1:]]
+        skipped.append(fair.backward(spoil(rows_of(model, WHO, numbers[0])), further=further).skipped)
+        assert all(p.grad is None for p in model.parameters())
+        optimiser.step()
+        assert same(before, [flat(model), *knowledge(fair), *tensors(optimiser.state_dict()["state"])])
+    return model, fair, skipped
+
+
+@fixed
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_a_step_that_is_not_finite_changes_nothing(method: Algorithm[Any], spoil: Callable[[Rows], Rows]) -> None:
+    """It is counted, warned about once, and the run goes on as if it had never been."""
+    with pytest.warns(RuntimeWarning, match=r"step 4 was left out.*counted in `skipped` and change nothing") as seen:
+        model, fair, skipped = train(method, spoil)
+    assert len([w for w in seen if w.category is RuntimeWarning]) == 1
+    assert skipped == [True, True]
+    assert fair.skipped == 2
+    clean, never, _ = train(method, None)
+    assert never.skipped == 0
+    assert same([flat(model), *knowledge(fair)], [flat(clean), *knowledge(never)])
+
+
+@pytest.mark.parametrize("method", [m for m in FIXED.values() if m.draws > 1])
+def test_a_further_mini_batch_may_be_spoilt_as_well(method: Algorithm[Any]) -> None:
+    fair, model, optimiser = begun(method)
+    before = [flat(model), *knowledge(fair)]
+    optimiser.zero_grad()
+    with torch.no_grad():
+        further = [rows_of(model, WHO, torch.arange(24)) for _ in range(method.draws - 1)]
+    further[-1] = spoilt_loss(torch.nan)(further[-1])
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert fair.backward(rows_of(model, WHO, torch.arange(24)), further=further).skipped
+    optimiser.step()
+    assert same(before, [flat(model), *knowledge(fair)])
+
+
+@pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
+@pytest.mark.parametrize("spoil", [spoilt_loss(torch.nan), spoilt_gradient], ids=["loss", "gradient"])
+def test_ghost_leaves_out_a_spoilt_step(method: StochasticGhost, spoil: Callable[[Rows], Rows]) -> None:
+    model = network()
+    fair = Constrained(model, GROUP_LOSS, method)
+    fair.backward_from(lambda size: rows_of(model, WHO, torch.arange(24 * size) % 120))
+    held, before = [p.grad for p in model.parameters()], knowledge(fair)
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert fair.backward_from(lambda size: spoil(rows_of(model, WHO, torch.arange(24)))).skipped
+    assert all(p.grad is grad for p, grad in zip(model.parameters(), held, strict=True))
+    assert same(before, knowledge(fair))
+
+
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_a_spoilt_part_spoils_an_accumulated_step(method: Algorithm[Any], spoil: Callable[[Rows], Rows]) -> None:
+    """All of it is left out, and the gradient that was there before is kept."""
+    model = network()
+    fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
+    fair.backward(rows_of(model, WHO, torch.arange(24)))
+    held, before = [p.grad.clone() for p in model.parameters() if p.grad is not None], knowledge(fair)
+
+    def parts() -> list[Rows]:
+        own = [rows_of(model, WHO, torch.arange(24) + start) for start in (24, 48)]
+        return [own[0], spoil(own[1])]
+
+    for rows in parts():
+        fair.gather(rows)
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert [fair.backward(rows).skipped for rows in parts()][-1]
+    assert same(before, knowledge(fair))
+    assert same(held, [p.grad for p in model.parameters() if p.grad is not None])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
+
+
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_what_grad_held_before_survives(method: Algorithm[Any], spoil: Callable[[Rows], Rows]) -> None:
+    """With `share=1/k` a spoilt mini-batch adds nothing to those before it."""
+    model = network()
+    fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
+    fair.backward(rows_of(model, WHO, torch.arange(24)), share=0.5)
+    held = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    assert len(held) == 4
+    with pytest.warns(RuntimeWarning, match="left out"):
+        fair.backward(spoil(rows_of(model, WHO, torch.arange(24))), share=0.5)
+    assert same(held, [p.grad for p in model.parameters() if p.grad is not None])
+
+
+def test_a_spoilt_first_step_leaves_the_method_unbegun() -> None:
+    model = network()
+    fair = Constrained(model, GROUP_LOSS, SSLALM(samples=1))
+    with pytest.warns(RuntimeWarning, match="step 1 was left out"):
+        fair.backward(spoilt_loss(torch.nan)(rows_of(model, WHO, torch.arange(24))))
+    assert fair.state_dict()["state"] is None
+    assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
+    assert fair.steps == 1
+
+
+def test_an_empty_mini_batch_is_left_out() -> None:
+    model = network()
+    fair = Constrained(model, GROUP_LOSS, DescentAscent())
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert fair.backward(rows_of(model, WHO, torch.arange(0))).skipped
