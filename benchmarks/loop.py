@@ -35,14 +35,24 @@ Step = Callable[[], None]
 
 
 class Data:
-    """The rows of a mini-batch: objective rows first, then those of the groups."""
+    """Mini-batches in turn, tensors of their own each: objective rows first, then those of the groups."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.X = torch.randn(128, 9, generator=generator)
-        self.y = (torch.rand(128, generator=generator) < 0.4).float()
-        self.group = torch.cat([torch.full((64,), -1), torch.arange(64) % 2])
         self.objective = torch.arange(128) < 64
+        self.batches = [
+            (
+                torch.randn(128, 9, generator=generator),
+                (torch.rand(128, generator=generator) < 0.4).float(),
+                torch.cat([torch.full((64,), -1), torch.arange(64) % 2]),
+            )
+            for _ in range(16)
+        ]
+        self.turn = 0
+
+    def next(self) -> tuple[Tensor, Tensor, Tensor]:
+        self.turn += 1
+        return self.batches[self.turn % len(self.batches)]
 
 
 def network() -> nn.Module:
@@ -55,8 +65,9 @@ def plain(data: Data) -> Step:
     optimiser = torch.optim.SGD(model.parameters(), lr=LR)
 
     def step() -> None:
+        X, y, _ = data.next()
         optimiser.zero_grad()
-        bce(model(data.X)[:, 0], data.y).backward()
+        bce(model(X)[:, 0], y).backward()
         optimiser.step()
 
     return step
@@ -68,9 +79,10 @@ def constrained(data: Data, method: Algorithm) -> Step:
     fair = Constrained(model, limits.accuracy_equality(["A", "B"], bound=BOUND), method)
 
     def step() -> None:
+        X, y, group = data.next()
         optimiser.zero_grad()
-        losses = bce(model(data.X)[:, 0], data.y, reduction="none")
-        fair.backward(losses, data.group, objective=data.objective)
+        losses = bce(model(X)[:, 0], y, reduction="none")
+        fair.backward(losses, group, objective=data.objective)
         optimiser.step()
 
     return step
@@ -100,8 +112,12 @@ def by_cooper(data: Data) -> Step:
         primal_optimizers=torch.optim.SGD(model.parameters(), lr=LR),
         dual_optimizers=torch.optim.SGD(problem.dual_parameters(), lr=ETA, maximize=True),
     )
-    given = {"model": model, "X": data.X, "y": data.y, "group": data.group}
-    return lambda: optimiser.roll(compute_cmp_state_kwargs=given)
+
+    def step() -> None:
+        X, y, group = data.next()
+        optimiser.roll(compute_cmp_state_kwargs={"model": model, "X": X, "y": y, "group": group})
+
+    return step
 
 
 def medians(contestants: dict[str, Step], rounds: int, steps: int) -> dict[str, float]:

@@ -38,6 +38,7 @@ from fairbound.loop.processes import Processes
 from fairbound.loop.pulling import Closed, Direct, Puller, Whole
 from fairbound.loop.reading import Plan, Reading, Totals
 from fairbound.loop.rows import Rows
+from fairbound.loop.short import Short, ShortEstimate, Stepped
 from fairbound.loop.trend import Trend
 
 Groups = Tensor | Mapping[str, Tensor]
@@ -46,14 +47,18 @@ Groups = Tensor | Mapping[str, Tensor]
 class Seen(NamedTuple):
     """What one mini-batch showed."""
 
-    values: Tensor  # (1+m,) the objective first
-    c: Tensor  # (m,) the constraints, feasible where <= 0; one that the batch cannot tell keeps its last value
+    of: Evaluated | ShortEstimate
     skipped: bool  # whether the step was left out because something was not finite
 
     @property
     def loss(self) -> Tensor:
-        """The objective."""
-        return self.values[0]
+        """The objective, ()."""
+        return self.of.f
+
+    @property
+    def c(self) -> Tensor:
+        """(m,) the constraints, feasible where <= 0; one that the batch cannot tell has its last value, or 0."""
+        return self.of.c
 
 
 class Constrained:
@@ -86,6 +91,8 @@ class Constrained:
         self._processes = Processes.of(model)
         self._kinds = memory.kinds(algorithm)
         self._main = next(i for i, reads in enumerate(algorithm.reads) if "f" in reads)  # the draw with the objective
+        short = Short(algorithm, self._plan, self._parameters)
+        self._short = short if short.possible and self._processes.size == 1 else None
         self._coins = Coins(seed)
         self._trend = Trend()
         self._state: Any = None  # from the first mini-batch on
@@ -135,12 +142,23 @@ class Constrained:
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
                 "no_sync() holds back; use gather() first, or leave no_sync() out"
             )
+        if self._short and self._state is not None and scaler is None and not further:
+            puller = self._puller(None, share)
+            stepped = self._short.step(rows, self._state, self._coins.coin(self.steps), puller)
+            if stepped is not None:
+                return self._after_short(stepped)
         batches = self._in_order(rows, further)
         seen = self._step(self._puller(scaler, share), [self._read(batch) for batch in batches])
         if seen.skipped:
             for batch in batches:
                 self._plan.check(batch)  # a group that no limit knows reads as NaN: say so
         return seen
+
+    def _after_short(self, stepped: Stepped) -> Seen:
+        if not stepped.done:
+            return self._left_out(stepped.estimate)
+        self._move_on(stepped.new, [], stepped.estimate.c)
+        return Seen(stepped.estimate, False)
 
     def _puller(self, scaler: torch.amp.GradScaler | None, share: float) -> Direct | Whole:
         kind = Direct if self.algorithm.follows_one_gradient else Whole
@@ -197,7 +215,7 @@ class Constrained:
         batches = [self._evaluated(reading) for reading in readings]
         main = batches[self._main]
         if not all(batch.finite for batch in batches):
-            return self._left_out(main.values, main.c)
+            return self._left_out(main)
         if self._state is None:
             self._begin(main)
         x = puller.point()
@@ -210,9 +228,9 @@ class Constrained:
             puller.undo()
             raise
         if not done:
-            return self._left_out(main.values, main.c)
+            return self._left_out(main)
         self._move_on(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
-        return Seen(main.values, main.c, False)
+        return Seen(main, False)
 
     def _evaluated(self, reading: Reading) -> Evaluated:
         if self._processes.size == 1:
@@ -259,7 +277,7 @@ class Constrained:
             y = self.algorithm.multipliers(new)
             self._trend.add(self.steps, self.algorithm.monitor(new) | ({} if y is None else {"multipliers": y}))
 
-    def _left_out(self, values: Tensor, c: Tensor) -> Seen:
+    def _left_out(self, of: Evaluated | ShortEstimate) -> Seen:
         self.skipped += 1
         if not self._warned:
             self._warned = True
@@ -269,7 +287,7 @@ class Constrained:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return Seen(values, c, True)
+        return Seen(of, True)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
@@ -299,14 +317,14 @@ class Constrained:
         step = self._accumulating or self._begin_accumulating(scaler)
         step.add(self._read(rows))
         if step.left:
-            return Seen(step.whole.values, step.whole.c, not step.whole.finite)
+            return Seen(step.whole, not step.whole.finite)
         self._gathered, self._accumulating = [], None
         new = step.finish()
         if new is None:
-            return self._left_out(step.whole.values, step.whole.c)
+            return self._left_out(step.whole)
         absent = step.whole.absent
         self._move_on(new, [] if absent is None else [absent], step.whole.last)
-        return Seen(step.whole.values, step.whole.c, False)
+        return Seen(step.whole, False)
 
     def _begin_accumulating(self, scaler: torch.amp.GradScaler | None) -> Accumulating:
         total = self._gathered[0]

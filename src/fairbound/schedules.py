@@ -88,4 +88,4 @@ class Factorial(Schedule):
 
 def value(setting: float | Tensor | Schedule, k: Tensor) -> float | Tensor:
     """The setting at step k, whether it is constant or a schedule."""
-    return setting.at(k) if isinstance(setting, Schedule) else setting
+    return setting if isinstance(setting, float | Tensor) else setting.at(k)

@@ -99,11 +99,12 @@ class SSLALM(Algorithm[State]):
         dual, slope, penalty = (estimates[i] for i in ROLES[self.samples])
         tau = value(self.tau, state.k)
 
-        y = state.y + value(self.eta, state.k) * (dual.c + state.s)
+        residual = dual.c + state.s
+        y = state.y + value(self.eta, state.k) * residual
         norm = y.norm()
         over = norm >= self.y_max
-        y = torch.where(over, y * (self.y_max / norm) if self.clamp else torch.zeros_like(y), y)
-        w = y + self.rho * (penalty.c + state.s)
+        y = torch.where(over, y * (self.y_max / norm) if self.clamp else 0.0, y)
+        w = y + self.rho * (residual if penalty is dual else penalty.c + state.s)
 
         from_zx, from_zs = x - state.zx, state.s - state.zs
         d = -tau * (slope.grad(f=1.0, c=w) + self.mu * from_zx)

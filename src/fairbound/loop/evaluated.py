@@ -76,14 +76,19 @@ class Evaluated(NamedTuple):
             return torch.stack([pull((0.0, one)) for one in unit])
 
         def at(point: Tensor) -> LoopEstimate:
-            if point is not x:
-                raise ValueError(
-                    "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
-                    "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
-                )
+            refuse_another(point, x)
             return LoopEstimate(self.values, self.c, pull, rows)
 
         return Sample(at)  # type: ignore[arg-type]  # what a method asks of an Estimate, it has
+
+
+def refuse_another(point: Tensor, x: Tensor) -> None:
+    """A loop has a mini-batch at one point."""
+    if point is not x:
+        raise ValueError(
+            "this method asks for a mini-batch at a second point, and a loop has it at the model's present parameters "
+            "only; use fairbound.run on a Problem, which evaluates anywhere"
+        )
 
 
 def evaluated_alone(plan: Plan, reading: Reading, last: Tensor | None) -> Evaluated:
@@ -91,9 +96,8 @@ def evaluated_alone(plan: Plan, reading: Reading, last: Tensor | None) -> Evalua
     rows = reading.layout.map
     if rows is None:
         return evaluated(plan, reading.totals(), last)
-    whole = rows.whole
-    minus_bound = plan.matrices(whole.dtype, whole.device).minus_bound
-    values = torch.addmv(minus_bound, whole, plain(reading.values[0], whole.dtype))
+    losses = plain(reading.values[0], rows.objective.dtype)
+    values = torch.cat([torch.dot(rows.objective, losses)[None], torch.addmv(rows.minus_bound, rows.rows_of_c, losses)])
     if not _finite(values):
         return evaluated(plan, reading.totals(), last)
     c = values[1:]

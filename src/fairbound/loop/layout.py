@@ -29,11 +29,12 @@ class Block(NamedTuple):
 
 
 class Map(NamedTuple):
-    """[f, c] + b as a linear function of the values of rows."""
+    """f = objective @ values and c = rows_of_c @ values + minus_bound, for the values of rows."""
 
-    whole: Tensor  # (1+m, B)
-    objective: Tensor  # (B,) the row of f
-    constraints: Tensor  # (B, m) the rows of c, transposed
+    objective: Tensor  # (B,)
+    rows_of_c: Tensor  # (m, B)
+    constraints: Tensor  # (B, m) the same transposed
+    minus_bound: Tensor  # (m,)
 
 
 class Layout(NamedTuple):
@@ -44,39 +45,51 @@ class Layout(NamedTuple):
     map: Map | None  # from the values to [f, c], where there is one block and nothing else
 
 
+class Kept:
+    """A tensor as it was."""
+
+    def __init__(self, tensor: Tensor | None) -> None:
+        self.tensor, self.version = tensor, None if tensor is None else tensor._version
+        self.copy = None if tensor is None else tensor.clone()
+
+    def equals(self, new: Tensor | None) -> bool:
+        if new is None or self.copy is None:
+            return new is self.copy
+        return (new is self.tensor and new._version == self.version) or torch.equal(self.copy, new)
+
+
 class Layouts:
     """Layouts of mini-batches; the last one is kept."""
 
     def __init__(self, blocks: list[Block]) -> None:
         self.blocks = blocks
         self._tables: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
-        self._last: tuple[list[Tensor | None], Layout] | None = None
+        self._last: tuple[list[Kept], Layout] | None = None
         self._columns = list({limit.by: 0 for block in blocks for limit in block.limits if limit.needs_groups})
         self._reads_labels = any(limit.needs_labels for block in blocks for limit in block.limits)
 
-    def of(self, rows: Rows, work: torch.dtype, matrix: Tensor | None) -> Layout:
-        """The layout of a mini-batch; `matrix` (1+m, 1+q) makes the map."""
+    def of(self, rows: Rows, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
+        """The layout of a mini-batch; A (1+m, 1+q) and -b (1+m,) make the map."""
         if rows.losses.device.type != "cpu" or self._reads_labels:  # a comparison waits for a GPU; labels always differ
-            return self.made(rows, work, matrix)
+            return self._made(rows, work, matrices)
         decided: list[Tensor | None] = [rows.column(by) for by in self._columns]
         decided += [rows.objective, rows.weight]
         if self._last is not None:
             kept, layout = self._last
             same = layout.counts.dtype == work and layout.masks[0].shape[0] == rows.losses.shape[0]
-            if same and all(map(_equal, kept, decided)):
+            if same and all(map(Kept.equals, kept, decided)):
                 return layout
-        layout = self.made(rows, work, matrix)
-        self._last = [None if tensor is None else tensor.clone() for tensor in decided], layout
+        layout = self._made(rows, work, matrices)
+        self._last = [Kept(tensor) for tensor in decided], layout
         return layout
 
-    def made(self, rows: Rows, work: torch.dtype, matrix: Tensor | None) -> Layout:
-        """The same, not looked up."""
+    def _made(self, rows: Rows, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
         masks = [self._mask(block, rows, work) for block in self.blocks]
         counts = masks[0].sum(0) if len(masks) == 1 else torch.cat([mask.sum(0) for mask in masks])
-        if matrix is None:
+        if matrices is None:
             return Layout(masks, counts, None)
-        whole = torch.mm(matrix / counts, masks[0].t())
-        return Layout(masks, counts, Map(whole, whole[0], whole[1:].t()))
+        whole = torch.mm(matrices[0] / counts, masks[0].t())
+        return Layout(masks, counts, Map(whole[0], whole[1:], whole[1:].t(), matrices[1][1:]))
 
     def _mask(self, block: Block, rows: Rows, work: torch.dtype) -> Tensor:
         """(B, statistics)."""
@@ -118,7 +131,3 @@ class Layouts:
                 table = torch.cat([torch.ones(len(table), 1, dtype=work), table], 1)
             self._tables[key] = table.to(device)
         return self._tables[key]
-
-
-def _equal(kept: Tensor | None, new: Tensor | None) -> bool:
-    return kept is new if kept is None or new is None else torch.equal(kept, new)

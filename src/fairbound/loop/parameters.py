@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+Held = list[Tensor | None]  # what `.grad` held, one entry for each parameter; empty where it held nothing
+
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside what `torch.compile` and DistributedDataParallel put around it: its names are those saved."""
@@ -26,8 +28,7 @@ class Look:
         self.found, self.scale = torch.zeros(1, device=device), torch.ones(1, device=device)
 
     def finite(self, tensors: list[Tensor]) -> bool:
-        first = tensors[0].dtype if tensors else None
-        if not self.alike or first is None or any(tensor.dtype != first for tensor in tensors):
+        if not self.alike or not tensors:
             return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, self.found, self.scale)
         if not self.found.item():
@@ -72,38 +73,46 @@ class Parameters:
         parts: Sequence[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, self.tensors)
         return parts
 
-    def put_aside(self) -> list[Tensor | None]:
-        """Take what `.grad` holds, leaving None."""
+    def put_aside(self) -> Held:
+        """Take what `.grad` holds, leaving None; nothing where it holds nothing, as after `zero_grad()`."""
         held = [p.grad for p in self.tensors]
+        for gradient in held:
+            if gradient is not None:
+                break
+        else:
+            return []
         for p in self.tensors:
             p.grad = None
         return held
 
-    def put_back(self, held: list[Tensor | None]) -> None:
-        for p, old in zip(self.tensors, held, strict=True):
+    def put_back(self, held: Held) -> None:
+        for p, old in zip(self.tensors, held or [None] * len(self.tensors), strict=True):
             p.grad = old
 
-    def join(self, held: list[Tensor | None]) -> None:
+    def join(self, held: Held) -> None:
         """Add what was put aside."""
+        if not held:
+            return
         for p, old in zip(self.tensors, held, strict=True):
             if old is not None:
                 p.grad = old if p.grad is None else old + p.grad
 
     def finite(self, tensors: list[Tensor]) -> bool:
-        """Whether tensors in the parameters' precision are."""
-        return self._look.finite(tensors)
+        """Whether the direction and a method's state are."""
+        alike = all(tensor.dtype == tensors[0].dtype for tensor in tensors)
+        return self._look.finite(tensors) if alike else all(bool(torch.isfinite(t).all()) for t in tensors)
 
     def finite_gradients(self) -> bool:
         """Whether `.grad` is finite throughout."""
-        return self.finite([p.grad for p in self.tensors if p.grad is not None])
+        return self._look.finite([p.grad for p in self.tensors if p.grad is not None])
 
     def gradient(self) -> Tensor:
         """What `.grad` holds now, (n,); 0 for a parameter that has none."""
         return self._joined([torch.zeros_like(p) if p.grad is None else p.grad for p in self.tensors])
 
-    def write(self, direction: Tensor, held: list[Tensor | None]) -> None:
+    def write(self, direction: Tensor, held: Held) -> None:
         """`.grad` = what was put aside + direction; a parameter that the model did not use keeps none."""
-        for p, part, old in zip(self.tensors, self._parted(direction), held, strict=True):
+        for p, part, old in zip(self.tensors, self._parted(direction), held or [None] * len(self.tensors), strict=True):
             if p.grad is None and old is None:
                 continue
             new = part if part.dtype == p.dtype else part.to(p.dtype)

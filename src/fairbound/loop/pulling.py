@@ -15,11 +15,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import graph
 
 from fairbound.core import Algorithm
-from fairbound.loop.parameters import Parameters
+from fairbound.loop.parameters import Held, Parameters
 from fairbound.loop.processes import Processes
 from fairbound.trees import leaves
+
+
+def _public_backward(tensors: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> None:
+    torch.autograd.backward(tensors, weights)
+
+
+def _engine_backward(tensors: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> None:
+    graph._engine_run_backward(tensors, weights, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+# `torch.autograd.backward` first looks whether the weights fit: a tenth of a small model's step. Ours are made to fit,
+# so what it calls then is called at once, where this torch has it.
+run_backward = _engine_backward if hasattr(graph, "_engine_run_backward") else _public_backward
 
 
 class Puller(ABC):
@@ -67,7 +81,7 @@ class Puller(ABC):
                     "the model outside torch.no_grad(), without .detach() or .item()"
                 )
         try:
-            torch.autograd.backward(tensors, weights)
+            run_backward(tuple(tensors), tuple(weights))
         except RuntimeError as error:
             if "second time" not in str(error):
                 raise
@@ -87,7 +101,7 @@ def _quotient(d: Tensor, step: float | Tensor) -> Tensor:
 class Direct(Puller):
     """For a method that follows one gradient: x is a stand-in of one number, and so is the gradient."""
 
-    before: list[Tensor | None] | None = None  # what `.grad` held
+    before: Held | None = None  # what `.grad` held
 
     def point(self) -> Tensor:
         self.held: list[tuple[list[Tensor], list[Tensor]]] = []

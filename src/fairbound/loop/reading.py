@@ -101,6 +101,7 @@ class Plan:
         self.blocks = [Block(value, tuple(own)) for value, own in kinds.items()]
         self.functions = [limit for limit in limits if isinstance(limit, FunctionLimit)]
         self.m = sum(len(limit.names) for limit in limits)
+        self.loss_alone = len(self.blocks) == 1 and not self.functions  # all limits are on the loss
         self._matrix, self._minus_bound = self._laid_out(limits)
         self._cache: dict[tuple[torch.dtype, torch.device], Matrices] = {}
         self._layouts = Layouts(self.blocks)
@@ -159,10 +160,16 @@ class Plan:
     def read(self, rows: Rows, true: bool = False) -> Reading:
         """A mini-batch; with `true`, with the true rates in place of their stand-ins."""
         values, functions = self.values(rows, true)
-        work = precision(rows.losses)
-        alone = len(values) == 1 and functions is None and 0 < self.m * rows.losses.shape[0] <= MOST_IN_A_MAP
-        matrix = self.matrices(work, rows.losses.device).whole if alone else None
-        return Reading(values, functions, self._layouts.of(rows, work, matrix))
+        return Reading(values, functions, self.layout(rows))
+
+    def layout(self, rows: Rows) -> Layout:
+        """Which rows count where."""
+        losses = rows.losses
+        work = torch.float64 if losses.dtype == torch.float64 else torch.float32
+        if not self.loss_alone or not 0 < self.m * losses.shape[0] <= MOST_IN_A_MAP:
+            return self._layouts.of(rows, work, None)
+        own = self.matrices(work, losses.device)
+        return self._layouts.of(rows, work, (own.whole, own.minus_bound))
 
     def values(self, rows: Rows, true: bool = False) -> tuple[list[Tensor], Tensor | None]:
         """What is differentiated: the loss and every other value, one number per row, and the user's functions."""
@@ -192,11 +199,6 @@ class Plan:
                     f"groups must be 0 to {known - 1}, or -1 for none, found {int(column.min())} to "
                     f"{int(column.max())} for the limit {limit.names[0]!r}"
                 )
-
-
-def precision(losses: Tensor) -> torch.dtype:
-    """What sums are taken in."""
-    return torch.float64 if losses.dtype == torch.float64 else torch.float32
 
 
 def combined(objective: Tensor, constraints: Tensor, f: float | Tensor, w: Tensor | None) -> Tensor:
