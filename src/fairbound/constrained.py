@@ -18,7 +18,6 @@ its own primal step, so that the optimiser's learning rate plays that step and `
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,20 +25,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.core import Algorithm
 from fairbound.fairness.limits import AnyLimit, named
-from fairbound.loop import memory
 from fairbound.loop.accumulating import Accumulating
-from fairbound.loop.coins import Coins
 from fairbound.loop.evaluated import Asked, Evaluated, evaluated, evaluated_alone
 from fairbound.loop.kkt import KKT, kkt
 from fairbound.loop.parameters import Parameters
 from fairbound.loop.processes import Processes
+from fairbound.loop.progress import Progress
 from fairbound.loop.pulling import Closed, Direct, Puller, Whole
 from fairbound.loop.reading import Plan, Reading, Totals
 from fairbound.loop.rows import Rows
 from fairbound.loop.short import Short, ShortEstimate, Stepped
-from fairbound.loop.trend import Trend
 
 Groups = Tensor | Mapping[str, Tensor]
 
@@ -84,22 +81,15 @@ class Constrained:
             raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
         listed, self.names = named(limits)
         self.algorithm, self.model, self._limits = algorithm, model, limits
-        self.steps = 0  # of the method
-        self.skipped = 0  # mini-batches left out because something was not finite
         self._plan = Plan(listed)
         self._parameters = Parameters(model)
         self._processes = Processes.of(model)
-        self._kinds = memory.kinds(algorithm)
         self._main = next(i for i, reads in enumerate(algorithm.reads) if "f" in reads)  # the draw with the objective
-        short = Short(algorithm, self._plan, self._parameters)
+        short = Short(algorithm, self._plan)
         self._short = short if short.possible and self._processes.size == 1 else None
-        self._coins = Coins(seed)
-        self._trend = Trend()
-        self._state: Any = None  # from the first mini-batch on
-        self._estimates: Tensor | None = None  # (m,) the last value of every constraint
+        self._progress = Progress(algorithm, self.names, self._parameters, seed)
         self._gathered: list[Totals] = []
         self._accumulating: Accumulating | None = None
-        self._warned = False
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -142,9 +132,8 @@ class Constrained:
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
                 "no_sync() holds back; use gather() first, or leave no_sync() out"
             )
-        if self._short and self._state is not None and scaler is None and not further:
-            puller = self._puller(None, share)
-            stepped = self._short.step(rows, self._state, self._coins.coin(self.steps), puller)
+        if self._short and self._progress.state is not None and scaler is None and not further:
+            stepped = self._short.step(rows, self._progress, self._puller(None, share))
             if stepped is not None:
                 return self._after_short(stepped)
         batches = self._in_order(rows, further)
@@ -157,7 +146,7 @@ class Constrained:
     def _after_short(self, stepped: Stepped) -> Seen:
         if not stepped.done:
             return self._left_out(stepped.estimate)
-        self._move_on(stepped.new, [], stepped.estimate.c)
+        self._progress.move_on(stepped.new, [], stepped.estimate.c)
         return Seen(stepped.estimate, False)
 
     def _puller(self, scaler: torch.amp.GradScaler | None, share: float) -> Direct | Whole:
@@ -197,7 +186,7 @@ class Constrained:
         puller = Closed(self._parameters, self._processes, share=share)
         if self.algorithm.levels is None:
             return self._step(puller, [self._drawn(evaluate, reads) for reads in self.algorithm.reads])
-        level, weight = self._coins.level(self.steps, self.algorithm.levels)
+        level, weight = self._progress.coins.level(self._progress.steps, self.algorithm.levels)
         single, large = self._drawn(evaluate, "fc"), self._drawn(evaluate, "fc", 2 << level)
         return self._step(puller, [single, large, *large.halves()], weight)
 
@@ -206,7 +195,7 @@ class Constrained:
             return self._read(self._complete(evaluate(size)))
 
     def _read(self, rows: Rows) -> Reading:
-        if self.steps == 0:
+        if self._progress.steps == 0:
             self._plan.check(rows)
         return self._plan.read(rows)
 
@@ -216,77 +205,42 @@ class Constrained:
         main = batches[self._main]
         if not all(batch.finite for batch in batches):
             return self._left_out(main)
-        if self._state is None:
-            self._begin(main)
+        if self._progress.state is None:
+            self._progress.begin(main.estimate())
         x = puller.point()
         pairs = zip(batches, readings, strict=True)
         samples = [batch.sample(x, partial(self._pulled, puller, batch, reading)) for batch, reading in pairs]
         try:
-            d, new = self.algorithm.update(x, self._state, self._draw(samples, weight, x))
-            done = puller.finish(d, self.algorithm, self._state, new)
+            d, new = self.algorithm.update(x, self._progress.state, self._progress.draw(samples, weight, x))
+            done = puller.finish(d, self.algorithm, self._progress.state, new)
         except BaseException:
             puller.undo()
             raise
         if not done:
             return self._left_out(main)
-        self._move_on(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
+        self._progress.move_on(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
         return Seen(main, False)
 
     def _evaluated(self, reading: Reading) -> Evaluated:
         if self._processes.size == 1:
-            return evaluated_alone(self._plan, reading, self._estimates)
+            return evaluated_alone(self._plan, reading, self._progress.last)
         return self._evaluated_together(reading.totals())
 
     def _evaluated_together(self, totals: Totals) -> Evaluated:
-        return evaluated(self._plan, self._processes.summed(totals), self._estimates)
+        return evaluated(self._plan, self._processes.summed(totals), self._progress.last)
 
     def _pulled(self, puller: Puller, batch: Evaluated, reading: Reading, asked: Asked) -> Tensor:
         return puller.pull(reading.tensors, batch.weighted(self._plan, reading, asked))
-
-    def _draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
-        coin = self._coins.coin(self.steps)
-        return Draw(
-            tuple(samples),
-            self._parameters.one if weight == 1.0 else x.new_full((), weight),
-            coin if x.device.type == "cpu" else coin.to(x.device),
-        )
-
-    def _begin(self, first: Evaluated) -> None:
-        """The method's state at the start, from the first mini-batch where it starts from one."""
-        self._state = self._initial(self._point(), first.estimate())
-
-    def _point(self) -> Tensor:
-        return self._parameters.stand_in if self.algorithm.follows_one_gradient else self._parameters.flat()
-
-    def _initial(self, x: Tensor, first: Estimate | None) -> Any:
-        return self.algorithm.init(x, len(self.names), first if self.algorithm.reads_first else None)
 
     def start(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
         """Begin from a mini-batch of its own, before the first step; without it, the first step's serves."""
         first = self._evaluated_together(self._looked_at(losses, groups, of_rows))
         if not first.finite:
             raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
-        self._begin(first)
-
-    def _move_on(self, new: Any, absent: Sequence[Tensor], last: Tensor) -> None:
-        for gone in absent:
-            new = memory.kept_where(gone, self._state, new, self._kinds)
-        self._state, self._estimates = new, last
-        self.steps += 1
-        if self._trend.due(self.steps):
-            y = self.algorithm.multipliers(new)
-            self._trend.add(self.steps, self.algorithm.monitor(new) | ({} if y is None else {"multipliers": y}))
+        self._progress.begin(first.estimate())
 
     def _left_out(self, of: Evaluated | ShortEstimate) -> Seen:
-        self.skipped += 1
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"step {self.steps + 1} was left out: its loss, a constraint or its direction is NaN or infinite; "
-                "such steps are counted in `skipped` and change nothing",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        self._progress.leave_out()
         return Seen(of, True)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
@@ -323,7 +277,7 @@ class Constrained:
         if new is None:
             return self._left_out(step.whole)
         absent = step.whole.absent
-        self._move_on(new, [] if absent is None else [absent], step.whole.last)
+        self._progress.move_on(new, [] if absent is None else [absent], step.whole.last)
         return Seen(step.whole, False)
 
     def _begin_accumulating(self, scaler: torch.amp.GradScaler | None) -> Accumulating:
@@ -331,15 +285,15 @@ class Constrained:
         for part in self._gathered[1:]:
             total = total.plus(part)
         whole = self._evaluated_together(total)
-        if whole.finite and self._state is None:
-            self._begin(whole)
+        if whole.finite and self._progress.state is None:
+            self._progress.begin(whole.estimate())
         self._accumulating = Accumulating(
             self.algorithm,
             self._plan,
             self._puller(scaler, 1.0),
             whole,
-            self._state,
-            lambda sample, x: self._draw([sample], 1.0, x),
+            self._progress.state,
+            lambda sample, x: self._progress.draw([sample], 1.0, x),
             len(self._gathered),
         )
         return self._accumulating
@@ -349,36 +303,42 @@ class Constrained:
     @property
     def multipliers(self) -> dict[str, float]:
         """The multiplier of every constraint, by name; none for a method that has none."""
-        y = self._multipliers
+        y = self._progress.multipliers
         return {} if y is None else dict(zip(self.names, y.tolist(), strict=True))
 
     @property
-    def _multipliers(self) -> Tensor | None:
-        return None if self._state is None else self.algorithm.multipliers(self._state)
+    def steps(self) -> int:
+        """Steps of the method so far."""
+        return self._progress.steps
+
+    @property
+    def skipped(self) -> int:
+        """Mini-batches left out because something was not finite."""
+        return self._progress.skipped
 
     @property
     def constraints(self) -> dict[str, float]:
         """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
-        values = [float("nan")] * len(self.names) if self._estimates is None else self._estimates.tolist()
+        values = [float("nan")] * len(self.names) if self._progress.last is None else self._progress.last.tolist()
         return dict(zip(self.names, values, strict=True))
 
     @property
     def primal_step(self) -> float:
         """The method's own step now: with `SGD(lr=...)` at this value the loop is exactly the method."""
-        if self._state is None:
+        if self._progress.state is None:
             raise ValueError("the method has not begun; call backward() or start() first")
-        return float(self.algorithm.primal_step(self._state))
+        return float(self.algorithm.primal_step(self._progress.state))
 
     @property
     def infeasible(self) -> str | None:
         """A sign that no model meets the limits, as a sentence, or None: see `diagnostics`."""
-        return self._trend.sign()
+        return self._progress.trend.sign()
 
     def load_output(self) -> None:
         """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
-        if self._state is None or self.algorithm.follows_one_gradient:
+        if self._progress.state is None or self.algorithm.follows_one_gradient:
             return
-        output = self.algorithm.output(self._parameters.flat(), self._state)
+        output = self.algorithm.output(self._parameters.flat(), self._progress.state)
         with torch.no_grad():
             for p, part in zip(self._parameters.tensors, output.split(self._parameters.sizes), strict=True):
                 p.copy_(part.view(p.shape))
@@ -388,7 +348,7 @@ class Constrained:
         if not isinstance(self.model, nn.Module):
             raise TypeError("a report needs the model itself; build Constrained with it instead of its parameters")
         sign = self.infeasible
-        return kkt(self.model, self._limits, batches, evaluate, multipliers=self._multipliers, warning=sign)
+        return kkt(self.model, self._limits, batches, evaluate, multipliers=self._progress.multipliers, warning=sign)
 
     # Saving -----------------------------------------------------------------------------------------------------------
 
@@ -396,29 +356,8 @@ class Constrained:
         """Everything that a resumed loop needs beside model and optimiser, by the names of constraints."""
         if self._gathered:
             raise ValueError("an accumulated step is in progress; save after its last backward()")
-        state = self._state
-        estimates = None if self._estimates is None else self._estimates.detach().clone().unbind()
-        return {
-            "method": type(self.algorithm).__name__,
-            "state": None if state is None else memory.saved(state, self._kinds, self.names, self._parameters),
-            "constraints": None if estimates is None else dict(zip(self.names, estimates, strict=True)),
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "trend": self._trend.state_dict(),
-        }
+        return self._progress.state_dict()
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
         """Go on from a saved state; constraints are told by their names."""
-        name = type(self.algorithm).__name__
-        if kept["method"] != name:
-            raise ValueError(f"the saved state is of {kept['method']}, this loop runs {name}")
-        state, constraints = kept["state"], kept["constraints"]
-        if state is not None:
-            like = self._initial(self._point(), None)
-            state = memory.loaded(state, like, self._kinds, self.names, self._parameters)
-        if constraints is not None:
-            constraints = torch.stack([memory.by_constraint(constraints, own) for own in self.names]).clone()
-            constraints = constraints.to(self._parameters.device)
-        self._state, self._estimates = state, constraints
-        self.steps, self.skipped = int(kept["steps"]), int(kept["skipped"])
-        self._trend.load_state_dict(kept["trend"])
+        self._progress.load_state_dict(kept)

@@ -70,14 +70,17 @@ def loaded(kept: dict[str, Any], like: Any, of: list[str], names: tuple[str, ...
     for name, kind, leaf in zip(expected, of, leaves(like), strict=True):
         value = kept[name]
         if kind == CONSTRAINT:
-            value = torch.stack([by_constraint(value, own) for own in names]) if names else leaf
+            value = by_constraint(value, names)
         elif kind == PARAMETER:
             value = parameters.from_names(value)
         made.append(value.detach().to(leaf).clone())
     return refilled(like, iter(made))
 
 
-def by_constraint(values: dict[str, Tensor], name: str) -> Tensor:
-    if name not in values:
-        raise ValueError(f"the saved state knows no constraint {name!r}; it has {sorted(values)[:6]}")
-    return values[name]
+def by_constraint(values: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
+    """(m,) in the order of `names`."""
+    missing, extra = set(names) - set(values), set(values) - set(names)
+    if missing or extra:
+        what = f"knows no constraint {min(missing)!r}" if missing else f"has a constraint {min(extra)!r} more"
+        raise ValueError(f"the saved state {what}; it has {sorted(values)[:6]}, this loop {sorted(names)[:6]}")
+    return torch.stack([values[name] for name in names])

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.core import Algorithm, Draw, Sample
+from fairbound.core import Algorithm, Sample
 from fairbound.loop.evaluated import FEW, refuse_another
 from fairbound.loop.layout import Map
-from fairbound.loop.parameters import Parameters
+from fairbound.loop.progress import Progress
 from fairbound.loop.pulling import Direct, Whole
 from fairbound.loop.reading import Plan, combined
 from fairbound.loop.rows import Rows
@@ -60,11 +60,11 @@ class Stepped(NamedTuple):
 class Short:
     """The short way of a method, where there is one."""
 
-    def __init__(self, algorithm: Algorithm[Any], plan: Plan, parameters: Parameters) -> None:
-        self.algorithm, self.plan, self.one = algorithm, plan, parameters.one
+    def __init__(self, algorithm: Algorithm[Any], plan: Plan) -> None:
+        self.algorithm, self.plan = algorithm, plan
         self.possible = algorithm.draws == 1 and algorithm.levels is None and plan.loss_alone
 
-    def step(self, rows: Rows, state: Any, coin: Tensor, puller: Direct | Whole) -> Stepped | None:
+    def step(self, rows: Rows, progress: Progress, puller: Direct | Whole) -> Stepped | None:
         """One step; None, and nothing done, where it must go the ordinary way."""
         losses = rows.losses
         found = self.plan.layout(rows).map
@@ -76,8 +76,9 @@ class Short:
         x = puller.point()
         estimate = ShortEstimate(c, losses, found, puller, x)
         try:
-            d, new = self.algorithm.update(x, state, Draw((Sample(estimate.at),), self.one, coin))  # type: ignore[arg-type]
-            return Stepped(estimate, new, puller.finish(d, self.algorithm, state, new))
+            draw = progress.draw((Sample(estimate.at),), 1.0, x)  # type: ignore[arg-type]
+            d, new = self.algorithm.update(x, progress.state, draw)
+            return Stepped(estimate, new, puller.finish(d, self.algorithm, progress.state, new))
         except BaseException:
             puller.undo()
             raise

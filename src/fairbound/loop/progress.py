@@ -1,0 +1,99 @@
+"""A method in motion: its state, the last values of the constraints, its coins, what it shows on the way."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.loop import memory
+from fairbound.loop.coins import Coins
+from fairbound.loop.parameters import Parameters
+from fairbound.loop.trend import Trend
+
+
+class Progress:
+    """Everything of a loop that changes with its steps, beside the model."""
+
+    def __init__(self, algorithm: Algorithm[Any], names: tuple[str, ...], parameters: Parameters, seed: int) -> None:
+        self.algorithm, self.names, self.parameters = algorithm, names, parameters
+        self.state: Any = None  # from the first mini-batch on
+        self.last: Tensor | None = None  # (m,) the last value of every constraint
+        self.steps = 0
+        self.skipped = 0
+        self.coins = Coins(seed)
+        self.trend = Trend()
+        self._kinds = memory.kinds(algorithm)
+        self._warned = False
+
+    def begin(self, first: Estimate | None) -> None:
+        """The method's state at the start, from a first estimate where it starts from one."""
+        self.state = self._initial(first)
+
+    def _initial(self, first: Estimate | None) -> Any:
+        x = self.parameters.stand_in if self.algorithm.follows_one_gradient else self.parameters.flat()
+        return self.algorithm.init(x, len(self.names), first if self.algorithm.reads_first else None)
+
+    def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
+        """What the next step consumes."""
+        coin = self.coins.coin(self.steps)
+        return Draw(
+            tuple(samples),
+            self.parameters.one if weight == 1.0 else x.new_full((), weight),
+            coin if x.device.type == "cpu" else coin.to(x.device),
+        )
+
+    def move_on(self, new: Any, absent: Sequence[Tensor], last: Tensor) -> None:
+        """After a step; the constraints marked in `absent` keep what the state has of them."""
+        for gone in absent:
+            new = memory.kept_where(gone, self.state, new, self._kinds)
+        self.state, self.last = new, last
+        self.steps += 1
+        if self.trend.due(self.steps):
+            y = self.algorithm.multipliers(new)
+            self.trend.add(self.steps, self.algorithm.monitor(new) | ({} if y is None else {"multipliers": y}))
+
+    def leave_out(self) -> None:
+        """Count a step that is not made, and tell of the first."""
+        self.skipped += 1
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"step {self.steps + 1} was left out: its loss, a constraint or its direction is NaN or infinite; "
+                "such steps are counted in `skipped` and change nothing",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    @property
+    def multipliers(self) -> Tensor | None:
+        return None if self.state is None else self.algorithm.multipliers(self.state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and numbers, told by the names of constraints and parameters."""
+        last = None if self.last is None else dict(zip(self.names, self.last.detach().clone().unbind(), strict=True))
+        state = self.state
+        return {
+            "method": type(self.algorithm).__name__,
+            "state": None if state is None else memory.saved(state, self._kinds, self.names, self.parameters),
+            "constraints": last,
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "trend": self.trend.state_dict(),
+        }
+
+    def load_state_dict(self, kept: Mapping[str, Any]) -> None:
+        name = type(self.algorithm).__name__
+        if kept["method"] != name:
+            raise ValueError(f"the saved state is of {kept['method']}, this loop runs {name}")
+        state, last = kept["state"], kept["constraints"]
+        if state is not None:
+            state = memory.loaded(state, self._initial(None), self._kinds, self.names, self.parameters)
+        if last is not None:
+            last = memory.by_constraint(last, self.names).to(self.parameters.device)
+        self.state, self.last = state, last
+        self.steps, self.skipped = int(kept["steps"]), int(kept["skipped"])
+        self.trend.load_state_dict(kept["trend"])
