@@ -1,4 +1,4 @@
-"""A loop on a GPU takes the path that it takes on a CPU: absent groups, NaN, several limits, reports, half precision."""
+"""A loop on a GPU takes the path that it takes on a CPU: absent groups, NaN, several limits, reports, float16."""
 
 from __future__ import annotations
 
