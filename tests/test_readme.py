@@ -11,7 +11,7 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "docs" / "data.md", ROOT / "docs" / "metrics.md"]
+PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("data", "metrics", "classifier"))]
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{i}")
     for page in PAGES
@@ -27,6 +27,7 @@ def test_example(block: str) -> None:
     checks = {  # what the example is about
         "measured": lambda measured: measured.c.amax(1).median() < 0.02,
         "x": lambda x: float(x) == pytest.approx(1.0, abs=1e-3),
+        "fair": lambda fair: fair.mode_ in ("training rows", "own rows") and fair.verdict_ is not None,
         "found": lambda found: found.metrics["demographic_parity_difference"].value > 0,
         "data": lambda data: data.rows > 30 and data.X.shape[1] == len(data.names),
     }

@@ -22,6 +22,7 @@ from fairbound.runner import Result, Run, run
 from fairbound.sampling import Sampler, Take
 from fairbound.stacking import grid
 from fairbound.stepping import Record
+from fairbound.verdicts import Verdict, verdict
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "StochasticGhost",
     "SwitchingSubgradient",
     "Take",
+    "Verdict",
     "audit",
     "audit_columns",
     "functional",
@@ -59,4 +61,5 @@ __all__ = [
     "limits",
     "load_flat",
     "run",
+    "verdict",
 ]

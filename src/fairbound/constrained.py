@@ -54,8 +54,8 @@ class Seen(NamedTuple):
 
     @property
     def c(self) -> Tensor:
-        """(m,) the constraints, feasible where <= 0; one that the batch cannot tell has its last value, or 0."""
-        return self.of.c
+        """(m,) the constraints, feasible where <= 0; one that the batch cannot tell has its last value, or NaN."""
+        return self.of.last if isinstance(self.of, Evaluated) else self.of.c
 
 
 class Constrained:
@@ -88,6 +88,7 @@ class Constrained:
         short = Short(algorithm, self._plan)
         self._short = short if short.possible and self._processes.size == 1 else None
         self._progress = Progress(algorithm, self.names, self._parameters, seed)
+        self._checked = False  # a first mini-batch
         self._gathered: list[Totals] = []
         self._accumulating: Accumulating | None = None
 
@@ -119,10 +120,31 @@ class Constrained:
             scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
             share: what the direction counts, 1/k for the mean over k mini-batches before one optimiser step.
         """
-        if isinstance(losses, Rows):
-            rows = self._complete(losses)
+        given = {"groups": groups, "labels": labels, "outputs": outputs, "weight": weight, "objective": objective}
+        rows = self._rows(losses, given)
+        if torch.is_autocast_enabled(rows.losses.device.type):  # sums and constraints in full precision
+            with torch.autocast(rows.losses.device.type, enabled=False):
+                return self._backward(rows, further, scaler, share)
+        return self._backward(rows, further, scaler, share)
+
+    def _rows(self, losses: Tensor | Rows, given: dict[str, Any]) -> Rows:
+        if not isinstance(losses, Rows):
+            rows = Rows(losses, **given, parameters=self._parameters.tensors)
         else:
-            rows = Rows(losses, groups, labels, outputs, weight, objective, self._parameters.tensors)
+            beside = [name for name, value in given.items() if value is not None]
+            if beside:
+                raise ValueError(f"{beside[0]}= was given beside Rows, which has a field for it; put it there")
+            rows = self._complete(losses)
+        if not isinstance(rows.losses, Tensor):
+            rows.check()  # says it in words
+        if rows.losses.device != self._parameters.device:
+            raise ValueError(
+                f"the losses are on {rows.losses.device}, but the model was on {self._parameters.device} when "
+                "Constrained was built; move the model first"
+            )
+        return rows
+
+    def _backward(self, rows: Rows, further: Sequence[Rows], scaler: torch.amp.GradScaler | None, share: float) -> Seen:
         if self._gathered:
             if further or share != 1.0:
                 raise ValueError("in a step that gather() began, backward() takes neither further= nor share=")
@@ -137,7 +159,7 @@ class Constrained:
             if stepped is not None:
                 return self._after_short(stepped)
         batches = self._in_order(rows, further)
-        seen = self._step(self._puller(scaler, share), [self._read(batch) for batch in batches])
+        seen = self._step(self._puller(scaler, share), [self._read(batch) for batch in batches], scaler=scaler)
         if seen.skipped:
             for batch in batches:
                 self._plan.check(batch)  # a group that no limit knows reads as NaN: say so
@@ -173,6 +195,8 @@ class Constrained:
         return [rows if i == self._main else self._complete(next(rest)) for i in range(draws)]
 
     def _complete(self, rows: Rows) -> Rows:
+        if not isinstance(rows, Rows):
+            raise TypeError(f"a mini-batch must be fairbound.Rows(losses, groups, ...), got {type(rows).__name__}")
         return rows._replace(parameters=self._parameters.tensors)
 
     def backward_from(self, evaluate: Callable[[int], Rows], *, share: float = 1.0) -> Seen:
@@ -195,16 +219,23 @@ class Constrained:
             return self._read(self._complete(evaluate(size)))
 
     def _read(self, rows: Rows) -> Reading:
-        if self._progress.steps == 0:
+        if not self._checked:
             self._plan.check(rows)
+            self._checked = True
         return self._plan.read(rows)
 
-    def _step(self, puller: Puller, readings: Sequence[Reading], weight: float = 1.0) -> Seen:
+    def _step(
+        self,
+        puller: Puller,
+        readings: Sequence[Reading],
+        weight: float = 1.0,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> Seen:
         """One step of the method on mini-batches that were read."""
         batches = [self._evaluated(reading) for reading in readings]
         main = batches[self._main]
         if not all(batch.finite for batch in batches):
-            return self._left_out(main)
+            return self._left_out(main, scaler)
         if self._progress.state is None:
             self._progress.begin(main.estimate())
         x = puller.point()
@@ -234,12 +265,16 @@ class Constrained:
 
     def start(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
         """Begin from a mini-batch of its own, before the first step; without it, the first step's serves."""
+        if self._progress.state is not None:
+            raise ValueError("the method has begun, and start() would throw its state away; build a new Constrained")
         first = self._evaluated_together(self._looked_at(losses, groups, of_rows))
         if not first.finite:
             raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
         self._progress.begin(first.estimate())
 
-    def _left_out(self, of: Evaluated | ShortEstimate) -> Seen:
+    def _left_out(self, of: Evaluated | ShortEstimate, scaler: torch.amp.GradScaler | None = None) -> Seen:
+        if scaler is not None and scaler.is_enabled():
+            self._parameters.spoil()
         self._progress.leave_out()
         return Seen(of, True)
 
@@ -263,19 +298,24 @@ class Constrained:
 
     def _looked_at(self, losses: Tensor | Rows, groups: Groups | None, of_rows: dict[str, Any]) -> Totals:
         """The totals of a mini-batch that is not differentiated."""
-        rows = losses if isinstance(losses, Rows) else Rows(losses, groups, **of_rows)
-        with torch.no_grad():
-            return self._read(self._complete(rows)).totals()
+        rows = self._rows(losses, {"groups": groups} | of_rows)
+        with torch.no_grad(), torch.autocast(rows.losses.device.type, enabled=False):
+            return self._read(rows).totals()
 
     def _accumulate(self, rows: Rows, scaler: torch.amp.GradScaler | None) -> Seen:
         step = self._accumulating or self._begin_accumulating(scaler)
-        step.add(self._read(rows))
-        if step.left:
-            return Seen(step.whole, not step.whole.finite)
+        try:
+            step.add(self._read(rows))
+            if step.left:
+                return Seen(step.whole, not step.whole.finite)
+            new = step.finish()
+        except BaseException:
+            step.puller.undo()
+            self._gathered, self._accumulating = [], None
+            raise
         self._gathered, self._accumulating = [], None
-        new = step.finish()
         if new is None:
-            return self._left_out(step.whole)
+            return self._left_out(step.whole, scaler)
         absent = step.whole.absent
         self._progress.move_on(new, [] if absent is None else [absent], step.whole.last)
         return Seen(step.whole, False)

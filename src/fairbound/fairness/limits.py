@@ -13,7 +13,7 @@ contrast @ cell_means <= bound. `Constrained` reads the cells from every mini-ba
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -113,18 +113,25 @@ def named(limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit]) -> tup
         listed, names = [limits], list(limits.names)
     elif isinstance(limits, Mapping):
         listed = list(limits.values())
-        names = [f"{key}: {name}" for key, limit in limits.items() for name in limit.names]
+        names = [f"{key}: {name}" for key, limit in limits.items() for name in getattr(limit, "names", ())]
     else:
+        if isinstance(limits, str) or not isinstance(limits, Iterable):
+            raise TypeError(f"{type(limits).__name__} is no limit; use those of fairbound.limits, which need no data")
         listed = list(limits)
-        names = [name for limit in listed for name in limit.names]
+        names = [name for limit in listed for name in getattr(limit, "names", ())]
     if not listed:
         raise ValueError("there are no limits; give at least one of fairbound.limits")
+    for limit in listed:
+        if not isinstance(limit, Limit | FunctionLimit):
+            raise TypeError(f"{type(limit).__name__} is no limit; use those of fairbound.limits, which need no data")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise ValueError(
             f"two limits are called {doubled[0]!r}, and a saved state tells them by name; "
             'give a mapping: {"race": ..., "sex": ...}'
         )
+    if len({id(limit) for limit in listed}) < len(listed):
+        raise ValueError("one limit is given twice under two names; leave one out, or build it twice")
     return listed, tuple(names)
 
 
@@ -136,6 +143,8 @@ def group_names(groups: Groups) -> tuple[str, ...]:
     if isinstance(groups, str):
         raise TypeError(f'groups must be their number or a list of names, got the string {groups!r}; use ["A", "B"]')
     names = tuple(str(g) for g in range(groups)) if isinstance(groups, int) else tuple(map(str, groups))
+    if not names:
+        raise ValueError("there are no groups; give their number or their names")
     if len(set(names)) < len(names):
         raise ValueError(f"groups must have names of their own, got {list(names)}")
     return names
@@ -172,14 +181,14 @@ def accuracy_equality(groups: Groups, *, bound: float, by: str | None = None) ->
 
 
 def equal_opportunity(groups: Groups, *, bound: float, by: str | None = None) -> Limit:
-    """Table 1: the same over the rows with a positive label."""
+    """Table 1: |loss of A - loss of B| over the rows with label 1 <= bound; of the rates: `true_positive_parity`."""
     return _gaps(_of_groups(group_names(groups), 1), bound, pairwise, None, by)
 
 
 def equalized_odds(groups: Groups, *, bound: float, value: Value | None = None, by: str | None = None) -> Limit:
-    """Table 1: the loss gaps over positive and over negative labels, added, at most `bound`.
+    """Table 1: the loss gaps over labels 1 and over labels 0, added, at most `bound`.
 
-    With `value=soft_positive` the gaps are those of the soft TPR and FPR.
+    With `value=soft_positive` the gaps are those of the TPR and FPR.
     """
     names = group_names(groups)
     true = rate_of(None).true if value is soft_positive else None

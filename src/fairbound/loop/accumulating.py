@@ -51,11 +51,11 @@ class Accumulating:
 
     def add(self, reading: Reading) -> None:
         """Pass one mini-batch backward."""
-        self.left -= 1
         if self.whole.finite:
             for asked in self.asked:
                 weights = self.whole.weighted(self.plan, reading, asked)
                 self.puller.passed(reading.tensors, weights, self.puller.scale)
+        self.left -= 1
 
     def finish(self) -> Any | None:
         """The new state, with the direction in `.grad`; None if something was not finite."""

@@ -117,12 +117,17 @@ def kkt(
         fitted=multipliers is None,
         stationarity=float((g + y @ J).norm()),
         gradient=float(g.norm()),
-        feasibility=max(0.0, float(c.max())),
+        feasibility=_positive(c.max()),
         complementarity=float((y * c).abs().max()),
-        sign=max(0.0, -float(y.min())),
+        sign=_positive(-y.min()),
         warning=warning,
         rows=rows,
     )
+
+
+def _positive(value: Tensor) -> float:
+    """Its positive part; NaN stays."""
+    return float(value.clamp(min=0.0)) + 0.0  # no minus zero
 
 
 def _rows_of(batch: Any, evaluate: Callable[[Any], Rows], parameters: Parameters) -> Rows:
@@ -152,13 +157,20 @@ def _jacobian(
     plan: Plan, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], Rows], whole: Totals
 ) -> Tensor:
     """Gradients of the objective and of every limit over all batches, (1+m, n), in double precision."""
-    matrix = plan.matrices(torch.float64, whole.counts.device).whole
+    matrix, again = plan.matrices(torch.float64, whole.counts.device).whole, torch.zeros_like(whole.sums)
     rows = torch.zeros(matrix.shape[1], parameters.n, dtype=torch.float64, device=parameters.device)
     weights = torch.diag(1 / whole.counts)
     for batch in batches:
-        reading: Reading = plan.read(_rows_of(batch, evaluate, parameters))
+        with torch.enable_grad():
+            reading: Reading = plan.read(_rows_of(batch, evaluate, parameters))
+        again += reading.totals().sums
         for i, weight in enumerate(weights):
             rows[i] += parameters.jacobian_row(reading.tensors, reading.spread(weight)).double()
+    if not torch.allclose(again, whole.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
+        raise ValueError(
+            "the two passes over the batches saw other rows; give all rows in order, not a loader that draws anew "
+            "(BalancedBatches, a sampler with replacement)"
+        )
     return matrix @ rows
 
 

@@ -49,13 +49,18 @@ class Kept:
     """A tensor as it was."""
 
     def __init__(self, tensor: Tensor | None) -> None:
-        self.tensor, self.version = tensor, None if tensor is None else tensor._version
+        self.tensor, self.version = tensor, None if tensor is None else _version(tensor)
         self.copy = None if tensor is None else tensor.clone()
 
     def equals(self, new: Tensor | None) -> bool:
         if new is None or self.copy is None:
             return new is self.copy
-        return (new is self.tensor and new._version == self.version) or torch.equal(self.copy, new)
+        return (new is self.tensor and _version(new) == self.version is not None) or torch.equal(self.copy, new)
+
+
+def _version(tensor: Tensor) -> int | None:
+    """Changes with every change in place; an inference tensor does not count them."""
+    return None if tensor.is_inference() else tensor._version
 
 
 class Layouts:
@@ -99,17 +104,17 @@ class Layouts:
         mask = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         if block.value is None and rows.objective is not None:
             mask[:, 0] = rows.objective
-        return mask if rows.weight is None else mask * rows.weight[:, None]
+        return mask if rows.weight is None else mask * rows.weight[:, None].to(work)
 
     def _members(self, block: Block, limit: Limit, rows: Rows, work: torch.dtype) -> Tensor:
         """(B, K) 1 where a row belongs to a cell, else 0."""
         device = rows.losses.device
-        if limit.by_table:
-            first = block.objective_in_table and limit is block.limits[0]
-            known = limit.groups or 0
-            return self._table(limit, first, work, device)[rows.column(limit.by).long().clamp(min=-2, max=known)]
         inside = torch.ones(rows.losses.shape[0], len(limit.who), dtype=work, device=device)
-        if limit.needs_groups:
+        if limit.groups is not None and all(cell.group is not None for cell in limit.who):
+            first = block.objective_in_table and limit is block.limits[0]
+            codes = rows.column(limit.by).long().clamp(min=-2, max=limit.groups)
+            inside = self._table(limit, first, work, device)[codes]
+        elif limit.needs_groups:
             codes = torch.tensor([-2 if cell.group is None else cell.group for cell in limit.who], device=device)
             inside = ((rows.column(limit.by)[:, None] == codes) | (codes == -2)).to(work)
         if limit.needs_labels:

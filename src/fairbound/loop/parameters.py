@@ -45,9 +45,17 @@ class Parameters:
             listed: Iterable[tuple[str, Tensor]] = unwrapped(model).named_parameters()
         else:
             listed = ((str(i), p) for i, p in enumerate(model))
-        named = [(name, p) for name, p in listed if p.requires_grad]
+        given = list(listed)
+        wrong = [type(p).__name__ for _, p in given if not isinstance(p, Tensor)]
+        if wrong:
+            raise TypeError(f"give a module or its parameters, got {wrong[0]}; for parameter groups give the module")
+        named = [(name, p) for name, p in given if p.requires_grad]
         if not named:
             raise ValueError("the model has no parameters to train; all are frozen, or there are none")
+        for name, p in named:
+            if p.is_complex() or type(p).__name__ == "DTensor":
+                what = "complex" if p.is_complex() else "spread over processes (FSDP)"
+                raise ValueError(f"the parameter {name!r} is {what}, which Constrained does not support")
         self.names = tuple(name for name, _ in named)
         self.tensors = [p for _, p in named]
         self.sizes = [p.numel() for p in self.tensors]
@@ -64,6 +72,8 @@ class Parameters:
         return self._joined(self.tensors)
 
     def _joined(self, tensors: list[Tensor]) -> Tensor:
+        if len(tensors) == 1:  # which flattening would hand out itself
+            return tensors[0].detach().reshape(-1).to(self.dtype, copy=True)
         with torch.no_grad():
             flat = torch._C._nn.flatten_dense_tensors(tensors)
         return flat if flat.dtype == self.dtype else flat.to(self.dtype)
@@ -104,11 +114,11 @@ class Parameters:
 
     def finite_gradients(self) -> bool:
         """Whether `.grad` is finite throughout."""
-        return self._look.finite([p.grad for p in self.tensors if p.grad is not None])
+        return self._look.finite([_values(p.grad) for p in self.tensors if p.grad is not None])
 
     def gradient(self) -> Tensor:
         """What `.grad` holds now, (n,); 0 for a parameter that has none."""
-        return self._joined([torch.zeros_like(p) if p.grad is None else p.grad for p in self.tensors])
+        return self._joined([torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in self.tensors])
 
     def write(self, direction: Tensor, held: Held) -> None:
         """`.grad` = what was put aside + direction; a parameter that the model did not use keeps none."""
@@ -124,8 +134,17 @@ class Parameters:
             new = part.to(p.dtype)
             p.grad = new if p.grad is None else p.grad + new
 
+    def spoil(self) -> None:
+        """Leave a NaN in `.grad`: a GradScaler sees it and leaves its step out, as for any loss that is not finite."""
+        self.tensors[0].grad = torch.full_like(self.tensors[0], torch.nan)
+
     def jacobian_row(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         """The gradient of a weighted sum, (n,), without touching `.grad`; the graph is kept."""
+        if not tensors[0].requires_grad:
+            raise ValueError(
+                "the losses carry no graph to differentiate; let evaluate() pass the rows through the model without "
+                "torch.no_grad() and .detach()"
+            )
         found = torch.autograd.grad(
             [t for t in tensors if t.requires_grad],
             self.tensors,
@@ -149,3 +168,12 @@ class Parameters:
 
     def _shape(self, name: str) -> torch.Size:
         return self.tensors[self.names.index(name)].shape
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _values(gradient: Tensor) -> Tensor:
+    """The numbers of a gradient; those that are there of a sparse one (of embeddings)."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

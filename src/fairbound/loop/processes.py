@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,13 @@ class Processes:
         while not isinstance(model, DistributedDataParallel) and hasattr(model, "_orig_mod"):
             model = model._orig_mod  # what torch.compile put around it
         if not isinstance(model, DistributedDataParallel):
+            if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+                warnings.warn(
+                    "several processes run, and Constrained was not given a DistributedDataParallel model: each of "
+                    "them keeps multipliers of its own; give it the wrapped model",
+                    UserWarning,
+                    stacklevel=4,
+                )
             return Processes()
         return Processes(distributed.get_world_size(model.process_group), model.process_group, model)
 

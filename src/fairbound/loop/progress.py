@@ -14,6 +14,8 @@ from fairbound.loop.coins import Coins
 from fairbound.loop.parameters import Parameters
 from fairbound.loop.trend import Trend
 
+LONG_ABSENT = 50  # steps after which a limit that no row was about is told of
+
 
 class Progress:
     """Everything of a loop that changes with its steps, beside the model."""
@@ -52,9 +54,21 @@ class Progress:
             new = memory.kept_where(gone, self.state, new, self._kinds)
         self.state, self.last = new, last
         self.steps += 1
+        if self.steps == LONG_ABSENT:
+            self._tell_of_never_seen(last)
         if self.trend.due(self.steps):
             y = self.algorithm.multipliers(new)
             self.trend.add(self.steps, self.algorithm.monitor(new) | ({} if y is None else {"multipliers": y}))
+
+    def _tell_of_never_seen(self, last: Tensor) -> None:
+        never = [name for name, value in zip(self.names, last.tolist(), strict=True) if value != value]
+        if never:
+            warnings.warn(
+                f"in {LONG_ABSENT} steps no mini-batch had the rows that {never[0]!r} is about, so it limits nothing; "
+                "look at groups and labels (1 is the positive one)",
+                UserWarning,
+                stacklevel=5,
+            )
 
     def leave_out(self) -> None:
         """Count a step that is not made, and tell of the first."""
@@ -87,6 +101,9 @@ class Progress:
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
         name = type(self.algorithm).__name__
+        missing = {"method", "state", "constraints", "steps", "skipped", "trend"} - set(kept)
+        if missing:
+            raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
         if kept["method"] != name:
             raise ValueError(f"the saved state is of {kept['method']}, this loop runs {name}")
         state, last = kept["state"], kept["constraints"]

@@ -58,6 +58,12 @@ class Rows(NamedTuple):
         rows = self.losses.shape[0]
         for name in ("labels", "outputs", "weight", "objective"):
             _check_rows(name, getattr(self, name), rows)
+        for name in ("weight", "objective"):
+            values = getattr(self, name)
+            if values is not None and values.ndim != 1:
+                raise ValueError(f"{name} must be a vector, one entry for every row, got shape {tuple(values.shape)}")
+        if self.weight is not None and self.weight.numel() and not float(self.weight.min()) >= 0:
+            raise ValueError(f"weights must be >= 0, found {float(self.weight.min())}")
         given = self.groups if isinstance(self.groups, Mapping) else {"groups": self.groups}
         for name, column in given.items():
             _check_rows(name, column, rows)
@@ -70,5 +76,7 @@ class Rows(NamedTuple):
 
 
 def _check_rows(name: str, values: Tensor | None, rows: int) -> None:
+    if values is not None and not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}; use torch.as_tensor(...)")
     if values is not None and values.shape[:1] != (rows,):
         raise ValueError(f"there are {rows} losses but {name} has shape {tuple(values.shape)}; one for every row")

@@ -78,7 +78,9 @@ class Short:
         try:
             draw = progress.draw((Sample(estimate.at),), 1.0, x)  # type: ignore[arg-type]
             d, new = self.algorithm.update(x, progress.state, draw)
-            return Stepped(estimate, new, puller.finish(d, self.algorithm, progress.state, new))
+            done = puller.finish(d, self.algorithm, progress.state, new)
+            estimate.losses = losses.detach()  # what is kept of the step shall not keep its graph
+            return Stepped(estimate, new, done)
         except BaseException:
             puller.undo()
             raise

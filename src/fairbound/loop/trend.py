@@ -25,7 +25,7 @@ class Trend:
 
     def add(self, step: int, record: dict[str, Tensor]) -> None:
         self.steps.append(step)
-        self.records.append({name: value.detach().clone() for name, value in record.items()})
+        self.records.append({name: value.detach().to("cpu", copy=True) for name, value in record.items()})
         if len(self.steps) > MOST:
             self.every *= 2
             kept = [i for i, seen in enumerate(self.steps) if seen % self.every == 0]
@@ -47,4 +47,4 @@ class Trend:
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         self.every, self.steps = int(kept["every"]), list(kept["steps"])
-        self.records = [{name: value.clone() for name, value in r.items()} for r in kept["records"]]
+        self.records = [{name: value.to("cpu", copy=True) for name, value in r.items()} for r in kept["records"]]
