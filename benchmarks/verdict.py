@@ -1,0 +1,292 @@
+"""Is the verdict right as often as it says? 400 audits a setting, of people whose true gaps are known.
+
+    OMP_NUM_THREADS=1 python benchmarks/verdict.py [--replications 400]
+
+Two populations: the simulated census (OK by race, VA by marital status; 400,000 people, drawn from with replacement, so
+that their means are the truth), and the 42-state file where it is found (FAIRBOUND_DATA, ../shared/data; its rows are
+drawn without replacement, at most 3 in 100 of a group, and the whole file is the truth). A logistic model fitted to
+other rows is audited: group losses against their mean, and rates of positive decisions, pairwise. One group, that with
+the lowest or that with the highest mean, has 30, 100 or 457 rows, the others up to ten times as many.
+
+- wrong "holds", wrong "violated": the bound is the largest true gap, and that group is moved away from the others by
+  6 standard errors (its losses by a constant, its decisions by another threshold), so that its gap stands alone: the
+  worst case. At most 5 %.
+- power, groups as they are: the bound is the smallest for which the true gap is at most half and the standard error of
+  every gap at most a fifth of it. "holds" in at least 80 %.
+- corner, groups moved: the bound is 2.5 standard errors beyond the gap, which is exactly half and exactly a fifth at
+  once. Printed, not judged: a normal mean has 80.4 %, and long-tailed losses of a small group have less on the side
+  of the tail, whatever the test.
+
+Exits with 1 where a rate is missed by more than chance explains: one in a hundred such rates, of all settings together
+or with a Bonferroni share for each of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fairbound import limits
+from fairbound.data.reading import read_table
+from fairbound.data.simulated import population
+from fairbound.data.table import Table
+from fairbound.data.true_losses import true_group_losses
+from fairbound.fairness.intervals import normal_quantile
+from fairbound.fairness.limits import Limit
+from fairbound.verdicts import Verdict, verdict
+
+DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
+FILE = DATA / "acs" / "acsincome_2018_42states.parquet"
+ERROR, POWER, LEVEL = 0.05, 0.80, 0.95
+SIZES = (30, 100, 457)
+BY = {"OK by race": ("OK", "RAC1P"), "VA by marital status": ("VA", "MAR")}
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """A population, as the numbers of its groups."""
+
+    name: str
+    losses: list[Floats]  # by group
+    scores: list[Floats]  # by group, log-odds: decisions are positive above 0
+    replace: bool  # whether samples are drawn with replacement
+
+
+class Setting(NamedTuple):
+    people: People
+    kind: str  # losses or rates
+    rows: int  # of the small group
+    side: str  # which is small: that with the lowest mean, or the highest
+
+    def values(self) -> list[Floats]:
+        """By group, what is averaged."""
+        if self.kind == "losses":
+            return self.people.losses
+        return [(scores > 0).astype(float) for scores in self.people.scores]
+
+    def small(self) -> int:
+        means = [values.mean() for values in self.values()]
+        return int(np.argmin(means) if self.side == "lowest" else np.argmax(means))
+
+    def moved(self) -> list[Floats]:
+        """The same with the small group 6 standard errors of its mean farther away, rates as far as they go."""
+        values, small = self.values(), self.small()
+        way = (-6 if self.side == "lowest" else 6) * values[small].std() / self.rows**0.5
+        if self.kind == "losses":
+            return [v + way if g == small else v for g, v in enumerate(values)]
+        rate = min(max(values[small].mean() + way, 0.05), 0.95)
+        scores = self.people.scores[small]
+        return [(scores > np.quantile(scores, 1 - rate)) * 1.0 if g == small else v for g, v in enumerate(values)]
+
+    def sizes(self) -> list[int]:
+        groups, small = len(self.people.losses), self.small()
+        return [self.rows if g == small else min(10 * self.rows, 2000) for g in range(groups)]
+
+    def limit(self, bound: float) -> Limit:
+        made = limits.loss_parity if self.kind == "losses" else limits.demographic_parity
+        return made(len(self.people.losses), bound=bound)
+
+
+class Measured(NamedTuple):
+    """Shares of the replications."""
+
+    wrong_holds: float
+    wrong_violated: float
+    power: float
+    corner: float
+
+
+# People ---------------------------------------------------------------------------------------------------------------
+
+
+def fitted(X: Floats, y: Floats) -> Floats:
+    """Coefficients of a logistic model, intercept last, by Newton steps."""
+    X = np.column_stack([X, np.ones(len(X))])
+    w = np.zeros(X.shape[1])
+    for _ in range(12):
+        p = 1 / (1 + np.exp(-X @ w))
+        w += np.linalg.solve((X.T * (p * (1 - p))) @ X + 1e-6 * np.eye(len(w)), X.T @ (y - p))
+    return w
+
+
+class Model:
+    """Log-odds from the standardised features."""
+
+    def __init__(self, train: Table) -> None:
+        X = self._raw(train)
+        self.centre, self.scale = X.mean(0), X.std(0)
+        self.w = fitted((X - self.centre) / self.scale, train.columns[train.label].astype(float))
+
+    def __call__(self, table: Table) -> Floats:
+        found: Floats = (self._raw(table) - self.centre) / self.scale @ self.w[:-1] + self.w[-1]
+        return found
+
+    @staticmethod
+    def _raw(table: Table) -> Floats:
+        return np.stack([table.columns[name] for name in table.features], 1).astype(float)
+
+
+def grouped(columns: Any, by: str) -> NDArray[np.int64]:
+    """Two groups of race (white, others), five of marital status."""
+    return np.asarray(columns["RAC1P"] != 1, dtype=np.int64) if by == "RAC1P" else np.asarray(columns["MAR"]) - 1
+
+
+def people_of(name: str, table: Table, model: Model, by: str, replace: bool) -> People:
+    scores, y, groups = model(table), table.columns[table.label].astype(float), grouped(table.columns, by)
+    losses = np.logaddexp(0.0, np.where(y > 0, -scores, scores))
+    each = range(int(groups.max()) + 1)
+    return People(name, [losses[groups == g] for g in each], [scores[groups == g] for g in each], replace)
+
+
+def simulated(name: str, rows: int = 400_000) -> People:
+    """A simulated census; that its means are those of the model that made it is checked."""
+    state, by = BY[name]
+    census = population(state)
+    model = Model(census.draw(20_000, seed=1))
+    found = people_of(f"simulated {name}", census.draw(rows, seed=2), model, by, replace=True)
+    true = true_group_losses(census, model, lambda columns: grouped(columns, by), rows=rows // 2, seed=3)
+    for g, losses in enumerate(found.losses):
+        error = np.hypot(true.errors[g], losses.std() / np.sqrt(len(losses)))
+        if abs(losses.mean() - true.losses[g]) > 5 * error:
+            raise SystemExit(f"{found.name}: the people's losses are not the true ones in group {g}")
+    return found
+
+
+def from_file() -> list[People]:
+    """The 42-state file by race and by marital status; the model is fitted to rows that are then left out."""
+    table = read_table(FILE, label="PINCP_GT_50K", drop="ST")
+    order = np.random.default_rng(0).permutation(table.rows)
+    train, rest = (_some(table, rows) for rows in (order[:20_000], order[20_000:]))
+    model = Model(train)
+    names = {"RAC1P": "42 states by race", "MAR": "42 states by marital status"}
+    return [people_of(name, rest, model, by, replace=False) for by, name in names.items()]
+
+
+def _some(table: Table, rows: NDArray[np.int64]) -> Table:
+    return Table({k: v[rows] for k, v in table.columns.items()}, table.label, table.features, table.source)
+
+
+# Replications ---------------------------------------------------------------------------------------------------------
+
+
+class Truth(NamedTuple):
+    """The largest gap of a population, and the largest standard error of a gap in samples of it."""
+
+    gap: float
+    error: float
+
+    @staticmethod
+    def of(values: list[Floats], sizes: list[int], contrast: Floats) -> Truth:
+        variances = [v.var() / n for v, n in zip(values, sizes, strict=True)]
+        gaps = contrast @ np.array([v.mean() for v in values])
+        return Truth(float(gaps.max()), float(np.sqrt(np.square(contrast) @ variances).max()))
+
+
+def measured(setting: Setting, replications: int, seed: int) -> Measured:
+    """What verdicts say of samples whose population is known."""
+    sizes, contrast = setting.sizes(), setting.limit(0.0).contrast.numpy()
+    asis, moved = setting.values(), setting.moved()
+    truth, away = (Truth.of(values, sizes, contrast) for values in (asis, moved))
+    just_below = setting.limit(away.gap * (1 - 1e-9))
+    enough = setting.limit(max(2 * truth.gap, 5 * truth.error))
+    groups, counted = np.repeat(np.arange(len(sizes)), sizes), np.zeros(4)
+    rng = np.random.default_rng(seed)
+    for _ in range(replications):
+        rows = [_rows(rng, len(v), n, setting.people.replace) for v, n in zip(asis, sizes, strict=True)]
+        worst = _verdict(setting, just_below, groups, moved, rows)
+        good = _verdict(setting, enough, groups, asis, rows)
+        # limits of gaps do not depend on the bound: no third verdict is needed for the third bound
+        at_most = max(np.inf if one.at_most is None else one.at_most for one in worst.gaps)
+        counted += [
+            worst.word == "holds",
+            worst.word == "violated",
+            good.word == "holds",
+            at_most <= away.gap + 2.5 * away.error,
+        ]
+    return Measured(*(counted / replications).tolist())
+
+
+def _verdict(
+    setting: Setting, limit: Limit, groups: NDArray[np.int64], values: list[Floats], rows: list[NDArray[np.int64]]
+) -> Verdict:
+    column = "losses" if setting.kind == "losses" else "predictions"
+    drawn = np.concatenate([v[some] for v, some in zip(values, rows, strict=True)])
+    return verdict(limit, groups, **{column: drawn}, level=LEVEL)
+
+
+def _rows(rng: np.random.Generator, there: int, wanted: int, replace: bool) -> NDArray[np.int64]:
+    return rng.integers(0, there, wanted) if replace else rng.choice(there, wanted, replace=False, shuffle=False)
+
+
+def allowance(rate: float, replications: int, settings: int = 1) -> float:
+    """By how much a rate may be missed by chance: in one of a hundred times, for the worst of all settings."""
+    return normal_quantile(1 - 0.01 / settings) * (rate * (1 - rate) / replications) ** 0.5
+
+
+def missed(found: dict[Setting, Measured], replications: int) -> list[str]:
+    """Rates that chance does not explain, in sentences."""
+    wrong = []
+    for name, rate, sign in (("wrong_holds", ERROR, 1), ("wrong_violated", ERROR, 1), ("power", POWER, -1)):
+        shares = np.array([getattr(one, name) for one in found.values()])
+        each = allowance(rate, replications, len(shares))
+        together = allowance(rate, replications * len(shares))
+        for setting, share in zip(found, shares.tolist(), strict=True):
+            if sign * (share - rate) > each:
+                wrong.append(f"{name} {share:.3f} where {rate} is meant: {_words(setting)}")
+        if sign * (shares.mean() - rate) > together:
+            wrong.append(f"{name} {shares.mean():.4f} over all settings where {rate} is meant")
+    return wrong
+
+
+def _words(setting: Setting) -> str:
+    return f"{setting.people.name}, {setting.kind}, {setting.rows} rows of the {setting.side} group"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replications", type=int, default=400)
+    replications = parser.parse_args().replications
+    torch.set_num_threads(1)
+    start = time.process_time()
+    everyone = [simulated(name) for name in BY]
+    if FILE.exists():
+        everyone += from_file()
+    else:
+        print(f"{FILE} is not there (set FAIRBOUND_DATA): the simulated census only")
+    settings = [
+        Setting(people, kind, rows, side)
+        for people in everyone
+        for kind in ("losses", "rates")
+        for rows in SIZES
+        for side in ("lowest", "highest")
+    ]
+    headings = ("population", "kind", "small group", "wrong holds", "violated", "power", "corner")
+    print("{:<30} {:<7} {:>12} {:>12} {:>9} {:>6} {:>7}".format(*headings))
+    found = {}
+    for i, setting in enumerate(settings):
+        one = found[setting] = measured(setting, replications, seed=i)
+        print(
+            f"{setting.people.name:<30} {setting.kind:<7} {setting.rows:>4} {setting.side:>7} {one.wrong_holds:>12.3f} "
+            f"{one.wrong_violated:>9.3f} {one.power:>6.2f} {one.corner:>7.2f}",
+            flush=True,
+        )
+    mean = Measured(*np.mean(list(found.values()), axis=0).tolist())
+    print(f"{'all':<51} {mean.wrong_holds:>12.4f} {mean.wrong_violated:>9.4f} {mean.power:>6.3f} {mean.corner:>7.3f}")
+    print(f"{replications} replications a setting, {time.process_time() - start:.0f} s of CPU time")
+    wrong = missed(found, replications)
+    print("\n".join(wrong) or "every rate is met")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
