@@ -97,6 +97,7 @@ ROOMS = {  # docs/architecture.md: what of ours each room may import
         "algorithms",
         "core",
         "data",
+        "extras",
         "fairness",
         "loop",
         "modules",

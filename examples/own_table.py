@@ -1,0 +1,49 @@
+"""A table of your own: a CSV file, two sensitive columns, a limit on recall, and a verdict on it.
+
+The groups are the intersections of both columns. Recall of no group may be below .6.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fairbound import limits, verdict
+from fairbound.estimating import FairClassifier
+
+rng = np.random.default_rng(0)
+rows = 6000
+table = pd.DataFrame(
+    {
+        "income": rng.lognormal(10, 0.5, rows),
+        "debt": rng.lognormal(8, 1.0, rows),
+        "years": rng.integers(0, 40, rows),
+        "sex": rng.choice(["f", "m"], rows),
+        "city": rng.choice(["north", "south"], rows, p=[0.7, 0.3]),
+    }
+)
+risk = np.log(table.debt) - 0.8 * np.log(table.income) - 0.01 * table.years + 0.5 * (table.city == "south")
+table["repaid"] = (risk + 0.7 * rng.standard_normal(rows) < 0).astype(int)
+file = Path(tempfile.mkdtemp()) / "loans.csv"
+table.to_csv(file, index=False)
+
+loans = pd.read_csv(file)
+X, y, who = loans[["income", "debt", "years"]], loans["repaid"], loans[["sex", "city"]]
+
+
+def recall(names, bound):
+    """Among those who repaid, at least `bound` of every group get the loan."""
+    return limits.minimum_rate(bound, groups=names, label=1)
+
+
+for bound in (0.6, 0.9):
+    fair = FairClassifier(constraint=recall, bound=bound, steps=1500, random_state=0, compile=False)
+    fair.fit(X, y, sensitive_features=who)
+    print(f"recall of every group at least {bound}: {fair.verdict_.word}; accuracy {fair.score(X, y):.3f}")
+    print(fair.verdict_)
+
+# The same question about any other model's predictions on rows that it has not seen.
+groups = who["sex"] + ", " + who["city"]
+guessed = (loans["debt"] < loans["income"]).astype(int)
+print(verdict(recall(sorted(groups.unique()), 0.6), groups, predictions=guessed, labels=y).sentence)

@@ -1,0 +1,61 @@
+"""What `fit` is given, as tensors: people with inputs, labels, groups and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """Rows of people; groups are numbered 0, 1, ... in the order of their sorted names."""
+
+    X: Tensor  # (rows, columns) standardised
+    y: Tensor  # (rows,) the number of the class: float for two classes, as the loss wants it, whole for more
+    classes: int
+    groups: Tensor  # (rows,)
+    names: tuple[str, ...]  # of the groups
+    weight: Tensor | None  # (rows,) with mean 1
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """Means and standard deviations of the columns, over the rows that train."""
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+    @staticmethod
+    def of(X: NDArray[Any]) -> Scaler:
+        X = X.astype(np.float64)
+        constant = X.max(0) == X.min(0)
+        mean = np.where(constant, X[0], X.mean(0))
+        return Scaler(mean, np.where(constant, 1.0, X.std(0)))
+
+    def scaled(self, X: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(((X - self.mean) / self.deviation).astype(np.float32))
+
+
+def group_codes(sensitive: Any, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """A number for every row and the names of the groups; several columns give their intersections.
+
+    >>> group_codes([["f", 1], ["m", 2], ["f", 1]], 3)
+    (array([0, 1, 0]), ('f, 1', 'm, 2'))
+    """
+    columns = np.asarray(sensitive.to_numpy() if hasattr(sensitive, "to_numpy") else sensitive)
+    if columns.ndim not in (1, 2) or columns.shape[0] != rows:
+        raise ValueError(
+            f"sensitive_features must have one entry, or one row of entries, for each of the {rows} rows of X, got "
+            f"shape {columns.shape}"
+        )
+    columns = columns.reshape(rows, -1)
+    if any(entry is None or entry != entry for entry in columns.ravel().tolist()):
+        raise ValueError("sensitive_features has missing entries; fill them with a word of their own, or drop the rows")
+    labels = np.array([", ".join(map(str, row)) for row in columns.tolist()])
+    names, codes = np.unique(labels, return_inverse=True)
+    return codes.astype(np.int64), tuple(names.tolist())

@@ -1,0 +1,209 @@
+"""`FairClassifier` keeps scikit-learn's contract and its own: parts are never mixed, and it says what it did."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+from fairbound import limits
+from fairbound.algorithms import SSLALM
+from fairbound.estimating import FairClassifier
+from fairbound.estimating.choosing import Seen, chosen
+from fairbound.estimating.parts import parts_of
+from fairbound.estimating.people import group_codes
+
+Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+def people(rows: int = 1500, seed: int = 0) -> Arrays:
+    """Two groups; B follows a rule of its own, so that one rule for all is worse for B."""
+    rng = np.random.default_rng(seed)
+    group = np.where(rng.random(rows) < 0.35, "B", "A")
+    X = rng.standard_normal((rows, 4))
+    y = (X.sum(1) - 2 * (group == "B") * X[:, 0] + rng.standard_normal(rows) > 0).astype(int)
+    return X, y, group
+
+
+def small(**settings: Any) -> FairClassifier:
+    return FairClassifier(**{"steps": 200, "hidden": (16,), "learning_rate": 0.2, "random_state": 0} | settings)
+
+
+def expected(estimator: FairClassifier) -> dict[str, str]:
+    why = "rows are drawn at random, so a row given twice is another sample than a row of weight 2"
+    return {
+        "check_sample_weight_equivalence_on_dense_data": why,
+        "check_sample_weight_equivalence_on_sparse_data": why,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:no sensitive_features")
+@parametrize_with_checks([small()], expected_failed_checks=expected)
+def test_scikit_learn_s_contract(estimator: FairClassifier, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def test_without_groups_it_says_that_there_is_no_limit() -> None:
+    X, y, _ = people(300)
+    with pytest.warns(UserWarning, match="no sensitive_features were given: trained without a limit"):
+        fitted = small().fit(X, y)
+    assert (fitted.mode_, fitted.limit_, fitted.verdict_, fitted.kkt_) == ("no limit", None, None, None)
+
+
+def test_it_narrows_the_gap_that_plain_training_leaves() -> None:
+    X, y, group = people(3000)
+    settings: dict[str, Any] = {"steps": 1200, "bound": 0.05, "mode": "training rows", "compile": False}
+    fair = small(**settings).fit(X, y, sensitive_features=group)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        plain = small(**settings).fit(X, y)
+
+    def gap(fitted: FairClassifier) -> float:
+        p = fitted.predict_proba(X)[:, 1].clip(1e-9, 1 - 1e-9)
+        loss = -np.where(y == 1, np.log(p), np.log(1 - p))
+        return float(loss[group == "B"].mean() - loss[group == "A"].mean())
+
+    assert gap(plain) > 0.1
+    assert abs(gap(fair)) < 0.6 * gap(plain)
+    assert fair.multipliers_["B - A"] > 0
+    assert fair.kkt_.multipliers == pytest.approx(fair.multipliers_)
+
+
+def test_the_verdict_comes_from_rows_that_nothing_else_has_used() -> None:
+    """Other labels and inputs in those rows change the verdict, and nothing of the model."""
+    X, y, group = people(2000)
+    one = small(bound=0.3).fit(X, y, sensitive_features=group)
+    rows = one.parts_.verdict.numpy()
+    others = np.setdiff1d(np.arange(len(X)), rows)
+    changed_X, changed_y = X.copy(), y.copy()
+    changed_X[rows] *= 3.0
+    changed_y[rows] = 1 - y[rows]
+    other = small(bound=0.3).fit(changed_X, changed_y, sensitive_features=group)
+    np.testing.assert_array_equal(one.predict_proba(X[others]), other.predict_proba(X[others]))
+    assert one.decision_ == other.decision_
+    assert [gap.estimate for gap in one.verdict_.gaps] != [gap.estimate for gap in other.verdict_.gaps]
+
+
+def test_parts_share_no_row_and_every_group_is_in_each() -> None:
+    codes = np.repeat([0, 1], [900, 400])
+    parts = parts_of(codes, None, seed=3)
+    listed = [parts.train, parts.multipliers, parts.selection, parts.verdict]
+    assert sorted(torch.cat(listed).tolist()) == list(range(1300))
+    assert all(set(codes[part.numpy()]) == {0, 1} for part in listed)
+    assert not parts_of(np.repeat([0, 1], [900, 40]), None, seed=3).kept_aside
+
+
+@pytest.mark.parametrize("mode", ["training rows", "own rows", "auto"])
+def test_modes(mode: str) -> None:
+    X, y, group = people(1200)
+    fitted = small(mode=mode, bound=0.1).fit(X, y, sensitive_features=group)
+    tried = {entry["mode"] for entry in fitted.history_}
+    assert tried == ({"training rows", "own rows"} if mode == "auto" else {mode})
+    assert fitted.mode_ in tried
+    assert "selection rows" in fitted.decision_
+
+
+def test_tables_of_any_kind_give_the_same_model() -> None:
+    X, y, group = people(600)
+    names = [f"x{j}" for j in range(X.shape[1])]
+    found = [
+        small().fit(X, y, sensitive_features=group).predict_proba(X),
+        small()
+        .fit(pd.DataFrame(X, columns=names), y, sensitive_features=pd.Series(group))
+        .predict_proba(pd.DataFrame(X, columns=names)),
+        small()
+        .fit(pl.DataFrame(X, schema=names), y, sensitive_features=pl.Series(group))
+        .predict_proba(pl.DataFrame(X, schema=names)),
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_pipelines_and_cross_validation_route_the_groups() -> None:
+    X, y, group = people(600)
+    with config_context(enable_metadata_routing=True):
+        pipeline = make_pipeline(StandardScaler(), small(steps=60).set_fit_request(sensitive_features=True))
+        scores = cross_val_score(pipeline, X, y, cv=3, params={"sensitive_features": group})
+        pipeline.fit(X, y, sensitive_features=group)
+    assert scores.min() > 0.5
+    assert pipeline[-1].groups_ == ["A", "B"]
+
+
+def test_several_columns_are_intersections() -> None:
+    codes, names = group_codes(pd.DataFrame({"sex": ["f", "m", "f"], "race": [1, 1, 2]}), 3)
+    assert names == ("f, 1", "f, 2", "m, 1")
+    assert codes.tolist() == [0, 2, 1]
+
+
+def test_a_module_several_classes_weights_another_method_and_another_limit() -> None:
+    X, y, group = people(500)
+    three = y + (X[:, 1] > 1)
+    weight = np.where(group == "B", 2.0, 1.0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    before = [p.clone() for p in module.parameters()]
+    fitted = small(module=module, constraint="loss_parity", algorithm=SSLALM(samples=1)).fit(
+        X, three, sensitive_features=group, sample_weight=weight
+    )
+    assert fitted.predict_proba(X).shape == (500, 3)
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))  # a copy was trained
+    recall = limits.minimum_rate(0.8, groups=["A", "B"], group="B", label=1)
+    assert small(constraint=recall).fit(X, y, sensitive_features=group).limit_ is recall
+
+
+def test_clones_and_seeds() -> None:
+    X, y, group = people(400)
+    one, same = (clone(small()).fit(X, y, sensitive_features=group).predict_proba(X) for _ in range(2))
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, small(random_state=1).fit(X, y, sensitive_features=group).predict_proba(X))
+
+
+def test_patience_ends_a_run_early() -> None:
+    X, y, group = people(400)
+    short = small(patience=2, mode="training rows").fit(X, y, sensitive_features=group)
+    assert len(short.history_) < 40
+
+
+def test_the_choice_is_the_least_violation_then_the_loss_and_says_so() -> None:
+    def one(mode: str, step: int, loss: float, violation: float, accuracy: float = 0.8) -> Seen:
+        return Seen(mode, step, loss, accuracy, violation, torch.zeros(1), None)
+
+    early, broken = one("training rows", 10, 0.1, 0.0), one("training rows", 90, 0.2, 0.05)
+    kept, dearer = one("training rows", 95, 0.3, 0.01), one("training rows", 100, 0.4, 0.001)
+    assert chosen([early, broken, kept, dearer], 100, scale=0.02)[0] is kept
+    own = one("own rows", 100, 0.5, 0.0)
+    best, why = chosen([kept, own], 100, scale=0.02)
+    assert best is own
+    assert "rows of their own keep the limits better" in why
+    best, why = chosen([kept, one("own rows", 100, 0.5, 0.0, accuracy=0.7)], 100, scale=0.02)
+    assert best is kept
+    assert "no gain" in why
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "sentence"),
+    [
+        ({"mode": "best"}, {}, "mode must be one of 'auto'"),
+        ({"constraint": "parity"}, {}, "constraint must be one of accuracy_equality"),
+        ({"parts": {"train": 0.5, "rest": 0.5}}, {}, r"parts has \['rest'\]"),
+        ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),
+        ({}, {"sensitive_features": [None] * 60}, "missing entries"),
+    ],
+)
+def test_errors_are_sentences(settings: dict[str, Any], given: dict[str, Any], sentence: str) -> None:
+    X, y, group = people(60)
+    with pytest.raises(ValueError, match=sentence):
+        small(**settings).fit(X, y, **({"sensitive_features": group} | given))
