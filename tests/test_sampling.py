@@ -27,6 +27,15 @@ def stack(*samplers: Sampler, draws: int = 2) -> SamplerStack:
     return SamplerStack(samplers, draws, None)
 
 
+def test_what_is_not_read_is_not_drawn_and_changes_nothing() -> None:
+    runs = stack(*sampler(sizes=(Take(4, 3), Take(2, 5))).seeded(0, 1))
+    (first, second), (test, step) = runs.block(0, 20), runs.block(0, 20, ("c", "f"))
+    assert test.objective.shape == (20, 2, 0)
+    assert step.cells.shape == (20, 2, 2, 0)
+    assert torch.equal(test.cells, first.cells)
+    assert torch.equal(step.objective, second.objective)
+
+
 @pytest.mark.parametrize("replace", [True, False])
 def test_rows_come_from_the_pool_and_the_cell(replace: bool) -> None:
     sizes = (Take(4, 3), Take(2, 5, pool="multipliers"))

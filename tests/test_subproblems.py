@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fairbound import subproblems
 from fairbound.subproblems import Direction, direction_qp, ghost_direction, kappa
 from fairbound.subproblems.nnqp import nnqp
+from fairbound.subproblems.sides import halved
 
 F64 = torch.float64
 
@@ -209,6 +211,23 @@ def test_large_batch_equals_one_by_one() -> None:
     for i in range(0, 60, 7):
         one = ghost_direction(g[i], c[i], J[i], tau=1.0, beta=0.9, rho=rho, lam=0.5)
         torch.testing.assert_close(out.d[i], one.d, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [8.0, 0.6])
+def test_rows_in_pairs_equal_the_same_rows_in_another_order(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """a, -a, b, -b, ... is solved on every second row; with a, b, ..., -a, -b, ... nothing of that is seen."""
+    g, gap, rows = instance(13, 3, 300, (12,))
+    c, J = torch.stack([gap, -gap], 2).flatten(1) - 0.2, torch.stack([rows, -rows], 2).flatten(1, 2)
+    apart = torch.tensor([0, 2, 4, 1, 3, 5])
+    halves = []
+    monkeypatch.setattr(subproblems, "halved", lambda *args: halves.append(halved(*args)) or halves[-1])
+    rest = {"tau": 1.0, "beta": beta, "rho": 0.5, "lam": 0.5}
+    paired, plain = ghost_direction(g, c, J, **rest), ghost_direction(g, c[:, apart], J[:, apart], **rest)
+    assert [half is None for half in halves] == [False, True]
+    assert bool((paired.d.abs() >= beta).any()) == (beta < 1)  # clipped, so that the whole J is needed
+    assert_optimal(paired, g, c, J, 1.0, beta, 1e-10)
+    torch.testing.assert_close(paired.d, plain.d, rtol=0, atol=1e-11)
+    torch.testing.assert_close(paired.kappa, plain.kappa, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("m", [1, 2, 5])

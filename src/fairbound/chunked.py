@@ -9,7 +9,7 @@ whole batch: then each mini-batch is evaluated as it is, run by run.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -21,9 +21,10 @@ from fairbound.compiling import Compiler
 from fairbound.core import Estimate, Sample
 from fairbound.problem import Problem, join
 from fairbound.sampling import Batch, Chunks, SamplerStack
+from fairbound.trees import leaves, refilled
 
-PIECE = 64  # most chunks evaluated at once: enough to hide the overhead of a call, few enough for a CPU's caches
-PIECE_BYTES = 64 << 20  # memory for the Jacobians of one piece
+PIECE_ROWS = 3_072  # evaluated at once: enough to hide the overhead of a call, few enough for the cache of a core
+PIECE_BYTES = 1 << 20  # of their Jacobians, for the same reason
 UNITS = (1, 4, 16)  # chunks of a unit
 
 
@@ -42,20 +43,21 @@ class ChunkedTables:
         assert problem.constraint is not None
         self.separable = problem.constraint.averages and problem.regulariser is None
         self.size = 1 + problem.constraint.size  # [f, statistics]
-        self.piece = self._piece(x0)
-        self.fixed_shape = compiler is not None and self.separable
-        many = vmap(problem.jacobian)
+        self.bytes = self.size * x0.shape[1] * x0.element_size()  # of a Jacobian
+        many = vmap(self._weighted)
         self.many = {
             unit: many if compiler is None or not self.separable else compiler(many, ("units", unit)) for unit in UNITS
         }
 
-    def _piece(self, x0: Tensor) -> int:
-        """Chunks evaluated at once: about those of one step, within the memory."""
-        assert self.problem.constraint is not None
-        assert self.stack.law is not None
-        expected = x0.shape[0] * (1 + sum(p * 2 ** (n + 1) for n, p in enumerate(self.stack.law.tolist())))
-        bytes_each = self.size * x0.shape[1] * x0.element_size()
-        return max(1, min(PIECE, 1 << math.ceil(math.log2(expected)), PIECE_BYTES // bytes_each))
+    def _weighted(self, x: Tensor, parts: dict[str, dict[str, Tensor]], weight: Tensor) -> tuple[Tensor, Tensor]:
+        """What a unit adds to the [f, statistics] of its mini-batch, and to their Jacobian."""
+        value, rows = self.problem.jacobian(x, parts)
+        return weight * value, weight * rows
+
+    def _piece(self, unit: int) -> int:
+        """How many units are evaluated at once."""
+        rows = unit * (self.stack.takes[0].objective + self.stack.cells * self.stack.takes[0].cell)
+        return max(1, min(PIECE_ROWS // rows, PIECE_BYTES // self.bytes))
 
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:
         """Tables for the points x (R, n) and the levels (R,) of this step."""
@@ -69,7 +71,9 @@ class ChunkedTables:
             def at(point: Tensor) -> Estimate:
                 if point is not x:
                     raise ValueError("a mini-batch of random size is evaluated at the step's own point only")
-                return self.problem.estimate(value[0], value[1:], lambda w: w @ jacobian)
+                return self.problem.estimate(
+                    value[0], value[1:], lambda w: (w.unsqueeze(-1) * jacobian).sum(0), jacobian[1:]
+                )
 
             return Sample(at)
 
@@ -86,25 +90,33 @@ class ChunkedTables:
         jacobian = x.new_zeros(4 * runs, self.size, x.shape[1])
         for number, unit in enumerate(UNITS):
             members = order[factor == number].unflatten(0, (-1, unit))  # (units, chunks) all of one mini-batch
-            for piece in members.split(max(1, self.piece // unit)) if len(members) else ():
-                values, rows = self._evaluated(x, chunks, piece)
-                own = slot[piece[:, 0]]
-                weight = unit * share[own]
-                value.index_add_(0, own, values * weight[:, None])
-                jacobian.index_add_(0, own, rows * weight[:, None, None])
+            if len(members) == 0:
+                continue
+            own = slot[members[:, 0]]
+            for where, values, rows in self._evaluated(x, chunks, members, own, unit * share[own]):
+                value.index_add_(0, where, values)
+                jacobian.index_add_(0, where, rows)
         return Tables(*(_with_whole(parts.unflatten(0, (runs, 4))) for parts in (value, jacobian)))
 
-    def _evaluated(self, x: Tensor, chunks: Chunks, members: Tensor) -> tuple[Tensor, Tensor]:
-        """[f, statistics] (units, 1+q) of units (units, chunks) and their Jacobians (units, 1+q, n)."""
-        size, unit = members.shape
-        full = max(1, self.piece // unit)
-        if self.fixed_shape and size < full:  # the last unit again; its copies are not read
-            members = torch.cat([members, members[-1:].expand(full - size, -1)])
+    def _evaluated(
+        self, x: Tensor, chunks: Chunks, members: Tensor, own: Tensor, weight: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Units (units, chunks) in pieces of one size: their slots, [f, statistics] and Jacobians, times their weights.
+
+        What fills up the last piece is the last unit again, without weight.
+        """
+        unit = members.shape[1]
+        size = self._piece(unit)
+        missing = -len(members) % size
+        members, own = (torch.cat([part, part[-1:].expand(missing, *part.shape[1:])]) for part in (members, own))
+        weight = torch.cat([weight, weight.new_zeros(missing)])
         objective = chunks.batch.objective[members].flatten(1)
         cells = chunks.batch.cells[members].transpose(1, 2).flatten(2)
         parts = self.problem.gather(Batch(objective, cells), "fc")
-        values, rows = self.many[unit](x[chunks.run[members[:, 0]]], parts)
-        return values[:size], rows[:size]
+        pieces = zip(*(leaf.split(size) for leaf in leaves(parts)), strict=True)
+        for piece, where, weights in zip(pieces, own.split(size), weight.split(size), strict=True):
+            points = x[torch.div(where, 4, rounding_mode="floor")]
+            yield (where, *self.many[unit](points, refilled(parts, iter(piece)), weights))
 
     def _by_runs(self, x: Tensor, chunks: Chunks) -> Tables:
         tables = []

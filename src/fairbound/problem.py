@@ -99,15 +99,20 @@ class Problem:
 
         return Sample(at)
 
-    def estimate(self, f: Tensor, statistics: Tensor, pull: Callable[[Tensor], Tensor]) -> Estimate:
+    def estimate(
+        self, f: Tensor, statistics: Tensor, pull: Callable[[Tensor], Tensor], jacobian: Tensor | None = None
+    ) -> Estimate:
         """An Estimate from f, the constraint's statistics (q,), and the transposed Jacobian of both, (1+q,) -> (n,).
 
-        The Jacobian of the constraints needs a backward pass for each statistic (a cell), not for each constraint.
+        The Jacobian of the constraints needs a backward pass for each statistic (a cell), not for each constraint; none
+        where that of the statistics is at hand, `jacobian` (q, n).
         """
         assert self.constraint is not None
         c, contrast = self.constraint.linearised(statistics)
 
         def rows() -> Tensor:
+            if jacobian is not None:
+                return contrast @ jacobian
             unit = torch.eye(1 + statistics.shape[0], dtype=statistics.dtype, device=statistics.device)[1:]
             return contrast @ vmap(pull)(unit)
 
@@ -275,7 +280,7 @@ class ProblemSource:
         return self.problem.sample(self.problem.gather(_run_of(stack.block(START, 1)[0], 0, 0), "fc"))
 
     def _fixed(self, stack: SamplerStack, reads: Sequence[str]) -> tuple[tuple[Sample, ...], Tensor]:
-        batches = stack.block(self.step, 1)
+        batches = stack.block(self.step, 1, reads)
         gathered = [self.problem.gather(_run_of(b, 0, 0), read) for b, read in zip(batches, reads, strict=True)]
         return tuple(self.problem.sample(parts) for parts in gathered), torch.ones(())
 

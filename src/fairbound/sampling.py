@@ -129,7 +129,10 @@ def _refuse_masks(split: Split) -> None:
 
 
 def _drawn(key: Tensor, step: Tensor, slot: Tensor, count: Tensor, start: Tensor, members: Tensor) -> Tensor:
-    """(T, R, slots) rows with replacement, for key (R,), step (T, 1), slot (slots,), count and start (R, slots)."""
+    """(T, R, slots) rows with replacement, for key (R,), step (T, 1), slot (slots,), count and start (R, slots).
+
+    Or (C, slots), for key (C,), step (1,), and slot, count and start (C, slots).
+    """
     u = uniforms(key[:, None], step[..., None], slot)
     return members[(u * count).long() + start]
 
@@ -224,22 +227,31 @@ class SamplerStack:
     def _steps(self, first: int, steps: int) -> Tensor:
         return torch.arange(first, first + steps, device=self.device)[:, None]  # (T, 1)
 
-    def block(self, first: int, steps: int) -> tuple[Batch, ...]:
-        """The mini-batches of `steps` steps from `first` on: for each draw a Batch (T, R, B), (T, R, K, b)."""
-        count, start = self.count[:, self.column], self.start[:, self.column]  # (R, slots)
-        if not self.replace:
-            return self._cut(self.members[self._by_epochs(first, steps) + start])
-        slot = ROWS + torch.arange(self.column.numel(), device=self.device)
-        return self._cut(self.drawn(self.key, self._steps(first, steps), slot, count, start, self.members))
+    def block(self, first: int, steps: int, reads: Sequence[str] | None = None) -> tuple[Batch, ...]:
+        """The mini-batches of `steps` steps from `first` on: for each draw a Batch (T, R, B), (T, R, K, b).
 
-    def _cut(self, rows: Tensor) -> tuple[Batch, ...]:
+        `reads` says "f", "c" or "fc" for each draw: what is not read may come without rows, as drawing takes time.
+        """
+        if reads is None or not self.replace:
+            reads = ("fc",) * len(self.takes)
+        slot = self._slots(reads)
+        count, start = self.count[:, self.column[slot]], self.start[:, self.column[slot]]  # (R, slots)
+        if not self.replace:
+            return self._cut(self.members[self._by_epochs(first, steps) + start], reads)
+        rows = self.drawn(self.key, self._steps(first, steps), ROWS + slot, count, start, self.members)
+        return self._cut(rows, reads)
+
+    def _slots(self, reads: Sequence[str]) -> Tensor:
+        """The slots of what is read, of all that `_lay_out` laid out."""
+        read = [part in wanted for wanted in reads for part in "f" + "c" * self.cells]  # by column
+        return torch.tensor(read, device=self.device)[self.column].nonzero().flatten()
+
+    def _cut(self, rows: Tensor, reads: Sequence[str]) -> tuple[Batch, ...]:
         """(..., slots) row numbers as one Batch for each draw."""
-        batches = []
-        sizes = [size for take in self.takes for size in (take.objective, take.cell * self.cells)]
-        parts = rows.split(sizes, -1)
-        for take, objective, cells in zip(self.takes, parts[::2], parts[1::2], strict=True):
-            batches.append(Batch(objective, cells.unflatten(-1, (self.cells, take.cell))))
-        return tuple(batches)
+        takes = zip(self.takes, reads, strict=True)
+        sizes = [(take.objective * ("f" in read), take.cell * ("c" in read)) for take, read in takes]
+        parts = iter(rows.split([size for objective, cell in sizes for size in (objective, cell * self.cells)], -1))
+        return tuple(Batch(next(parts), next(parts).unflatten(-1, (self.cells, cell))) for _, cell in sizes)
 
     # Shuffled epochs --------------------------------------------------------------------------------------------------
 
@@ -298,8 +310,8 @@ class SamplerStack:
             : take.objective + take.cell * self.cells
         ]  # every draw of such a method has the same columns
         slot = ROWS + number[:, None] * column.numel() + torch.arange(column.numel(), device=self.device)
-        u = uniforms(self.key[run, None], torch.tensor(step, device=self.device), slot)  # (C, slots)
-        rows = self.members[(u * self.count[run][:, column]).long() + self.start[run][:, column]]
+        count, start = self.count[:, column][run], self.start[:, column][run]  # (C, slots)
+        rows = self.drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)
         objective, cells = rows.split([take.objective, take.cell * self.cells], -1)
         half = torch.where(number == 0, 0, 2 - number % 2)
         return Chunks(run, half, Batch(objective, cells.unflatten(-1, (self.cells, take.cell))))

@@ -60,7 +60,7 @@ class Recorder:
         columns: dict[str, list[Any]] = {"part": list(self.parts)}
         for part in self.parts:
             rows = evaluator.split.pool(part)
-            logits = evaluator.scores(x[None], part)[0].cpu()
+            logits = evaluator.scores(x, part).cpu()
             labels, groups = data.y[rows].cpu(), data.groups[self.setting.column][rows].cpu()
             for name, value in self._of_scores(logits, labels, groups).items():
                 columns.setdefault(name, []).append(value)

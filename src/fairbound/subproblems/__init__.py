@@ -22,6 +22,7 @@ from torch import Tensor
 
 from . import box_qp, few, kappa_lp
 from .algebra import pick, times
+from .sides import both, halved
 
 __all__ = ["QP", "Direction", "Kappa", "direction_qp", "ghost_direction", "kappa"]
 
@@ -205,7 +206,11 @@ def _flat_ghost(
         easy = few.solve(g.double(), c, J.double(), tau, beta, rho, lam)
         if easy is not None:
             return easy
-    G, Jg = _in_pieces(lambda J, g: (torch.bmm(J, J.mT), times(J, g)), J, g)
+    half = halved(J, _room(J))
+    rows = J if half is None else half
+    G, Jg = _in_pieces(_gram, rows, g)
+    if half is not None:
+        G, Jg = both(both(G).mT), both(Jg)
     finite = _finite(c, G.flatten(1), Jg)
     if finite is not None:
         return _only(finite, _flat_ghost, g, c, J, tau, beta, rho, lam)
@@ -213,12 +218,17 @@ def _flat_ghost(
     h = value.unsqueeze(-1) - c
     y = box_qp.unclipped(G, h, tau, Jg)
 
-    def finished(J: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    def finished(rows: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         y, h, G, tau, beta = rest
-        return box_qp.finished(y, box_qp.Program(g, h, J, G, tau, beta))
+        return box_qp.finished(y, box_qp.Program(g, h, rows, G, tau, beta), half=half is not None)
 
-    d, y, violation, gap = _in_pieces(finished, J, g, y, h, G, tau, beta)
+    d, y, violation, gap = _in_pieces(finished, rows, g, y, h, G, tau, beta)
     return d, y, value, violation, gap, kappa_gap
+
+
+def _gram(J: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """JJ' (B, m, m) and J g (B, m)."""
+    return torch.bmm(J, J.mT), times(J, g)
 
 
 def _kappa(c: Tensor, J: Tensor, G: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,12 +244,17 @@ def _kappa(c: Tensor, J: Tensor, G: Tensor, rho: Tensor, lam: Tensor) -> tuple[T
 
 def _in_pieces(solve: Callable[..., tuple[Tensor, ...]], J: Tensor, *args: Tensor) -> tuple[Tensor, ...]:
     """solve(J, *args) in float64, on a CPU in pieces of instances whose J stays in the cache of a core."""
-    room = max(1, PIECE // (J.shape[-1] * J.shape[-2])) if J.device.type == "cpu" else len(J)
+    room = _room(J)
     if len(J) <= room:
         return solve(J.double(), *(x.double() for x in args))
     pieces = zip(*(x.split(room) for x in (J, *args)), strict=True)
     found = [solve(*(x.double() for x in piece)) for piece in pieces]
     return tuple(torch.cat(column) for column in zip(*found, strict=True))
+
+
+def _room(J: Tensor) -> int:
+    """How many instances stay in the cache of a core with their temporaries."""
+    return max(1, PIECE // (J.shape[-1] * J.shape[-2])) if J.device.type == "cpu" else max(1, len(J))
 
 
 def _finite(*parts: Tensor) -> Tensor | None:

@@ -9,8 +9,9 @@ With multipliers y >= 0 of J d <= h, the Lagrangian splits over coordinates:
 theta is concave, once differentiable and piecewise quadratic with second derivative -J_F J_F'/tau, where F are the
 coordinates with |v| < tau beta. Since d(y) minimises the Lagrangian, primal minus dual value at d(y) is -y'r, so
 (max r_+, -y'r) certify it. If no coordinate is clipped, y solves the nonnegative QP of the Gram matrix G = JJ': that is
-the usual case, and costs one Gram matrix and four passes over J. Otherwise: semismooth Newton steps on theta, each a
-nonnegative QP of m variables with a line search (`newton`), and an interior point method where those stall.
+the usual case, and costs one Gram matrix and four passes over J (over half of it where rows come in pairs, `sides`).
+Otherwise: semismooth Newton steps on theta, each a nonnegative QP of m variables with a line search (`newton`), and an
+interior point method where those stall.
 """
 
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from torch import Tensor
 from .algebra import adjoint, dot, pick, times
 from .interior import interior
 from .nnqp import nnqp
+from .sides import both, net
 
 ACCEPT = 1e-13  # relative residual at which a solution is final; rounding of sums over n is of this size
 STALLED = 1e-11  # relative residual that is accepted when steps no longer improve it
@@ -59,13 +61,18 @@ def unclipped(G: Tensor, h: Tensor, tau: Tensor, Jg: Tensor) -> Tensor:
     return nnqp(G, torch.addcmul(Jg, h, tau.unsqueeze(-1)).neg_())
 
 
-def finished(y: Tensor, qp: Program) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `solve` gives, from those multipliers: where they are not the solution it is looked for."""
-    at = point(y, qp)
+def finished(y: Tensor, qp: Program, *, half: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What `solve` gives, from those multipliers: where they are not the solution it is looked for.
+
+    `half`: qp.J has every second row only, see `sides`; h, G and the multipliers belong to all of them.
+    """
+    at = point(y, qp, half=half)
     bad = ~(at.error <= ACCEPT)
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
-        at = point(at.y.index_copy(0, index, _hard(at.y[index], Program(*pick(index, *qp)))), qp)
+        part = Program(*pick(index, *qp))
+        part = part._replace(J=both(part.J)) if half else part
+        at = point(at.y.index_copy(0, index, _hard(at.y[index], part)), qp, half=half)
     return at.d, at.y, at.r.amax(-1).clamp_min_(0), -(at.y * at.r).sum(-1)
 
 
@@ -82,12 +89,12 @@ def _hard(y: Tensor, qp: Program) -> Tensor:
     return y
 
 
-def point(y: Tensor, qp: Program, noise: Tensor | float = 0.0) -> Point:
-    """The point of y; `noise` (B,) is a length of d below which it is rounding, see `newton`."""
+def point(y: Tensor, qp: Program, noise: Tensor | float = 0.0, *, half: bool = False) -> Point:
+    """The point of y; `noise` (B,) is a length of d below which it is rounding (`newton`), `half` as in `finished`."""
     g, h, J, G, tau, beta = qp
-    v = torch.baddbmm(g.unsqueeze(-2), y.unsqueeze(-2), J).squeeze(-2)
+    v = torch.baddbmm(g.unsqueeze(-2), (net(y) if half else y).unsqueeze(-2), J).squeeze(-2)
     d = _clip(v, tau, beta)
-    r = torch.baddbmm(h.unsqueeze(-1), J, d.unsqueeze(-1), beta=-1).squeeze(-1)
+    r = (both(times(J, d)) if half else times(J, d)) - h
     square = G.diagonal(dim1=-2, dim2=-1)  # (B, m) |J_i|^2
     length = torch.linalg.vector_norm(d, dim=-1).add_(noise).unsqueeze(-1)  # (B, 1)
     size = torch.addcmul(h.abs(), square.sqrt(), length)  # (B, m) what r_i is made of
