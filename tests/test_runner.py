@@ -132,6 +132,26 @@ class Averaging(Algorithm[Drifting]):
 
 
 @needs_compiler
+def test_a_compiled_step_that_is_not_finite_is_skipped_as_an_eager_one_is() -> None:
+    """A compiler that simplifies 0 * x to 0 must not get between a NaN and the look for it."""
+    problem, sampler, x0 = classification()
+
+    def spoilt(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.where(outputs.abs() > 0.6, torch.log(-outputs.abs()), bce(outputs, labels))
+
+    spoilt_problem = replace(problem, loss=spoilt)
+    x0 = 0.5 * x0[:3]
+    eager, fast = (
+        run(spoilt_problem, DescentAscent(tau=0.5), sampler.seeded(0, 1, 2), x0, 60, compile=wish).result()
+        for wish in (False, True)
+    )
+    assert eager.skipped.sum() > 0
+    assert fast.skipped.tolist() == eager.skipped.tolist()
+    torch.testing.assert_close(fast.x, eager.x, rtol=0, atol=1e-10)
+    assert torch.isfinite(fast.x).all()
+
+
+@needs_compiler
 def test_a_state_keeps_its_precision_so_a_compiled_step_reads_what_was_written() -> None:
     problem, sampler, x0 = classification()
     single = replace(problem, data=problem.data.to(dtype=torch.float32))
