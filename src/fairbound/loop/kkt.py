@@ -100,6 +100,8 @@ def kkt(
         if found.absent is not None and found.absent.any():
             absent = [name for name, gone in zip(names, found.absent.tolist(), strict=True) if gone]
             raise ValueError(f"the data have no rows for {absent[:4]}, so the limits cannot be judged on them")
+        if not found.finite:
+            raise ValueError("the loss or a limit is NaN or infinite over these rows: the model is spoilt, or a row is")
         jacobian = _jacobian(plan, parameters, batches, evaluate, whole)
     g, J = jacobian[0], jacobian[1:]
     y = _given(multipliers, names, g) if multipliers is not None else _fitted(g, J, found.c.double())
