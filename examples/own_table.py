@@ -38,7 +38,7 @@ def recall(names, bound):
 
 
 for bound in (0.6, 0.9):
-    fair = FairClassifier(constraint=recall, bound=bound, steps=1500, random_state=0, compile=False)
+    fair = FairClassifier(constraint=recall, bound=bound, steps=800, random_state=0, compile=False)
     fair.fit(X, y, sensitive_features=who)
     print(f"recall of every group at least {bound}: {fair.verdict_.word}; accuracy {fair.score(X, y):.3f}")
     print(fair.verdict_)

@@ -23,7 +23,7 @@ X, y, status = data.X.numpy(), data.y.numpy().astype(int), data.groups["MAR"].nu
 
 
 def pipeline(**settings):
-    classifier = FairClassifier(constraint="loss_parity", bound=0.05, steps=1500, random_state=0, **settings)
+    classifier = FairClassifier(constraint="loss_parity", bound=0.05, steps=800, random_state=0, **settings)
     return make_pipeline(StandardScaler(), classifier.set_fit_request(sensitive_features=True))
 
 

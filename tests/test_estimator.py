@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -162,6 +163,19 @@ def test_a_module_several_classes_weights_another_method_and_another_limit() -> 
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))  # a copy was trained
     recall = limits.minimum_rate(0.8, groups=["A", "B"], group="B", label=1)
     assert small(constraint=recall).fit(X, y, sensitive_features=group).limit_ is recall
+
+
+@pytest.mark.parametrize("mode", ["training rows", "own rows"])
+def test_a_bound_that_cannot_be_met_warns_and_gives_the_best_model_seen(mode: str) -> None:
+    """The losses cannot all be below .01: multipliers grow to their cap, and are told of."""
+    X, y, group = people(1200)
+    impossible = small(constraint="bounded_group_loss", bound=0.01, mode=mode, steps=400, learning_rate=0.5)
+    with pytest.warns(ConvergenceWarning, match=r"multipliers.*the best of its run on selection rows"):
+        impossible.fit(X, y, sensitive_features=group)
+    assert all(np.isfinite(entry["loss"]) for entry in impossible.history_)
+    assert impossible.score(X, y) > 0.5
+    assert impossible.verdict_.word == "violated"
+    assert max(impossible.multipliers_.values()) <= (1.0 if mode == "own rows" else 10.0)
 
 
 def test_clones_and_seeds() -> None:

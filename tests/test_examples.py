@@ -93,6 +93,24 @@ def test_distributed() -> None:
 
 # The page -------------------------------------------------------------------------------------------------------------
 
+
+def test_sklearn_pipeline() -> None:
+    text = printed("sklearn_pipeline")
+    assert re.search(r"verdict: (holds|violated|undecided); probabilities", text)
+    assert "on selection rows" in text
+    fair, plain = numbers(text, "fair")[0], numbers(text, "plain")[0]
+    assert plain - 0.03 < fair
+    assert min(map(float, re.findall(r"0\.\d+", text.split("cross-validation: ")[1].split("]")[0]))) > 0.7
+
+
+def test_own_table() -> None:
+    text = printed("own_table")
+    words = re.findall(r"recall of every group at least (0\.\d): (\w+); accuracy (0\.\d+)", text)
+    assert [bound for bound, _, _ in words] == ["0.6", "0.9"]
+    assert words[0][1] == "holds"  # every group is far above .6
+    assert float(words[0][2]) > float(words[1][2])  # a higher recall for all costs accuracy
+
+
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 FIGURE = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?"
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -160,10 +161,16 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         training = Training(people, self.parts_, self.limit_, forward, mode, plan)
         rows = self.parts_.selection if self.parts_.kept_aside else self.parts_.train
         judge = Judge(people, rows, self.limit_, forward, row_loss(people.classes))
+        self._signs: dict[str, str | None] = {}
         seen = [one for name in training.modes for one in self._seen(training, name, x0, judge)]
         scale = 1.0 if self.limit_ is None else float(self.limit_.bound.abs().max())
         best, self.decision_ = chosen(seen, self.steps, scale)
         self.mode_ = best.mode
+        sign = self._signs.get(best.mode)
+        if sign is not None:
+            warnings.warn(
+                f"{sign}; the model is the best of its run on selection rows", ConvergenceWarning, stacklevel=3
+            )
         self.history_ = [
             {"mode": s.mode, "step": s.step, "loss": s.loss, "accuracy": s.accuracy, "violation": s.violation}
             for s in seen
@@ -187,7 +194,8 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         candidate = training.candidate(mode, self.algorithm)
         found: list[Seen] = []
         best, waited = (np.inf, np.inf), 0
-        for record in training.run(candidate, x0, RECORDS):
+        run = training.run(candidate, x0, RECORDS)
+        for record in run:
             y = None if record.multipliers is None else record.multipliers[0].clone()
             one = judge.seen(mode, record.step, record.output[0], y)
             found.append(one)
@@ -196,7 +204,8 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             waited = 0 if (one.violation, one.loss) < best else waited + 1
             best = min(best, (one.violation, one.loss))
             if self.patience is not None and waited >= self.patience:
-                break
+                return found
+        self._signs[mode] = run.result().infeasible[0]
         return found
 
     def _report(self, people: People, best: Seen) -> None:
