@@ -211,6 +211,7 @@ def test_the_choice_is_the_least_violation_then_the_loss_and_says_so() -> None:
     ("settings", "given", "sentence"),
     [
         ({"mode": "best"}, {}, "mode must be one of 'auto'"),
+        ({"mode": "own rows"}, {}, "the smallest group has too few for that"),
         ({"constraint": "parity"}, {}, "constraint must be one of accuracy_equality"),
         ({"parts": {"train": 0.5, "rest": 0.5}}, {}, r"parts has \['rest'\]"),
         ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),

@@ -111,16 +111,21 @@ class Training:
     def _modes(self, mode: str, own: bool) -> list[str]:
         if self.problem.constraint is None:
             return ["no limit"]
+        if mode == "own rows" and not own:
+            raise ValueError(
+                "mode='own rows' needs rows kept aside, and the smallest group has too few for that; merge it, "
+                "or use mode='training rows'"
+            )
         return [name for name, asked in (("training rows", mode != "own rows"), ("own rows", own)) if asked]
 
     def candidate(self, mode: str, method: Algorithm[Any] | None) -> Candidate:
         """The run of a mode; `method` instead of ours."""
         tau = Linear(self.plan.rate, self.plan.steps)
         if mode == "no limit":
-            return Candidate(mode, method or SGD(tau=tau), self._sampler(Split(self.parts.primal), Take, "train"))
+            return Candidate(mode, method or SGD(tau=tau), self._sampler(Split(self.parts.primal)))
         if mode == "training rows":
             chosen = method or DescentAscent(tau=tau, eta=self.plan.rate / 10, y_max=10.0)
-            return Candidate(mode, chosen, self._sampler(Split(self.parts.primal), Take, "train"))
+            return Candidate(mode, chosen, self._sampler(Split(self.parts.primal)))
         split = Split(self.parts.train, self.parts.multipliers, self._noisy)
         chosen = DescentAscent(tau=tau, eta=self.plan.rate / 10, y_max=CAP, second=True)
         return Candidate(mode, chosen, self._own_sampler(split))
@@ -136,10 +141,9 @@ class Training:
         inside = cells.within(split.pool(pool), self.problem.data.rows)
         return max(1, min([wanted, *(len(member) for member in inside.members)]))
 
-    def _sampler(self, split: Split, take: type[Take], pool: str) -> Sampler:
-        rows = min(self.plan.batch, len(split.pool("train")))
-        size = take(rows, self._most(split, pool, self.plan.batch), pool)
-        return Sampler(split, self._cells(), size, self.plan.seed)
+    def _sampler(self, split: Split) -> Sampler:
+        rows = min(self.plan.batch, len(split.train))
+        return Sampler(split, self._cells(), Take(rows, self._most(split, "train", self.plan.batch)), self.plan.seed)
 
     def _own_sampler(self, split: Split) -> Sampler:
         rows = min(self.plan.batch, len(split.train))
