@@ -135,6 +135,32 @@ def test_a_scaler_takes_a_step_that_was_left_out(method: Algorithm[Any]) -> None
 
 
 @BOTH
+def test_a_scaler_that_is_switched_off_hides_no_gradient_that_is_not_finite(method: Algorithm[Any]) -> None:
+    model = nn.Linear(5, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    fair, scaler = Constrained(model, PARITY, method), torch.amp.GradScaler("cpu", enabled=False)
+    losses = model(rows_of_people()[0]).reshape(-1).square().sqrt()  # finite, with a slope of 0 / 0 at 0
+    with pytest.warns(RuntimeWarning, match="left out"):
+        seen = fair.backward(losses, GROUP, scaler=scaler)
+    assert seen.skipped
+    assert model.weight.grad is None
+
+
+@BOTH
+def test_other_rows_than_were_gathered_are_refused(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, PARITY, method)
+    for _ in range(2):
+        fair.gather(losses_of(model), GROUP)
+    fair.backward(losses_of(model), GROUP)
+    with pytest.raises(ValueError, match="other rows than gather"):
+        fair.backward(losses_of(model), torch.zeros_like(GROUP))
+    assert all(p.grad is None for p in model.parameters())
+    assert fair.steps == 0
+
+
+@BOTH
 def test_weights_in_another_precision_autocast_and_sparse_gradients(method: Algorithm[Any]) -> None:
     class Embedded(nn.Module):
         def __init__(self) -> None:

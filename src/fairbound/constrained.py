@@ -248,7 +248,7 @@ class Constrained:
             puller.undo()
             raise
         if not done:
-            return self._left_out(main)
+            return self._left_out(main, scaler)
         self._progress.move_on(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
         return Seen(main, False)
 
@@ -334,7 +334,7 @@ class Constrained:
             whole,
             self._progress.state,
             lambda sample, x: self._progress.draw([sample], 1.0, x),
-            len(self._gathered),
+            self._gathered,
         )
         return self._accumulating
 

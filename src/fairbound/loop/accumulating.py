@@ -7,7 +7,7 @@ the gradient of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from fairbound.core import Algorithm, Draw, Sample
 from fairbound.loop.evaluated import Asked, Evaluated, Pull
 from fairbound.loop.pulling import Direct, Whole
-from fairbound.loop.reading import Plan, Reading
+from fairbound.loop.reading import Plan, Reading, Totals
 
 
 class Accumulating:
@@ -30,10 +30,11 @@ class Accumulating:
         whole: Evaluated,
         state: Any,
         draw: Callable[[Sample, Tensor], Draw],
-        left: int,
+        gathered: Sequence[Totals],
     ) -> None:
         self.algorithm, self.plan, self.puller, self.whole, self.state = algorithm, plan, puller, whole, state
-        self.draw, self.left = draw, left
+        self.draw, self.left = draw, len(gathered)
+        self.owed = sum((totals.counts for totals in gathered[1:]), gathered[0].counts)  # rows yet to be passed
         self.asked: list[Asked] = []
         if whole.finite:
             self.x = puller.point()
@@ -55,7 +56,10 @@ class Accumulating:
             for asked in self.asked:
                 weights = self.whole.weighted(self.plan, reading, asked)
                 self.puller.passed(reading.tensors, weights, self.puller.scale)
+        self.owed = self.owed - reading.totals().counts
         self.left -= 1
+        if not self.left and self.owed.abs().max() > 1e-3:
+            raise ValueError("backward() got other rows than gather() counted; give both the same mini-batches")
 
     def finish(self) -> Any | None:
         """The new state, with the direction in `.grad`; None if something was not finite."""

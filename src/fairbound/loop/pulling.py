@@ -48,7 +48,7 @@ class Puller(ABC):
     ) -> None:
         self.parameters = parameters
         self.processes = processes
-        self.scaler = scaler
+        self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         # Asked as `scaler.scale(loss)` asks, which makes a fresh scaler ready for its unscale_ and step.
         self.scale = 1.0 if scaler is None else float(scaler.scale(parameters.one))
         self.share = share
