@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fairbound import SSLALM, BalancedBatches, Constrained, DescentAscent, Rows, SwitchingSubgradient, kkt, limits
 from fairbound.core import Algorithm
 from fairbound.fairness import accuracy_equality
+from fairbound.schedules import Linear
 
 GROUP = torch.arange(16) % 2
 PARITY = limits.accuracy_equality(["A", "B"], bound=0.02)
@@ -203,3 +204,42 @@ def test_misuses_are_sentences() -> None:
         limits.loss_parity(0, bound=0.1)
     with pytest.raises(ValueError, match="weights must be >= 0"):
         Constrained(model, PARITY, DescentAscent()).backward(losses_of(model), GROUP, weight=-torch.ones(16))
+
+
+class Decaying(DescentAscent):
+    """Wrongly says that its step is a multiple of one gradient."""
+
+    def update(self, x: Tensor, state: Any, draw: Any) -> tuple[Tensor, Any]:
+        d, new = super().update(x, state, draw)
+        return d - 0.01 * x, new
+
+
+def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told() -> None:
+    model = network()
+    with pytest.raises(TypeError, match="let that property be False"):
+        Constrained(model, PARITY, Decaying()).backward(losses_of(model), GROUP)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.0])
+def test_the_direction_is_that_of_the_method_by_its_own_step(rate: float) -> None:
+    """A loop leaves `-tau *` undone, for a constant tau; a schedule of the same value is multiplied and divided."""
+    found = []
+    for tau in (rate, Linear(rate, 10, end=1.0)):
+        model = network()
+        fair = Constrained(model, PARITY, SSLALM(tau=tau, mu=0.5, samples=1))
+        for _ in range(3):
+            model.zero_grad()
+            fair.backward(losses_of(model), GROUP)
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.allclose(*found, rtol=1e-4, atol=1e-7)
+    assert found[0].any() == (rate > 0)
+
+
+@BOTH
+def test_losses_that_become_a_mean_on_the_way_are_a_sentence(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, PARITY, method)
+    fair.backward(losses_of(model), GROUP)
+    with pytest.raises(ValueError, match="one number per row"):
+        fair.backward(losses_of(model).mean(), GROUP)

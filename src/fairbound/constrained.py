@@ -36,7 +36,8 @@ from fairbound.loop.progress import Progress
 from fairbound.loop.pulling import Closed, Direct, Puller, Whole
 from fairbound.loop.reading import Plan, Reading, Totals
 from fairbound.loop.rows import Rows
-from fairbound.loop.short import Short, ShortEstimate, Stepped
+from fairbound.loop.short import Short, ShortEstimate
+from fairbound.loop.undivided import undivided
 
 Groups = Tensor | Mapping[str, Tensor]
 
@@ -81,13 +82,13 @@ class Constrained:
             raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
         listed, self.names = named(limits)
         self.algorithm, self.model, self._limits = algorithm, model, limits
+        self._method = undivided(algorithm)  # what steps are made with
         self._plan = Plan(listed)
         self._parameters = Parameters(model)
         self._processes = Processes.of(model)
         self._main = next(i for i, reads in enumerate(algorithm.reads) if "f" in reads)  # the draw with the objective
-        short = Short(algorithm, self._plan)
-        self._short = short if short.possible and self._processes.size == 1 else None
         self._progress = Progress(algorithm, self.names, self._parameters, seed)
+        self._short = Short(self._method, self._plan, self._progress, self._puller(None, 1.0))
         self._checked = False  # a first mini-batch
         self._gathered: list[Totals] = []
         self._accumulating: Accumulating | None = None
@@ -120,23 +121,23 @@ class Constrained:
             scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
             share: what the direction counts, 1/k for the mean over k mini-batches before one optimiser step.
         """
-        given = {"groups": groups, "labels": labels, "outputs": outputs, "weight": weight, "objective": objective}
-        rows = self._rows(losses, given)
-        if torch.is_autocast_enabled(rows.losses.device.type):  # sums and constraints in full precision
-            with torch.autocast(rows.losses.device.type, enabled=False):
+        rows = self._rows(losses, groups, labels, outputs, weight, objective)
+        if torch.is_autocast_enabled(self._parameters.kind):  # sums and constraints in full precision
+            with torch.autocast(self._parameters.kind, enabled=False):
                 return self._backward(rows, further, scaler, share)
         return self._backward(rows, further, scaler, share)
 
-    def _rows(self, losses: Tensor | Rows, given: dict[str, Any]) -> Rows:
-        if not isinstance(losses, Rows):
-            rows = Rows(losses, **given, parameters=self._parameters.tensors)
+    def _rows(self, losses: Tensor | Rows, *given: Any) -> Rows:
+        """The mini-batch with all that was given of it, in the order of the fields of `Rows`."""
+        if isinstance(losses, Tensor):
+            rows = Rows(losses, *given, self._parameters.tensors)  # type: ignore[call-arg]
         else:
-            beside = [name for name, value in given.items() if value is not None]
+            rows = self._complete(losses if isinstance(losses, Rows) else Rows(losses))
+            if not isinstance(rows.losses, Tensor):
+                rows.check()  # says it in words
+            beside = [name for name, value in zip(Rows._fields[1:-1], given, strict=True) if value is not None]
             if beside:
                 raise ValueError(f"{beside[0]}= was given beside Rows, which has a field for it; put it there")
-            rows = self._complete(losses)
-        if not isinstance(rows.losses, Tensor):
-            rows.check()  # says it in words
         if rows.losses.device != self._parameters.device:
             raise ValueError(
                 f"the losses are on {rows.losses.device}, but the model was on {self._parameters.device} when "
@@ -145,6 +146,10 @@ class Constrained:
         return rows
 
     def _backward(self, rows: Rows, further: Sequence[Rows], scaler: torch.amp.GradScaler | None, share: float) -> Seen:
+        if self._short.possible and scaler is None and not further and share == 1.0 and not self._gathered:
+            made = self._short.step(rows)
+            if made is not None:
+                return Seen(made[0], False) if made[1] else self._left_out(made[0])
         if self._gathered:
             if further or share != 1.0:
                 raise ValueError("in a step that gather() began, backward() takes neither further= nor share=")
@@ -154,22 +159,12 @@ class Constrained:
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
                 "no_sync() holds back; use gather() first, or leave no_sync() out"
             )
-        if self._short and self._progress.state is not None and scaler is None and not further:
-            stepped = self._short.step(rows, self._progress, self._puller(None, share))
-            if stepped is not None:
-                return self._after_short(stepped)
         batches = self._in_order(rows, further)
         seen = self._step(self._puller(scaler, share), [self._read(batch) for batch in batches], scaler=scaler)
         if seen.skipped:
             for batch in batches:
                 self._plan.check(batch)  # a group that no limit knows reads as NaN: say so
         return seen
-
-    def _after_short(self, stepped: Stepped) -> Seen:
-        if not stepped.done:
-            return self._left_out(stepped.estimate)
-        self._progress.move_on(stepped.new, [], stepped.estimate.c)
-        return Seen(stepped.estimate, False)
 
     def _puller(self, scaler: torch.amp.GradScaler | None, share: float) -> Direct | Whole:
         kind = Direct if self.algorithm.follows_one_gradient else Whole
@@ -242,7 +237,7 @@ class Constrained:
         pairs = zip(batches, readings, strict=True)
         samples = [batch.sample(x, partial(self._pulled, puller, batch, reading)) for batch, reading in pairs]
         try:
-            d, new = self.algorithm.update(x, self._progress.state, self._progress.draw(samples, weight, x))
+            d, new = self._method.update(x, self._progress.state, self._progress.draw(samples, weight, x))
             done = puller.finish(d, self.algorithm, self._progress.state, new)
         except BaseException:
             puller.undo()
@@ -298,7 +293,7 @@ class Constrained:
 
     def _looked_at(self, losses: Tensor | Rows, groups: Groups | None, of_rows: dict[str, Any]) -> Totals:
         """The totals of a mini-batch that is not differentiated."""
-        rows = self._rows(losses, {"groups": groups} | of_rows)
+        rows = self._rows(losses, *Rows(losses, groups, **of_rows)[1:-1])  # type: ignore[arg-type]
         with torch.no_grad(), torch.autocast(rows.losses.device.type, enabled=False):
             return self._read(rows).totals()
 
@@ -328,7 +323,7 @@ class Constrained:
         if whole.finite and self._progress.state is None:
             self._progress.begin(whole.estimate())
         self._accumulating = Accumulating(
-            self.algorithm,
+            self._method,
             self._plan,
             self._puller(scaler, 1.0),
             whole,

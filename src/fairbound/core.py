@@ -104,6 +104,21 @@ class Draw(NamedTuple):
         return self.samples
 
 
+def plus(y: Tensor, a: float | Tensor, x: Tensor) -> Tensor:
+    """y + a x; one operation where a is a number, as it is unless runs are stacked."""
+    return y + a * x if isinstance(a, Tensor) else torch.add(y, x, alpha=a)
+
+
+ONES = {dtype: torch.ones((), dtype=dtype) for dtype in (torch.float32, torch.float64)}
+
+
+def one_more(k: Tensor) -> Tensor:
+    """k + 1. A number from Python costs torch twice what a tensor does, which shows in a small model's step."""
+    if torch.compiler.is_compiling() or not k.is_cpu or k.dtype not in ONES:
+        return k + 1
+    return k + ONES[k.dtype]
+
+
 class Source(Protocol):
     """Where a run's draws come from, step after step (`Problem.source`)."""
 
@@ -120,6 +135,7 @@ class Algorithm(ABC, Generic[State]):
         tuple[str, ...]
     ] = ()  # float fields that decide what is drawn, so that runs cannot stack over them
     with_one_draw: ClassVar[str] = ""  # how the method gets by with one mini-batch a step, as a sentence
+    scales_last: ClassVar[str] = ""  # the field tau of a method whose last word is `d = -tau * direction`
     own_rules: ClassVar[tuple[str, ...]] = ()  # fields whose number starts a rule, where a schedule would replace it
 
     @property

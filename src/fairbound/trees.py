@@ -29,7 +29,10 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
             _collect(part, found)
     elif isinstance(tree, tuple | list):
         for part in tree:
-            _collect(part, found)
+            if isinstance(part, Tensor):  # most are: a state is a tuple of tensors
+                found.append(part)
+            else:
+                _collect(part, found)
     elif tree is not None:
         raise TypeError(f"a tree holds tensors in tuples, lists and dicts, got {type(tree).__name__}")
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from math import inf, isinf
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
-from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, require, require_switch
+from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, one_more, plus, require, require_switch
 from fairbound.schedules import Schedule, value
 
 
@@ -70,11 +71,11 @@ class DescentAscent(Algorithm[State]):
         estimates = [sample(x) for sample in draw.checked(self)]
         e, c = estimates[0], estimates[-1].c
         d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
-        y = (state.y + value(self.eta, state.k) * c).clamp(min=0.0)
+        y = torch.relu(plus(state.y, value(self.eta, state.k), c))
         if isinstance(self.y_max, float) and isinf(self.y_max):  # no cap: nothing to count
-            return d, State(y, state.k + 1, state.capped)
+            return d, State(y, one_more(state.k), state.capped)
         y = y.clamp(max=self.y_max)
-        return d, State(y, state.k + 1, state.capped + (y >= self.y_max).any())
+        return d, State(y, one_more(state.k), state.capped + (y >= self.y_max).any())
 
     def multipliers(self, state: State) -> Tensor:
         return state.y

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, require
+from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, one_more, require
 from fairbound.schedules import Schedule, value
 
 
@@ -53,4 +53,4 @@ class Penalty(Algorithm[State]):
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.checked(self))
         violated = (e.c > 0).to(x.dtype)
-        return -value(self.tau, state.k) * e.grad(f=1.0, c=self.weight * violated), State(state.k + 1)
+        return -value(self.tau, state.k) * e.grad(f=1.0, c=self.weight * violated), State(one_more(state.k))

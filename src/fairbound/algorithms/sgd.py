@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, require
+from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, one_more, require
 from fairbound.schedules import Schedule, value
 
 
@@ -51,4 +51,4 @@ class SGD(Algorithm[State]):
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.checked(self))
-        return -value(self.tau, state.k) * e.grad(f=1.0), State(state.k + 1)
+        return -value(self.tau, state.k) * e.grad(f=1.0), State(one_more(state.k))

@@ -22,19 +22,32 @@ Differs from it:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairbound.core import CAP, NONNEGATIVE, UNIT, Algorithm, Draw, Estimate, require, require_switch, require_whole
+from fairbound.core import (
+    CAP,
+    NONNEGATIVE,
+    UNIT,
+    Algorithm,
+    Draw,
+    Estimate,
+    one_more,
+    plus,
+    require,
+    require_switch,
+    require_whole,
+)
 from fairbound.schedules import Schedule, value
 
-ROLES = {
-    1: (0, 0, 0),
-    2: (0, 0, 1),
-    3: (0, 1, 2),
-}  # which draw serves the dual step, the gradient, the penalty's value
+ROLES = {  # which draw serves the dual step, the gradient, the penalty's value
+    1: itemgetter(0, 0, 0),
+    2: itemgetter(0, 0, 1),
+    3: itemgetter(0, 1, 2),
+}
 
 
 class State(NamedTuple):
@@ -54,6 +67,7 @@ class SSLALM(Algorithm[State]):
     2
     """
 
+    scales_last: ClassVar[str] = "tau"
     with_one_draw: ClassVar[str] = "SSLALM(samples=1) uses one for everything (its multipliers then are biased)."
 
     tau: float | Schedule = 0.01  # primal step
@@ -91,27 +105,27 @@ class SSLALM(Algorithm[State]):
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
         zeros = torch.zeros(m, dtype=x.dtype, device=x.device)
-        s = zeros if first is None or not self.slack_from_first else (-first.c).clamp(min=0.0)
+        s = zeros if first is None or not self.slack_from_first else torch.relu(-first.c)
         return State(y=zeros, s=s, zx=x.clone(), zs=s.clone(), k=x.new_zeros(()), resets=x.new_zeros(()))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.checked(self)]
-        dual, slope, penalty = (estimates[i] for i in ROLES[self.samples])
+        dual, slope, penalty = ROLES[self.samples](estimates)
         tau = value(self.tau, state.k)
 
         residual = dual.c + state.s
-        y = state.y + value(self.eta, state.k) * residual
-        norm = y.norm()
+        y = plus(state.y, value(self.eta, state.k), residual)
+        norm = torch.linalg.vector_norm(y)
         over = norm >= self.y_max
-        y = torch.where(over, y * (self.y_max / norm) if self.clamp else 0.0, y)
-        w = y + self.rho * (residual if penalty is dual else penalty.c + state.s)
+        y = torch.where(over, y * (self.y_max / norm), y) if self.clamp else y.masked_fill(over, 0.0)
+        w = plus(y, self.rho, residual if penalty is dual else penalty.c + state.s)
 
         from_zx, from_zs = x - state.zx, state.s - state.zs
-        d = -tau * (slope.grad(f=1.0, c=w) + self.mu * from_zx)
-        s = (state.s - tau * (w + self.mu * from_zs)).clamp(min=0.0)
-        zx = state.zx + self.beta * from_zx
-        zs = state.zs + self.beta * from_zs
-        return d, State(y, s, zx, zs, state.k + 1, state.resets + over)
+        d = -tau * plus(slope.grad(f=1.0, c=w), self.mu, from_zx)
+        s = torch.relu(plus(state.s, -tau, plus(w, self.mu, from_zs)))
+        zx = plus(state.zx, self.beta, from_zx)
+        zs = plus(state.zs, self.beta, from_zs)
+        return d, State(y, s, zx, zs, one_more(state.k), state.resets + over)
 
     def multipliers(self, state: State) -> Tensor:
         return state.y

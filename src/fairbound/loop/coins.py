@@ -20,7 +20,8 @@ class Coins:
         self.key = keys(torch.tensor(checked_seed(seed)))
         self._made: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # slot -> the block's first step, its numbers
 
-    def _number(self, step: int, slot: int) -> Tensor:
+    def coin(self, step: int, slot: int = COIN) -> Tensor:
+        """The step's own coin, () in [0, 1)."""
         first, numbers = self._made.get(slot, (-1, ()))
         if first != step - step % AHEAD:
             first = step - step % AHEAD
@@ -28,12 +29,8 @@ class Coins:
             self._made[slot] = first, numbers
         return numbers[step - first]
 
-    def coin(self, step: int) -> Tensor:
-        """The step's own coin, () in [0, 1)."""
-        return self._number(step, COIN)
-
     def level(self, step: int, law: Sequence[float]) -> tuple[int, float]:
         """A level of a random batch size, and 1 / its probability."""
-        u = float(self._number(step, LEVEL))
+        u = float(self.coin(step, LEVEL))
         level = next((i for i, edge in enumerate(accumulate(law[:-1])) if u < edge), len(law) - 1)
         return level, 1 / law[level]

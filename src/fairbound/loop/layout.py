@@ -48,19 +48,26 @@ class Layout(NamedTuple):
 class Kept:
     """A tensor as it was."""
 
+    __slots__ = ("copy", "tensor", "version")
+
     def __init__(self, tensor: Tensor | None) -> None:
-        self.tensor, self.version = tensor, None if tensor is None else _version(tensor)
-        self.copy = None if tensor is None else tensor.clone()
+        self.tensor, self.copy = tensor, None if tensor is None else tensor.clone()
+        # Changes with every change in place; an inference tensor does not count them.
+        self.version = None if tensor is None or tensor.is_inference() else tensor._version
 
     def equals(self, new: Tensor | None) -> bool:
-        if new is None or self.copy is None:
-            return new is self.copy
-        return (new is self.tensor and _version(new) == self.version is not None) or torch.equal(self.copy, new)
+        if new is self.tensor and (new is None or new._version == self.version is not None):
+            return True
+        return new is not None and self.copy is not None and torch.equal(self.copy, new)
 
 
-def _version(tensor: Tensor) -> int | None:
-    """Changes with every change in place; an inference tensor does not count them."""
-    return None if tensor.is_inference() else tensor._version
+class Last(NamedTuple):
+    """The layout of the last mini-batch and what decided it."""
+
+    kept: list[Kept]  # columns of groups, rows of the objective, weights
+    dtype: torch.dtype  # of the losses
+    shape: torch.Size
+    layout: Layout
 
 
 class Layouts:
@@ -69,24 +76,34 @@ class Layouts:
     def __init__(self, blocks: list[Block]) -> None:
         self.blocks = blocks
         self._tables: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
-        self._last: tuple[list[Kept], Layout] | None = None
+        self._last: Last | None = None
         self._columns = list({limit.by: 0 for block in blocks for limit in block.limits if limit.needs_groups})
         self._reads_labels = any(limit.needs_labels for block in blocks for limit in block.limits)
 
     def of(self, rows: Rows, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
         """The layout of a mini-batch; A (1+m, 1+q) and -b (1+m,) make the map."""
-        if rows.losses.device.type != "cpu" or self._reads_labels:  # a comparison waits for a GPU; labels always differ
-            return self._made(rows, work, matrices)
-        decided: list[Tensor | None] = [rows.column(by) for by in self._columns]
-        decided += [rows.objective, rows.weight]
-        if self._last is not None:
-            kept, layout = self._last
-            same = layout.counts.dtype == work and layout.masks[0].shape[0] == rows.losses.shape[0]
-            if same and all(map(Kept.equals, kept, decided)):
-                return layout
         layout = self._made(rows, work, matrices)
-        self._last = [Kept(tensor) for tensor in decided], layout
+        if rows.losses.is_cpu and not self._reads_labels:  # a comparison waits for a GPU; labels always differ
+            kept = [Kept(tensor) for tensor in self._deciding(rows)]
+            self._last = Last(kept, rows.losses.dtype, rows.losses.shape, layout)
         return layout
+
+    def again(self, rows: Rows) -> Layout | None:
+        """The last layout, where this mini-batch has the same; no more than a look, since it is made in every step."""
+        last, losses = self._last, rows.losses
+        if last is None or losses.dtype is not last.dtype or losses.shape != last.shape or not losses.is_cpu:
+            return None
+        for old, new in zip(last.kept, self._deciding(rows), strict=True):
+            if new is None and old.tensor is None:
+                continue
+            if not old.equals(new):
+                return None
+        return last.layout
+
+    def _deciding(self, rows: Rows) -> tuple[Tensor | None, ...]:
+        if len(self._columns) == 1 and isinstance(rows.groups, Tensor):
+            return rows.groups, rows.objective, rows.weight
+        return *(rows.column(by) for by in self._columns), rows.objective, rows.weight
 
     def _made(self, rows: Rows, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
         masks = [self._mask(block, rows, work) for block in self.blocks]

@@ -24,14 +24,18 @@ class Look:
 
     def __init__(self, parameters: list[Tensor]) -> None:
         device = parameters[0].device
-        self.alike = len({(p.dtype, p.device) for p in parameters}) == 1
+        self.one_device = len({p.device for p in parameters}) == 1
         self.found, self.scale = torch.zeros(1, device=device), torch.ones(1, device=device)
+        self.seen = self.found.numpy() if device.type == "cpu" else self.found  # the same number, read faster
 
     def finite(self, tensors: list[Tensor]) -> bool:
-        if not self.alike or not tensors:
+        for tensor in tensors:
+            if tensor.dtype is not tensors[0].dtype or tensor.is_sparse:
+                return all(bool(torch.isfinite(_values(one)).all()) for one in tensors)
+        if not self.one_device or not tensors:
             return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, self.found, self.scale)
-        if not self.found.item():
+        if not self.seen[0]:
             return True
         self.found.zero_()
         return False
@@ -63,20 +67,27 @@ class Parameters:
         narrow = {p.dtype for p in self.tensors} <= {torch.float16, torch.bfloat16, torch.float32}
         self.dtype = torch.float32 if narrow else torch.float64  # of the flat vectors
         self.device = self.tensors[0].device
+        self.kind = self.device.type  # asked for in every step, where torch would make a new string
         self.one = torch.ones((), dtype=self.dtype, device=self.device)
         self.stand_in = torch.ones(1, dtype=self.dtype, device=self.device)  # for x, where nothing reads it
+        self._nothing: Held = [None] * len(self.tensors)
         self._look = Look(self.tensors)
 
     def flat(self) -> Tensor:
         """All parameters as they are now: (n,)."""
-        return self._joined(self.tensors)
+        if not torch.is_grad_enabled():
+            return self._joined(self.tensors)
+        torch._C._set_grad_enabled(False)  # what `no_grad` does, without the objects that it makes
+        try:
+            return self._joined(self.tensors)
+        finally:
+            torch._C._set_grad_enabled(True)
 
     def _joined(self, tensors: list[Tensor]) -> Tensor:
         if len(tensors) == 1:  # which flattening would hand out itself
             return tensors[0].detach().reshape(-1).to(self.dtype, copy=True)
-        with torch.no_grad():
-            flat = torch._C._nn.flatten_dense_tensors(tensors)
-        return flat if flat.dtype == self.dtype else flat.to(self.dtype)
+        flat: Tensor = torch._C._nn.flatten_dense_tensors(tensors)
+        return flat if flat.dtype is self.dtype else flat.to(self.dtype)
 
     def _parted(self, flat: Tensor) -> Sequence[Tensor]:
         """The parts of a flat vector, each in its parameter's shape."""
@@ -85,18 +96,19 @@ class Parameters:
 
     def put_aside(self) -> Held:
         """Take what `.grad` holds, leaving None; nothing where it holds nothing, as after `zero_grad()`."""
+        for p in self.tensors:
+            if p.grad is not None:
+                return self._taken()
+        return []
+
+    def _taken(self) -> Held:
         held = [p.grad for p in self.tensors]
-        for gradient in held:
-            if gradient is not None:
-                break
-        else:
-            return []
         for p in self.tensors:
             p.grad = None
         return held
 
     def put_back(self, held: Held) -> None:
-        for p, old in zip(self.tensors, held or [None] * len(self.tensors), strict=True):
+        for p, old in zip(self.tensors, held or self._nothing, strict=True):
             p.grad = old
 
     def join(self, held: Held) -> None:
@@ -109,24 +121,27 @@ class Parameters:
 
     def finite(self, tensors: list[Tensor]) -> bool:
         """Whether the direction and a method's state are."""
-        alike = all(tensor.dtype == tensors[0].dtype for tensor in tensors)
-        return self._look.finite(tensors) if alike else all(bool(torch.isfinite(t).all()) for t in tensors)
+        return self._look.finite(tensors)
 
     def finite_gradients(self) -> bool:
         """Whether `.grad` is finite throughout."""
-        return self._look.finite([_values(p.grad) for p in self.tensors if p.grad is not None])
+        return self._look.finite([gradient for p in self.tensors if (gradient := p.grad) is not None])
 
     def gradient(self) -> Tensor:
         """What `.grad` holds now, (n,); 0 for a parameter that has none."""
-        return self._joined([torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in self.tensors])
+        found = [p.grad for p in self.tensors]
+        for gradient in found:
+            if gradient is None or gradient.is_sparse:
+                found = [torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in self.tensors]
+                break
+        return self._joined(found)  # type: ignore[arg-type]  # None is replaced
 
     def write(self, direction: Tensor, held: Held) -> None:
         """`.grad` = what was put aside + direction; a parameter that the model did not use keeps none."""
-        for p, part, old in zip(self.tensors, self._parted(direction), held or [None] * len(self.tensors), strict=True):
-            if p.grad is None and old is None:
-                continue
-            new = part if part.dtype == p.dtype else part.to(p.dtype)
-            p.grad = new if old is None else old + new
+        for p, part, old in zip(self.tensors, self._parted(direction), held or self._nothing, strict=True):
+            if old is not None or p.grad is not None:
+                new = part if part.dtype is p.dtype else part.to(p.dtype)
+                p.grad = new if old is None else old + new
 
     def add(self, direction: Tensor) -> None:
         """Add a direction to what `.grad` holds."""

@@ -38,6 +38,11 @@ class Processes:
         return Processes(distributed.get_world_size(model.process_group), model.process_group, model)
 
     @property
+    def alone(self) -> bool:
+        """Whether nothing is distributed."""
+        return self.model is None and self.size == 1
+
+    @property
     def out_of_step(self) -> bool:
         """Whether gradients stay with their process for now: inside DistributedDataParallel's no_sync()."""
         return self.model is not None and not self.model.require_backward_grad_sync

@@ -41,12 +41,12 @@ class Progress:
 
     def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
         """What the next step consumes."""
+        return Draw(tuple(samples), self.parameters.one if weight == 1.0 else x.new_full((), weight), self.coin(x))
+
+    def coin(self, x: Tensor) -> Tensor:
+        """The next step's coin, where x is."""
         coin = self.coins.coin(self.steps)
-        return Draw(
-            tuple(samples),
-            self.parameters.one if weight == 1.0 else x.new_full((), weight),
-            coin if x.device.type == "cpu" else coin.to(x.device),
-        )
+        return coin if x.is_cpu else coin.to(x.device)
 
     def move_on(self, new: Any, absent: Sequence[Tensor], last: Tensor) -> None:
         """After a step; the constraints marked in `absent` keep what the state has of them."""
@@ -56,7 +56,7 @@ class Progress:
         self.steps += 1
         if self.steps == LONG_ABSENT:
             self._tell_of_never_seen(last)
-        if self.trend.due(self.steps):
+        if self.steps % self.trend.every == 0:
             y = self.algorithm.multipliers(new)
             self.trend.add(self.steps, self.algorithm.monitor(new) | ({} if y is None else {"multipliers": y}))
 

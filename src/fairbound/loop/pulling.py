@@ -20,6 +20,7 @@ from torch.autograd import graph
 from fairbound.core import Algorithm
 from fairbound.loop.parameters import Held, Parameters
 from fairbound.loop.processes import Processes
+from fairbound.loop.undivided import Product
 from fairbound.trees import leaves
 
 
@@ -52,6 +53,7 @@ class Puller(ABC):
         # Asked as `scaler.scale(loss)` asks, which makes a fresh scaler ready for its unscale_ and step.
         self.scale = 1.0 if scaler is None else float(scaler.scale(parameters.one))
         self.share = share
+        self.plain = processes.alone and scaler is None
 
     @abstractmethod
     def point(self) -> Tensor:
@@ -62,7 +64,7 @@ class Puller(ABC):
         """The gradient of the weighted sum of a mini-batch's values."""
 
     @abstractmethod
-    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
         """Leave d / -primal_step in `.grad`; False, and nothing changed, if it or the new state is not finite."""
 
     @abstractmethod
@@ -91,15 +93,41 @@ class Puller(ABC):
             ) from error
 
 
-def _quotient(d: Tensor, step: float | Tensor) -> Tensor:
+def _quotient(d: Tensor | Product, step: float | Tensor) -> Tensor:
     """d / -step; 0 for a step of 0, whose d is 0."""
+    if isinstance(d, Product):
+        return d.vector if d.factor == -step else d.vector * (d.factor / -step)
     if isinstance(step, Tensor):
         return torch.where(step == 0, torch.zeros_like(d), d / -step)
     return d / -step if step else torch.zeros_like(d)
 
 
+class Unread:
+    """The gradient of a method that follows one, and its multiples: nothing reads them, so they are not computed."""
+
+    def _itself(self, *_: Any) -> Unread:
+        return self
+
+    def _read(self, *_: Any) -> Unread:
+        raise TypeError(
+            "the method says follows_one_gradient, for which its step is a multiple of one gradient, but it does more "
+            "with it; let that property be False"
+        )
+
+    __mul__ = __rmul__ = __truediv__ = __neg__ = _itself
+    __add__ = __radd__ = __sub__ = __rsub__ = __getattr__ = _read
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Unread:
+        """A step that is a tensor times it."""
+        return UNREAD if func in (Tensor.mul, Tensor.__mul__, torch.mul) else UNREAD._read()
+
+
+UNREAD = Unread()
+
+
 class Direct(Puller):
-    """For a method that follows one gradient: x is a stand-in of one number, and so is the gradient."""
+    """For a method that follows one gradient: x is a stand-in of one number, the gradient is left unread."""
 
     before: Held | None = None  # what `.grad` held
 
@@ -109,12 +137,14 @@ class Direct(Puller):
 
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         self.held.append((tensors, weights))
-        return self.parameters.stand_in
+        return UNREAD  # type: ignore[return-value]
 
-    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
         self.open()
         for tensors, weights in self.held:
             self.passed(tensors, weights, self.scale * self.share)
+        if not self.before and self.plain and self.parameters.finite_gradients():
+            return True  # the commonest end
         return self.close()
 
     def open(self) -> None:
@@ -132,7 +162,7 @@ class Direct(Puller):
             self.parameters.put_aside()
             self.undo()
             return False
-        if self.before is not None:
+        if self.before:
             self.parameters.join(self.before)
         return True
 
@@ -144,12 +174,16 @@ class Direct(Puller):
 class Whole(Puller):
     """For a method with vectors of the model's size."""
 
+    pulled = False  # whether `.grad` has the gradient of another mini-batch of this step
+
     def point(self) -> Tensor:
-        self.held = self.parameters.put_aside()
+        self.held, self.pulled = self.parameters.put_aside(), False
         return self.parameters.flat()
 
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
-        self.parameters.put_aside()  # the gradient of another mini-batch that was pulled before
+        if self.pulled:
+            self.parameters.put_aside()
+        self.pulled = True
         self.passed(tensors, weights, self.scale)
         return self.gradient()
 
@@ -157,14 +191,17 @@ class Whole(Puller):
         found = self.parameters.gradient()
         return found if self.scale == 1.0 else found / self.scale
 
-    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
-        if self.parameters.finite([d, *leaves(new)]):
+    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+        if self.finite(d, new):
             direction = _quotient(d, algorithm.primal_step(state))
             self.parameters.write(_scaled(direction, self.scale * self.share), self.held)
             return True
         if self.scale == 1.0:
             self.undo()
         return False  # a scaler must see the infinities that it made, to lower its scale
+
+    def finite(self, d: Tensor | Product, new: Any) -> bool:
+        return self.parameters.finite([d.vector if isinstance(d, Product) else d, *leaves(new)])
 
     def undo(self) -> None:
         self.parameters.put_back(self.held)
@@ -176,9 +213,9 @@ class Closed(Whole):
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         return self.parameters.jacobian_row(tensors, weights)
 
-    def finish(self, d: Tensor, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
         self.undo()
-        if not self.parameters.finite([d, *leaves(new)]):
+        if not self.finite(d, new):
             return False
         self.parameters.add(_scaled(_quotient(d, algorithm.primal_step(state)), self.share))
         return True

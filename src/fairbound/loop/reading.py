@@ -165,6 +165,11 @@ class Plan:
     def layout(self, rows: Rows) -> Layout:
         """Which rows count where."""
         losses = rows.losses
+        again = self._layouts.again(rows)
+        if again is not None:
+            return again
+        if losses.ndim != 1:
+            rows.check()  # says it in words
         work = torch.float64 if losses.dtype == torch.float64 else torch.float32
         if not self.loss_alone or not 0 < self.m * losses.shape[0] <= MOST_IN_A_MAP:
             return self._layouts.of(rows, work, None)

@@ -20,9 +20,6 @@ class Trend:
         self.steps: list[int] = []
         self.records: list[dict[str, Tensor]] = []
 
-    def due(self, step: int) -> bool:
-        return step % self.every == 0
-
     def add(self, step: int, record: dict[str, Tensor]) -> None:
         self.steps.append(step)
         self.records.append({name: value.detach().to("cpu", copy=True) for name, value in record.items()})
