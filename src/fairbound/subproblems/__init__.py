@@ -15,6 +15,7 @@ and J themselves. An instance with a number that is not finite (or whose square 
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,14 +23,14 @@ from torch import Tensor
 
 from . import box_qp, few, kappa_lp
 from .algebra import pick, times
-from .sides import both, halved
+from .sides import both, halved, net
 
 __all__ = ["QP", "Direction", "Kappa", "direction_qp", "ghost_direction", "kappa"]
 
 Number = float | Tensor
 
 CHUNK = 2**21  # numbers in J at once: more leave a CPU's caches, fewer pay for more torch calls
-PIECE = 2**18  # numbers in J that stay in the cache of a core with their temporaries
+PIECE = 2**17  # numbers in J that stay in the cache of a core with their temporaries
 
 
 class Kappa(NamedTuple):
@@ -208,7 +209,7 @@ def _flat_ghost(
             return easy
     half = halved(J, _room(J))
     rows = J if half is None else half
-    G, Jg = _in_pieces(_gram, rows, g)
+    G, Jg, gg = _products(rows, g)
     if half is not None:
         G, Jg = both(both(G).mT), both(Jg)
     finite = _finite(c, G.flatten(1), Jg)
@@ -217,18 +218,40 @@ def _flat_ghost(
     value, kappa_gap = _kappa(c, J, G, rho, lam)
     h = value.unsqueeze(-1) - c
     y = box_qp.unclipped(G, h, tau, Jg)
+    known = box_qp.known(y, G, Jg, gg, h, tau, beta)
+    found = [_unclipped(rows, g, y if half is None else net(y), tau), y, known.violation, known.gap]
+    if not bool(known.sure.all()):
+        index = (~known.sure).nonzero().squeeze(-1)
+        looked_for = _in_pieces(partial(_finished, half is not None), *pick(index, rows, g, y, h, G, tau, beta))
+        found = [own.index_copy(0, index, b.to(own.dtype)) for own, b in zip(found, looked_for, strict=True)]
+    return found[0], found[1], value, found[2], found[3], kappa_gap
 
-    def finished(rows: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        y, h, G, tau, beta = rest
-        return box_qp.finished(y, box_qp.Program(g, h, rows, G, tau, beta), half=half is not None)
 
-    d, y, violation, gap = _in_pieces(finished, rows, g, y, h, G, tau, beta)
-    return d, y, value, violation, gap, kappa_gap
+def _finished(half: bool, J: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    y, h, G, tau, beta = rest
+    return box_qp.finished(y, box_qp.Program(g, h, J, G, tau, beta), half=half)
 
 
-def _gram(J: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """JJ' (B, m, m) and J g (B, m)."""
-    return torch.bmm(J, J.mT), times(J, g)
+def _together(J: Tensor, g: Tensor) -> Tensor:
+    """The rows of J and g as one (B, m+1, n) in float64."""
+    found = torch.empty(len(J), J.shape[1] + 1, J.shape[2], dtype=torch.float64, device=J.device)
+    found[:, :-1], found[:, -1] = J, g
+    return found
+
+
+def _products(J: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """JJ' (B, m, m), J g (B, m) and g'g (B,)."""
+    pieces = (_together(*parts) for parts in zip(J.split(_room(J)), g.split(_room(J)), strict=True))
+    whole = torch.cat([torch.bmm(piece, piece.mT) for piece in pieces])
+    return whole[:, :-1, :-1], whole[:, :-1, -1], whole[:, -1, -1]
+
+
+def _unclipped(J: Tensor, g: Tensor, y: Tensor, tau: Tensor) -> Tensor:
+    """d = -(g + J'y)/tau, (B, n), computed in float64 and rounded to the precision of g."""
+    d, weights = torch.empty_like(g), torch.cat([y, torch.ones_like(tau).unsqueeze(-1)], -1) / -tau.unsqueeze(-1)
+    for into, rows, own, weight in zip(*(x.split(_room(J)) for x in (d, J, g, weights)), strict=True):
+        into.copy_(torch.bmm(weight.unsqueeze(-2), _together(rows, own)).squeeze(-2))
+    return d
 
 
 def _kappa(c: Tensor, J: Tensor, G: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:

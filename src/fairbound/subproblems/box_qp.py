@@ -61,6 +61,27 @@ def unclipped(G: Tensor, h: Tensor, tau: Tensor, Jg: Tensor) -> Tensor:
     return nnqp(G, torch.addcmul(Jg, h, tau.unsqueeze(-1)).neg_())
 
 
+class Known(NamedTuple):
+    """What the products of J and g tell of the point of multipliers y."""
+
+    sure: Tensor  # (B,) whether no coordinate of d can be clipped, and y is the solution
+    violation: Tensor  # (B,)
+    gap: Tensor  # (B,)
+
+
+def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, beta: Tensor) -> Known:
+    """The same numbers as `point` has without clipping, from JJ', J g and g'g (B,): without a pass over n.
+
+    No coordinate of v is larger than |v|, and v = g + J'y, J v = J g + JJ'y.
+    """
+    Jv = torch.baddbmm(Jg.unsqueeze(-1), G, y.unsqueeze(-1)).squeeze(-1)
+    r = Jv / -tau.unsqueeze(-1) - h
+    vv = (gg + ((Jg + Jv) * y).sum(-1)).clamp_min_(0)
+    error = _error(y, r, h, G, vv.sqrt() / tau, tau)
+    sure = (error <= ACCEPT) & (vv <= 0.999 * (tau * beta).square())
+    return Known(sure, r.amax(-1).clamp_min_(0), -(y * r).sum(-1))
+
+
 def finished(y: Tensor, qp: Program, *, half: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `solve` gives, from those multipliers: where they are not the solution it is looked for.
 
@@ -95,13 +116,17 @@ def point(y: Tensor, qp: Program, noise: Tensor | float = 0.0, *, half: bool = F
     v = torch.baddbmm(g.unsqueeze(-2), (net(y) if half else y).unsqueeze(-2), J).squeeze(-2)
     d = _clip(v, tau, beta)
     r = (both(times(J, d)) if half else times(J, d)) - h
+    error = _error(y, r, h, G, torch.linalg.vector_norm(d, dim=-1).add_(noise), tau)
+    return Point(y, v, d, r, error)
+
+
+def _error(y: Tensor, r: Tensor, h: Tensor, G: Tensor, length: Tensor, tau: Tensor) -> Tensor:
+    """The relative residual (B,) of multipliers y with residuals r (B, m), for a d of this length (B,)."""
     square = G.diagonal(dim1=-2, dim2=-1)  # (B, m) |J_i|^2
-    length = torch.linalg.vector_norm(d, dim=-1).add_(noise).unsqueeze(-1)  # (B, 1)
-    size = torch.addcmul(h.abs(), square.sqrt(), length)  # (B, m) what r_i is made of
+    size = torch.addcmul(h.abs(), square.sqrt(), length.unsqueeze(-1))  # (B, m) what r_i is made of
     # Of y_i >= 0 and -r_i >= 0 one must be 0; y_i |J_i|^2/tau, what y_i does to row i, has the unit of r_i.
     complement = torch.minimum(y * square / tau.unsqueeze(-1), -r).abs_()
-    error = complement.div_(size.clamp_min_(torch.finfo(r.dtype).tiny)).amax(-1)
-    return Point(y, v, d, r, error)
+    return complement.div_(size.clamp_min_(torch.finfo(r.dtype).tiny)).amax(-1)
 
 
 def _clip(v: Tensor, tau: Tensor, beta: Tensor) -> Tensor:
