@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Of Experiment 1 in `make bench`: three runs a method instead of ten, and none longer than this.
 SHORT := --seeds 3 --steps 5000
 
-.PHONY: test bench reproduce lint types suite known-answers subproblems metrics loop clean
+.PHONY: test bench reproduce lint types suite known-answers subproblems metrics loop speed clean
 
 test: lint types suite
 
@@ -36,10 +36,13 @@ types: $(VENV)/.test
 suite: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15
 
-# A step in a user's loop beside plain SGD and Cooper.
-loop: $(VENV)/.installed
-	$(BIN)/python -m pip install -q -c constraints.txt cooper-optim==1.0.1
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loop.py
+# Everything against plain loops, the authors' form and the peers (benchmarks/requirements.txt); exits with 1 where a
+# target is missed. `make loop` is its first part: a step in a user's loop.
+speed: $(VENV)/.peers
+	$(BIN)/python benchmarks/speed/all.py
+
+loop: $(VENV)/.peers
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed/loop.py
 
 # The subproblem solver beside OSQP + HiGHS, as the authors of the paper call them.
 subproblems: $(VENV)/.installed
@@ -58,6 +61,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.report: $(VENV)/.installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[report]"
+	touch $@
+
+# One by one: a peer that does not install is named and left out.
+$(VENV)/.peers: $(VENV)/.report benchmarks/requirements.txt
+	grep -v '^#' benchmarks/requirements.txt | while read peer; do \
+		$(BIN)/python -m pip install -q -c constraints.txt "$$peer" || echo "$$peer does not install and is left out"; done
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed

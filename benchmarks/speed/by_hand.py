@@ -69,8 +69,8 @@ def moved(model: nn.Module, d: Tensor) -> None:
 # Plain eager loops ----------------------------------------------------------------------------------------------------
 
 
-def plain_sgd() -> Step:
-    rows, model = Rows(people()), network()
+def plain_sgd(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
+    rows, model = rows or Rows(people()), model or network()
     optimiser = torch.optim.SGD(model.parameters(), lr=TAU)
 
     def step() -> None:
@@ -82,8 +82,8 @@ def plain_sgd() -> Step:
     return step
 
 
-def plain_ssl_alm() -> Step:
-    rows, model = Rows(people()), network()
+def plain_ssl_alm(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
+    rows, model = rows or Rows(people()), model or network()
     parameters = list(model.parameters())
     y, s, zs = torch.zeros(2), torch.zeros(2), torch.zeros(2)
     zx = flat([p.detach() for p in parameters])
@@ -109,8 +109,8 @@ def plain_ssl_alm() -> Step:
     return step
 
 
-def plain_switching() -> Step:
-    rows, model = Rows(people()), network()
+def plain_switching(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
+    rows, model = rows or Rows(people()), model or network()
     parameters, k = list(model.parameters()), 0
 
     def step() -> None:
@@ -135,8 +135,8 @@ def plain_switching() -> Step:
 class Passes:
     """Values and gradients one by one: a forward and a backward pass for each."""
 
-    def __init__(self) -> None:
-        self.rows, self.model = Rows(people()), network()
+    def __init__(self, rows: Rows | None = None, model: nn.Module | None = None) -> None:
+        self.rows, self.model = rows or Rows(people()), model or network()
 
     def _passed(self, value: Tensor) -> tuple[float, Tensor]:
         self.model.zero_grad()
@@ -160,8 +160,8 @@ class Passes:
         return g, torch.tensor([value for value, _ in found]), torch.stack([row for _, row in found])
 
 
-def authors_ssl_alm() -> Step:
-    passes = Passes()
+def authors_ssl_alm(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
+    passes = Passes(rows, model)
     rows, model = passes.rows, passes.model
     y, s, zs = torch.zeros(2), torch.zeros(2), torch.zeros(2)
     zx = flat([p.detach() for p in model.parameters()])

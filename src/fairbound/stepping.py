@@ -17,6 +17,7 @@ from fairbound.compiling import Compiler
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.diagnostics import signs_of_infeasibility
 from fairbound.problem import Problem
+from fairbound.replaying import Replayed
 from fairbound.sampling import START, Sampler, SamplerStack
 from fairbound.stacking import rebuilt, stacked_numbers, structure
 from fairbound.trees import leaves, refilled
@@ -24,6 +25,7 @@ from fairbound.trees import leaves, refilled
 log = logging.getLogger("fairbound")
 
 BLOCK_BYTES = 32 << 20  # memory for the rows of one block of steps
+GPU_BLOCK_BYTES = 2 << 30  # the same on a GPU, where drawing a block is mostly launching
 RECORDS = 100  # how often a run looks at its monitors for the diagnosis
 
 
@@ -109,6 +111,8 @@ class Group:
         self.hyper = stacked_numbers(algorithms, x0, all_of_them=compiled)
         self.runs = tuple(runs)
         self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.levels, x0.device, compiled)
+        if problem.constraint is not None:
+            problem.constraint.made_ready(x0)
         compiler = Compiler(problem, forced) if compiled else None
         self.compiler = compiler
         self.tables = None if self.algorithm.levels is None else ChunkedTables(problem, self.stack, compiler, x0)
@@ -117,6 +121,8 @@ class Group:
         self.x = x0.clone()
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
+        if compiler is not None and x0.is_cuda and self.tables is None:
+            self.step = Replayed(self.step, len(leaves((self.x, self.state, self.skipped))))
         self.y = self._multipliers()  # (R, m), or (R, 0) for a method that has none
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
@@ -217,7 +223,8 @@ class Group:
     def _block_size(self) -> int:
         row = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
         per_step = len(self.runs) * self.stack.column.numel() * row
-        return max(1, min(512, BLOCK_BYTES // per_step))
+        room = GPU_BLOCK_BYTES if self.x.is_cuda else BLOCK_BYTES
+        return max(1, min(512, room // per_step))
 
     # What the runs show -----------------------------------------------------------------------------------------------
 

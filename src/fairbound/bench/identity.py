@@ -28,6 +28,7 @@ DECIDING = (
     "chunked.py",
     "runner.py",
     "compiling.py",
+    "replaying.py",
     "fairness/cells.py",
     "fairness/constraints.py",
     "fairness/contrasts.py",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -44,6 +44,9 @@ class Constraint(ABC):
         """Whether there is one statistic for each cell, which reads nothing but the model's outputs on that cell."""
         return False
 
+    def made_ready(self, like: Tensor) -> None:  # noqa: B027  (nothing to do for most)
+        """Told before a run where it computes and in which precision; what is copied now is not in every step."""
+
     @abstractmethod
     def statistics(
         self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
@@ -65,6 +68,9 @@ class CellConstraint(Constraint):
     names: tuple[str, ...]
     value: Value | None = None  # None: the problem's own loss
     absolute: bool = False  # one nonsmooth row instead of two: the form of the authors' Experiment 2
+    _ready: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = field(
+        default_factory=dict, init=False, repr=False
+    )  # contrast and bound, by precision and device
 
     @property
     def size(self) -> int:
@@ -102,8 +108,12 @@ class CellConstraint(Constraint):
             losses = [self.value(output, label) for output, label in zip(outputs, labels, strict=True)]
         return torch.stack([cell.mean() for cell in losses])
 
+    def made_ready(self, like: Tensor) -> None:
+        self._ready[like.dtype, like.device] = self.contrast.to(like), self.bound.to(like)
+
     def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
-        contrast, bound = self.contrast.to(statistics), self.bound.to(statistics)
+        ready = self._ready.get((statistics.dtype, statistics.device))
+        contrast, bound = ready or (self.contrast.to(statistics), self.bound.to(statistics))
         gaps = contrast @ statistics
         if not self.absolute:
             return gaps - bound, contrast
@@ -174,6 +184,10 @@ class Together(Constraint):
     @property
     def by_cell(self) -> bool:
         return all(part.by_cell for part in self.parts)
+
+    def made_ready(self, like: Tensor) -> None:
+        for part in self.parts:
+            part.made_ready(like)
 
     def statistics(
         self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
