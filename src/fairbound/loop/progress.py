@@ -67,7 +67,7 @@ class Progress:
                 f"in {LONG_ABSENT} steps no mini-batch had the rows that {never[0]!r} is about, so it limits nothing; "
                 "look at groups and labels (1 is the positive one)",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def leave_out(self) -> None:
