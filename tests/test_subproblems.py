@@ -465,3 +465,25 @@ def test_nnqp_is_exact_to_rounding() -> None:
 def test_errors_are_sentences(call, sentence: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_a_violated_row_that_no_direction_moves() -> None:
+    """Dead units and saturated rates have zero gradients: kappa must not fall below what they leave."""
+    g, c = torch.zeros(1, 3, dtype=F64), torch.tensor([[0.2, 0.15, 0.15]], dtype=F64)
+    J = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]], dtype=F64)
+    out = ghost_direction(g, c, J, tau=1.0, beta=20.0, rho=0.1, lam=0.5)
+    assert float(out.kappa) == pytest.approx(0.2, abs=1e-12)
+    assert float(out.violation) <= 1e-12
+    assert float(out.kappa_gap) <= 1e-12
+
+
+@pytest.mark.parametrize("m", [3, 4, 6])
+def test_zero_rows_among_others_against_highs(m: int) -> None:
+    _, c, J = instance(m, m, 12, (40,))
+    still = torch.rand(40, m, generator=torch.Generator().manual_seed(m)) < 0.4
+    J[still] = 0.0
+    rho = hard_rho(c, J, 0.9)
+    found = kappa(c, J, rho=rho, lam=0.5)
+    for i in range(40):
+        assert float(found.t[i]) == pytest.approx(highs_value(c[i], J[i], rho), abs=1e-9)
+    assert (found.gap <= 1e-9).all()

@@ -106,6 +106,7 @@ class Constrained:
         self._steps.start(self._shown(losses, groups, of_rows))
 
     def _shown(self, losses: Tensor | Rows, groups: Groups | None, of_rows: dict[str, Any]) -> Rows:
+        # `Rows` puts what was given by name in order, and refuses other names
         return self._steps.rows(losses, *Rows(losses, groups, **of_rows)[1:-1])  # type: ignore[arg-type]
 
     # Several mini-batches for one step --------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def plus(y: Tensor, a: float | Tensor, x: Tensor) -> Tensor:
     return y + a * x if isinstance(a, Tensor) else torch.add(y, x, alpha=a)
 
 
-ONES = {dtype: torch.ones((), dtype=dtype) for dtype in (torch.float32, torch.float64)}
+ONES = {dtype: torch.ones((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
 
 
 def one_more(k: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 Launched kernel by kernel, a step of a thousand small networks waits for Python most of the time; recorded once and
 replayed, it does not. What a step returns is written over what it was given, in memory of the graph's own, so that only
-the rows of the next mini-batch are copied from step to step.
+what the next step brings (rows, hyper-parameters) is copied from step to step.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ class Replayed:
         if self.failed:
             return self.function(*args)
         given = leaves(args)
+        with torch.cuda.device(given[0].device):  # the current one may be another, and would record nothing
+            return self._replayed(args, given)
+
+    def _replayed(self, args: Any, given: list[Tensor]) -> Any:
         if self.graph is None:
             first = self._warmed_up(args)
             if not self._recorded(args, given):
                 return first
         new = [(own, leaf) for own, leaf in zip(self.inputs, given, strict=True) if own is not leaf]
-        torch._foreach_copy_([own for own, _ in new], [leaf for _, leaf in new])
+        if new:
+            torch._foreach_copy_([own for own, _ in new], [leaf for _, leaf in new])
         assert self.graph is not None
         self.graph.replay()
         return refilled(self.returned, iter(self.outputs))
@@ -60,7 +65,8 @@ class Replayed:
         try:
             with torch.cuda.graph(graph):
                 self.returned = self.function(*refilled(args, iter(self.inputs)))
-                found = leaves(self.returned)
+                # an input that is returned may be written over before it is read
+                found = [leaf.clone() if _is_one_of(leaf, self.inputs) else leaf for leaf in leaves(self.returned)]
                 for own, new in zip(self.inputs[: self.fed_back], found[: self.fed_back], strict=True):
                     own.copy_(new)
         except RuntimeError as error:  # an operation that waits for the device, say
@@ -71,3 +77,7 @@ class Replayed:
         self.outputs = [*self.inputs[: self.fed_back], *found[self.fed_back :]]
         self.graph = graph
         return True
+
+
+def _is_one_of(leaf: Tensor, tensors: list[Tensor]) -> bool:
+    return any(leaf is one for one in tensors)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairbound.core import Algorithm, Draw, Sample
 from fairbound.loop.evaluated import Asked, Evaluated, Pull
-from fairbound.loop.pulling import Direct, Whole
+from fairbound.loop.pulling import UNREAD, Direct, Whole
 from fairbound.loop.reading import Plan, Reading, Totals
 
 
@@ -44,7 +44,7 @@ class Accumulating:
 
     def _noted(self, asked: Asked) -> Tensor:
         self.asked.append(asked)
-        return torch.ones_like(self.x)
+        return UNREAD if isinstance(self.puller, Direct) else torch.ones_like(self.x)  # type: ignore[return-value]
 
     def _update(self, pull: Pull) -> tuple[Tensor, Any]:
         sample = self.whole.sample(self.x, pull)

@@ -45,26 +45,10 @@ class Layout(NamedTuple):
     map: Map | None  # from the values to [f, c], where there is one block and nothing else
 
 
-class Kept:
-    """A tensor as it was."""
-
-    __slots__ = ("copy", "tensor", "version")
-
-    def __init__(self, tensor: Tensor | None) -> None:
-        self.tensor, self.copy = tensor, None if tensor is None else tensor.clone()
-        # Changes with every change in place; an inference tensor does not count them.
-        self.version = None if tensor is None or tensor.is_inference() else tensor._version
-
-    def equals(self, new: Tensor | None) -> bool:
-        if new is self.tensor and (new is None or new._version == self.version is not None):
-            return True
-        return new is not None and self.copy is not None and torch.equal(self.copy, new)
-
-
 class Last(NamedTuple):
     """The layout of the last mini-batch and what decided it."""
 
-    kept: list[Kept]  # columns of groups, rows of the objective, weights
+    kept: list[Tensor | None]  # copies: columns of groups, rows of the objective, weights
     dtype: torch.dtype  # of the losses
     shape: torch.Size
     layout: Layout
@@ -84,7 +68,7 @@ class Layouts:
         """The layout of a mini-batch; A (1+m, 1+q) and -b (1+m,) make the map."""
         layout = self._made(rows, work, matrices)
         if rows.losses.is_cpu and not self._reads_labels:  # a comparison waits for a GPU; labels always differ
-            kept = [Kept(tensor) for tensor in self._deciding(rows)]
+            kept = [None if tensor is None else tensor.clone() for tensor in self._deciding(rows)]
             self._last = Last(kept, rows.losses.dtype, rows.losses.shape, layout)
         return layout
 
@@ -94,9 +78,8 @@ class Layouts:
         if last is None or losses.dtype is not last.dtype or losses.shape != last.shape or not losses.is_cpu:
             return None
         for old, new in zip(last.kept, self._deciding(rows), strict=True):
-            if new is None and old.tensor is None:
-                continue
-            if not old.equals(new):
+            # Numbers, not identity or version: memory shared with numpy changes without either.
+            if old is not new and (old is None or new is None or not torch.equal(old, new)):
                 return None
         return last.layout
 

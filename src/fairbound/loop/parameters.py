@@ -25,8 +25,7 @@ class Look:
     def __init__(self, parameters: list[Tensor]) -> None:
         device = parameters[0].device
         self.one_device = len({p.device for p in parameters}) == 1
-        self.found, self.scale = torch.zeros(1, device=device), torch.ones(1, device=device)
-        self.seen = self.found.numpy() if device.type == "cpu" else self.found  # the same number, read faster
+        self.found, self.scale = (torch.full((1,), v, dtype=torch.float32, device=device) for v in (0.0, 1.0))
 
     def finite(self, tensors: list[Tensor]) -> bool:
         for tensor in tensors:
@@ -35,7 +34,7 @@ class Look:
         if not self.one_device or not tensors:
             return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, self.found, self.scale)
-        if not self.seen[0]:
+        if not self.found.item():
             return True
         self.found.zero_()
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,7 +68,7 @@ class Progress:
                 f"in {LONG_ABSENT} steps no mini-batch had the rows that {never[0]!r} is about, so it limits nothing; "
                 "look at groups and labels (1 is the positive one)",
                 UserWarning,
-                stacklevel=6,
+                stacklevel=_frames_of_ours(),
             )
 
     def leave_out(self) -> None:
@@ -79,7 +80,7 @@ class Progress:
                 f"step {self.steps + 1} was left out: its loss, a constraint or its direction is NaN or infinite; "
                 "such steps are counted in `skipped` and change nothing",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=_frames_of_ours(),
             )
 
     @property
@@ -114,3 +115,11 @@ class Progress:
         self.state, self.last = state, last
         self.steps, self.skipped = int(kept["steps"]), int(kept["skipped"])
         self.trend.load_state_dict(kept["trend"])
+
+
+def _frames_of_ours() -> int:
+    """How far up from here the user's own line is, so that a warning points at it."""
+    level, frame = 0, sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("fairbound."):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    return level + 1

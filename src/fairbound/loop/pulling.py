@@ -133,6 +133,7 @@ class Direct(Puller):
 
     def point(self) -> Tensor:
         self.held: list[tuple[list[Tensor], list[Tensor]]] = []
+        self.before = None
         return self.parameters.stand_in
 
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
@@ -143,6 +144,7 @@ class Direct(Puller):
         self.open()
         for tensors, weights in self.held:
             self.passed(tensors, weights, self.scale * self.share)
+        self.held = []  # the graph of the losses
         if not self.before and self.plain and self.parameters.finite_gradients():
             return True  # the commonest end
         return self.close()
@@ -164,6 +166,7 @@ class Direct(Puller):
             return False
         if self.before:
             self.parameters.join(self.before)
+            self.before = None
         return True
 
     def undo(self) -> None:
@@ -194,7 +197,10 @@ class Whole(Puller):
     def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
         if self.finite(d, new):
             direction = _quotient(d, algorithm.primal_step(state))
+            if any(direction is leaf for leaf in leaves(new)):
+                direction = direction.clone()  # `.grad` is clipped and zeroed in place
             self.parameters.write(_scaled(direction, self.scale * self.share), self.held)
+            self.held = []
             return True
         if self.scale == 1.0:
             self.undo()

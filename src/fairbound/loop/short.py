@@ -22,6 +22,8 @@ from fairbound.loop.pulling import Direct, Whole
 from fairbound.loop.reading import Plan, combined
 from fairbound.loop.rows import Rows
 
+NOWHERE = torch.zeros(0, device="cpu")
+
 
 class ShortEstimate:
     """What a method asks of an `Estimate`, and of the `Sample` that gives it, from the map of a mini-batch."""
@@ -79,7 +81,7 @@ class Short:
         except BaseException:
             puller.undo()
             raise
-        estimate.losses = []  # what is kept of the step shall not keep its graph
+        estimate.losses, estimate.x = [], NOWHERE  # what is kept of a step shall keep neither its graph nor a model
         if done:
             progress.move_on(new, (), c)
         return estimate, done

@@ -125,7 +125,8 @@ class Steps:
 
     def backward(self, rows: Rows, further: Sequence[Rows], scaler: torch.amp.GradScaler | None, share: float) -> Seen:
         """One step, or a part of an accumulated one; the arguments are those of `Constrained.backward`."""
-        if self.short.possible and scaler is None and not further and share == 1.0 and not self.gathered:
+        usual = scaler is None and not further and share == 1.0 and not self.gathered
+        if usual and self._checked and self.short.possible:
             made = self.short.step(rows)
             if made is not None:
                 return Seen(made[0], False) if made[1] else self._left_out(made[0])

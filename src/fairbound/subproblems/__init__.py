@@ -10,7 +10,8 @@ optimization: diminishing stepsizes and iteration complexity", Mathematics of Op
 The QP is in `box_qp`, the LP in `kappa_lp`; both use the nonnegative QPs of `nnqp` and, where those do not settle it,
 the interior point method of `interior`. Everything is computed in float64 and returned in the dtype of the inputs. An
 instance's result does not depend on what shares its batch. Nothing fails silently: the residuals are computed from d, y
-and J themselves. An instance with a number that is not finite (or whose square is not) gets NaN.
+and J themselves, or from JJ', Jg and g'g where no coordinate of d can be clipped. An instance with a number that is not
+finite (or whose square is not) gets NaN.
 """
 
 import math

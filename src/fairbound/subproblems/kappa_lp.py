@@ -75,7 +75,10 @@ def _hard(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor]
         if index.numel():
             part = method(*pick(index, c, J, rho, most if method is _edge_of_two else y))
             t, gap = t.index_copy(0, index, part[0]), gap.index_copy(0, index, part[1])
-    return t, gap
+    # A row that d cannot move is none of the two, and keeps t above it all the same.
+    low = (t - gap).maximum(sure.squeeze(-1))
+    t = t.maximum(sure.squeeze(-1))
+    return t, t - low
 
 
 def _edge_of_two(c: Tensor, J: Tensor, rho: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:

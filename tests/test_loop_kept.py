@@ -1,0 +1,224 @@
+"""What a loop keeps from step to step, and what it must not: copies, groups in memory that changes, graphs, states."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairbound import SSLALM, Constrained, DescentAscent, limits
+from fairbound.core import Algorithm, Draw, Estimate
+
+GROUP = torch.arange(12) % 2
+HALVES = (torch.arange(12) < 6).long()
+BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
+
+
+def losses_of(model: nn.Module) -> Tensor:
+    X = torch.randn(12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
+    return model(X).square()
+
+
+def begun(method: Algorithm[Any], steps: int = 2) -> tuple[nn.Sequential, Constrained]:
+    model = network()
+    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    for _ in range(steps):
+        model.zero_grad()
+        fair.backward(losses_of(model), GROUP)
+    model.zero_grad()
+    return model, fair
+
+
+def infinite_gradient(model: nn.Sequential) -> Tensor:
+    """Losses that are finite, with a gradient that is not."""
+    return losses_of(model) + (model[0].weight.flatten()[0] * 0).sqrt()
+
+
+@BOTH
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_a_copy_goes_on_and_leaves_out_what_is_not_finite(
+    method: Algorithm[Any], copied: Callable[[Constrained], Constrained]
+) -> None:
+    model, fair = begun(method)
+    twin = copied(fair)
+    of_twin: nn.Sequential = twin.model  # type: ignore[assignment]
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert twin.backward(infinite_gradient(of_twin), GROUP).skipped
+    assert all(p.grad is None or p.grad.isfinite().all() for p in of_twin.parameters())
+    of_twin.zero_grad()
+    fair.backward(losses_of(model), GROUP)
+    twin.backward(losses_of(of_twin), GROUP)
+    assert torch.equal(model[0].weight.grad, of_twin[0].weight.grad)
+    assert (fair.skipped, twin.skipped) == (0, 1)
+
+
+@BOTH
+def test_groups_in_memory_that_changes_are_read_anew(method: Algorithm[Any]) -> None:
+    model, fair = begun(method)
+    memory = GROUP.numpy().copy()
+    shared, data = torch.from_numpy(memory), GROUP.clone()
+    with torch.inference_mode():
+        inference = GROUP.clone()
+    for groups in (shared, data, inference):
+        for _ in range(2):  # the same tensor twice is what a layout is kept for
+            assert torch.equal(fair.backward(losses_of(model), groups).c, fair.backward(losses_of(model), GROUP).c)
+    memory[:] = HALVES.numpy()
+    data.data.copy_(HALVES)
+    with torch.inference_mode():
+        inference.copy_(HALVES)
+    truth = fair.backward(losses_of(model), HALVES).c
+    fair.backward(losses_of(model), GROUP)
+    for groups in (shared, data, inference):
+        assert torch.equal(fair.backward(losses_of(model), groups).c, truth)
+
+
+@BOTH
+def test_what_a_step_returns_keeps_neither_its_graph_nor_a_model(method: Algorithm[Any]) -> None:
+    model, fair = begun(method)
+    losses = losses_of(model)
+    graph = weakref.ref(losses)
+    seen = fair.backward(losses, GROUP)
+    del losses
+    gc.collect()
+    assert graph() is None
+    assert seen.of.x.numel() == 0
+    assert seen.loss.isfinite()
+
+
+class Counted(NamedTuple):
+    k: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raises(Algorithm[Counted]):
+    """Fails at its fourth step."""
+
+    tau: float = 0.05
+    follows_one_gradient: ClassVar[bool] = True  # type: ignore[misc]
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> Counted:
+        return Counted(x.new_zeros(()))
+
+    def update(self, x: Tensor, state: Counted, draw: Draw) -> tuple[Tensor, Counted]:
+        direction = -self.tau * draw.samples[0](x).grad(f=1.0)
+        if float(state.k) == 3:
+            raise RuntimeError("the fourth step")
+        return direction, Counted(state.k + 1)
+
+
+def test_an_error_in_a_method_puts_back_the_gradients_of_this_step() -> None:
+    model, fair = begun(Raises(), steps=3)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    with pytest.raises(RuntimeError, match="the fourth step"):
+        fair.backward(losses_of(model), GROUP)
+    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped(SSLALM):
+    """Does more with the direction than its base, which leaves its last product open for a loop."""
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        d, new = super().update(x, state, draw)
+        return d.clamp(-1e-4, 1e-4), new
+
+
+def test_a_subclass_may_do_more_with_the_direction() -> None:
+    model, _ = begun(Clipped(samples=1, tau=0.05), steps=3)
+    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), Clipped(samples=1, tau=0.05))
+    fair.backward(losses_of(model), GROUP)
+    assert max(float(p.grad.abs().max()) for p in model.parameters()) == pytest.approx(1e-4 / 0.05)
+
+
+class Velocity(NamedTuple):
+    v: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heavy(Algorithm[Velocity]):
+    """Momentum: the direction is a multiple of what the state keeps."""
+
+    scales_last: ClassVar[str] = "tau"
+    tau: float = 0.05
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> Velocity:
+        return Velocity(torch.zeros_like(x))
+
+    def update(self, x: Tensor, state: Velocity, draw: Draw) -> tuple[Tensor, Velocity]:
+        v = 0.9 * state.v + draw.samples[0](x).grad(f=1.0)
+        return -self.tau * v, Velocity(v)
+
+
+def test_clipping_gradients_does_not_change_a_method_s_state() -> None:
+    model, fair = begun(Heavy())
+    fair.backward(losses_of(model), GROUP)
+    before = fair.state_dict()["state"]["v"]["0.weight"].clone()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
+    assert torch.equal(fair.state_dict()["state"]["v"]["0.weight"], before)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+@BOTH
+def test_another_default_precision(method: Algorithm[Any], default: torch.dtype) -> None:
+    model = network()
+    torch.set_default_dtype(default)
+    try:
+        fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+        found = [fair.backward(losses_of(model), GROUP).skipped for _ in range(2)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found == [False, False]
+
+
+@BOTH
+@pytest.mark.parametrize("steps", [0, 1])
+def test_the_warning_of_a_step_left_out_points_at_the_user_s_line(method: Algorithm[Any], steps: int) -> None:
+    for spoilt in (lambda model: losses_of(model) * torch.nan, infinite_gradient):
+        model, fair = begun(method, steps)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fair.backward(spoilt(model), GROUP)
+        assert [one.filename for one in told] == [__file__]
+
+
+@BOTH
+def test_the_first_mini_batch_after_a_resumption_is_checked(method: Algorithm[Any]) -> None:
+    _, fair = begun(method)
+    for given in ({"groups": GROUP + 0.7}, {"groups": GROUP, "weight": -torch.ones(12)}):
+        model, resumed = begun(method, steps=0)
+        resumed.load_state_dict(fair.state_dict())
+        with pytest.raises(ValueError, match=r"groups|weight"):
+            resumed.backward(losses_of(model), **given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalised(Raises):
+    """Says that it follows one gradient, and reads it."""
+
+    def update(self, x: Tensor, state: Counted, draw: Draw) -> tuple[Tensor, Counted]:
+        gradient = draw.samples[0](x).grad(f=1.0)
+        return -self.tau * gradient / gradient.norm(), state
+
+
+def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumulating_too() -> None:
+    model, fair = begun(Normalised(), steps=0)
+    with torch.no_grad():
+        fair.gather(losses_of(model), GROUP)
+    with pytest.raises(TypeError, match="let that property be False"):
+        fair.backward(losses_of(model), GROUP)
