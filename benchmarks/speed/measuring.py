@@ -1,6 +1,7 @@
-"""Contestants in one run: they alternate, and medians are compared; CPU time decides, wall time stands beside it.
+"""Contestants in one run: they alternate, and what is compared are ratios within a round; CPU time decides.
 
-A shared machine is noisy: what runs a minute later runs on another machine.
+A shared machine is noisy: what runs a minute later runs on another machine. So a ratio is the median of the ratios of
+all rounds, printed with its quartiles.
 """
 
 from __future__ import annotations
@@ -16,15 +17,49 @@ import torch
 
 Contestant = Callable[[], int]  # does some work and says how many units (steps, or runs x steps) it did
 
+MISSED_STATUS = 3  # a part ends with it where a target is missed: Python itself ends with 1 and 2 on errors
+LEFT_OUT = "left out"  # how the line begins that tells what could not be measured here
+
 
 class Time(NamedTuple):
-    """Microseconds a unit: medians over the rounds."""
+    """Microseconds a unit."""
 
     cpu: float
     wall: float
 
 
-def alternate(contestants: Mapping[str, Contestant], rounds: int, warm: int = 1) -> dict[str, Time]:
+class Ratio(NamedTuple):
+    """Of CPU times: the median of the rounds' ratios, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g}, quartiles {self.low:.3g} to {self.high:.3g}"
+
+
+class Rounds:
+    """What every contestant took, round by round."""
+
+    def __init__(self, times: Mapping[str, list[Time]]) -> None:
+        self.times = times
+
+    def medians(self) -> dict[str, Time]:
+        return {
+            name: Time(statistics.median(t.cpu for t in own), statistics.median(t.wall for t in own))
+            for name, own in self.times.items()
+        }
+
+    def ratio(self, name: str, to: str) -> Ratio:
+        """The time of one contestant divided by that of another."""
+        both = zip(self.times[name], self.times[to], strict=True)
+        ratios = [own.cpu / other.cpu for own, other in both]
+        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        return Ratio(median, low, high)
+
+
+def alternate(contestants: Mapping[str, Contestant], rounds: int, warm: int = 1) -> Rounds:
     """Every contestant once a round; the first rounds warm up."""
     times: dict[str, list[Time]] = {name: [] for name in contestants}
     for turn in range(warm + rounds):
@@ -34,10 +69,7 @@ def alternate(contestants: Mapping[str, Contestant], rounds: int, warm: int = 1)
             spent = Time((time.process_time() - cpu) / units * 1e6, (time.perf_counter() - wall) / units * 1e6)
             if turn >= warm:
                 times[name].append(spent)
-    return {
-        name: Time(statistics.median(t.cpu for t in own), statistics.median(t.wall for t in own))
-        for name, own in times.items()
-    }
+    return Rounds(times)
 
 
 def machine() -> str:
@@ -49,23 +81,33 @@ def machine() -> str:
     )
 
 
+def leave_out(what: str, why: object) -> None:
+    """Tell what is not measured here; `all.py` repeats it at the end."""
+    print(f"{LEFT_OUT} {what}: {why}", flush=True)
+
+
 class Checks:
-    """Claims with their limits; the process ends with 1 where one is missed."""
+    """Claims with their limits; the process ends with a status of its own where one is missed."""
 
     def __init__(self) -> None:
         self.missed: list[str] = []
 
-    def at_least(self, what: str, found: float, limit: float) -> None:
-        self._say(what, found, f">= {limit:g}", found >= limit)
+    def at_least(self, what: str, found: float | Ratio, limit: float) -> None:
+        self._say(what, found, f">= {limit:g}", _number(found) >= limit)
 
-    def at_most(self, what: str, found: float, limit: float) -> None:
-        self._say(what, found, f"<= {limit:g}", found <= limit)
+    def at_most(self, what: str, found: float | Ratio, limit: float) -> None:
+        self._say(what, found, f"<= {limit:g}", _number(found) <= limit)
 
-    def _say(self, what: str, found: float, limit: str, met: bool) -> None:
-        print(f"{'met   ' if met else 'MISSED'} {what}: {found:.3g} (wanted {limit})", flush=True)
+    def _say(self, what: str, found: float | Ratio, limit: str, met: bool) -> None:
+        value = found if isinstance(found, Ratio) else f"{found:.3g}"
+        print(f"{'met   ' if met else 'MISSED'} {what}: {value} (wanted {limit})", flush=True)
         if not met:
             self.missed.append(what)
 
     @property
     def status(self) -> int:
-        return 1 if self.missed else 0
+        return MISSED_STATUS if self.missed else 0
+
+
+def _number(found: float | Ratio) -> float:
+    return found.median if isinstance(found, Ratio) else found

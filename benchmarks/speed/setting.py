@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 import torch
-from measuring import Contestant
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
@@ -15,6 +15,7 @@ from fairbound.core import Algorithm
 from fairbound.data import Dataset, Split
 from fairbound.fairness import accuracy_equality
 from fairbound.modules import functional
+from fairbound.runner import Run
 
 ROWS = 14_333  # Oklahoma's training rows
 BOUND = 0.005
@@ -40,7 +41,11 @@ def people(rows: int = ROWS, groups: int = 2, device: str = "cpu") -> Dataset:
 
 
 class Stack:
-    """Stacked runs of a method on some people; every call goes on by `chunk` steps."""
+    """Stacked runs of a method on some people; every call goes on by at least `chunk` steps.
+
+    Rows are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some would draw nothing, and
+    the median would be theirs or the others', not the mean of both.
+    """
 
     def __init__(
         self,
@@ -51,21 +56,25 @@ class Stack:
         take: Take = Take(objective=8, cell=8),  # noqa: B008  (frozen)
     ) -> None:
         data = people() if data is None else data
-        self.data = data
         constraint = accuracy_equality(data.groups["group"], bound=BOUND)
         forward, x0 = functional(network())
-        self.problem = Problem(forward, row_losses, constraint, data)
-        takes: Take | Sequence[Take] = take
-        sampler = Sampler(Split.all_train(data.rows), constraint.cells, takes, seed=0)
+        problem = Problem(forward, row_losses, constraint, data)
+        samplers = Sampler(Split.all_train(data.rows), constraint.cells, take, seed=0).seeded(*range(runs))
         points = x0.expand(runs, -1).to(data.X.device)
-        self.run = run(self.problem, method, sampler.seeded(*range(runs)), points, 10**9, every=chunk, compile=True)
+
+        def started(every: int) -> Run:
+            return run(problem, method, samplers, points, 10**9, every=every, compile=True)
+
+        self.steps = in_blocks(chunk, started(chunk)._groups[0])
+        self.run = started(self.steps)
         self.records: Iterator[Any] = iter(self.run)
-        self.work = runs * chunk
+        self.work = runs * self.steps
 
     def __call__(self) -> int:
         next(self.records)
         return self.work
 
 
-def of_stack(method: Algorithm[Any], runs: int, chunk: int, **more: Any) -> Contestant:
-    return Stack(method, runs, chunk, **more)
+def in_blocks(chunk: int, group: Any) -> int:
+    """The least whole number of drawing blocks that has `chunk` steps; random sizes are drawn step by step."""
+    return chunk if group.tables is not None else ceil(chunk / group._block_size()) * int(group._block_size())
