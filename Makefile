@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+KERAS := .venv-keras
 WORKERS ?= 2
 # Two torch threads on small tensors are slower than one.
 export OMP_NUM_THREADS ?= 1
@@ -9,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # Of Experiment 1 in `make bench`: three runs a method instead of ten, and none longer than this.
 SHORT := --seeds 3 --steps 5000
 
-.PHONY: test bench reproduce lint types suite known-answers subproblems metrics loop speed clean
+.PHONY: test bench reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras keras-step keras-experiment clean
 
 test: lint types suite
 
@@ -33,6 +34,17 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+# Keras models: TensorFlow and JAX are large, so they have an environment of their own.
+test-keras: $(KERAS)/.installed
+	$(KERAS)/bin/python -m pytest -p no:xdist tests/with_keras tests/test_single.py src/fairbound/keras --durations 10
+
+# A step of a Keras model beside the same method hand-written; Experiment 1 through a Keras model.
+keras-step: $(KERAS)/.installed
+	$(KERAS)/bin/python benchmarks/keras_step.py
+
+keras-experiment: $(KERAS)/.installed
+	$(KERAS)/bin/python benchmarks/keras_experiment.py
+
 suite: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15
 
@@ -53,10 +65,22 @@ subproblems: $(VENV)/.installed
 metrics: $(VENV)/.test
 	$(BIN)/python benchmarks/metrics.py
 
+# Is the verdict right as often as it says? What does FairClassifier keep for people not seen? (real census data)
+verdict: $(VENV)/.report
+	$(BIN)/python benchmarks/verdict.py
+
+classifier: $(VENV)/.report
+	$(BIN)/python benchmarks/fair_classifier.py
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("fairbound needs Python 3.11 or later, this is %d.%d; use make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+$(KERAS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(KERAS)
+	$(KERAS)/bin/python -m pip install -q -c constraints.txt -e ".[test,keras]" jax
 	touch $@
 
 $(VENV)/.report: $(VENV)/.installed
@@ -74,4 +98,4 @@ $(VENV)/.test: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(KERAS) .pytest_cache .mypy_cache .ruff_cache

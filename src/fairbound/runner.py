@@ -2,7 +2,8 @@
 
 All runs of a stack take a step together, as one `vmap` of the algorithm's own `update`. Every run owns its random
 stream, so its trajectory does not depend on what shares its stack. Runs that differ in structure (another class,
-schedule or batch size) are grouped and run group by group.
+schedule or batch size) are grouped and run group by group. A model that cannot be vmapped (`forward.stacks` is False)
+runs one after another, in plain autograd.
 
 A step whose direction or state is not finite is skipped and counted; nothing is poisoned by it.
 """
@@ -20,6 +21,7 @@ from fairbound.compiling import decide
 from fairbound.core import Algorithm
 from fairbound.problem import Problem
 from fairbound.sampling import Sampler
+from fairbound.single import Single
 from fairbound.stacking import structure
 from fairbound.stepping import End, Group, Record
 
@@ -44,7 +46,13 @@ class Run:
     """A computation in progress: iterate over its records, or ask for the result."""
 
     def __init__(
-        self, groups: Sequence[Group], steps: int, every: int, average_from: int | None, compiled: bool, note: str
+        self,
+        groups: Sequence[Group | Single],
+        steps: int,
+        every: int,
+        average_from: int | None,
+        compiled: bool,
+        note: str,
     ) -> None:
         self._groups, self._steps, self._every, self._average_from = groups, steps, every, average_from
         self._records = self._advance()
@@ -153,6 +161,9 @@ def run(
     points = points.expand(runs, -1)
     _check(problem, algorithms, listed, points)
 
+    if not getattr(problem.forward, "stacks", True):
+        singles = [Single(problem, *each) for each in zip(algorithms, listed, points, range(runs), strict=True)]
+        return Run(singles, steps, every or steps, average_from, False, "not compiled: this model runs one by one")
     compiled, note = decide(compile, steps, any(one.levels is not None for one in algorithms))
     members: dict[Hashable, list[int]] = {}
     for i, (one, sampler) in enumerate(zip(algorithms, listed, strict=True)):

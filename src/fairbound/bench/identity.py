@@ -27,6 +27,8 @@ DECIDING = (
     "stepping.py",
     "chunked.py",
     "runner.py",
+    "single.py",
+    "eager.py",
     "compiling.py",
     "replaying.py",
     "fairness/cells.py",

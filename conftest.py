@@ -1,0 +1,11 @@
+"""Modules whose optional package is missing are not collected for doctests: importing them says what to install."""
+
+from importlib.util import find_spec
+
+OPTIONAL = {
+    "keras": ["src/fairbound/keras/*.py", "tests/keras_twins.py"],
+    "tensorflow": ["src/fairbound/keras/on_tensorflow.py"],
+    "jax": ["src/fairbound/keras/on_jax.py"],
+}
+
+collect_ignore_glob = [files for package, listed in OPTIONAL.items() if find_spec(package) is None for files in listed]
