@@ -1,9 +1,10 @@
 """`FairClassifier` on real census data, over random splits: what it keeps for people not seen, and what that costs.
 
-    OMP_NUM_THREADS=1 python benchmarks/fair_classifier.py [--splits 20] [--data FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/fair_classifier.py [--splits 20] [--first 0] [--state OK] [--data FOLDER]
 
 Of every split 20 % of the rows are held out; the rest is for `fit`, with its defaults. Beside it plain SGD: the same
-estimator without groups. Exits with 1 where a target is missed. Some fifteen minutes on one core.
+estimator without groups. Prints every claim with its limit, and exits with 1 where one is missed. The constants of
+the estimator were chosen on splits 1000 to 1015, 2000 to 2015 and 3000 to 3015; those reported here start at 0.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +32,12 @@ class Figures(NamedTuple):
     gap: float
     spread: float  # standard deviation of the gap
     accuracy: float
+    loss: float
     plain_gap: float
     plain_accuracy: float
+    plain_loss: float
+    words: dict[str, int]  # how often the verdict said what
+    modes: dict[str, int]
 
 
 class Held(NamedTuple):
@@ -53,36 +61,52 @@ def plain(X: NDArray[Any], y: NDArray[Any], seed: int) -> FairClassifier:
         return FairClassifier(random_state=seed).fit(X, y)
 
 
-def over_splits(state: str, column: str, notion: str, bound: float, splits: int) -> Figures:
+def census(state: str, column: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Inputs, labels and groups."""
     data = load(f"acs:{state}").dataset(column)
-    group = next(iter(data.groups.values())).numpy()
-    X, y = data.X.numpy(), data.y.numpy().astype(int)
-    ours, others = [], []
-    for seed in range(splits):
+    return data.X.numpy(), data.y.numpy().astype(int), next(iter(data.groups.values())).numpy()
+
+
+def over_splits(state: str, column: str, notion: str, bound: float, seeds: Sequence[int]) -> Figures:
+    X, y, group = census(state, column)
+    ours, others, words, modes = [], [], Counter[str](), Counter[str]()
+    for seed in seeds:
+        start = time.perf_counter()
         split = random_split(torch.from_numpy(group), {"train": 0.8, "test": 0.2}, seed=seed)
         train, test = split.train.numpy(), split.test.numpy()
         fair = FairClassifier(constraint=notion, bound=bound, random_state=seed)
         fair.fit(X[train], y[train], sensitive_features=group[train])
+        seconds = time.perf_counter() - start
         ours.append(measured(fair, X[test], y[test], group[test]))
         others.append(measured(plain(X[train], y[train], seed), X[test], y[test], group[test]))
-        print(f"{state} {seed:2}: {fair.mode_:13} gap {ours[-1].gap:+.3f}, plain {others[-1].gap:+.3f}", flush=True)
+        words[fair.verdict_.word] += 1
+        modes[fair.mode_] += 1
+        print(
+            f"{state} {seed:4}: {fair.mode_:13} gap {ours[-1].gap:+.3f}, plain {others[-1].gap:+.3f}; accuracy "
+            f"{ours[-1].accuracy:.3f}, plain {others[-1].accuracy:.3f}; {fair.verdict_.word}; {seconds:.0f} s",
+            flush=True,
+        )
     mine, theirs = np.array(ours), np.array(others)
+    (loss, gap, accuracy), (plain_loss, plain_gap, plain_accuracy) = mine.mean(0), theirs.mean(0)
+    spread = float(mine[:, 1].std(ddof=1)) if len(seeds) > 1 else 0.0
     return Figures(
-        float(mine[:, 1].mean()),
-        float(mine[:, 1].std(ddof=1)),
-        float(mine[:, 2].mean()),
-        float(theirs[:, 1].mean()),
-        float(theirs[:, 2].mean()),
+        float(gap),
+        spread,
+        float(accuracy),
+        float(loss),
+        float(plain_gap),
+        float(plain_accuracy),
+        float(plain_loss),
+        dict(words),
+        dict(modes),
     )
 
 
-def plain_mode(splits: int, bound: float = 0.02) -> tuple[float, float]:
-    """OK, multipliers on training rows: train loss over plain SGD's, and the largest gap on those rows."""
-    data = load("acs:OK").dataset("RAC1P=1")
-    group = next(iter(data.groups.values())).numpy()
-    X, y = data.X.numpy(), data.y.numpy().astype(int)
+def plain_mode(seeds: Sequence[int], bound: float = 0.02) -> tuple[float, float]:
+    """OK, multipliers on training rows: the mean of the train loss over plain SGD's, the largest gap on those rows."""
+    X, y, group = census("OK", "RAC1P=1")
     ratios, gaps = [], []
-    for seed in range(splits):
+    for seed in seeds:
         fair = FairClassifier(mode="training rows", bound=bound, random_state=seed)
         fair.fit(X, y, sensitive_features=group)
         rows = fair.parts_.primal.numpy()
@@ -91,34 +115,68 @@ def plain_mode(splits: int, bound: float = 0.02) -> tuple[float, float]:
         here, there = (measured(one, X[rows], y[rows], group[rows]) for one in (fair, unlimited))
         ratios.append(here.loss / there.loss)
         gaps.append(abs(here.gap))
-    return float(np.mean(ratios)), float(np.mean(gaps))
+        print(
+            f"OK, training rows, seed {seed}: loss {ratios[-1]:.4f} x plain, gap on train {here.gap:+.4f}", flush=True
+        )
+    return float(np.mean(ratios)), float(np.max(gaps))
+
+
+def plain_mode_claims(seeds: Sequence[int]) -> dict[str, bool]:
+    ratio, gap = plain_mode(seeds)
+    return {
+        f"OK, training rows: mean train loss {ratio:.4f} x plain SGD's (<= 1.01)": ratio <= 1.01,
+        f"OK, training rows: |gap| on train at most {gap:.4f} (<= .02)": gap <= 0.02,
+    }
+
+
+def va_claims(va: Figures) -> dict[str, bool]:
+    cost = va.plain_accuracy - va.accuracy
+    return {
+        f"VA: mean of the largest held-out gap {va.gap:.3f} (<= .075; plain {va.plain_gap:.3f})": va.gap <= 0.075,
+        f"VA: accuracy {va.accuracy:.4f}, plain {va.plain_accuracy:.4f} (within .02)": cost <= 0.02,
+    }
+
+
+def ok_claims(ok: Figures) -> dict[str, bool]:
+    cost, most = ok.plain_accuracy - ok.accuracy, min(0.029, ok.plain_gap / 2)
+    return {
+        f"OK: mean held-out gap {ok.gap:+.3f} (|.| <= {most:.4f}: half of .058 and of plain {ok.plain_gap:+.3f})": abs(
+            ok.gap
+        )
+        <= most,
+        f"OK: its standard deviation {ok.spread:.3f} (<= .04)": ok.spread <= 0.04,
+        f"OK: accuracy {ok.accuracy:.4f}, plain {ok.plain_accuracy:.4f} (within .02)": cost <= 0.02,
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first split")
+    parser.add_argument("--state", choices=("OK", "VA"), help="only this one")
     parser.add_argument("--data", help="the folder with census data")
     asked = parser.parse_args()
     if asked.data:
         os.environ["FAIRBOUND_DATA"] = asked.data
     torch.set_num_threads(1)
-    ratio, gap = plain_mode(5)
-    va = over_splits("VA", "MAR", "loss_parity", 0.05, asked.splits)
-    ok = over_splits("OK", "RAC1P=1", "accuracy_equality", 0.02, asked.splits)
-    checks = {
-        f"OK, training rows: train loss {ratio:.4f} x plain (<= 1.01)": ratio <= 1.01,
-        f"OK, training rows: mean |gap| on train {gap:.4f} (<= .02)": gap <= 0.02,
-        f"VA: mean of the largest held-out gap {va.gap:.3f} (<= .075; plain {va.plain_gap:.3f})": va.gap <= 0.075,
-        f"VA: accuracy {va.accuracy:.3f}, plain {va.plain_accuracy:.3f} (within .02)": va.accuracy
-        >= va.plain_accuracy - 0.02,
-        f"OK: mean held-out gap {ok.gap:+.3f} (|.| <= .029; plain {ok.plain_gap:+.3f})": abs(ok.gap) <= 0.029,
-        f"OK: its standard deviation {ok.spread:.3f} (<= .04)": ok.spread <= 0.04,
-        f"OK: accuracy {ok.accuracy:.3f}, plain {ok.plain_accuracy:.3f} (within .02)": ok.accuracy
-        >= ok.plain_accuracy - 0.02,
-    }
-    for claim, met in checks.items():
+    seeds, start = range(asked.first, asked.first + asked.splits), time.process_time()
+    claims: dict[str, bool] = {}
+    for state, column, notion, bound, judge in (
+        ("VA", "MAR", "loss_parity", 0.05, va_claims),
+        ("OK", "RAC1P=1", "accuracy_equality", 0.02, ok_claims),
+    ):
+        if asked.state in (None, state):
+            found = over_splits(state, column, notion, bound, seeds)
+            claims |= judge(found)
+            print(
+                f"{state}: loss {found.loss:.3f}, plain {found.plain_loss:.3f}; {found.modes}; verdicts {found.words}"
+            )
+    if asked.state in (None, "OK"):
+        claims |= plain_mode_claims(seeds[:5])
+    for claim, met in claims.items():
         print(f"{'met   ' if met else 'MISSED'} {claim}")
-    return 0 if all(checks.values()) else 1
+    print(f"{asked.splits} splits, {time.process_time() - start:.0f} s of CPU time")
+    return 0 if all(claims.values()) else 1
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from torch import nn
 
 from fairbound import limits
 from fairbound.algorithms import SSLALM
-from fairbound.estimating import FairClassifier
-from fairbound.estimating.choosing import Seen, chosen
+from fairbound.estimating import FairClassifier, classifier
 from fairbound.estimating.parts import parts_of
 from fairbound.estimating.people import group_codes
 
@@ -84,7 +83,7 @@ def test_it_narrows_the_gap_that_plain_training_leaves() -> None:
     assert fair.kkt_.multipliers == pytest.approx(fair.multipliers_)
 
 
-def test_the_verdict_comes_from_rows_that_nothing_else_has_used() -> None:
+def test_the_verdict_comes_from_rows_that_nothing_else_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other labels and inputs in those rows change the verdict, and nothing of the model."""
     X, y, group = people(2000)
     one = small(bound=0.3).fit(X, y, sensitive_features=group)
@@ -93,6 +92,7 @@ def test_the_verdict_comes_from_rows_that_nothing_else_has_used() -> None:
     changed_X, changed_y = X.copy(), y.copy()
     changed_X[rows] *= 3.0
     changed_y[rows] = 1 - y[rows]
+    monkeypatch.setattr(classifier, "parts_of", lambda *given: one.parts_)  # strata know the labels
     other = small(bound=0.3).fit(changed_X, changed_y, sensitive_features=group)
     np.testing.assert_array_equal(one.predict_proba(X[others]), other.predict_proba(X[others]))
     assert one.decision_ == other.decision_
@@ -105,7 +105,30 @@ def test_parts_share_no_row_and_every_group_is_in_each() -> None:
     listed = [parts.train, parts.multipliers, parts.selection, parts.verdict]
     assert sorted(torch.cat(listed).tolist()) == list(range(1300))
     assert all(set(codes[part.numpy()]) == {0, 1} for part in listed)
-    assert not parts_of(np.repeat([0, 1], [900, 40]), None, seed=3).kept_aside
+    assert all(np.bincount(codes[part.numpy()])[1] == round(400 * len(part) / 1300) for part in listed)
+
+
+def test_strata_too_small_to_divide_train_as_a_whole_and_small_tables_keep_nothing_aside() -> None:
+    codes = np.repeat([0, 1], [900, 7])
+    parts = parts_of(codes, None, seed=3)
+    assert parts.kept_aside
+    assert set(range(900, 907)) <= set(parts.train.tolist())
+    tiny = parts_of(np.repeat([0, 1], [150, 50]), None, seed=3)
+    assert not tiny.kept_aside
+    assert sorted(tiny.train.tolist()) == list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("shares", "sentence"),
+    [
+        ({"train": 0.5, "rest": 0.5}, "a share for each of train, multipliers, selection, verdict"),
+        ({"train": 0.7, "multipliers": 0.2, "selection": 0.1, "verdict": 0.1}, "positive and sum to 1"),
+        ({"train": 0.8, "multipliers": 0.2, "selection": 0.0, "verdict": 0.0}, "positive and sum to 1"),
+    ],
+)
+def test_shares_that_are_no_shares(shares: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parts_of(np.zeros(1000, dtype=int), shares, seed=0)
 
 
 @pytest.mark.parametrize("mode", ["training rows", "own rows", "auto"])
@@ -113,7 +136,9 @@ def test_modes(mode: str) -> None:
     X, y, group = people(1200)
     fitted = small(mode=mode, bound=0.1).fit(X, y, sensitive_features=group)
     tried = {entry["mode"] for entry in fitted.history_}
-    assert tried == ({"training rows", "own rows"} if mode == "auto" else {mode})
+    least = {"training rows": {mode}, "own rows": {"no limit", mode}, "auto": {"no limit", "training rows"}}[mode]
+    assert tried - {"own rows"} == least - {"own rows"}
+    assert tried >= least
     assert fitted.mode_ in tried
     assert "selection rows" in fitted.decision_
 
@@ -185,35 +210,22 @@ def test_clones_and_seeds() -> None:
     assert not np.array_equal(one, small(random_state=1).fit(X, y, sensitive_features=group).predict_proba(X))
 
 
-def test_patience_ends_a_run_early() -> None:
+def test_early_stopping_keeps_the_best_look() -> None:
     X, y, group = people(400)
-    short = small(patience=2, mode="training rows").fit(X, y, sensitive_features=group)
-    assert len(short.history_) < 40
-
-
-def test_the_choice_is_the_least_violation_then_the_loss_and_says_so() -> None:
-    def one(mode: str, step: int, loss: float, violation: float, accuracy: float = 0.8) -> Seen:
-        return Seen(mode, step, loss, accuracy, violation, torch.zeros(1), None)
-
-    early, broken = one("training rows", 10, 0.1, 0.0), one("training rows", 90, 0.2, 0.05)
-    kept, dearer = one("training rows", 95, 0.3, 0.01), one("training rows", 100, 0.4, 0.001)
-    assert chosen([early, broken, kept, dearer], 100, scale=0.02)[0] is kept
-    own = one("own rows", 100, 0.5, 0.0)
-    best, why = chosen([kept, own], 100, scale=0.02)
-    assert best is own
-    assert "rows of their own keep the limits better" in why
-    best, why = chosen([kept, one("own rows", 100, 0.5, 0.0, accuracy=0.7)], 100, scale=0.02)
-    assert best is kept
-    assert "no gain" in why
+    short = small(early_stopping=True, n_iter_no_change=2, mode="training rows").fit(X, y, sensitive_features=group)
+    looks = short.history_
+    assert len(looks) < 40
+    assert short.n_iter_ == looks[-3]["step"]  # the best look, after which two came that were no better
+    assert all((one["violation"], one["loss"]) >= (looks[-3]["violation"], looks[-3]["loss"]) for one in looks)
 
 
 @pytest.mark.parametrize(
     ("settings", "given", "sentence"),
     [
         ({"mode": "best"}, {}, "mode must be one of 'auto'"),
-        ({"mode": "own rows"}, {}, "the smallest group has too few for that"),
+        ({"mode": "own rows"}, {}, "mode='own rows' is not possible: there are too few rows to keep any aside"),
         ({"constraint": "parity"}, {}, "constraint must be one of accuracy_equality"),
-        ({"parts": {"train": 0.5, "rest": 0.5}}, {}, r"parts has \['rest'\]"),
+        ({"parts": {"train": 0.5, "rest": 0.5}}, {}, "parts needs a share for each of train"),
         ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),
         ({}, {"sensitive_features": [None] * 60}, "missing entries"),
     ],

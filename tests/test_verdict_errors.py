@@ -130,8 +130,20 @@ def test_the_benchmark_in_short_on_42_states() -> None:
 
 def test_the_benchmark_can_fail() -> None:
     people = SCRIPT.People("nobody", [], [], True)
-    one = {SCRIPT.Setting(people, "losses", 30, "lowest"): SCRIPT.Measured(0.09, 0.02, 0.7, 0.0)}
-    assert [line.split()[0] for line in SCRIPT.missed(one, 400)] == ["wrong_holds"] * 2 + ["power"] * 2
+    one = {SCRIPT.Setting(people, "losses", 30, "lowest"): SCRIPT.Measured(0.09, 0.02, 0.7, 0.4, 0.6)}
+    assert [line.split()[0] for line in SCRIPT.missed(one, 400)] == ["corner", *["wrong_holds"] * 2, *["power"] * 2]
+    fine = {setting: measured._replace(wrong_holds=0.05, power=0.8, corner=0.5) for setting, measured in one.items()}
+    assert SCRIPT.missed(fine, 400) == []
+    easy = {setting: measured._replace(attainable=0.9) for setting, measured in fine.items()}  # then 80 % are wanted
+    assert [line.split()[0] for line in SCRIPT.missed(easy, 400)] == ["corner"]
+
+
+def test_the_yardstick_of_a_normal_mean_is_the_z_test() -> None:
+    """Many normal rows: Student's statistic is normal, and 2.5 - 1.645 standard errors are 80.4 %."""
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=20_000) + shift for shift in (0.0, 1.0)]
+    contrast = two(0.0).contrast.numpy()
+    assert SCRIPT.attainable(values, [300, 300], contrast, rng) == pytest.approx(0.804, abs=0.03)
 
 
 def test_five_groups_that_do_not_differ() -> None:

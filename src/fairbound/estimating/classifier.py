@@ -14,36 +14,26 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fairbound.core import Algorithm
-from fairbound.estimating.choosing import Judge, Seen, chosen
+from fairbound.estimating.choosing import Runs, chosen
+from fairbound.estimating.looking import Judge, Seen
+from fairbound.estimating.networks import as_given, forward_of, own_copy
+from fairbound.estimating.notions import limit_of
 from fairbound.estimating.parts import parts_of
 from fairbound.estimating.people import People, Scaler, group_codes
-from fairbound.estimating.training import Plan, Training, row_loss
-from fairbound.fairness import limits
+from fairbound.estimating.report import report
+from fairbound.estimating.searching import Search
+from fairbound.estimating.training import AIM, NO_LIMIT, OWN_ROWS, TRAINING_ROWS, Plan, Training, aimed, row_loss
 from fairbound.fairness.limits import Limit
-from fairbound.loop.kkt import kkt
+from fairbound.loop.kkt import KKT, kkt
 from fairbound.loop.rows import Rows
-from fairbound.modules import ModuleForward, load_flat
-from fairbound.verdicts import verdict
+from fairbound.modules import load_flat
 
-NOTIONS: dict[str, Callable[..., Limit]] = {
-    name: getattr(limits, name)
-    for name in (
-        "accuracy_equality",
-        "bounded_group_loss",
-        "demographic_parity",
-        "equal_opportunity",
-        "equalized_odds",
-        "false_positive_parity",
-        "loss_parity",
-        "true_positive_parity",
-    )
-}
-MODES = ("auto", "training rows", "own rows")
-RECORDS = 40  # looks at the selection rows
+MODES = ("auto", TRAINING_ROWS, OWN_ROWS)
 
 
 class FairClassifier(ClassifierMixin, BaseEstimator):
@@ -53,19 +43,27 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         constraint: the name of a notion of `fairbound.limits`, a function of (names of the groups, bound=...) that
             gives a limit, or a limit.
         bound: what the notion allows.
-        mode: what moves the multipliers: "training rows", "own rows", or "auto", which trains both ways and decides on
-            selection rows.
-        algorithm: a method in place of ours, on training rows.
-        hidden: widths of the hidden layers; or give `module`, a torch module that takes standardised columns and gives
-            one logit (two classes) or one for each class.
+        mode: what moves the multipliers: "training rows", "own rows", or "auto", which lets the selection rows decide.
+        algorithm: a method in place of ours, on training rows; its multipliers are capped if it caps them itself.
+        hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes standardised
+            columns and gives one logit (two classes) or one for each class.
         steps, batch_size, learning_rate: of the training.
         parts: shares of the rows that train, move the multipliers, choose the model and judge it.
-        patience: stop a run after so many looks (of 40) without a better one on selection rows; None: never.
+        early_stopping: end a run that no longer improves on selection rows; the best look so far is kept.
+        n_iter_no_change: looks (of 40 to a run) without a better one, after which that is so.
         random_state: seed.
-        verbose: print a line for every look.
+        verbose: show a bar of progress, or lines where no terminal or no rich is there.
         compile: into machine code; None decides by the length.
 
-    After `fit`: `verdict_`, `decision_`, `mode_`, `multipliers_`, `kkt_`, `history_`, `limit_`, `module_`, `parts_`.
+    After `fit`: `report()` in words; `verdict_`, `decision_`, `mode_`, `multipliers_`, `kkt_`, `history_`, `n_iter_`,
+    `limit_`, `groups_`, `module_`, `parts_`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X, group = rng.standard_normal((600, 2)), rng.choice(["A", "B"], 600)
+    >>> y = X[:, 0] + rng.standard_normal(600) > 0
+    >>> fair = FairClassifier(bound=0.3, steps=100, random_state=0).fit(X, y, sensitive_features=group)
+    >>> fair.predict(X[:2]).shape, sorted(fair.multipliers_)
+    ((2,), ['A - B', 'B - A'])
     """
 
     def __init__(
@@ -76,12 +74,13 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         mode: str = "auto",
         algorithm: Algorithm[Any] | None = None,
         hidden: Sequence[int] = (64, 32),
-        module: nn.Module | None = None,
+        module: Any = None,
         steps: int = 15_000,
         batch_size: int = 64,
         learning_rate: float = 0.05,
         parts: Mapping[str, float] | None = None,
-        patience: int | None = None,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
         random_state: Any = None,
         verbose: bool = False,
         compile: bool | None = None,  # noqa: A002
@@ -96,7 +95,8 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.parts = parts
-        self.patience = patience
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
         self.random_state = random_state
         self.verbose = verbose
         self.compile = compile
@@ -108,7 +108,8 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {self.mode!r}")
         X, y = validate_data(self, X, y, dtype=np.float64)
-        self.classes_, labels = np.unique(_as_classes(y), return_inverse=True)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class only, {self.classes_.tolist()}; a classifier needs two or more")
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
@@ -119,19 +120,19 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         else:
             codes, names = group_codes(sensitive_features, len(X))
         self.groups_ = list(names)
-        self.limit_ = None if sensitive_features is None else self._limit(names)
-        self.parts_ = parts_of(codes, self.parts, seed)
+        self.limit_ = None if sensitive_features is None else limit_of(self.constraint, names, self.bound)
+        if self.limit_ is not None:
+            _refuse_empty_cells(self.limit_, torch.from_numpy(codes), torch.from_numpy(labels))
+        self.parts_ = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
+        if self.limit_ is not None and not self.parts_.kept_aside:
+            warnings.warn(
+                f"{len(X)} rows are too few to keep any aside: the model is chosen on the rows that train it, and "
+                "there is no verdict",
+                UserWarning,
+                stacklevel=2,
+            )
         self._fit(self._people(X, labels, codes, names, weight), seed)
         return self
-
-    def _limit(self, names: Sequence[str]) -> Limit:
-        if isinstance(self.constraint, Limit):
-            return self.constraint
-        if callable(self.constraint):
-            return self.constraint(names, bound=self.bound)
-        if self.constraint not in NOTIONS:
-            raise ValueError(f"constraint must be one of {', '.join(sorted(NOTIONS))}, got {self.constraint!r}")
-        return NOTIONS[self.constraint](names, bound=self.bound)
 
     def _people(
         self,
@@ -153,35 +154,58 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def _fit(self, people: People, seed: int) -> None:
-        self.module_ = self._network(people, seed)
-        forward = ModuleForward(self.module_)
-        x0 = torch.cat([p.detach().reshape(-1) for p in self.module_.parameters() if p.requires_grad])
+        network = self._network(people, seed)
+        forward = forward_of(network)
+        x0 = torch.cat([p.detach().reshape(-1) for p in network.parameters() if p.requires_grad])
         plan = Plan(self.steps, self.batch_size, self.learning_rate, seed, self.compile)
-        mode = "training rows" if self.algorithm is not None else self.mode
-        training = Training(people, self.parts_, self.limit_, forward, mode, plan)
-        rows = self.parts_.selection if self.parts_.kept_aside else self.parts_.train
-        judge = Judge(people, rows, self.limit_, forward, row_loss(people.classes))
-        self._signs: dict[str, str | None] = {}
-        seen = [one for name in training.modes for one in self._seen(training, name, x0, judge)]
+        training = Training(people, self.parts_, self.limit_, forward, plan)
+
+        def judge(rows: Tensor, share: float = 1.0) -> Judge:
+            limit = None if self.limit_ is None else aimed(self.limit_, share)
+            return Judge(people, rows, limit, forward, row_loss(people.classes))
+
+        trained, selection = judge(self.parts_.primal), judge(self.parts_.selection)
+        patience = self.n_iter_no_change if self.early_stopping else None
+        seen = selection if self.parts_.kept_aside else trained
+        own = judge(torch.cat([self.parts_.multipliers, self.parts_.selection]), AIM[OWN_ROWS])
+        search = Search(training, seen, own, x0, patience, self.verbose)
         scale = 1.0 if self.limit_ is None else float(self.limit_.bound.abs().max())
-        best, self.decision_ = chosen(seen, self.steps, scale)
-        self.mode_ = best.mode
-        sign = self._signs.get(best.mode)
-        if sign is not None:
+        runs = Runs(
+            best=lambda mode: search.best(mode, self.algorithm if mode != NO_LIMIT else None, scale),
+            on_training_rows=lambda one: trained.seen(one.mode, one.step, one.x, None).c,
+            breaks=lambda one: selection.verdict(one.x).word == "violated",
+            why_no_own_rows=training.why_no_own_rows(),
+            scale=scale,
+        )
+        with search:
+            best, self.decision_ = chosen(self._mode(runs), runs)
+        self.mode_, self.n_iter_, self.history_ = best.mode, best.step, search.history()
+        for trouble in search.troubles(best.mode):
             warnings.warn(
-                f"{sign}; the model is the best of its run on selection rows", ConvergenceWarning, stacklevel=3
+                f"{trouble}; the model is the best of its run on selection rows", ConvergenceWarning, stacklevel=3
             )
-        self.history_ = [
-            {"mode": s.mode, "step": s.step, "loss": s.loss, "accuracy": s.accuracy, "violation": s.violation}
-            for s in seen
-        ]
-        load_flat(self.module_, best.x).eval()
-        self._exact = deepcopy(self.module_).double()  # predictions of a row must not depend on what is beside it
-        self._report(people, best)
+        load_flat(network, best.x).eval()
+        self.module_ = as_given(network)
+        self._exact = deepcopy(network).double()  # predictions of a row must not depend on what is beside it
+        self._report(people, best, network)
+        aside = self.limit_ is not None and self.parts_.kept_aside
+        self.verdict_ = judge(self.parts_.verdict).verdict(best.x) if aside else None
+
+    def _mode(self, runs: Runs) -> str:
+        if self.limit_ is None:
+            return NO_LIMIT
+        if self.algorithm is not None or (self.mode == "auto" and not self.parts_.kept_aside):
+            return TRAINING_ROWS
+        if self.mode == OWN_ROWS and runs.why_no_own_rows:
+            raise ValueError(
+                f"mode='own rows' is not possible: {runs.why_no_own_rows}; merge small groups, or use "
+                "mode='training rows'"
+            )
+        return self.mode
 
     def _network(self, people: People, seed: int) -> nn.Module:
         if self.module is not None:
-            return deepcopy(self.module)
+            return own_copy(self.module, people)
         outputs = 1 if people.classes == 2 else people.classes
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -189,28 +213,10 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
         return nn.Sequential(*layers[:-1])
 
-    def _seen(self, training: Training, mode: str, x0: Tensor, judge: Judge) -> list[Seen]:
-        """The looks at one run."""
-        candidate = training.candidate(mode, self.algorithm)
-        found: list[Seen] = []
-        best, waited = (np.inf, np.inf), 0
-        run = training.run(candidate, x0, RECORDS)
-        for record in run:
-            y = None if record.multipliers is None else record.multipliers[0].clone()
-            one = judge.seen(mode, record.step, record.output[0], y)
-            found.append(one)
-            if self.verbose:
-                print(f"{mode}: step {one.step}, loss {one.loss:.4f}, violation {one.violation:.4f}")
-            waited = 0 if (one.violation, one.loss) < best else waited + 1
-            best = min(best, (one.violation, one.loss))
-            if self.patience is not None and waited >= self.patience:
-                return found
-        self._signs[mode] = run.result().infeasible[0]
-        return found
-
-    def _report(self, people: People, best: Seen) -> None:
-        """Multipliers, KKT residuals on training rows, and the verdict on rows that nothing else has used."""
-        self.multipliers_, self.kkt_, self.verdict_ = {}, None, None
+    def _report(self, people: People, best: Seen, network: nn.Module) -> None:
+        """Multipliers, and KKT residuals on the rows that trained."""
+        self.multipliers_: dict[str, float] = {}
+        self.kkt_: KKT | None = None
         if self.limit_ is None:
             return
         if best.multipliers is not None:
@@ -218,24 +224,16 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         loss = row_loss(people.classes)
 
         def evaluate(rows: Tensor) -> Rows:
-            outputs = _logits(self.module_, people.X[rows])
+            outputs = _logits(network, people.X[rows])
             weight = None if people.weight is None else people.weight[rows]
             return Rows(loss(outputs, people.y[rows]), people.groups[rows], people.y[rows], outputs, weight)
 
-        self.kkt_ = kkt(
-            self.module_, self.limit_, [self.parts_.primal], evaluate, multipliers=self.multipliers_ or None
-        )
-        if self.parts_.kept_aside:
-            with torch.no_grad():
-                rows = evaluate(self.parts_.verdict)
-            self.verdict_ = verdict(
-                self.limit_,
-                rows.groups,
-                losses=rows.losses,
-                outputs=rows.outputs,
-                labels=rows.labels,
-                weight=rows.weight,
-            )
+        self.kkt_ = kkt(network, self.limit_, [self.parts_.primal], evaluate, multipliers=self.multipliers_ or None)
+
+    def report(self) -> str:
+        """What `fit` did and what came of it, in 80 columns: rows, runs, decision, training rows, verdict."""
+        check_is_fitted(self)
+        return report(self.parts_, self.groups_, self.history_, self.decision_, self.kkt_, self.verdict_)
 
     # Predicting -------------------------------------------------------------------------------------------------------
 
@@ -262,11 +260,14 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         return found
 
 
-def _as_classes(y: NDArray[Any]) -> NDArray[Any]:
-    from sklearn.utils.multiclass import check_classification_targets
-
-    check_classification_targets(y)
-    return y
+def _refuse_empty_cells(limit: Limit, groups: Tensor, labels: Tensor) -> None:
+    cells = limit.on(groups, labels).cells
+    empty = [name for name, member in zip(cells.names, cells.members, strict=True) if len(member) == 0]
+    if empty:
+        raise ValueError(
+            f"there are no rows of {', '.join(map(repr, empty[:4]))}, which the limit {limit.names[0]!r} is about; "
+            "merge groups, or choose a notion that does not need them"
+        )
 
 
 def _logits(module: nn.Module, X: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from fairbound.data.splits import random_split
 
-SHARES = {"train": 0.55, "multipliers": 0.17, "selection": 0.14, "test": 0.14}
-FEWEST = 30  # rows of a group in a part that is to tell something of it
+SHARES = {"train": 0.55, "multipliers": 0.17, "selection": 0.14, "verdict": 0.14}
+FEWEST = 30  # rows of a part that is to tell something, and of a cell that is to move its multiplier
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +36,29 @@ class Parts:
         return torch.cat([self.train, self.multipliers])
 
 
-def parts_of(groups: NDArray[np.int64], shares: Mapping[str, float] | None, seed: int) -> Parts:
-    """A random partition, stratified by group; nothing is kept aside where a group would have too few rows."""
+def parts_of(strata: NDArray[np.int64], shares: Mapping[str, float] | None, seed: int) -> Parts:
+    """A random partition in which every part has its share of every stratum.
+
+    A stratum of too few rows for that trains as a whole, and the verdict says that it has no rows of it. Where the
+    parts would be too small altogether, nothing is kept aside.
+
+    >>> parts = parts_of(np.repeat([0, 1], [1000, 5]), None, seed=0)
+    >>> len(parts.train), len(parts.multipliers), len(parts.selection), len(parts.verdict)
+    (555, 170, 140, 140)
+    """
     given = dict(SHARES if shares is None else shares)
-    unknown = sorted(set(given) - {"train", "multipliers", "selection", "verdict", "test"})
-    if unknown:
-        raise ValueError(f"parts has {unknown}; the parts are train, multipliers, selection and verdict")
-    if "verdict" in given:
-        given["test"] = given.pop("verdict")
-    smallest = int(np.bincount(groups).min())
-    if smallest * min(given.values()) < FEWEST:
-        everything, nothing = torch.arange(len(groups)), torch.zeros(0, dtype=torch.long)
+    if sorted(given) != sorted(SHARES):
+        raise ValueError(f"parts needs a share for each of {', '.join(SHARES)}, got {given}")
+    if not all(share > 0 for share in given.values()) or not math.isclose(sum(given.values()), 1.0, abs_tol=1e-6):
+        raise ValueError(f"the shares of parts must be positive and sum to 1, got {given}")
+    enough = np.bincount(strata)[strata] >= math.ceil(1 / min(given.values()))
+    divided = np.flatnonzero(enough)
+    if len(divided) * min(given["selection"], given["verdict"]) < FEWEST:
+        everything, nothing = torch.arange(len(strata)), torch.zeros(0, dtype=torch.long)
         return Parts(everything, nothing, nothing, nothing)
-    split = random_split(groups, given, seed=seed)
-    return Parts(split.train, split.multipliers, split.selection, split.test)
+    shares_by_name = {"test" if name == "verdict" else name: share for name, share in given.items()}
+    split = random_split(strata[divided], shares_by_name, seed=seed)
+    rows = torch.from_numpy(divided)
+    small = torch.from_numpy(np.flatnonzero(~enough))
+    train = torch.cat([rows[split.train], small])
+    return Parts(train, rows[split.multipliers], rows[split.selection], rows[split.test])

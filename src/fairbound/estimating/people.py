@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+FARTHEST = 1e6  # deviations
+
 
 @dataclass(frozen=True, eq=False)
 class People:
@@ -34,11 +36,16 @@ class Scaler:
     def of(X: NDArray[Any]) -> Scaler:
         X = X.astype(np.float64)
         constant = X.max(0) == X.min(0)
-        mean = np.where(constant, X[0], X.mean(0))
-        return Scaler(mean, np.where(constant, 1.0, X.std(0)))
+        size = np.where(constant, 1.0, np.abs(X).max(0))  # squares of 1e200 would be infinite
+        mean = np.where(constant, X[0], (X / size).mean(0) * size)
+        deviation = (X / size).std(0) * size
+        return Scaler(mean, np.where(constant | (deviation == 0), 1.0, deviation))
 
     def scaled(self, X: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(((X - self.mean) / self.deviation).astype(np.float32))
+        """Numbers beyond `FARTHEST` deviations are taken for that: the network computes in float32."""
+        with np.errstate(over="ignore"):  # 1e308 - (-1e308), which is cut off here
+            columns = ((X - self.mean) / self.deviation).clip(-FARTHEST, FARTHEST)
+        return torch.from_numpy(columns.astype(np.float32))
 
 
 def group_codes(sensitive: Any, rows: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:

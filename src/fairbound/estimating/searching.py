@@ -1,0 +1,105 @@
+"""Carrying out the runs that a choice asks for: looks, early stopping, what was seen on the way.
+
+Of a run the best of its last looks is taken. Rows of their own lead away from the model without a limit, and on the
+straight line through both there are models whose gaps and losses change smoothly: the best of these is taken, as the
+selection rows and the multipliers' rows see it, which have trained none of them. The line goes a little beyond its end:
+the multipliers' rows alone may have been lucky, and a choice that could only turn back would leave gaps too large. It
+stops where the loss has grown beyond `DEAREST`: there a gap is closed by raising losses, a few rows decide it, and the
+gap of other people is somewhere else (one split on OK in 40: -.04 seen, -.20 on new rows).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairbound.core import Algorithm
+from fairbound.estimating.choosing import AMONG_LOOKS, ON_A_LINE, best_look
+from fairbound.estimating.looking import Judge, Seen, finite
+from fairbound.estimating.progress import progress
+from fairbound.estimating.training import NO_LIMIT, OWN_ROWS, Training
+
+LOOKS = 40  # at the selection rows, in a run
+DEAREST = 1.15  # loss on the line, in losses of the model without a limit
+WAYS = tuple(eighths / 8 for eighths in range(2, 11))  # along the line
+LATE = 0.9  # the share of the steps after which a model may be chosen: before, steps are long and gaps swing
+
+
+class Search:
+    """The runs of a fit, each made when it is first asked for; a context, so that the bar of progress ends."""
+
+    def __init__(
+        self, training: Training, judge: Judge, own_judge: Judge, x0: Tensor, patience: int | None, verbose: bool
+    ) -> None:
+        self._training, self._judge, self._own_judge, self._x0 = training, judge, own_judge, x0
+        self._patience, self._verbose = patience, verbose
+        self._seen: dict[str, list[Seen]] = {}
+        self._troubles: dict[str, list[str]] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Search:
+        self._show = self._stack.enter_context(progress(self._verbose, self._training.plan.steps))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def best(self, mode: str, method: Algorithm[Any] | None, scale: float) -> Seen:
+        """The best model of a mode, as the selection rows see it."""
+        if mode == OWN_ROWS:
+            return self._best_on_the_way(self.best(NO_LIMIT, None, scale).x, scale)
+        if mode not in self._seen:
+            self._seen[mode] = self._run(mode, method, self._x0)
+        return best_look(self._seen[mode], AMONG_LOOKS * scale)
+
+    def _best_on_the_way(self, start: Tensor, scale: float) -> Seen:
+        looks = self._seen[OWN_ROWS] = self._run(OWN_ROWS, None, start)
+        step, end, multipliers = looks[-1].step, looks[-1].x, looks[-1].multipliers
+        line = [
+            self._own_judge.seen(OWN_ROWS, step, torch.lerp(start, end, way), multipliers)._replace(late=True, way=way)
+            for way in (0.0, *WAYS)
+        ]
+        affordable = [one for one in line[1:] if one.loss <= DEAREST * line[0].loss] or line[1:2]
+        best = best_look(affordable, ON_A_LINE * scale)
+        return self._judge.seen(OWN_ROWS, step, best.x, multipliers)._replace(late=True, way=best.way)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every look, in order."""
+        names = ("mode", "step", "loss", "accuracy", "violation", "averaged")
+        return [{name: getattr(one, name) for name in names} for looks in self._seen.values() for one in looks]
+
+    def troubles(self, mode: str) -> list[str]:
+        """Sentences on what went wrong in a run."""
+        return self._troubles[mode]
+
+    def _run(self, mode: str, method: Algorithm[Any] | None, x0: Tensor) -> list[Seen]:
+        """The looks at a run, and one at the mean of its last models where it has one."""
+        run = self._training.run(mode, x0, LOOKS, method)
+        first_late = LATE * self._training.steps(mode)
+        found: list[Seen] = []
+        waited, least, troubles = 0, (float("inf"), float("inf")), self._troubles.setdefault(mode, [])
+        for record in run:
+            y = None if record.multipliers is None else record.multipliers[0].clone()
+            one = self._judge.seen(mode, record.step, record.output[0], y)._replace(late=record.step >= first_late)
+            found.append(one)
+            self._show(one)
+            better = finite(one) and (one.violation, one.loss) < least
+            waited, least = (0, (one.violation, one.loss)) if better else (waited + 1, least)
+            if self._patience is not None and waited >= self._patience:
+                # the best look is that before the waiting began
+                return [look._replace(late=i == len(found) - 1 - waited) for i, look in enumerate(found)]
+        end = run.result()
+        if end.infeasible[0] is not None:
+            troubles.append(end.infeasible[0])
+        if int(end.skipped[0]):
+            troubles.append(f"{int(end.skipped[0])} steps were left out because something was not finite")
+        if end.mean_x is not None:
+            mean = self._judge.seen(mode, found[-1].step, end.mean_x[0], found[-1].multipliers)
+            found.append(mean._replace(late=True, averaged=True))
+        return found
