@@ -80,3 +80,18 @@ def test_only_what_changes_is_copied() -> None:
         assert x.tolist() == [k * (k + 1) / 2] * 2
         assert double.tolist() == [k * (k - 1.0)] * 2
     assert x is step.inputs[0]
+
+
+def test_arguments_that_change_places_and_calls_that_bring_nothing_new() -> None:
+    one, two, ahead = (torch.full((), value, device="cuda") for value in (1.0, 2.0, 0.5))
+    swapped = Replayed(lambda a, b, c: (b, a), fed_back=2)
+    a, b = swapped(one, two, ahead)
+    assert (float(a), float(b)) == (2.0, 1.0)
+    a, b = swapped(a, b, ahead)
+    assert (float(a), float(b)) == (1.0, 2.0)
+
+    doubled = Replayed(lambda a: (2 * a,), fed_back=1)
+    (a,) = doubled(one)
+    for _ in range(3):
+        (a,) = doubled(a)
+    assert float(a) == 16.0
