@@ -49,7 +49,7 @@ suite: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15
 
 # Everything against plain loops, the authors' form and the peers (benchmarks/requirements.txt); exits with 1 where a
-# target is missed. `make loop` is its first part: a step in a user's loop.
+# target is missed or a part breaks. `make loop` is its first part: a step in a user's loop.
 speed: $(VENV)/.peers
 	$(BIN)/python benchmarks/speed/all.py
 

@@ -109,14 +109,15 @@ class Layouts:
     def _members(self, block: Block, limit: Limit, rows: Rows, work: torch.dtype) -> Tensor:
         """(B, K) 1 where a row belongs to a cell, else 0."""
         device = rows.losses.device
-        inside = torch.ones(rows.losses.shape[0], len(limit.who), dtype=work, device=device)
         if limit.groups is not None and all(cell.group is not None for cell in limit.who):
             first = block.objective_in_table and limit is block.limits[0]
-            codes = rows.column(limit.by).long().clamp(min=-2, max=limit.groups)
-            inside = self._table(limit, first, work, device)[codes]
+            places = rows.column(limit.by).long().clamp(-2, limit.groups) + 2
+            inside = self._table(limit, first, work, device).index_select(0, places)
         elif limit.needs_groups:
             codes = torch.tensor([-2 if cell.group is None else cell.group for cell in limit.who], device=device)
             inside = ((rows.column(limit.by)[:, None] == codes) | (codes == -2)).to(work)
+        else:
+            inside = torch.ones(rows.losses.shape[0], len(limit.who), dtype=work, device=device)
         if limit.needs_labels:
             labels = rows.needed("labels", f"the limit {limit.names[0]!r}").reshape(-1, 1)
             wanted = [torch.nan if cell.label is None else cell.label for cell in limit.who]
@@ -125,13 +126,13 @@ class Layouts:
         return inside
 
     def _table(self, limit: Limit, with_objective: bool, work: torch.dtype, device: torch.device) -> Tensor:
-        """A row for every group, one of NaN for numbers that are no group's, and one of zeros for -1, the last."""
+        """A row of NaN for numbers below, one of zeros for -1, one for every group, one of NaN for numbers above."""
         key = (id(limit), work, device)
         if key not in self._tables:
             assert limit.groups is not None
             codes = torch.tensor([cell.group for cell in limit.who])
-            table = (torch.arange(limit.groups + 2)[:, None] == codes).to(work)
-            table[limit.groups] = torch.nan
+            table = (torch.arange(-2, limit.groups + 1)[:, None] == codes).to(work)
+            table[[0, -1]] = torch.nan
             if with_objective:
                 table = torch.cat([torch.ones(len(table), 1, dtype=work), table], 1)
             self._tables[key] = table.to(device)
