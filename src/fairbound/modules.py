@@ -23,6 +23,7 @@ class ModuleForward:
         self.sizes = [p.numel() for p in trained.values()]
         if not self.names:
             raise ValueError("the module has no parameters to train")
+        self._tied = _tied_across_layers(module)
 
     @property
     def n(self) -> int:
@@ -30,7 +31,8 @@ class ModuleForward:
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         parts = (part.view(shape) for part, shape in zip(x.split(self.sizes), self.shapes, strict=True))
-        output: Tensor = torch.func.functional_call(self.module, dict(zip(self.names, parts, strict=True)), (inputs,))
+        named = dict(zip(self.names, parts, strict=True))
+        output: Tensor = torch.func.functional_call(self.module, named, (inputs,), tie_weights=self._tied)
         return output.squeeze(-1) if output.ndim > 1 and output.shape[-1] == 1 else output
 
     def stateful(self) -> list[str]:
@@ -40,6 +42,19 @@ class ModuleForward:
             for name, layer in self.module.named_modules()
             if layer.training and _has_state(layer)
         ]
+
+
+def _tied_across_layers(module: nn.Module) -> bool:
+    """Whether two layers share a parameter.
+
+    One layer that is used twice under two names is another matter: told to tie them, `functional_call` would put its
+    parameters in twice and leave them there.
+    """
+    owners: dict[int, set[int]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        owner = module.get_submodule(name.rpartition(".")[0])
+        owners.setdefault(id(parameter), set()).add(id(owner))
+    return any(len(layers) > 1 for layers in owners.values())
 
 
 def _has_state(layer: nn.Module) -> bool:

@@ -77,3 +77,17 @@ def test_probabilities_and_state_are_refused() -> None:
         fitted(keras.Sequential([keras.Input((9,)), layers.Dense(1, "sigmoid")]))
     with pytest.raises(ValueError, match=r"off \(Dropout\)"):
         fitted(keras.Sequential([keras.Input((9,)), layers.Dropout(0.5, name="off"), layers.Dense(1)]))
+
+
+def test_a_model_that_looks_its_inputs_up_is_refused() -> None:
+    """Columns are standardised, and numbers around 0 would be cast to places in a table."""
+    model = keras.Sequential(
+        [keras.Input((9,), dtype="int32"), layers.Embedding(10, 2), layers.Flatten(), layers.Dense(1)]
+    )
+    with pytest.raises(ValueError, match=r"takes int32 inputs.*fairbound\.keras\.fit"):
+        fitted(model)
+
+
+def test_a_model_for_other_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"takes rows of shape \(4,\), got X of shape"):
+        fitted(twins.network(widths=(4, 8, 1)))

@@ -162,3 +162,23 @@ def test_what_is_wrong_is_said(changed: dict[str, Any], words: str) -> None:
 def test_a_method_is_an_object(method: Any) -> None:
     with pytest.raises(TypeError, match=r"algorithm must be a method such as SSLALM\(tau=0.01\)"):
         fit(twins.network(widths=SMALL), X, Y, sensitive_features=SEX, algorithm=method)
+
+
+class WithoutTraining(keras.Model):
+    """Its `call` has no argument `training`, as a subclass may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = layers.Dense(8, "tanh"), layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.out(self.hidden(inputs))
+
+
+def test_a_subclass_whose_call_has_no_training() -> None:
+    model = WithoutTraining()
+    model(X[:2])
+    before = losses_of(model).mean()
+    found = fit(model, X, Y, sensitive_features=SEX, algorithm=METHOD, steps=200)
+    assert losses_of(model).mean() < before - 0.05
+    assert found.report.loss == pytest.approx(losses_of(model).mean(), abs=1e-4)

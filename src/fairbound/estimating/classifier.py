@@ -27,7 +27,17 @@ from fairbound.estimating.parts import parts_of
 from fairbound.estimating.people import People, Scaler, group_codes
 from fairbound.estimating.report import report
 from fairbound.estimating.searching import Search
-from fairbound.estimating.training import AIM, NO_LIMIT, OWN_ROWS, TRAINING_ROWS, Plan, Training, aimed, row_loss
+from fairbound.estimating.training import (
+    AIM,
+    NO_LIMIT,
+    OWN_ROWS,
+    TRAINING_ROWS,
+    Plan,
+    Training,
+    aimed,
+    row_loss,
+    scale_of,
+)
 from fairbound.fairness.limits import Limit
 from fairbound.loop.kkt import KKT, kkt
 from fairbound.loop.rows import Rows
@@ -107,19 +117,23 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         """Train within the bound; without `sensitive_features` without one, and with a warning."""
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {self.mode!r}")
+        if self.algorithm is not None and self.mode == OWN_ROWS:
+            raise ValueError("an algorithm of yours runs on training rows; leave mode='own rows' or algorithm= out")
+        if not isinstance(self.algorithm, Algorithm | None):
+            raise TypeError(f"algorithm must be a method such as SSLALM(), got {self.algorithm!r}")
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class only, {self.classes_.tolist()}; a classifier needs two or more")
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        weight = None if sample_weight is None else _weights(sample_weight, X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if sensitive_features is None:
             warnings.warn("no sensitive_features were given: trained without a limit", UserWarning, stacklevel=2)
             codes, names = group_codes(np.zeros(len(X)), len(X))
         else:
             codes, names = group_codes(sensitive_features, len(X))
-        self.groups_ = list(names)
+        self.groups_ = [] if sensitive_features is None else list(names)
         self.limit_ = None if sensitive_features is None else limit_of(self.constraint, names, self.bound)
         if self.limit_ is not None:
             _refuse_empty_cells(self.limit_, torch.from_numpy(codes), torch.from_numpy(labels))
@@ -150,7 +164,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             len(self.classes_),
             torch.from_numpy(codes),
             names,
-            None if weight is None else torch.from_numpy(weight / weight.mean()).float(),
+            None if weight is None else torch.from_numpy(weight / weight[self.parts_.primal.numpy()].mean()).float(),
         )
 
     def _fit(self, people: People, seed: int) -> None:
@@ -169,7 +183,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         seen = selection if self.parts_.kept_aside else trained
         own = judge(torch.cat([self.parts_.multipliers, self.parts_.selection]), AIM[OWN_ROWS])
         search = Search(training, seen, own, x0, patience, self.verbose)
-        scale = 1.0 if self.limit_ is None else float(self.limit_.bound.abs().max())
+        scale = scale_of(self.limit_)
         runs = Runs(
             best=lambda mode: search.best(mode, self.algorithm if mode != NO_LIMIT else None, scale),
             on_training_rows=lambda one: trained.seen(one.mode, one.step, one.x, None).c,
@@ -258,6 +272,15 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         logits = self.decision_function(X)
         found: NDArray[Any] = self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
         return found
+
+
+def _weights(given: Any, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    weight: NDArray[np.float64] = _check_sample_weight(given, X)
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight must not be negative, found {float(weight.min()):g}")
+    if not weight.any():
+        raise ValueError("sample_weight is zero in every row")
+    return weight
 
 
 def _refuse_empty_cells(limit: Limit, groups: Tensor, labels: Tensor) -> None:

@@ -73,6 +73,7 @@ class Judge:
             self.limit,
             found.groups,
             losses=found.losses,
+            predictions=None if found.outputs is None else _decided(found.outputs).long(),
             outputs=found.outputs,
             labels=found.labels,
             weight=found.weight,

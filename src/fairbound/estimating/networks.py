@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fairbound.estimating.people import People
@@ -18,8 +19,25 @@ def own_copy(module: Any, people: People) -> nn.Module:
         from fairbound.keras.module import own_classifier
 
         return own_classifier(module, people.X, people.classes)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch module or a Keras model, got {type(module).__name__}")
     copied: nn.Module = deepcopy(module)
+    _check_outputs(copied, people)
     return copied
+
+
+def _check_outputs(module: nn.Module, people: People) -> None:
+    kinds = {p.dtype for p in module.parameters()}
+    if kinds - {torch.float32}:
+        raise ValueError(f"FairClassifier trains in float32, and the module has {kinds}; use module.float()")
+    with torch.no_grad():
+        shape = tuple(module(people.X[:2]).shape)
+    wanted = ((2,), (2, 1)) if people.classes == 2 else ((2, people.classes),)
+    if shape not in wanted:
+        which = "one logit a row" if people.classes == 2 else f"{people.classes} logits a row, one for each class"
+        raise ValueError(
+            f"y has {people.classes} classes, so the module must give {which}; for 2 rows it gives {shape}"
+        )
 
 
 def forward_of(network: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:

@@ -10,7 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.fairness.groups import is_missing
+
 FARTHEST = 1e6  # deviations
+MOST_GROUPS = 500  # whose pairs still fit in memory
+FEW_ROWS = 10  # a group on average: more groups than that are no groups but numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +58,29 @@ def group_codes(sensitive: Any, rows: int) -> tuple[NDArray[np.int64], tuple[str
     >>> group_codes([["f", 1], ["m", 2], ["f", 1]], 3)
     (array([0, 1, 0]), ('f, 1', 'm, 2'))
     """
-    columns = np.asarray(sensitive.to_numpy() if hasattr(sensitive, "to_numpy") else sensitive)
+    # as objects: numpy would make the word 'nan' of a missing entry among strings
+    columns = np.asarray(sensitive.to_numpy() if hasattr(sensitive, "to_numpy") else sensitive, dtype=object)
     if columns.ndim not in (1, 2) or columns.shape[0] != rows:
         raise ValueError(
             f"sensitive_features must have one entry, or one row of entries, for each of the {rows} rows of X, got "
             f"shape {columns.shape}"
         )
-    columns = columns.reshape(rows, -1)
-    if any(entry is None or entry != entry for entry in columns.ravel().tolist()):
+    if is_missing(columns.reshape(-1)).any():
         raise ValueError("sensitive_features has missing entries; fill them with a word of their own, or drop the rows")
-    labels = np.array([", ".join(map(str, row)) for row in columns.tolist()])
-    names, codes = np.unique(labels, return_inverse=True)
-    return codes.astype(np.int64), tuple(names.tolist())
+    people = [tuple(map(str, row)) for row in columns.reshape(rows, -1).tolist()]
+    groups = sorted(set(people), key=lambda group: (", ".join(group), group))
+    if len(groups) > MOST_GROUPS or (len(groups) > 20 and rows < FEW_ROWS * len(groups)):
+        raise ValueError(
+            f"sensitive_features has {len(groups):,} different entries for {rows:,} rows; cut it into a few groups"
+        )
+    number = {group: code for code, group in enumerate(groups)}
+    return np.array([number[person] for person in people], dtype=np.int64), _names(groups)
+
+
+def _names(groups: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Each its own: ("a, b", "c") and ("a", "b, c") are two groups."""
+    joined = [", ".join(group) for group in groups]
+    return tuple(
+        name if joined.count(name) == 1 else " x ".join(map(repr, group))
+        for name, group in zip(joined, groups, strict=True)
+    )

@@ -26,6 +26,7 @@ from fairbound.estimating.training import NO_LIMIT, OWN_ROWS, Training
 LOOKS = 40  # at the selection rows, in a run
 DEAREST = 1.15  # loss on the line, in losses of the model without a limit
 WAYS = tuple(eighths / 8 for eighths in range(2, 11))  # along the line
+PATIENT = 0.5  # the share of the steps from which early stopping may: an untrained model treats everybody alike
 LATE = 0.9  # the share of the steps after which a model may be chosen: before, steps are long and gaps swing
 
 
@@ -55,12 +56,13 @@ class Search:
         if mode == OWN_ROWS:
             return self._best_on_the_way(self.best(NO_LIMIT, None, scale).x, scale)
         if mode not in self._seen:
-            self._seen[mode] = self._run(mode, method, self._x0)
+            self._seen[mode] = self._run(mode, method, self._x0, scale)
         return best_look(self._seen[mode], AMONG_LOOKS * scale)
 
     def _best_on_the_way(self, start: Tensor, scale: float) -> Seen:
-        looks = self._seen[OWN_ROWS] = self._run(OWN_ROWS, None, start)
-        step, end, multipliers = looks[-1].step, looks[-1].x, looks[-1].multipliers
+        looks = self._seen[OWN_ROWS] = self._run(OWN_ROWS, None, start, scale)
+        last = looks[-1] if looks[-1].averaged else best_look(looks, AMONG_LOOKS * scale)
+        step, end, multipliers = last.step, last.x, last.multipliers
         line = [
             self._own_judge.seen(OWN_ROWS, step, torch.lerp(start, end, way), multipliers)._replace(late=True, way=way)
             for way in (0.0, *WAYS)
@@ -78,22 +80,29 @@ class Search:
         """Sentences on what went wrong in a run."""
         return self._troubles[mode]
 
-    def _run(self, mode: str, method: Algorithm[Any] | None, x0: Tensor) -> list[Seen]:
+    def _waited_for(self, found: list[Seen], mode: str, scale: float) -> Seen | None:
+        """The best look of the second half so far, if as many looks as asked for came after it; else None."""
+        later = [one for one in found if finite(one) and one.step > PATIENT * self._training.steps(mode)]
+        if self._patience is None or not later:
+            return None
+        slack = float("inf") if mode == NO_LIMIT else AMONG_LOOKS * scale  # without a limit the loss decides
+        best = best_look([one._replace(late=True) for one in later], slack)
+        after = sum(one.step > best.step for one in later)
+        return next(one for one in later if one.step == best.step) if after >= max(1, self._patience) else None
+
+    def _run(self, mode: str, method: Algorithm[Any] | None, x0: Tensor, scale: float) -> list[Seen]:
         """The looks at a run, and one at the mean of its last models where it has one."""
         run = self._training.run(mode, x0, LOOKS, method)
-        first_late = LATE * self._training.steps(mode)
+        steps, troubles = self._training.steps(mode), self._troubles.setdefault(mode, [])
         found: list[Seen] = []
-        waited, least, troubles = 0, (float("inf"), float("inf")), self._troubles.setdefault(mode, [])
         for record in run:
             y = None if record.multipliers is None else record.multipliers[0].clone()
-            one = self._judge.seen(mode, record.step, record.output[0], y)._replace(late=record.step >= first_late)
+            one = self._judge.seen(mode, record.step, record.output[0], y)._replace(late=record.step >= LATE * steps)
             found.append(one)
             self._show(one)
-            better = finite(one) and (one.violation, one.loss) < least
-            waited, least = (0, (one.violation, one.loss)) if better else (waited + 1, least)
-            if self._patience is not None and waited >= self._patience:
-                # the best look is that before the waiting began
-                return [look._replace(late=i == len(found) - 1 - waited) for i, look in enumerate(found)]
+            best = self._waited_for(found, mode, scale) if record.step > PATIENT * steps else None
+            if best is not None:
+                return [look._replace(late=look is best) for look in found]
         end = run.result()
         if end.infeasible[0] is not None:
             troubles.append(end.infeasible[0])

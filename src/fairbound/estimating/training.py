@@ -15,7 +15,7 @@ that closed it. The numbers here were chosen on other splits than benchmarks/fai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,7 @@ NO_LIMIT, TRAINING_ROWS, OWN_ROWS = "no limit", "training rows", "own rows"
 # .780, .777 and .772. On OK (16 splits, seeds 3000 to 3015) own rows leave .026 with it and .022 with half of it.
 AIM = {TRAINING_ROWS: 0.55, OWN_ROWS: 0.25}
 CAP = {TRAINING_ROWS: 10.0, OWN_ROWS: 1.0}  # on every multiplier
+LEVEL = 0.02  # what violations of a bound on a level, a rate say, are held against
 CLIP = 10.0  # on losses in the constraints of own rows: a probability of .00005
 OWN_STEPS = 0.5  # of all
 AVERAGED = 0.25  # the last share of the steps within a limit, whose mean is a candidate: single steps are noisy
@@ -67,17 +68,37 @@ def row_loss(classes: int) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda outputs, labels: nn.functional.cross_entropy(outputs, labels.long(), reduction="none")
 
 
-def weighted(people: People, limit: Limit | None, groups: Tensor) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
-    """Labels and the loss of a row; with weights, labels carry two more columns: its weight overall and in its cell."""
+def weighted(
+    people: People, limit: Limit | None, objective: Tensor, pools: Sequence[Tensor]
+) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
+    """Labels and the loss of a row; with weights, labels carry two more columns: its weight overall and in its cell.
+
+    A weight overall has mean 1 over the rows of the objective, one in a cell over that cell's rows in each of the pools
+    that constraints are drawn from. No other row has a say.
+    """
     loss = row_loss(people.classes)
     if people.weight is None:
         return people.y, loss
-    within = people.weight.clone()
-    if limit is not None:
-        for member in limit.on(groups, people.y).cells.members:
-            within[member] = people.weight[member] / people.weight[member].mean()
-    labels = torch.stack([people.y.float(), people.weight, within], 1)
+    overall = people.weight / people.weight[objective].mean()
+    within = torch.zeros_like(overall)
+    for pool in pools:
+        for name, member in _cells_within(people, limit, pool):
+            total = people.weight[member].sum()
+            if float(total) <= 0:
+                raise ValueError(f"the rows of {name!r} that train, or move the multipliers, weigh nothing together")
+            if bool(within[member].any()):
+                raise ValueError("sample_weight needs limits whose cells share no rows; use one limit at a time")
+            within[member] = people.weight[member] * len(member) / total
+    labels = torch.stack([people.y.float(), overall, within], 1)
     return labels, lambda outputs, labels: loss(outputs, labels[:, 0]) * labels[:, 1]
+
+
+def _cells_within(people: People, limit: Limit | None, pool: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Names and rows of the cells in a pool, without those that have none there."""
+    if limit is None:
+        return iter(())
+    inside = limit.on(people.groups, people.y).cells.within(pool, len(people.X))
+    return ((name, rows) for name, rows in zip(inside.names, inside.members, strict=True) if len(rows))
 
 
 def constraint_of(
@@ -97,6 +118,14 @@ def aimed(limit: Limit, share: float) -> Limit:
     """The limit with a share of its bounds on differences; a bound on a level (a loss, a rate) stays as it is."""
     difference = (limit.contrast.sum(1).abs() < 1e-9) & (limit.bound > 0)
     return replace(limit, bound=torch.where(difference, share * limit.bound, limit.bound))
+
+
+def scale_of(limit: Limit | None) -> float:
+    """What violations are held against: the bound on a difference; a bound on a level says nothing of their size."""
+    if limit is None:
+        return 1.0
+    difference = (limit.contrast.sum(1).abs() < 1e-9) & (limit.bound > 0)
+    return float(limit.bound[difference].max()) if bool(difference.any()) else LEVEL
 
 
 class Training:
@@ -147,16 +176,15 @@ class Training:
 
     def _problem(self, mode: str) -> tuple[Problem, Split]:
         people, limit = self.people, None if mode == NO_LIMIT else self.limit
-        labels, loss = weighted(people, limit, people.groups)
+        # own rows go on from the model without a limit, so that it must not have seen them
+        beside_a_limit = mode == NO_LIMIT and self.limit is not None
+        rows = self.parts.train if beside_a_limit else self.parts.primal
+        labels, loss = weighted(people, limit, rows, [rows])
         constraint = None
         if limit is not None:
             constraint = constraint_of(aimed(limit, AIM[mode]), people, people.groups, labels)
         data = Dataset(people.X, labels, {"group": people.groups})
-        # own rows go on from the model without a limit, so that it must not have seen them
-        beside_a_limit = mode == NO_LIMIT and self.limit is not None
-        return Problem(self.forward, loss, constraint, data), Split(
-            self.parts.train if beside_a_limit else self.parts.primal
-        )
+        return Problem(self.forward, loss, constraint, data), Split(rows)
 
     def _own_problem(self) -> tuple[Problem, Split]:
         """All rows, then the noisy copies of those that train, which stand where a split has its selection rows."""
@@ -165,7 +193,7 @@ class Training:
         copied = train.repeat(COPIES)
         generator = torch.Generator().manual_seed(self.plan.seed)
         noise = NOISE * torch.randn(len(copied), people.X.shape[1], generator=generator)
-        labels, loss = weighted(people, self.limit, people.groups)
+        labels, loss = weighted(people, self.limit, train, [train, self.parts.multipliers])
         X = torch.cat([people.X, people.X[copied] + noise])
         labels, groups = (torch.cat([column, column[copied]]) for column in (labels, people.groups))
         constraint = constraint_of(aimed(self.limit, AIM[OWN_ROWS]), people, groups, labels, CLIP)

@@ -35,6 +35,11 @@ class Who(NamedTuple):
     group: int | None = None  # None: everybody
     label: float | None = None  # None: whatever the label
 
+    @property
+    def group_name(self) -> str:
+        """The group's own name, without the label."""
+        return self.name if self.label is None else self.name.rsplit(", y=", 1)[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Limit:

@@ -17,6 +17,7 @@ from fairbound.keras.models import (
     flat_dtype,
     flat_weights,
     fullest_rows,
+    in_mode,
     made_up_rows,
     numpy_of,
     same_outputs,
@@ -77,7 +78,7 @@ class KerasForward:
         inputs = torch.from_numpy(np.ascontiguousarray(rows))
         with torch.no_grad():
             here, there = self(x, inputs), self(x + 0.1 * x.abs() + 0.01, inputs)
-        own = numpy_of(self.model(rows, training=False)).reshape(here.shape)
+        own = numpy_of(self.model(rows, **in_mode(self.model, training=False))).reshape(here.shape)
         if not same_outputs(here.numpy(), own):
             raise ValueError(
                 f"{self.model.name!r} gives other outputs through stateless_call than by itself; a layer keeps tensors "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -104,13 +105,13 @@ def changed_by_training(model: Any, rows: NDArray[Any]) -> list[str]:
     """The layers that a call in training mode changes (moving means, seeds of dropout), or that give other outputs."""
     trained = [variable.value for variable in model.trainable_variables]
     fixed = [variable.value for variable in model.non_trainable_variables]
-    outputs, after = model.stateless_call(trained, fixed, rows, training=True)
+    outputs, after = model.stateless_call(trained, fixed, rows, **in_mode(model, training=True))
     changed = [
         variable
         for variable, new in zip(model.non_trainable_variables, after, strict=True)
         if not np.array_equal(numpy_of(variable.value), numpy_of(new))
     ]
-    if not changed and same_outputs(numpy_of(outputs), numpy_of(model(rows, training=False))):
+    if not changed and same_outputs(numpy_of(outputs), numpy_of(model(rows, **in_mode(model, training=False)))):
         return []
     seeds = [variable for variable in model.non_trainable_variables if "seed" in variable.path]
     return list(dict.fromkeys(_owner(model, variable) for variable in changed or seeds)) or ["its outputs"]
@@ -143,3 +144,20 @@ def refuse_probabilities(model: Any) -> None:
             f"the last layer {last.name!r} ends in {name}, and logits are wanted: leave the activation out "
             f"(keras.ops.{name}(model(X)) are the probabilities then)"
         )
+
+
+def refuse_whole_numbers(model: Any) -> None:
+    """A model that looks its inputs up (an embedding) cannot take standardised columns."""
+    tensors = getattr(model, "inputs", None)
+    if tensors and "float" not in str(tensors[0].dtype):
+        raise ValueError(
+            f"{model.name!r} takes {tensors[0].dtype} inputs, and FairClassifier standardises its columns; train it "
+            "with fairbound.keras.fit"
+        )
+
+
+def in_mode(model: Any, *, training: bool) -> dict[str, bool]:
+    """`training=` for a model whose `call` takes it; a subclass need not."""
+    taken = inspect.signature(model.call).parameters
+    passes_on = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
+    return {"training": training} if "training" in taken or passes_on else {}

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairbound.keras.forward import functional
-from fairbound.keras.models import fullest_rows, refuse_probabilities, write_weights
+from fairbound.keras.models import check_rows, fullest_rows, refuse_probabilities, refuse_whole_numbers, write_weights
 
 
 class KerasModule(nn.Module):
@@ -60,6 +60,8 @@ def as_module(model: Any, inputs: Any = None, *, as_in_prediction: bool = False)
 def own_classifier(model: Any, rows: Tensor, classes: int) -> KerasModule:
     """A copy of a model that gives logits for so many classes, as a torch module; `rows` are some that it takes."""
     refuse_probabilities(model)
+    refuse_whole_numbers(model)
+    check_rows(model, tuple(rows.shape))
     made = KerasModule(deepcopy(model), rows)
     outputs = made(rows[:1])
     found = 2 if outputs.ndim == 1 else outputs.shape[-1]

@@ -9,6 +9,8 @@ import jax
 import torch
 from torch import Tensor
 
+from fairbound.keras.models import in_mode
+
 
 class JaxModel:
     """A Keras model on JAX as a function of flat parameters."""
@@ -17,6 +19,7 @@ class JaxModel:
         if dtype == torch.float64 and not getattr(jax.config, "jax_enable_x64", False):
             raise ValueError("the model is float64, which JAX rounds to float32; set JAX_ENABLE_X64=1 before it loads")
         self.model = model
+        self.predicting = in_mode(model, training=False)
         self.dtype = str(dtype).removeprefix("torch.")
         self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
         self.cuts = [math.prod(shape) for shape in self.shapes]
@@ -32,7 +35,7 @@ class JaxModel:
         for size, shape, variable in zip(self.cuts, self.shapes, self.model.trainable_variables, strict=True):
             weights.append(flat[start : start + size].reshape(shape).astype(variable.dtype))
             start += size
-        found, _ = self.model.stateless_call(weights, fixed, rows, training=False)
+        found, _ = self.model.stateless_call(weights, fixed, rows, **self.predicting)
         found = found.astype(self.dtype)
         return found.squeeze(-1) if found.ndim > 1 and found.shape[-1] == 1 else found
 

@@ -16,6 +16,8 @@ import tensorflow as tf
 import torch
 from torch import Tensor
 
+from fairbound.keras.models import in_mode
+
 ALIGNED = 64  # bytes: what TensorFlow asks of memory that it does not own
 
 
@@ -24,6 +26,7 @@ class TensorFlowModel:
 
     def __init__(self, model: Any, n: int, dtype: torch.dtype) -> None:
         self.model = model
+        self.predicting = in_mode(model, training=False)
         self.n = n
         self.dtype = _kind(dtype)
         self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
@@ -50,7 +53,7 @@ class TensorFlowModel:
         variables = self.model.trainable_variables
         parts = zip(tf.split(flat, self.sizes), self.shapes, variables, strict=True)
         weights = [tf.cast(tf.reshape(part, shape), variable.dtype) for part, shape, variable in parts]
-        found, _ = self.model.stateless_call(weights, self.model.non_trainable_variables, rows, training=False)
+        found, _ = self.model.stateless_call(weights, self.model.non_trainable_variables, rows, **self.predicting)
         found = tf.cast(found, self.dtype)
         return tf.squeeze(found, -1) if found.shape.rank > 1 and found.shape[-1] == 1 else found
 

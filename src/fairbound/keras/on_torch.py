@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairbound.keras.models import in_mode
+
 
 class TorchModel:
     """`outputs(x, inputs)` of a Keras model on torch, with its graph.
@@ -17,6 +19,7 @@ class TorchModel:
 
     def __init__(self, model: Any, n: int, dtype: torch.dtype) -> None:
         self.model = model
+        self.predicting = in_mode(model, training=False)
         self.dtype = dtype
         self.shapes = [torch.Size(variable.shape) for variable in model.trainable_variables]
         self.sizes = [shape.numel() for shape in self.shapes]
@@ -26,6 +29,6 @@ class TorchModel:
         variables = self.model.trainable_variables
         parts = zip(x.split(self.sizes), self.shapes, variables, strict=True)
         weights = [part.view(shape).to(variable.value.dtype) for part, shape, variable in parts]
-        answer, _ = self.model.stateless_call(weights, self.model.non_trainable_variables, inputs, training=False)
+        answer, _ = self.model.stateless_call(weights, self.model.non_trainable_variables, inputs, **self.predicting)
         found: Tensor = answer.to(self.dtype)
         return found.squeeze(-1) if found.ndim > 1 and found.shape[-1] == 1 else found

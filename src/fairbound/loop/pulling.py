@@ -115,7 +115,12 @@ class Unread:
         )
 
     __mul__ = __rmul__ = __truediv__ = __neg__ = _itself
-    __add__ = __radd__ = __sub__ = __rsub__ = __getattr__ = _read
+    __add__ = __radd__ = __sub__ = __rsub__ = _read
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # as `inspect` and `copy` expect
+        return self._read()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Unread:

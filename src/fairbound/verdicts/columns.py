@@ -130,11 +130,7 @@ def _decided(predictions: Tensor, meant: Value) -> Tensor:
 
 def _from_text(array: np.ndarray[Any, Any], limit: Limit) -> Tensor:
     """Groups by their names in the limit; a missing one is none."""
-    names = {
-        cell.name if cell.label is None else cell.name.rsplit(", y=", 1)[0]: cell.group
-        for cell in limit.who
-        if cell.group is not None
-    }
+    names = {cell.group_name: cell.group for cell in limit.who if cell.group is not None}
     text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
     for name, code in names.items():
         codes[text == name] = code
