@@ -33,13 +33,14 @@ class Runs(NamedTuple):
     breaks: Callable[[Seen], bool]  # whether a verdict on selection rows says "violated"
     why_no_own_rows: str  # empty where there are some
     scale: float  # the bound that violations are held against
+    seen_on: str = "selection rows"  # where `best` looks
 
 
 def chosen(mode: str, runs: Runs) -> tuple[Seen, str]:
     """The model to keep, and sentences that say why."""
     if mode != "auto":
         only = runs.best(mode)
-        return only, f"{words(only)}, the best of its run."
+        return only, f"{words(only, runs.seen_on)}, the best of its run."
     plain, trained = runs.best(NO_LIMIT), runs.best(TRAINING_ROWS)
     beside = f"Without a limit: {_figures(plain)}."
     share = carried_over(plain, trained, runs)
@@ -90,14 +91,14 @@ def best_look(seen: Sequence[Seen], slack: float) -> Seen:
     return min((one for one in late if one.violation <= least + slack), key=lambda one: one.loss)
 
 
-def words(one: Seen) -> str:
+def words(one: Seen, seen_on: str = "selection rows") -> str:
     """A model in words."""
     if one.mode == OWN_ROWS:
         who = f"Multipliers moved by rows of their own, {100 * one.way:.0f} % of the way"
     else:
         where = "mean of the last steps" if one.averaged else f"step {one.step}"
         who = f"{'No limit' if one.mode == NO_LIMIT else 'Multipliers moved by training rows'}, {where}"
-    return f"{who}: {_figures(one)} on selection rows"
+    return f"{who}: {_figures(one)} on {seen_on}"
 
 
 def _figures(one: Seen) -> str:

@@ -190,13 +190,14 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             breaks=lambda one: selection.verdict(one.x).word == "violated",
             why_no_own_rows=training.why_no_own_rows(),
             scale=scale,
+            seen_on="selection rows" if self.parts_.kept_aside else "the rows that trained",
         )
         with search:
             best, self.decision_ = chosen(self._mode(runs), runs)
         self.mode_, self.n_iter_, self.history_ = best.mode, best.step, search.history()
         for trouble in search.troubles(best.mode):
             warnings.warn(
-                f"{trouble}; the model is the best of its run on selection rows", ConvergenceWarning, stacklevel=3
+                f"{trouble}; the model is the best of its run on {runs.seen_on}", ConvergenceWarning, stacklevel=3
             )
         load_flat(network, best.x).eval()
         self.module_ = as_given(network)

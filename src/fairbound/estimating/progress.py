@@ -9,8 +9,8 @@ from fairbound.estimating.looking import Seen
 
 
 @contextmanager
-def progress(verbose: bool, steps: int) -> Iterator[Callable[[Seen], None]]:
-    """A function to call with every look."""
+def progress(verbose: bool, steps: Callable[[str], int]) -> Iterator[Callable[[Seen], None]]:
+    """A function to call with every look; `steps` are those of a mode."""
     if not verbose:
         yield lambda one: None
         return
@@ -30,7 +30,7 @@ def progress(verbose: bool, steps: int) -> Iterator[Callable[[Seen], None]]:
 
         def look(one: Seen) -> None:
             if one.mode not in tasks:
-                tasks[one.mode] = bar.add_task(one.mode, total=steps)
+                tasks[one.mode] = bar.add_task(one.mode, total=steps(one.mode))
             text = f"{one.mode}: loss {one.loss:.3f}, violation {one.violation:.3f}"
             bar.update(tasks[one.mode], completed=one.step, description=text)
 

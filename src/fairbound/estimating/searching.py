@@ -43,7 +43,7 @@ class Search:
         self._stack = ExitStack()
 
     def __enter__(self) -> Search:
-        self._show = self._stack.enter_context(progress(self._verbose, self._training.plan.steps))
+        self._show = self._stack.enter_context(progress(self._verbose, self._training.steps))
         return self
 
     def __exit__(
