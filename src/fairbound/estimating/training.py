@@ -10,7 +10,7 @@ own rows a loss counts in the constraints up to `CLIP` only: no row is worth pus
 single run on OK ended at -.4.)
 
 Limits on differences are trained with a part of their bound (`AIM`): a gap on new rows is larger than the gap on rows
-that closed it. The numbers here were chosen on other splits than benchmarks/fair_classifier.py reports.
+that closed it. What the numbers here were chosen on is said in benchmarks/fair_classifier.py.
 """
 
 from __future__ import annotations
