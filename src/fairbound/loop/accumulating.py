@@ -17,6 +17,7 @@ from fairbound.core import Algorithm, Draw, Sample
 from fairbound.loop.evaluated import Asked, Evaluated, Pull
 from fairbound.loop.pulling import UNREAD, Direct, Whole
 from fairbound.loop.reading import Plan, Reading, Totals
+from fairbound.trees import leaves
 
 
 class Accumulating:
@@ -69,4 +70,5 @@ class Accumulating:
             return self.new if self.puller.close() else None
         gradient = self.puller.gradient()
         d, new = self._update(lambda _: gradient)
-        return new if self.puller.finish(d, self.algorithm, self.state, new) else None
+        done = self.puller.finish(d, self.algorithm.primal_step(self.state), leaves(new))
+        return new if done else None

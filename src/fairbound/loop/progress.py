@@ -14,6 +14,7 @@ from fairbound.loop import memory
 from fairbound.loop.coins import Coins
 from fairbound.loop.parameters import Parameters
 from fairbound.loop.trend import Trend
+from fairbound.loop.unrolled import Plain, Unrolled
 
 LONG_ABSENT = 50  # steps after which a limit that no row was about is told of
 
@@ -23,7 +24,9 @@ class Progress:
 
     def __init__(self, algorithm: Algorithm[Any], names: tuple[str, ...], parameters: Parameters, seed: int) -> None:
         self.algorithm, self.names, self.parameters = algorithm, names, parameters
-        self.state: Any = None  # from the first mini-batch on
+        self._state: Any = None  # in tensors
+        self.plain: Plain | None = None  # in numbers, after a step that was made with them
+        self.unrolled: Unrolled | None = None  # what makes such steps
         self.last: Tensor | None = None  # (m,) the last value of every constraint
         self.steps = 0
         self.skipped = 0
@@ -31,6 +34,17 @@ class Progress:
         self.trend = Trend()
         self._kinds = memory.kinds(algorithm)
         self._warned = False
+
+    @property
+    def state(self) -> Any:
+        """The method's state; None before the first mini-batch."""
+        if self._state is None and self.plain is not None and self.unrolled is not None:
+            self._state = self.unrolled.tensors(self.plain)
+        return self._state
+
+    @state.setter
+    def state(self, new: Any) -> None:
+        self._state, self.plain = new, None
 
     def begin(self, first: Estimate | None) -> None:
         """The method's state at the start, from a first estimate where it starts from one."""
@@ -53,13 +67,22 @@ class Progress:
         """After a step; the constraints marked in `absent` keep what the state has of them."""
         for gone in absent:
             new = memory.kept_where(gone, self.state, new, self._kinds)
-        self.state, self.last = new, last
+        self.state = new
+        self._count(last)
+
+    def move_on_plainly(self, new: Plain, last: Tensor) -> None:
+        """The same in numbers; tensors are made of them when they are asked for."""
+        self._state, self.plain = None, new
+        self._count(last)
+
+    def _count(self, last: Tensor) -> None:
+        self.last = last
         self.steps += 1
         if self.steps == LONG_ABSENT:
             self._tell_of_never_seen(last)
         if self.steps % self.trend.every == 0:
-            y = self.algorithm.multipliers(new)
-            self.trend.add(self.steps, self.algorithm.monitor(new) | ({} if y is None else {"multipliers": y}))
+            y = self.multipliers
+            self.trend.add(self.steps, self.algorithm.monitor(self.state) | ({} if y is None else {"multipliers": y}))
 
     def _tell_of_never_seen(self, last: Tensor) -> None:
         never = [name for name, value in zip(self.names, last.tolist(), strict=True) if value != value]

@@ -11,17 +11,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import graph
 
-from fairbound.core import Algorithm
 from fairbound.loop.parameters import Held, Parameters
 from fairbound.loop.processes import Processes
 from fairbound.loop.undivided import Product
-from fairbound.trees import leaves
 
 
 def _public_backward(tensors: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> None:
@@ -64,8 +63,8 @@ class Puller(ABC):
         """The gradient of the weighted sum of a mini-batch's values."""
 
     @abstractmethod
-    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
-        """Leave d / -primal_step in `.grad`; False, and nothing changed, if it or the new state is not finite."""
+    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+        """Leave d / -step in `.grad`; False, and nothing changed, if it or the new state's tensors are not finite."""
 
     @abstractmethod
     def undo(self) -> None:
@@ -145,7 +144,7 @@ class Direct(Puller):
         self.held.append((tensors, weights))
         return UNREAD  # type: ignore[return-value]
 
-    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         self.open()
         for tensors, weights in self.held:
             self.passed(tensors, weights, self.scale * self.share)
@@ -199,10 +198,10 @@ class Whole(Puller):
         found = self.parameters.gradient()
         return found if self.scale == 1.0 else found / self.scale
 
-    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         if self.finite(d, new):
-            direction = _quotient(d, algorithm.primal_step(state))
-            if any(direction is leaf for leaf in leaves(new)):
+            direction = _quotient(d, step)
+            if any(direction is leaf for leaf in new):
                 direction = direction.clone()  # `.grad` is clipped and zeroed in place
             self.parameters.write(_scaled(direction, self.scale * self.share), self.held)
             self.held = []
@@ -211,8 +210,8 @@ class Whole(Puller):
             self.undo()
         return False  # a scaler must see the infinities that it made, to lower its scale
 
-    def finite(self, d: Tensor | Product, new: Any) -> bool:
-        return self.parameters.finite([d.vector if isinstance(d, Product) else d, *leaves(new)])
+    def finite(self, d: Tensor | Product, new: Sequence[Tensor]) -> bool:
+        return self.parameters.finite([d.vector if isinstance(d, Product) else d, *new])
 
     def undo(self) -> None:
         self.parameters.put_back(self.held)
@@ -224,11 +223,11 @@ class Closed(Whole):
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         return self.parameters.jacobian_row(tensors, weights)
 
-    def finish(self, d: Tensor | Product, algorithm: Algorithm[Any], state: Any, new: Any) -> bool:
+    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         self.undo()
         if not self.finite(d, new):
             return False
-        self.parameters.add(_scaled(_quotient(d, algorithm.primal_step(state)), self.share))
+        self.parameters.add(_scaled(_quotient(d, step), self.share))
         return True
 
 

@@ -21,6 +21,8 @@ from fairbound.loop.progress import Progress
 from fairbound.loop.pulling import Direct, Whole
 from fairbound.loop.reading import Plan, combined
 from fairbound.loop.rows import Rows
+from fairbound.loop.unrolled import unrolled
+from fairbound.trees import leaves
 
 NOWHERE = torch.zeros(0, device="cpu")
 
@@ -59,29 +61,49 @@ class Short:
         self.algorithm, self.plan, self.progress, self.puller = algorithm, plan, progress, puller
         one_draw = algorithm.draws == 1 and algorithm.levels is None
         self.possible = one_draw and plan.loss_alone and puller.processes.alone
+        parameters = progress.parameters
+        if self.possible and parameters.kind == "cpu":
+            progress.unrolled = unrolled(algorithm, plan.m, parameters.dtype)
 
     def step(self, rows: Rows) -> tuple[ShortEstimate, bool] | None:
         """One step, and whether it was made or left out; None, and nothing done, where it must go the ordinary way."""
         losses, progress, puller = rows.losses, self.progress, self.puller
-        if progress.state is None:
+        if progress.plain is None and progress.state is None:
             return None
         found = self.plan.layout(rows).map
         if found is None or losses.dtype is not found.objective.dtype:
             return None
         values = losses.detach()
         c = torch.addmv(found.minus_bound, found.rows_of_c, values)
-        if not math.isfinite(sum(c.tolist()) if c.shape[0] <= FEW else float(c.sum())):
+        numbers = c.tolist() if c.shape[0] <= FEW else [float(c.sum())]
+        if not math.isfinite(sum(numbers)):
             return None
         x = puller.point()
         estimate = ShortEstimate(c, values, losses, found, puller, x)
         try:
-            draw = Draw((estimate,), progress.parameters.one, progress.coin(x))  # type: ignore[arg-type]
-            d, new = self.algorithm.update(x, progress.state, draw)
-            done = puller.finish(d, self.algorithm, progress.state, new)
+            done = self._by_tensors(estimate) if progress.unrolled is None else self._by_numbers(estimate, numbers)
         except BaseException:
             puller.undo()
             raise
         estimate.losses, estimate.x = [], NOWHERE  # what is kept of a step shall keep neither its graph nor a model
-        if done:
-            progress.move_on(new, (), c)
         return estimate, done
+
+    def _by_tensors(self, estimate: ShortEstimate) -> bool:
+        progress, x = self.progress, estimate.x
+        draw = Draw((estimate,), progress.parameters.one, progress.coin(x))  # type: ignore[arg-type]
+        d, new = self.algorithm.update(x, progress.state, draw)
+        done = self.puller.finish(d, self.algorithm.primal_step(progress.state), leaves(new))
+        if done:
+            progress.move_on(new, (), estimate.c)
+        return done
+
+    def _by_numbers(self, estimate: ShortEstimate, c: list[float]) -> bool:
+        progress, own = self.progress, self.progress.unrolled
+        assert own is not None
+        d, new = own.step(progress.plain or own.plain(progress.state), c, estimate.x, estimate.grad)
+        done = math.isfinite(sum(new.numbers)) and self.puller.finish(d, own.primal_step, new.vectors)
+        if done:
+            progress.move_on_plainly(new, estimate.c)
+        else:
+            self.puller.undo()
+        return done

@@ -21,6 +21,7 @@ from fairbound.loop.reading import Plan, Reading, Totals
 from fairbound.loop.rows import Rows
 from fairbound.loop.short import Short, ShortEstimate
 from fairbound.loop.undivided import undivided
+from fairbound.trees import leaves
 
 
 class Seen(NamedTuple):
@@ -112,9 +113,12 @@ class Steps:
 
     def _read(self, rows: Rows) -> Reading:
         if not self._checked:
-            self.plan.check(rows)
-            self._checked = True
+            self._check(rows)
         return self.plan.read(rows)
+
+    def _check(self, rows: Rows) -> None:
+        self.plan.check(rows)
+        self._checked = True
 
     def looked_at(self, rows: Rows) -> Totals:
         """The totals of a mini-batch that is not differentiated."""
@@ -126,7 +130,9 @@ class Steps:
     def backward(self, rows: Rows, further: Sequence[Rows], scaler: torch.amp.GradScaler | None, share: float) -> Seen:
         """One step, or a part of an accumulated one; the arguments are those of `Constrained.backward`."""
         usual = scaler is None and not further and share == 1.0 and not self.gathered
-        if usual and self._checked and self.short.possible:
+        if usual and self.short.possible:
+            if not self._checked:
+                self._check(rows)
             made = self.short.step(rows)
             if made is not None:
                 return Seen(made[0], False) if made[1] else self._left_out(made[0])
@@ -180,7 +186,7 @@ class Steps:
         samples = [batch.sample(x, partial(self._pulled, puller, batch, reading)) for batch, reading in pairs]
         try:
             d, new = self.method.update(x, self.progress.state, self.progress.draw(samples, weight, x))
-            done = puller.finish(d, self.algorithm, self.progress.state, new)
+            done = puller.finish(d, self.algorithm.primal_step(self.progress.state), leaves(new))
         except BaseException:
             puller.undo()
             raise
