@@ -10,7 +10,9 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairbound.trees import leaves, refilled
@@ -19,6 +21,7 @@ log = logging.getLogger("fairbound")
 
 LONG = 2_000  # steps from which compiling pays: it takes 5 to 15 s and saves 5 to 20 ms a step (9-64-32-1 net)
 LONG_WITH_RANDOM_SIZES = 300  # it takes 20 to 40 s and saves 100 ms a step
+VECTOR = 16  # numbers of single precision in a vector register
 
 
 def decide(wish: bool | None, steps: int, random_sizes: bool = False) -> tuple[bool, str]:
@@ -89,6 +92,29 @@ def _signature(args: Any) -> Hashable:
     return tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves(args))
 
 
+def turn_narrow_products(module: GraphModule) -> int:
+    """Let batched products with a narrow result be made the other way round: A B = (B' A')'; says how many.
+
+    The columns of a result are what a CPU's vector registers run along. The gradient of a first layer with 9 inputs and
+    64 units, 24 rows, takes 2.8 us with 9 of them and .7 with 64: a tenth of a step of SSL-ALM.
+    """
+    aten, graph, turned = torch.ops.aten, module.graph, 0
+    for node in graph.find_nodes(op="call_function", target=aten.bmm.default):
+        rows, columns = node.meta["val"].shape[1:]
+        if not 1 < columns < VECTOR <= rows:
+            continue
+        with graph.inserting_before(node):
+            right, left = (graph.call_function(aten.permute.default, (factor, [0, 2, 1])) for factor in node.args[::-1])
+            product = graph.call_function(aten.bmm.default, (right, left))
+            back = graph.call_function(aten.permute.default, (product, [0, 2, 1]))
+            layout: dict[str, Any] = {"memory_format": torch.contiguous_format}
+            node.replace_all_uses_with(graph.call_function(aten.clone.default, (back,), layout))
+        graph.erase_node(node)
+        turned += 1
+    module.recompile()
+    return turned
+
+
 def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     import torch._inductor as inductor  # takes seconds, and most processes never compile
 
@@ -103,7 +129,10 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)  # by shapes: nothing is computed
     # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
     whole = all(leaf.device.type == "cpu" for leaf in inputs)
-    fast = inductor.compile(trace(*inputs), inputs, options={"cpp_wrapper": whole})
+    graph = trace(*inputs)
+    if whole:
+        turn_narrow_products(graph)
+    fast = inductor.compile(graph, inputs, options={"cpp_wrapper": whole})
 
     def call(*args: Any) -> Any:
         return refilled(returned, iter(fast(*leaves(args))))
