@@ -11,7 +11,6 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -20,27 +19,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
+from two_groups import people, small
 
 from fairbound import limits
 from fairbound.algorithms import SSLALM
 from fairbound.estimating import FairClassifier, classifier
 from fairbound.estimating.parts import parts_of
 from fairbound.estimating.people import group_codes
-
-Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-
-
-def people(rows: int = 1500, seed: int = 0) -> Arrays:
-    """Two groups; B follows a rule of its own, so that one rule for all is worse for B."""
-    rng = np.random.default_rng(seed)
-    group = np.where(rng.random(rows) < 0.35, "B", "A")
-    X = rng.standard_normal((rows, 4))
-    y = (X.sum(1) - 2 * (group == "B") * X[:, 0] + rng.standard_normal(rows) > 0).astype(int)
-    return X, y, group
-
-
-def small(**settings: Any) -> FairClassifier:
-    return FairClassifier(**{"steps": 200, "hidden": (16,), "learning_rate": 0.2, "random_state": 0} | settings)
 
 
 def expected(estimator: FairClassifier) -> dict[str, str]:
@@ -208,6 +193,16 @@ def test_clones_and_seeds() -> None:
     one, same = (clone(small()).fit(X, y, sensitive_features=group).predict_proba(X) for _ in range(2))
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, small(random_state=1).fit(X, y, sensitive_features=group).predict_proba(X))
+
+
+def test_early_stopping_tells_of_growing_multipliers() -> None:
+    """A run that was stopped has troubles like one that was not."""
+    X, y, group = people(1200)
+    settings: dict[str, Any] = {"constraint": "bounded_group_loss", "bound": 0.01, "mode": "training rows"}
+    stopped = small(early_stopping=True, n_iter_no_change=3, steps=400, learning_rate=0.5, **settings)
+    with pytest.warns(ConvergenceWarning, match=r"multipliers.*the best of its run on selection rows"):
+        stopped.fit(X, y, sensitive_features=group)
+    assert len(stopped.history_) < 40
 
 
 def test_early_stopping_keeps_the_best_look() -> None:

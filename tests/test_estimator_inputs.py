@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from numpy.typing import NDArray
+import two_groups
 from torch import nn
+from two_groups import people
 
 from fairbound import limits
 from fairbound.algorithms import SSLALM
@@ -18,20 +19,9 @@ from fairbound.estimating.people import group_codes
 from fairbound.estimating.training import scale_of
 from fairbound.modules import functional
 
-Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-
-
-def people(rows: int = 1500, seed: int = 0) -> Arrays:
-    rng = np.random.default_rng(seed)
-    group = np.where(rng.random(rows) < 0.35, "B", "A")
-    X = rng.standard_normal((rows, 4))
-    y = (X.sum(1) - 2 * (group == "B") * X[:, 0] + rng.standard_normal(rows) > 0).astype(int)
-    return X, y, group
-
 
 def small(**settings: Any) -> FairClassifier:
-    common = {"steps": 200, "hidden": (16,), "learning_rate": 0.2, "random_state": 0, "bound": 0.1, "compile": False}
-    return FairClassifier(**common | settings)
+    return two_groups.small(**{"bound": 0.1, "compile": False} | settings)
 
 
 # Weights --------------------------------------------------------------------------------------------------------------

@@ -8,24 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+import two_groups
+from two_groups import Arrays, people
 
 from fairbound.estimating import FairClassifier
 
-Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-
-
-def people(rows: int = 1200, share: float = 0.35) -> Arrays:
-    rng = np.random.default_rng(0)
-    group = np.where(rng.random(rows) < share, "B", "A")
-    X = rng.standard_normal((rows, 4))
-    y = (X.sum(1) - 2 * (group == "B") * X[:, 0] + rng.standard_normal(rows) > 0).astype(int)
-    return X, y, group
-
 
 def small(**settings: Any) -> FairClassifier:
-    common = {"steps": 300, "hidden": (16,), "learning_rate": 0.2, "random_state": 0, "compile": False}
-    return FairClassifier(**common | settings)
+    return two_groups.small(**{"steps": 300, "compile": False} | settings)
 
 
 def columns_of_all_sizes() -> Arrays:

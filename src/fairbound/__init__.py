@@ -18,10 +18,10 @@ from fairbound.fairness import limits
 from fairbound.loop import KKT, Rows, kkt
 from fairbound.modules import functional, initial_points, load_flat
 from fairbound.problem import Problem
+from fairbound.recorded import Record
 from fairbound.runner import Result, Run, run
 from fairbound.sampling import Sampler, Take
 from fairbound.stacking import grid
-from fairbound.stepping import Record
 from fairbound.verdicts import Verdict, verdict
 
 __version__ = "0.1.0"

@@ -20,10 +20,11 @@ from torch import Tensor
 from fairbound.compiling import decide
 from fairbound.core import Algorithm
 from fairbound.problem import Problem
+from fairbound.recorded import End, Record
 from fairbound.sampling import Sampler
 from fairbound.single import Single
 from fairbound.stacking import structure
-from fairbound.stepping import End, Group, Record
+from fairbound.stepping import Group
 
 
 @dataclass(frozen=True)

@@ -8,34 +8,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairbound.core import Algorithm, Draw, Estimate, Sample
-from fairbound.diagnostics import signs_of_infeasibility
 from fairbound.eager import eager
 from fairbound.problem import Problem, join
+from fairbound.recorded import BLOCK_BYTES, Recorded
 from fairbound.sampling import START, Batch, Sampler, SamplerStack
-from fairbound.stepping import BLOCK_BYTES, RECORDS, End, Mean, Record
 from fairbound.trees import leaves, refilled
 
 log = logging.getLogger("fairbound")
 
 
-class Single:
+class Single(Recorded):
     """One run of a method."""
 
     compiler = None  # nothing is compiled: `Run` asks
 
     def __init__(self, problem: Problem, algorithm: Algorithm[Any], sampler: Sampler, x0: Tensor, run: int) -> None:
-        self.problem, self.algorithm, self.run = problem, algorithm, run
+        self.problem, self.algorithm, self.runs = problem, algorithm, (run,)
         self.eager = eager(problem)
         self.stack = SamplerStack([sampler], algorithm.draws, algorithm.levels, x0.device)
         self.x = x0.clone()
-        self.skipped = 0
+        self.left_out = 0
         self.state = self._init()
 
     def _init(self) -> Any:
@@ -44,32 +43,14 @@ class Single:
         first = self.eager.at(refilled(block, (leaf[0] for leaf in leaves(block))), reads, self.x)
         if not _finite([first.f] + [first.c] * ("c" in reads)):
             raise ValueError(
-                f"the loss or a constraint is NaN or infinite at the starting point of run {self.run}; nothing was run"
+                f"the loss or a constraint is NaN or infinite at the starting point of run {self.runs[0]}; "
+                "nothing was run"
             )
         return self.algorithm.init(self.x, self.problem.m, first if self.algorithm.reads_first else None)
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
-    def records(self, steps: int, every: int, average_from: int | None) -> Generator[Record, None, End]:
-        """Step to the end; a record every `every` steps and at the end. Returns the run's end."""
-        history: list[dict[str, Tensor]] = []
-        seen: list[int] = []
-        mean = None if average_from is None else Mean(average_from)
-        for k, (parts, weight, u) in enumerate(self._draws(steps)):
-            done, last = k + 1, k + 1 == steps
-            with torch.no_grad():  # not around the yield: it would switch gradients off for whoever reads the records
-                self._step(parts, weight, u)
-                if mean is not None:
-                    mean.add(k, self.x[None], self._multipliers()[None])
-            if last or done % max(1, steps // RECORDS) == 0:
-                y = self._multipliers()
-                history.append(self._monitors() | ({"multipliers": y[None].clone()} if y.numel() else {}))
-                seen.append(done)
-            if last or done % every == 0:
-                yield self._record(done)
-        return self._end(history, seen, mean)
-
-    def _step(self, parts: tuple[Any, ...], weight: Tensor, u: Tensor) -> None:
+    def _advance(self, step: int, parts: Any, weight: Tensor, u: Tensor) -> None:
         looked_at: list[Tensor] = []  # all that must be finite: what was read, the step, the state
         samples = tuple(
             Sample(self._at(part, reads, looked_at)) for part, reads in zip(parts, self.algorithm.reads, strict=True)
@@ -77,7 +58,7 @@ class Single:
         d, new = self.algorithm.update(self.x, self.state, Draw(samples, weight, u))
         after = leaves(new)
         if not _finite([*looked_at, d, *after]):
-            self.skipped += 1
+            self.left_out += 1
             return
         self.x = (self.x + d).to(self.x.dtype)
         self.state = refilled(new, (a.to(b.dtype) for a, b in zip(after, leaves(self.state), strict=True)))
@@ -121,43 +102,21 @@ class Single:
 
     # What the run shows -----------------------------------------------------------------------------------------------
 
+    def _points(self) -> Tensor:
+        return self.x[None]
+
     def _multipliers(self) -> Tensor:
         y = self.algorithm.multipliers(self.state)
-        return self.x.new_zeros(0) if y is None else y
+        return self.x.new_zeros(1, 0) if y is None else y[None]
+
+    def _skipped(self) -> Tensor:
+        return torch.tensor([self.left_out])
 
     def _monitors(self) -> dict[str, Tensor]:
         return {name: value[None].clone() for name, value in self.algorithm.monitor(self.state).items()}
 
     def _output(self) -> Tensor:
         return self.algorithm.output(self.x, self.state)[None].clone()
-
-    def _record(self, step: int) -> Record:
-        y = self._multipliers()
-        shown = y[None].clone() if y.numel() else None
-        return Record(step, (self.run,), self.x[None].clone(), self._output(), shown, self._monitors())
-
-    def _end(self, history: list[dict[str, Tensor]], seen: list[int], mean: Mean | None) -> End:
-        def filled(y: Tensor) -> Tensor:
-            return y.clone() if y.shape[1] else y.new_full((1, self.problem.m), torch.nan)
-
-        recorded = {name: torch.stack([entry[name] for entry in history]) for name in history[0]}
-        if self.skipped:
-            log.warning(
-                f"{type(self.algorithm).__name__}: run {self.run} skipped {self.skipped} steps that were not finite; "
-                "its steps may be too long"
-            )
-        averaged = mean is not None and mean.count > 0
-        return End(
-            runs=(self.run,),
-            x=self.x[None],
-            output=self._output(),
-            multipliers=filled(self._multipliers()[None]),
-            mean_x=mean.x if mean is not None and averaged else None,
-            mean_multipliers=filled(mean.y) if mean is not None and averaged else None,
-            monitors=[{name: float(value) for name, value in self._monitors().items()}],
-            infeasible=signs_of_infeasibility(recorded, seen) or [None],
-            skipped=torch.tensor([self.skipped]),
-        )
 
 
 def _of_the_run(block: Batch) -> Batch:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from fairbound.chunked import ChunkedTables
 from fairbound.compiling import Compiler
 from fairbound.core import Algorithm, Draw, Estimate, Sample
-from fairbound.diagnostics import signs_of_infeasibility
 from fairbound.problem import Problem
+from fairbound.recorded import BLOCK_BYTES, Recorded
 from fairbound.replaying import Replayed
 from fairbound.sampling import START, Sampler, SamplerStack
 from fairbound.stacking import rebuilt, stacked_numbers, structure
@@ -24,34 +24,7 @@ from fairbound.trees import leaves, refilled
 
 log = logging.getLogger("fairbound")
 
-BLOCK_BYTES = 32 << 20  # memory for the rows of one block of steps
 GPU_BLOCK_BYTES = 2 << 30  # the same on a GPU, where drawing a block is mostly launching
-RECORDS = 100  # how often a run looks at its monitors for the diagnosis
-
-
-class Record(NamedTuple):
-    """The runs of one group after `step` steps."""
-
-    step: int
-    runs: tuple[int, ...]  # which runs of the stack these are
-    x: Tensor  # (R, n)
-    output: Tensor  # (R, n) what the method would return now
-    multipliers: Tensor | None  # (R, m), for the methods that have them
-    monitors: dict[str, Tensor]  # the method's own scalars, (R,) each
-
-
-class End(NamedTuple):
-    """What a group of runs leaves behind."""
-
-    runs: tuple[int, ...]
-    x: Tensor
-    output: Tensor
-    multipliers: Tensor
-    mean_x: Tensor | None
-    mean_multipliers: Tensor | None
-    monitors: list[dict[str, float]]
-    infeasible: list[str | None]
-    skipped: Tensor
 
 
 def _watched(sample: Sample, reads: str, seen: list[Tensor]) -> Sample:
@@ -79,22 +52,7 @@ def _own_words() -> Iterator[None]:
         ) from error
 
 
-class Mean:
-    """Running means of x and the multipliers over the steps from `start` on."""
-
-    def __init__(self, start: int) -> None:
-        self.start, self.count = start, 0
-        self.x = self.y = torch.zeros(())
-
-    def add(self, step: int, x: Tensor, y: Tensor) -> None:
-        if step < self.start:
-            return
-        self.count += 1
-        self.x = x.clone() if self.count == 1 else self.x.lerp_(x, 1 / self.count)
-        self.y = y.clone() if self.count == 1 else self.y.lerp_(y, 1 / self.count)
-
-
-class Group:
+class Group(Recorded):
     """Runs of one structure, stepping together."""
 
     def __init__(
@@ -123,7 +81,7 @@ class Group:
         self.skipped = x0.new_zeros(len(runs))
         if compiler is not None and x0.is_cuda and self.tables is None:
             self.step = Replayed(self.step, len(leaves((self.x, self.state, self.skipped))))
-        self.y = self._multipliers()  # (R, m), or (R, 0) for a method that has none
+        self.y: Tensor = self._each(self._multipliers_of)  # (R, m), or (R, 0) for a method that has none
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
 
@@ -181,27 +139,12 @@ class Group:
 
     # All runs ---------------------------------------------------------------------------------------------------------
 
-    def records(self, steps: int, every: int, average_from: int | None) -> Generator[Record, None, End]:
-        """Step to the end; a record every `every` steps and at the end. Returns the group's end."""
-        history: list[dict[str, Tensor]] = []
-        seen: list[int] = []
-        mean = None if average_from is None else Mean(average_from)
-        for k, (parts, weight, u) in enumerate(self._draws(steps)):
-            done, last = k + 1, k + 1 == steps
-            with torch.no_grad():  # not around the yield: it would switch gradients off for whoever reads the records
-                if self.tables is not None:
-                    parts = self.tables.evaluate(self.x, k, parts)
-                self.x, self.state, self.skipped, self.y = self.step(
-                    self.x, self.state, self.skipped, self.hyper, parts, weight, u
-                )
-                if mean is not None:
-                    mean.add(k, self.x, self.y)
-            if last or done % max(1, steps // RECORDS) == 0:
-                history.append(self._monitors() | ({"multipliers": self.y.clone()} if self.y.shape[1] else {}))
-                seen.append(done)
-            if last or done % every == 0:
-                yield self._record(done)
-        return self._end(history, seen, mean)
+    def _advance(self, step: int, parts: Any, weight: Tensor, u: Tensor) -> None:
+        if self.tables is not None:
+            parts = self.tables.evaluate(self.x, step, parts)
+        self.x, self.state, self.skipped, self.y = self.step(
+            self.x, self.state, self.skipped, self.hyper, parts, weight, u
+        )
 
     def _draws(self, steps: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
         """The draws of every step: tensors (R, ...), made in blocks of many steps."""
@@ -236,9 +179,14 @@ class Group:
             )
         return tree_map(lambda leaf: leaf.clone(), found)
 
+    def _points(self) -> Tensor:
+        return self.x
+
     def _multipliers(self) -> Tensor:
-        y: Tensor = self._each(self._multipliers_of)
-        return y
+        return self.y
+
+    def _skipped(self) -> Tensor:
+        return self.skipped.long()
 
     def _output(self) -> Tensor:
         output: Tensor = self._each(lambda algorithm, x, state: algorithm.output(x, state))
@@ -247,32 +195,3 @@ class Group:
     def _monitors(self) -> dict[str, Tensor]:
         monitors: dict[str, Tensor] = self._each(lambda algorithm, x, state: algorithm.monitor(state))
         return monitors
-
-    def _record(self, step: int) -> Record:
-        y = self.y.clone() if self.y.shape[1] else None
-        return Record(step, self.runs, self.x.clone(), self._output(), y, self._monitors())
-
-    def _end(self, history: list[dict[str, Tensor]], seen: list[int], mean: Mean | None) -> End:
-        def filled(y: Tensor) -> Tensor:
-            return y.clone() if y.shape[1] else y.new_full((len(self.runs), self.problem.m), torch.nan)
-
-        recorded = {name: torch.stack([entry[name] for entry in history]) for name in history[0]}
-        monitors = self._monitors()
-        skipped = self.skipped.long()
-        if skipped.any():
-            log.warning(
-                f"{type(self.algorithm).__name__}: {int((skipped > 0).sum())} of {len(self.runs)} runs skipped steps "
-                f"that were not finite (up to {int(skipped.max())}); its steps may be too long"
-            )
-        averaged = mean is not None and mean.count > 0
-        return End(
-            runs=self.runs,
-            x=self.x,
-            output=self._output(),
-            multipliers=filled(self.y),
-            mean_x=mean.x if mean is not None and averaged else None,
-            mean_multipliers=filled(mean.y) if mean is not None and averaged else None,
-            monitors=[{name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))],
-            infeasible=signs_of_infeasibility(recorded, seen) or [None] * len(self.runs),
-            skipped=skipped,
-        )

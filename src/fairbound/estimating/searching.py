@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from fairbound.core import Algorithm
+from fairbound.diagnostics import signs_of_infeasibility
 from fairbound.estimating.choosing import AMONG_LOOKS, ON_A_LINE, best_look
 from fairbound.estimating.looking import Judge, Seen, finite
 from fairbound.estimating.progress import progress
 from fairbound.estimating.training import NO_LIMIT, OWN_ROWS, Training
+from fairbound.recorded import Record
 
 LOOKS = 40  # at the selection rows, in a run
 DEAREST = 1.15  # loss on the line, in losses of the model without a limit
@@ -92,23 +94,45 @@ class Search:
 
     def _run(self, mode: str, method: Algorithm[Any] | None, x0: Tensor, scale: float) -> list[Seen]:
         """The looks at a run, and one at the mean of its last models where it has one."""
-        run = self._training.run(mode, x0, LOOKS, method)
-        steps, troubles = self._training.steps(mode), self._troubles.setdefault(mode, [])
+        run, steps = self._training.run(mode, x0, LOOKS, method), self._training.steps(mode)
         found: list[Seen] = []
+        signs = Signs()
         for record in run:
+            signs.add(record)
             y = None if record.multipliers is None else record.multipliers[0].clone()
             one = self._judge.seen(mode, record.step, record.output[0], y)._replace(late=record.step >= LATE * steps)
             found.append(one)
             self._show(one)
             best = self._waited_for(found, mode, scale) if record.step > PATIENT * steps else None
             if best is not None:
+                self._troubles[mode] = _troubles(signs.found(), record.skipped)
                 return [look._replace(late=look is best) for look in found]
         end = run.result()
-        if end.infeasible[0] is not None:
-            troubles.append(end.infeasible[0])
-        if int(end.skipped[0]):
-            troubles.append(f"{int(end.skipped[0])} steps were left out because something was not finite")
+        self._troubles[mode] = _troubles(end.infeasible[0], end.skipped)
         if end.mean_x is not None:
             mean = self._judge.seen(mode, found[-1].step, end.mean_x[0], found[-1].multipliers)
             found.append(mean._replace(late=True, averaged=True))
         return found
+
+
+def _troubles(sign: str | None, skipped: Tensor) -> list[str]:
+    count = int(skipped[0])
+    left_out = [f"{count} steps were left out because something was not finite"] if count else []
+    return [sign, *left_out] if sign is not None else left_out
+
+
+class Signs:
+    """Of an infeasible problem, in a run that is stopped: what `Run.result` tells of one that is not."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._history: list[dict[str, Tensor]] = []
+
+    def add(self, record: Record) -> None:
+        multipliers = {} if record.multipliers is None else {"multipliers": record.multipliers}
+        self._steps.append(record.step)
+        self._history.append(record.monitors | multipliers)
+
+    def found(self) -> str | None:
+        values = {name: torch.stack([entry[name] for entry in self._history]) for name in self._history[0]}
+        return (signs_of_infeasibility(values, self._steps) or [None])[0]
