@@ -27,6 +27,15 @@ def small(**settings: Any) -> FairClassifier:
 # Weights --------------------------------------------------------------------------------------------------------------
 
 
+def test_weights_that_leave_nothing_to_train_on_are_told() -> None:
+    X, y, group = people(600)
+    aside = small().fit(X, y, sensitive_features=group).parts_.selection.numpy()
+    weight = np.zeros(len(y))
+    weight[aside] = 1.0
+    with pytest.raises(ValueError, match="sample_weight is zero in all 432 rows that train"):
+        small().fit(X, y, sensitive_features=group, sample_weight=weight)
+
+
 @pytest.mark.parametrize("mode", ["training rows", "own rows"])
 @pytest.mark.parametrize("notion", ["accuracy_equality", "equalized_odds"])
 def test_weights_labels_and_groups_of_verdict_rows_do_not_reach_the_model(

@@ -137,7 +137,8 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         self.limit_ = None if sensitive_features is None else limit_of(self.constraint, names, self.bound)
         if self.limit_ is not None:
             _refuse_empty_cells(self.limit_, torch.from_numpy(codes), torch.from_numpy(labels))
-        self.parts_ = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
+        parts = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
+        self.parts_ = parts.without_verdict() if self.limit_ is None else parts
         if self.limit_ is not None and not self.parts_.kept_aside:
             warnings.warn(
                 f"{len(X)} rows are too few to keep any aside: the model is chosen on the rows that train it, and "
@@ -156,7 +157,10 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         names: tuple[str, ...],
         weight: NDArray[np.float64] | None,
     ) -> People:
-        self._scaler = Scaler.of(X[self.parts_.primal.numpy()])
+        primal = self.parts_.primal.numpy()
+        if weight is not None and not weight[primal].any():
+            raise ValueError(f"sample_weight is zero in all {len(primal)} rows that train, drawn at random")
+        self._scaler = Scaler.of(X[primal])
         two = len(self.classes_) == 2
         return People(
             self._scaler.scaled(X),
@@ -164,7 +168,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             len(self.classes_),
             torch.from_numpy(codes),
             names,
-            None if weight is None else torch.from_numpy(weight / weight[self.parts_.primal.numpy()].mean()).float(),
+            None if weight is None else torch.from_numpy(weight / weight[primal].mean()).float(),
         )
 
     def _fit(self, people: People, seed: int) -> None:

@@ -29,7 +29,8 @@ def _one_logit(outputs: Tensor) -> Tensor:
     if outputs.ndim > 1 and outputs.shape[1:].numel() != 1:
         raise ValueError(
             f"soft rates need one logit per row, got outputs of shape {tuple(outputs.shape)}; "
-            "for several classes name one of them: outcome=k"
+            "for several classes name one of them, outcome=k, with a notion that takes it (demographic_parity, "
+            "equal_opportunity, minimum_rate, maximum_rate)"
         )
     return outputs.reshape(outputs.shape[0])
 
