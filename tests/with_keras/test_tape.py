@@ -284,3 +284,12 @@ def test_what_is_wrong_is_said() -> None:
         tf.function(lambda: fair.gradients(rows.tape, rows.losses, rows.groups), autograph=False)()
     with pytest.raises(ValueError, match="has no weights yet"):
         Constrained(keras.Sequential([layers.Dense(1)]), PARITY["loss"](), DescentAscent())
+
+
+def test_layers_frozen_after_it_was_built_are_told() -> None:
+    model = keras.Sequential([layers.Input((9,)), layers.Dense(8), layers.Dense(1)])
+    fair = Constrained(model, PARITY["loss"](), DescentAscent())
+    step(fair, taped(model, batches(1)[0]), keras.optimizers.SGD(0.1))
+    model.layers[0].trainable = False
+    with pytest.raises(ValueError, match=r"had 89 trainable weights when Constrained was built and has 9 now"):
+        step(fair, taped(model, batches(1)[0]), keras.optimizers.SGD(0.1))

@@ -108,9 +108,15 @@ class Constrained:
                 "the method runs in torch, outside of TensorFlow's graphs: put the forward pass into a tf.function, "
                 "and call the method outside of it"
             )
-        self._weights.flat.grad = None
+        now, before = flat_weights(self.model), self._weights.flat
+        if now.shape != before.shape:
+            raise ValueError(
+                f"the model had {before.numel():,} trainable weights when Constrained was built and has {now.numel():,} "
+                "now; freeze layers first, then build it"
+            )
+        before.grad = None
         with torch.no_grad():
-            self._weights.flat.copy_(flat_weights(self.model))
+            before.copy_(now)
 
     def _converted(self, rows: Rows) -> torch_rows.Rows:
         """The rows as torch sees them: losses and outputs are functions of the flat weights, by way of the tape."""
