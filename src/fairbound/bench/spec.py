@@ -14,14 +14,25 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbound.algorithms import ALGORITHMS, Adaptive
+from fairbound.bench.kinds import (
+    Kind,
+    is_count,
+    is_number,
+    is_text,
+    is_whole,
+    known_name,
+    listed_all,
+    nearest,
+    refuse_missing,
+    taken_from,
+)
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Split
 from fairbound.schedules import Factorial, InverseSqrt, Linear, Power, Schedule
@@ -190,7 +201,7 @@ def load(name_or_path: str | Path) -> Experiment:
         return _experiment(path.stem, _parsed(_text(path), str(path)), str(path))
     if name_or_path not in names():
         raise ValueError(
-            f"no experiment called {name_or_path!r} is installed; the nearest is {_nearest(name_or_path, names())!r} "
+            f"no experiment called {name_or_path!r} is installed; the nearest is {nearest(name_or_path, names())!r} "
             f"(there are {', '.join(names())}); a file of your own ends in .toml"
         )
     file = f"{name_or_path}.toml"
@@ -219,58 +230,30 @@ def _parsed(text: str, file: str) -> dict[str, Any]:
 # What may stand where -------------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
-    """What a value must be, how to say so, and the form in which it is kept."""
-
-    wording: str
-    holds: Callable[[Any], bool]
-    kept: Callable[[Any], Any] = lambda value: value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return _is_whole(value) and bool(value >= 1)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _listed(value: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(holds(entry) for entry in value)
-
-
-TEXT = Kind("a text", _is_text)
-STATE = Kind("a state's two capital letters, such as OK", lambda v: _is_text(v) and bool(re.fullmatch("[A-Z]{2}", v)))
+TEXT = Kind("a text", is_text)
+STATE = Kind("a state's two capital letters, such as OK", lambda v: is_text(v) and bool(re.fullmatch("[A-Z]{2}", v)))
 TRUTH = Kind("true or false", lambda v: isinstance(v, bool))
-COUNT = Kind("a whole number, at least 1", _is_count)
-SEED = Kind("a whole number, at least 0", lambda v: _is_whole(v) and v >= 0)
-SIZE = Kind("a finite number, at least 0", lambda v: _is_number(v) and 0 <= v < math.inf, float)
-SHARE = Kind("a share above 0 and at most 1", lambda v: _is_number(v) and 0 < v <= 1, float)
-WIDTHS = Kind("a list of whole numbers, each at least 1", lambda v: _listed(v, _is_count), tuple)
+COUNT = Kind("a whole number, at least 1", is_count)
+SEED = Kind("a whole number, at least 0", lambda v: is_whole(v) and v >= 0)
+SIZE = Kind("a finite number, at least 0", lambda v: is_number(v) and 0 <= v < math.inf, float)
+SHARE = Kind("a share above 0 and at most 1", lambda v: is_number(v) and 0 < v <= 1, float)
+WIDTHS = Kind("a list of whole numbers, each at least 1", lambda v: listed_all(v, is_count), tuple)
 GROUPS = Kind(
     "a list of two or more different names",
-    lambda v: _listed(v, _is_text) and len(v) >= 2 and len(set(v)) == len(v),
+    lambda v: listed_all(v, is_text) and len(v) >= 2 and len(set(v)) == len(v),
     tuple,
 )
-POOLS = Kind("a list with the name of a pool for each draw", lambda v: _listed(v, _is_text), tuple)
+POOLS = Kind("a list with the name of a pool for each draw", lambda v: listed_all(v, is_text), tuple)
 PARTS = Kind(
     f"a list with one or more of {', '.join(Split._fields)}",
-    lambda v: _listed(v, lambda part: part in Split._fields) and bool(v),
+    lambda v: listed_all(v, lambda part: part in Split._fields) and bool(v),
     tuple,
 )
 TABLE = Kind("a table", lambda v: isinstance(v, dict))
-ROWS = Kind("a list of tables, at least one", lambda v: _listed(v, TABLE.holds) and bool(v))
+ROWS = Kind("a list of tables, at least one", lambda v: listed_all(v, TABLE.holds) and bool(v))
 PRINTED = Kind(
     "[mean, standard deviation]",
-    lambda v: _listed(v, SIZE.holds) and len(v) == 2,
+    lambda v: listed_all(v, SIZE.holds) and len(v) == 2,
     lambda v: Printed(float(v[0]), float(v[1])),
 )
 
@@ -291,52 +274,19 @@ VALIDATION = {"loss": PRINTED, "violation": PRINTED}
 FAIRNESS = {"Ind": PRINTED, "Sp": PRINTED, "Ina": PRINTED, "Sf": PRINTED, "Wd": PRINTED}
 
 
-def _taken(
-    table: Mapping[str, Any], kinds: Mapping[str, Kind], place: str, optional: Collection[str] = ()
-) -> dict[str, Any]:
-    """The entries of a table, all of them known, of their kind, and none missing."""
-    for key, value in table.items():
-        _known(key, kinds, "key", place)
-        if not kinds[key].holds(value):
-            raise ValueError(f"{place}: {key} must be {kinds[key].wording}, got {value!r}")
-    _refuse_missing(table, kinds, place, optional)
-    return {key: kinds[key].kept(value) for key, value in table.items()}
-
-
-def _refuse_missing(table: Mapping[str, Any], kinds: Mapping[str, Kind], place: str, optional: Collection[str]) -> None:
-    for key, kind in kinds.items():
-        if key not in table and key not in optional:
-            raise ValueError(f"{place}: the key {key!r} is missing; it must be {kind.wording}")
-
-
-def _known(name: str, known: Iterable[str], what: str, place: str) -> str:
-    listed = list(known)
-    if name not in listed:
-        raise ValueError(
-            f"{place}: there is no {what} {name!r}; the nearest is {_nearest(name, listed)!r} "
-            f"(there are {', '.join(listed)})"
-        )
-    return name
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    by_lower = {one.lower(): one for one in known}
-    return by_lower[get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.0)[0]]
-
-
 # From tables to the dataclasses ---------------------------------------------------------------------------------------
 
 
 def _experiment(name: str, table: dict[str, Any], file: str) -> Experiment:
-    taken = _taken(table, EXPERIMENT, file, optional=("measured", "last_states", "common"))
-    _known(taken["notion"], NOTIONS, "notion", file)
+    taken = taken_from(table, EXPERIMENT, file, optional=("measured", "last_states", "common"))
+    known_name(taken["notion"], NOTIONS, "notion", file)
     if taken.get("last_states", 1) > taken["records"]:
         raise ValueError(f"{file}: last_states is {taken['last_states']}, but records is only {taken['records']}")
     needed = ("selection",) if taken.get("last_states", 1) > 1 else ("train", "test")
     if "measured" in taken and not set(needed) <= set(taken["measured"]):
         raise ValueError(f"{file}: measured must name {' and '.join(needed)}, which its tables show")
     split = _split(taken.pop("split"), f"{file}, split")
-    common = _taken(taken.pop("common", {}), COMMON, f"{file}, common", optional=COMMON)
+    common = taken_from(taken.pop("common", {}), COMMON, f"{file}, common", optional=COMMON)
     common = {key: taken[key] for key in ("batch", "notion", "bound")} | common
     rows = _rows(taken.pop("rows"), common, split, file)
     for row in rows:
@@ -346,14 +296,14 @@ def _experiment(name: str, table: dict[str, Any], file: str) -> Experiment:
 
 
 def _split(table: dict[str, Any], place: str) -> SplitSpec:
-    taken = _taken(table, SPLIT, place, optional=("splits", "shares"))
+    taken = taken_from(table, SPLIT, place, optional=("splits", "shares"))
     if "shares" in taken:
         taken["shares"] = _shares(taken["shares"], f"{place}, shares")
     return SplitSpec(**taken)
 
 
 def _shares(table: dict[str, Any], place: str) -> dict[str, float]:
-    shares = _taken(table, dict.fromkeys(Split._fields, SHARE), place, optional=("multipliers", "selection"))
+    shares = taken_from(table, dict.fromkeys(Split._fields, SHARE), place, optional=("multipliers", "selection"))
     if abs(math.fsum(shares.values()) - 1) > 1e-9:
         raise ValueError(f"{place}: they must add up to 1, got {math.fsum(shares.values()):g}")
     return shares
@@ -373,20 +323,20 @@ def _whole_row(
     table: dict[str, Any], common: dict[str, Any], earlier: Mapping[str, dict[str, Any]], place: str
 ) -> dict[str, Any]:
     """A row's entries, completed by those of the row that it is like, or by the common ones."""
-    own = _taken(table, ROW, place, optional=[key for key in ROW if key != "name"])
+    own = taken_from(table, ROW, place, optional=[key for key in ROW if key != "name"])
     base = common
     if "like" in own:
         if not earlier:
             raise ValueError(f"{place}: like names an earlier row, and this is the first")
-        base = earlier[_known(own.pop("like"), earlier, "earlier row", place)]
+        base = earlier[known_name(own.pop("like"), earlier, "earlier row", place)]
     whole = base | own | {key: base.get(key, {}) | own.get(key, {}) for key in ("settings", "paper")}
-    _refuse_missing(whole, ROW, place, OPTIONAL_IN_ROW)
+    refuse_missing(whole, ROW, place, OPTIONAL_IN_ROW)
     return whole
 
 
 def _row(table: dict[str, Any], split: SplitSpec, place: str) -> Row:
-    _known(table["method"], ALGORITHMS, "method", place)
-    _known(table["notion"], NOTIONS, "notion", place)
+    known_name(table["method"], ALGORITHMS, "method", place)
+    known_name(table["notion"], NOTIONS, "notion", place)
     settings = _settings(table["settings"], table["method"], f"{place}, settings")
     row = Row(**table | {"settings": settings, "paper": _paper(table["paper"], f"{place}, paper")})
     _refuse_unbuildable(row, place)
@@ -398,7 +348,7 @@ def _settings(table: dict[str, Any], method: str, place: str) -> dict[str, float
     known = [field.name for field in fields(ALGORITHMS[method])]  # type: ignore[arg-type]
     settings: dict[str, float | bool | ScheduleSpec] = {}
     for name, value in table.items():
-        _known(name, known, f"setting of {method}", place)
+        known_name(name, known, f"setting of {method}", place)
         if isinstance(value, dict):
             settings[name] = _schedule(value, f"{place}, {name}")
         elif isinstance(value, bool | int | float):
@@ -412,21 +362,21 @@ def _settings(table: dict[str, Any], method: str, place: str) -> dict[str, float
 
 
 def _schedule(table: dict[str, Any], place: str) -> ScheduleSpec:
-    name = _taken({k: v for k, v in table.items() if k == "schedule"}, {"schedule": TEXT}, place)["schedule"]
-    _known(name, SCHEDULES, "schedule", place)
+    name = taken_from({k: v for k, v in table.items() if k == "schedule"}, {"schedule": TEXT}, place)["schedule"]
+    known_name(name, SCHEDULES, "schedule", place)
     listed = {field.name: field for field in fields(SCHEDULES[name])}  # type: ignore[arg-type]
-    number = Kind("a number", _is_number, float)
-    length = Kind(f'a number of steps, or "{RUN}" for those of the run', lambda v: v == RUN or _is_number(v))
+    number = Kind("a number", is_number, float)
+    length = Kind(f'a number of steps, or "{RUN}" for those of the run', lambda v: v == RUN or is_number(v))
     kinds = {key: length if key == "steps" else number for key in listed}
     optional = [key for key, field in listed.items() if field.default is not MISSING]
-    return ScheduleSpec(name, _taken({k: v for k, v in table.items() if k != "schedule"}, kinds, place, optional))
+    return ScheduleSpec(name, taken_from({k: v for k, v in table.items() if k != "schedule"}, kinds, place, optional))
 
 
 def _paper(table: dict[str, Any], place: str) -> Paper:
-    taken = _taken(table, PAPER, place, optional=PAPER)
+    taken = taken_from(table, PAPER, place, optional=PAPER)
     kinds = {"validation": VALIDATION, "train": FAIRNESS, "test": FAIRNESS}
     return Paper(**{
-        part: _taken(taken[part], kinds[part], f"{place}, {part}") if part in taken else {} for part in kinds
+        part: taken_from(taken[part], kinds[part], f"{place}, {part}") if part in taken else {} for part in kinds
     })  # fmt: skip
 
 
@@ -445,6 +395,6 @@ def _refuse_pools(row: Row, split: SplitSpec, place: str) -> None:
             f"{place}: {row.method} draws {draws} times a step, so pools needs {draws} names, got {row.pools!r}"
         )
     for pool in row.pools:
-        _known(pool, TRAINING_POOLS, "pool of a training step", place)
+        known_name(pool, TRAINING_POOLS, "pool of a training step", place)
         if pool != "train" and pool not in (split.shares or {}):
             raise ValueError(f"{place}: the constraints read {pool!r}, of which the split has none; give it a share")

@@ -111,8 +111,8 @@ class Constrained:
         now, before = flat_weights(self.model), self._weights.flat
         if now.shape != before.shape:
             raise ValueError(
-                f"the model had {before.numel():,} trainable weights when Constrained was built and has {now.numel():,} "
-                "now; freeze layers first, then build it"
+                f"the model had {before.numel():,} trainable weights when Constrained was built and has "
+                f"{now.numel():,} now; freeze layers first, then build it"
             )
         before.grad = None
         with torch.no_grad():
