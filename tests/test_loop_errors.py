@@ -75,7 +75,7 @@ BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], Rows]]] = {
     "group -2": ("groups must be 0 to 1, or -1 for none, found -2 to -1", LIMIT, lambda u: Rows(u, GROUPS - 2)),
     "unnamed column": ("columns \\['race', 'sex'\\]; a limit must name one of them with by=", LIMIT, lambda u: Rows(u, {"sex": GROUPS, "race": GROUPS})),  # noqa: E501
     "no outputs": (r"'A - B' needs outputs; pass outputs=", RATE, lambda u: Rows(u, GROUPS)),
-    "outputs of classes": (r"one logit per row.*name one of them: outcome=k", RATE, lambda u: Rows(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
+    "outputs of classes": (r"one logit per row.*name one of them, outcome=k", RATE, lambda u: Rows(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
     "no labels": (r"needs labels; pass labels=", RECALL, lambda u: Rows(u, GROUPS, outputs=torch.zeros(8))),
     "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: Rows(u, GROUPS, torch.ones(4))),
     "objective by number": ("objective must be True or False", LIMIT, lambda u: Rows(u, GROUPS, objective=GROUPS)),

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairbound import SSLALM, Constrained, DescentAscent, limits
+from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, limits
 from fairbound.core import Algorithm, Draw, Estimate
 
 GROUP = torch.arange(12) % 2
@@ -222,3 +222,100 @@ def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumul
         fair.gather(losses_of(model), GROUP)
     with pytest.raises(TypeError, match="let that property be False"):
         fair.backward(losses_of(model), GROUP)
+
+
+# What is left out changes nothing -------------------------------------------------------------------------------------
+
+
+WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
+    "first or short": lambda fair, losses: fair.backward(losses, GROUP).skipped,
+    "share": lambda fair, losses: fair.backward(losses, GROUP, share=0.5).skipped,
+    "gathered": lambda fair, losses: (fair.gather(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
+}
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) -> None:
+    model = network()
+    fair = Constrained(model, limits.bounded_group_loss(["A", "B"], bound=0.02), DescentAscent(eta=1e38))
+    if not begins:
+        fair.start(losses_of(model).detach(), GROUP)
+    before = fair.state_dict()["state"]
+    losses = 1e3 + losses_of(model)
+    graph = weakref.ref(losses)
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert WAYS[way](fair, losses)
+    assert fair.steps == 0
+    assert (fair.state_dict()["state"] is None) is (before is None) is begins
+    assert set(fair.multipliers.values()) <= {0.0}
+    assert all(p.grad is None for p in model.parameters())
+    del losses
+    gc.collect()
+    assert graph() is None
+    copy.deepcopy(fair)
+
+
+@BOTH
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way: str) -> None:
+    model = network()
+    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    with pytest.warns(RuntimeWarning, match="left out"):
+        assert WAYS[way](fair, infinite_gradient(model))
+    assert fair.multipliers == {}
+    fair.start(losses_of(model).detach(), GROUP)  # it would say that the method has begun
+    hook = model[0].weight.register_hook(lambda gradient: 1 / 0)
+    other = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    with pytest.raises(ZeroDivisionError):
+        WAYS[way](other, losses_of(model))
+    hook.remove()
+    assert other.multipliers == {}
+    copy.deepcopy(other)
+
+
+@BOTH
+def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[Any]) -> None:
+    """A loop goes on from what it saved, bit for bit."""
+    model = network()
+    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    for way in ("first or short", "share", "first or short"):
+        model.zero_grad()
+        WAYS[way](fair, losses_of(model).double())
+        saved = fair.state_dict()["state"]
+        assert {value.dtype for value in saved["y"].values()} == {torch.float32}
+
+
+@BOTH
+def test_what_is_handed_out_is_a_copy(method: Algorithm[Any]) -> None:
+    model, fair = begun(method)
+    seen = fair.backward(losses_of(model), GROUP)
+    before, records = fair.constraints, fair.state_dict()["trend"]["records"]
+    seen.c.fill_(9.0)
+    records[0]["multipliers"].fill_(7.0)
+    assert fair.constraints == before
+    assert float(fair.state_dict()["trend"]["records"][0]["multipliers"].max()) < 7
+    weight = weakref.ref(model[0].weight)
+    del model, fair
+    gc.collect()
+    assert weight() is None  # although what was seen is kept
+
+
+def test_a_gradient_that_is_the_rows_weights_can_be_scaled_in_place() -> None:
+    """Losses that are a view of a parameter."""
+    p = nn.Parameter(torch.ones(12))
+    fair = Constrained([p], limits.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["SGD"]())
+    seen = []
+    for _ in range(3):
+        p.grad = None
+        seen.append(float(fair.backward(p.view(-1), GROUP).loss))
+        p.grad.mul_(0.5)  # type: ignore[attr-defined]
+    assert seen == [1.0] * 3
+
+
+def test_a_state_that_cannot_be_read_changes_nothing() -> None:
+    _, fair = begun(DescentAscent())
+    for name, value in (("trend", {"every": 1}), ("steps", "many"), ("state", {}), ("constraints", {})):
+        with pytest.raises((ValueError, KeyError)):
+            fair.load_state_dict(fair.state_dict() | {"steps": 99} | {name: value})
+        assert fair.steps == 2

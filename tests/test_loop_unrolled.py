@@ -6,7 +6,7 @@ import copy
 import math
 import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from fairbound.loop.pulling import _quotient
 from fairbound.loop.undivided import Product, undivided
 from fairbound.loop.unrolled import MOST, Unrolled, Weights, unrolled
 from fairbound.loop.unrolled import _quotient as divided
-from fairbound.schedules import InverseSqrt
+from fairbound.schedules import InverseSqrt, Schedule
 
 METHODS: list[Algorithm[Any]] = [
     DescentAscent(),
@@ -179,3 +179,35 @@ def test_a_loop_in_numbers_is_the_loop_in_tensors(
     assert max(fair.multipliers.values()) > 0.01
     for name, y in fair.multipliers.items():
         assert y == pytest.approx(other.multipliers[name], rel=10 * within, abs=10 * within)
+
+
+class Outside(Schedule):
+    """A rate that lives elsewhere, as in an optimiser: what a program would have written down for good."""
+
+    rate: ClassVar[float] = 0.5
+
+    def at(self, k: Tensor) -> Tensor:
+        return torch.as_tensor(self.rate * (1 + 0 * k))
+
+
+def test_a_schedule_is_asked_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 1)
+    fair = Constrained(model, limits.bounded_group_loss(["A", "B"], bound=0.0), DescentAscent(eta=Outside()))
+    X, group = torch.ones(4, 2), torch.arange(4) % 2
+    fair.backward(model(X)[:, 0].square() + 1, group)
+    before = fair.multipliers
+    monkeypatch.setattr(Outside, "rate", 0.0)
+    fair.backward(model(X)[:, 0].square() + 1, group)
+    assert fair.multipliers == before
+
+
+def test_a_multiplier_at_its_cap_is_counted_as_in_tensors() -> None:
+    """The nearest number of single precision to .7 is below .7."""
+    method = DescentAscent(eta=1.0, y_max=0.7)
+    own, x = program(method, 1, torch.float32), torch.ones(1)
+    state = method.init(x, 1)
+    plain = own.plain(state)
+    for c in [1.0, 0.0, 0.0]:
+        state = method.update(x, state, Draw.of(Sample.of(lambda x, c=c: (x.sum(), 0 * x + c))))[1]  # type: ignore[misc]
+        plain = own.step(plain, [c], x, lambda f, c: x)[1]
+    assert float(own.tensors(plain).capped) == float(state.capped) == 3

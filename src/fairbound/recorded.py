@@ -139,7 +139,8 @@ class Recorded(ABC):
         if skipped.any():
             log.warning(
                 f"{type(self.algorithm).__name__}: {int((skipped > 0).sum())} of {len(self.runs)} runs skipped steps "
-                f"that were not finite (up to {int(skipped.max())}); its steps may be too long"
+                f"that were not finite (up to {int(skipped.max())}, run {self.runs[int(skipped.argmax())]}); its steps "
+                "may be too long"
             )
         averaged = mean is not None and mean.count > 0
         return End(

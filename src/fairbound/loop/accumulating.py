@@ -67,7 +67,7 @@ class Accumulating:
         if not self.whole.finite:
             return None
         if isinstance(self.puller, Direct):
-            return self.new if self.puller.close() else None
+            return self.new if self.puller.close(leaves(self.new)) else None
         gradient = self.puller.gradient()
         d, new = self._update(lambda _: gradient)
         done = self.puller.finish(d, self.algorithm.primal_step(self.state), leaves(new))

@@ -6,7 +6,7 @@ batches have the same groups in the same places again and again, so the last lay
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +63,9 @@ class Layouts:
         self._last: Last | None = None
         self._columns = list({limit.by: 0 for block in blocks for limit in block.limits if limit.needs_groups})
         self._reads_labels = any(limit.needs_labels for block in blocks for limit in block.limits)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_tables": {}}  # they are found by what is elsewhere in another process
 
     def of(self, rows: Rows, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
         """The layout of a mini-batch; A (1+m, 1+q) and -b (1+m,) make the map."""

@@ -47,6 +47,14 @@ def kept_where(keep: Tensor, old: Any, new: Any, of: list[str]) -> Any:
     )
 
 
+def in_precision_of(old: Any, new: Any) -> Any:
+    """The new state in the old one's precision: losses in another one than the model's would change it."""
+    before, after = leaves(old), leaves(new)
+    if all(a.dtype is b.dtype for a, b in zip(after, before, strict=True)):
+        return new
+    return refilled(new, iter([a.to(b.dtype) for a, b in zip(after, before, strict=True)]))
+
+
 def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: Parameters) -> dict[str, Any]:
     """A state as plain tensors of its own, by name."""
     found: dict[str, Any] = {}

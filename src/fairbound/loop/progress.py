@@ -50,6 +50,11 @@ class Progress:
         """The method's state at the start, from a first estimate where it starts from one."""
         self.state = self._initial(first)
 
+    def take_back(self, begun: bool) -> None:
+        """A first step that was not made has not begun either."""
+        if begun:
+            self.state = None
+
     def _initial(self, first: Estimate | None) -> Any:
         x = self.parameters.stand_in if self.algorithm.follows_one_gradient else self.parameters.flat()
         return self.algorithm.init(x, len(self.names), first if self.algorithm.reads_first else None)
@@ -67,7 +72,7 @@ class Progress:
         """After a step; the constraints marked in `absent` keep what the state has of them."""
         for gone in absent:
             new = memory.kept_where(gone, self.state, new, self._kinds)
-        self.state = new
+        self.state = memory.in_precision_of(self.state, new)
         self._count(last)
 
     def move_on_plainly(self, new: Plain, last: Tensor) -> None:
@@ -130,14 +135,14 @@ class Progress:
             raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
         if kept["method"] != name:
             raise ValueError(f"the saved state is of {kept['method']}, this loop runs {name}")
-        state, last = kept["state"], kept["constraints"]
+        state, last, trend = kept["state"], kept["constraints"], Trend()
+        trend.load_state_dict(kept["trend"])  # before anything is changed, like the rest of what is kept
         if state is not None:
             state = memory.loaded(state, self._initial(None), self._kinds, self.names, self.parameters)
         if last is not None:
             last = memory.by_constraint(last, self.names).to(self.parameters.device)
-        self.state, self.last = state, last
-        self.steps, self.skipped = int(kept["steps"]), int(kept["skipped"])
-        self.trend.load_state_dict(kept["trend"])
+        steps, skipped = int(kept["steps"]), int(kept["skipped"])
+        self.state, self.last, self.steps, self.skipped, self.trend = state, last, steps, skipped, trend
 
 
 def _frames_of_ours() -> int:

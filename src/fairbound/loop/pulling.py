@@ -145,6 +145,9 @@ class Direct(Puller):
         return UNREAD  # type: ignore[return-value]
 
     def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+        if new and not self.parameters.finite(list(new)):
+            self.undo()
+            return False
         self.open()
         for tensors, weights in self.held:
             self.passed(tensors, weights, self.scale * self.share)
@@ -158,13 +161,14 @@ class Direct(Puller):
         if self.processes.size == 1:
             self.before = self.parameters.put_aside()
 
-    def close(self) -> bool:
-        """Look at the gradients and add what was put aside; False, and `.grad` as it was, if they are not finite.
+    def close(self, new: Sequence[Tensor] = ()) -> bool:
+        """Look at the gradients and add what was put aside; False, and `.grad` as it was, if something is not finite.
 
         Reduced gradients are the same in all processes, so each judges alone. There `.grad` is emptied, since what it
         had accumulated is lost with what is not finite.
         """
-        if self.scaler is None and not self.processes.out_of_step and not self.parameters.finite_gradients():
+        looks = self.scaler is None and not self.processes.out_of_step
+        if not self.parameters.finite(list(new)) or (looks and not self.parameters.finite_gradients()):
             self.parameters.put_aside()
             self.undo()
             return False
@@ -174,6 +178,7 @@ class Direct(Puller):
         return True
 
     def undo(self) -> None:
+        self.held = []  # the graph of the losses
         if self.before is not None:
             self.parameters.put_back(self.before)
 

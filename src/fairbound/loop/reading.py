@@ -210,7 +210,7 @@ def combined(objective: Tensor, constraints: Tensor, f: float | Tensor, w: Tenso
     """f * objective + constraints @ w; in a step of most methods f is 1."""
     scaled = objective if isinstance(f, float) and f == 1.0 else objective * f
     if w is None:
-        return scaled
+        return scaled.clone() if scaled is objective else scaled  # they may become a gradient, clipped in place
     return torch.addmv(scaled, constraints, w if w.dtype == scaled.dtype else w.to(scaled.dtype))
 
 

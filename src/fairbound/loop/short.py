@@ -33,7 +33,8 @@ class ShortEstimate:
     __slots__ = ("c", "losses", "map", "puller", "values", "x")
 
     def __init__(self, c: Tensor, values: Tensor, losses: Tensor, rows: Map, puller: Direct | Whole, x: Tensor) -> None:
-        self.c, self.values, self.losses, self.map, self.puller, self.x = c, values, [losses], rows, puller, x
+        self.c, self.values, self.losses, self.map, self.x = c, values, [losses], rows, x
+        self.puller: Direct | Whole | None = puller  # until the step is made
 
     def __call__(self, point: Tensor) -> ShortEstimate:
         if point is not self.x:
@@ -46,6 +47,7 @@ class ShortEstimate:
 
     def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
         """Gradient of `f * F + c'C` in one backward pass: (n,)."""
+        assert self.puller is not None
         return self.puller.pull(self.losses, [combined(self.map.objective, self.map.constraints, f, c)])
 
     def jac(self) -> Tensor:
@@ -85,7 +87,7 @@ class Short:
         except BaseException:
             puller.undo()
             raise
-        estimate.losses, estimate.x = [], NOWHERE  # what is kept of a step shall keep neither its graph nor a model
+        estimate.losses, estimate.x, estimate.puller = [], NOWHERE, None  # it may be kept: without a graph or a model
         return estimate, done
 
     def _by_tensors(self, estimate: ShortEstimate) -> bool:

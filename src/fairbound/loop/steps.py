@@ -38,7 +38,7 @@ class Seen(NamedTuple):
     @property
     def c(self) -> Tensor:
         """(m,) the constraints, feasible where <= 0; one that the batch cannot tell has its last value, or NaN."""
-        return self.of.last if isinstance(self.of, Evaluated) else self.of.c
+        return (self.of.last if isinstance(self.of, Evaluated) else self.of.c).clone()  # the loop keeps its own
 
 
 class Steps:
@@ -62,6 +62,7 @@ class Steps:
         self._main = next(i for i, reads in enumerate(algorithm.reads) if "f" in reads)  # the draw with the objective
         self._checked = False  # a first mini-batch
         self._accumulating: Accumulating | None = None
+        self._begins = False  # whether that step is the first
 
     # Mini-batches as they are shown -----------------------------------------------------------------------------------
 
@@ -179,7 +180,8 @@ class Steps:
         main = batches[self._main]
         if not all(batch.finite for batch in batches):
             return self._left_out(main, scaler)
-        if self.progress.state is None:
+        begins = self.progress.state is None
+        if begins:
             self.progress.begin(main.estimate())
         x = puller.point()
         pairs = zip(batches, readings, strict=True)
@@ -189,8 +191,10 @@ class Steps:
             done = puller.finish(d, self.algorithm.primal_step(self.progress.state), leaves(new))
         except BaseException:
             puller.undo()
+            self.progress.take_back(begins)
             raise
         if not done:
+            self.progress.take_back(begins)
             return self._left_out(main, scaler)
         self.progress.move_on(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
         return Seen(main, False)
@@ -244,9 +248,11 @@ class Steps:
         except BaseException:
             step.puller.undo()
             self.gathered, self._accumulating = [], None
+            self.progress.take_back(self._begins)
             raise
         self.gathered, self._accumulating = [], None
         if new is None:
+            self.progress.take_back(self._begins)
             return self._left_out(step.whole, scaler)
         absent = step.whole.absent
         self.progress.move_on(new, [] if absent is None else [absent], step.whole.last)
@@ -257,7 +263,8 @@ class Steps:
         for part in self.gathered[1:]:
             total = total.plus(part)
         whole = self._evaluated_together(total)
-        if whole.finite and self.progress.state is None:
+        self._begins = whole.finite and self.progress.state is None
+        if self._begins:
             self.progress.begin(whole.estimate())
         self._accumulating = Accumulating(
             self.method,

@@ -40,7 +40,8 @@ class Trend:
         return signs_of_infeasibility(history, self.steps)[0]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"every": self.every, "steps": list(self.steps), "records": [dict(r) for r in self.records]}
+        records = [{name: value.clone() for name, value in record.items()} for record in self.records]
+        return {"every": self.every, "steps": list(self.steps), "records": records}
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         self.every, self.steps = int(kept["every"]), list(kept["steps"])

@@ -43,10 +43,15 @@ class UnknownError(Exception):
 
 
 class Program:
-    """Lines of Python."""
+    """Lines of Python for numbers of one precision."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         self.lines: list[str] = []
+        self.dtype = dtype
+
+    def constant(self, value: float) -> str:
+        """A setting as torch would read it beside tensors: a multiplier at its cap is at the cap that is kept."""
+        return repr(torch.tensor(value, dtype=self.dtype).item()) if isinstance(value, float) else repr(value)
 
     def named(self, expression: str) -> str:
         """A new name for what an expression gives."""
@@ -70,6 +75,11 @@ class Symbol:
 
     def __bool__(self) -> NoReturn:
         raise UnknownError("a branch on a value")
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise UnknownError("a branch on a value")
+
+    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Symbol:
@@ -124,20 +134,20 @@ def linear(form: str, *operands: Any) -> Symbol:
     if shape == "mn":
         raise UnknownError(form)
     program, width = symbols[0].program, max(len(one.names) for one in symbols)
-    lines = [form.format(*(_at(one, i) for one in operands)) for i in range(width)]
+    lines = [form.format(*(_at(program, one, i) for one in operands)) for i in range(width)]
     return Symbol(program, [program.named(line) for line in lines], shape)
 
 
-def _at(operand: Any, i: int) -> str:
+def _at(program: Program, operand: Any, i: int) -> str:
     if isinstance(operand, Symbol):
         return operand.names[i if len(operand.names) > 1 else 0]
-    return repr(float(operand)) if isinstance(operand, float) else repr(operand)
+    return program.constant(operand)
 
 
 def _sum(y: Any, x: Any, *, alpha: float = 1.0) -> Symbol:
     if isinstance(y, Symbol) and y.shape_of == "n":
         return linear(f"torch.add({{}}, {{}}, alpha={float(alpha)!r})", y, x)
-    return written(f"{{}} + {float(alpha)!r} * {{}}", y, x)
+    return written("{} + {} * {}", y, alpha, x)
 
 
 def _norm(y: Symbol) -> Symbol:
@@ -168,7 +178,7 @@ class SymbolicEstimate:
 
     def grad(self, f: Any = 0.0, c: Symbol | None = None) -> Symbol:
         weights = "None" if c is None else f"tensor_of({', '.join(c.names)})"
-        return Symbol(self.program, [self.program.named(f"grad({_at(f, 0)}, {weights})")], "n")
+        return Symbol(self.program, [self.program.named(f"grad({_at(self.program, f, 0)}, {weights})")], "n")
 
 
 class Plain(NamedTuple):
@@ -254,7 +264,8 @@ def _quotient(a: float, b: float) -> float:
 def unrolled(algorithm: Algorithm[Any], m: int, dtype: torch.dtype) -> Unrolled | None:
     """The program of one of our methods with one mini-batch a step; None where there is none."""
     ours = type(algorithm).__module__.startswith("fairbound.algorithms.")  # another's may do more than give its result
-    if not ours or algorithm.draws != 1 or not 0 < m <= MOST:
+    constant = all(isinstance(value, float | int) for value in vars(algorithm).values())  # not so a schedule
+    if not ours or not constant or algorithm.draws != 1 or not 0 < m <= MOST:
         return None
     try:
         return _written_down(algorithm, m, dtype)
@@ -263,7 +274,7 @@ def unrolled(algorithm: Algorithm[Any], m: int, dtype: torch.dtype) -> Unrolled 
 
 
 def _written_down(algorithm: Algorithm[Any], m: int, dtype: torch.dtype) -> Unrolled:
-    program, fields, form = Program(), kinds(algorithm), type(algorithm.init(torch.zeros(1), m))
+    program, fields, form = Program(dtype), kinds(algorithm), type(algorithm.init(torch.zeros(1), m))
     state = form(*(_given(program, name, kind, m) for name, kind in zip(form._fields, fields, strict=True)))
     primal = algorithm.primal_step(state)
     if not isinstance(primal, float):
