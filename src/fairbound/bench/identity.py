@@ -24,6 +24,7 @@ DECIDING = (
     "trees.py",
     "modules.py",
     "stacking.py",
+    "recorded.py",
     "stepping.py",
     "chunked.py",
     "runner.py",
