@@ -47,8 +47,7 @@ def test_without_groups_it_says_that_there_is_no_limit() -> None:
     with pytest.warns(UserWarning, match="no sensitive_features were given: trained without a limit"):
         fitted = small().fit(X, y)
     assert (fitted.mode_, fitted.limit_, fitted.verdict_, fitted.kkt_) == ("no limit", None, None, None)
-    assert len(fitted.parts_.verdict) == 0  # they train, since nothing is judged
-    assert sorted(torch.cat([fitted.parts_.primal, fitted.parts_.selection]).tolist()) == list(range(300))
+    assert len(fitted.parts_.verdict) == 42  # as with groups, so that both can be compared
 
 
 def test_it_narrows_the_gap_that_plain_training_leaves() -> None:

@@ -137,8 +137,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         self.limit_ = None if sensitive_features is None else limit_of(self.constraint, names, self.bound)
         if self.limit_ is not None:
             _refuse_empty_cells(self.limit_, torch.from_numpy(codes), torch.from_numpy(labels))
-        parts = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
-        self.parts_ = parts.without_verdict() if self.limit_ is None else parts
+        self.parts_ = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
         if self.limit_ is not None and not self.parts_.kept_aside:
             warnings.warn(
                 f"{len(X)} rows are too few to keep any aside: the model is chosen on the rows that train it, and "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,10 +29,6 @@ class Parts:
     @property
     def kept_aside(self) -> bool:
         return self.selection.numel() > 0
-
-    def without_verdict(self) -> Parts:
-        """The rows of a verdict that is not asked for train."""
-        return replace(self, train=torch.cat([self.train, self.verdict]), verdict=self.verdict[:0])
 
     @property
     def primal(self) -> Tensor:
