@@ -2,7 +2,8 @@
 
 Of a run the best of its last looks is taken. Rows of their own lead away from the model without a limit, and on the
 straight line through both there are models whose gaps and losses change smoothly: the best of these is taken, as the
-selection rows and the multipliers' rows see it, which have trained none of them. The line goes a little beyond its end:
+selection rows and the multipliers' rows see it, which have trained none of them; and then one a quarter of the way
+further, since rows that have moved the multipliers see smaller gaps than other people's. The line goes beyond its end:
 the multipliers' rows alone may have been lucky, and a choice that could only turn back would leave gaps too large. It
 stops where the loss has grown beyond `DEAREST`: there a gap is closed by raising losses, a few rows decide it, and the
 gap of other people is somewhere else (one split on OK in 40: -.04 seen, -.20 on new rows).
@@ -28,6 +29,7 @@ from fairbound.recorded import Record
 LOOKS = 40  # at the selection rows, in a run
 DEAREST = 1.15  # loss on the line, in losses of the model without a limit
 WAYS = tuple(eighths / 8 for eighths in range(2, 11))  # along the line
+FURTHER = (1 / 8, 2 / 8)  # than the one that looks best
 PATIENT = 0.5  # the share of the steps from which early stopping may: an untrained model treats everybody alike
 LATE = 0.9  # the share of the steps after which a model may be chosen: before, steps are long and gaps swing
 
@@ -65,12 +67,16 @@ class Search:
         looks = self._seen[OWN_ROWS] = self._run(OWN_ROWS, None, start, scale)
         last = looks[-1] if looks[-1].averaged else best_look(looks, AMONG_LOOKS * scale)
         step, end, multipliers = last.step, last.x, last.multipliers
-        line = [
-            self._own_judge.seen(OWN_ROWS, step, torch.lerp(start, end, way), multipliers)._replace(late=True, way=way)
-            for way in (0.0, *WAYS)
-        ]
-        affordable = [one for one in line[1:] if one.loss <= DEAREST * line[0].loss] or line[1:2]
-        best = best_look(affordable, ON_A_LINE * scale)
+
+        def at(way: float) -> Seen:
+            seen = self._own_judge.seen(OWN_ROWS, step, torch.lerp(start, end, way), multipliers)
+            return seen._replace(late=True, way=way)
+
+        dearest = DEAREST * at(0.0).loss
+        line = [at(way) for way in WAYS]
+        best = best_look([one for one in line if one.loss <= dearest] or line[:1], ON_A_LINE * scale)
+        for further in [at(best.way + more) for more in FURTHER]:
+            best = further if further.loss <= dearest else best
         return self._judge.seen(OWN_ROWS, step, best.x, multipliers)._replace(late=True, way=best.way)
 
     def history(self) -> list[dict[str, Any]]:
