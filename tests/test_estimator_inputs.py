@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from two_groups import people
 
 from fairbound import limits
 from fairbound.algorithms import SSLALM
-from fairbound.estimating import FairClassifier, classifier
+from fairbound.estimating import FairClassifier, classifier, searching
 from fairbound.estimating.people import group_codes
 from fairbound.estimating.training import scale_of
 from fairbound.modules import functional
@@ -204,3 +205,25 @@ def test_early_stopping_does_not_stop_at_a_model_that_has_learnt_nothing(mode: s
     whole = small(**settings).fit(X, y, sensitive_features=group)
     assert stopped.score(X, y) > whole.score(X, y) - 0.04
     assert len(stopped.history_) < len(whole.history_)
+
+
+# The line from the model without a limit ------------------------------------------------------------------------------
+
+
+def test_own_rows_go_further_than_the_model_that_looks_best_unless_it_is_too_dear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y, group = people(3000)
+
+    def way() -> int:
+        found = re.search(r"(\d+) % of the way", small(mode="own rows").fit(X, y, sensitive_features=group).decision_)
+        assert found is not None
+        return int(found[1])
+
+    monkeypatch.setattr(searching, "DEAREST", 100.0)
+    further = way()
+    monkeypatch.setattr(searching, "FURTHER", ())
+    assert further == way() + 25
+    monkeypatch.undo()
+    monkeypatch.setattr(searching, "DEAREST", 0.0)
+    assert way() == 25  # the nearest there is

@@ -145,23 +145,20 @@ class Direct(Puller):
         return UNREAD  # type: ignore[return-value]
 
     def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
-        if new and not self.parameters.finite(list(new)):
-            self.undo()
-            return False
         self.open()
         for tensors, weights in self.held:
             self.passed(tensors, weights, self.scale * self.share)
         self.held = []  # the graph of the losses
-        if not self.before and self.plain and self.parameters.finite_gradients():
+        if not self.before and not new and self.plain and self.parameters.finite_gradients():
             return True  # the commonest end
-        return self.close()
+        return self.close(new)
 
     def open(self) -> None:
         """Put aside what `.grad` holds; not where DistributedDataParallel reduces what it accumulates."""
         if self.processes.size == 1:
             self.before = self.parameters.put_aside()
 
-    def close(self, new: Sequence[Tensor] = ()) -> bool:
+    def close(self, new: Sequence[Tensor]) -> bool:
         """Look at the gradients and add what was put aside; False, and `.grad` as it was, if something is not finite.
 
         Reduced gradients are the same in all processes, so each judges alone. There `.grad` is emptied, since what it

@@ -36,7 +36,7 @@ from fairbound.loop.memory import CONSTRAINT, PARAMETER, kinds
 from fairbound.loop.symbols import Program, Symbol, SymbolicEstimate, UnknownError
 from fairbound.loop.undivided import Product
 
-MOST = 16  # constraints: with more, torch catches up
+MOST = 16  # constraints: numbers save a tenth there, and with 32 or 64 nothing for descent-ascent
 
 
 class Plain(NamedTuple):
