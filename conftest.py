@@ -3,9 +3,9 @@
 from importlib.util import find_spec
 
 OPTIONAL = {
-    "keras": ["src/fairbound/keras/*.py", "tests/keras_twins.py"],
-    "tensorflow": ["src/fairbound/keras/on_tensorflow.py"],
-    "jax": ["src/fairbound/keras/on_jax.py"],
+    "keras": ["src/fairbound/integrations/keras/*.py", "src/fairbound/integrations/keras/backends/*.py", "tests/keras_twins.py"],
+    "tensorflow": ["src/fairbound/integrations/keras/backends/tensorflow.py"],
+    "jax": ["src/fairbound/integrations/keras/backends/jax.py"],
 }
 
 collect_ignore_glob = [files for package, listed in OPTIONAL.items() if find_spec(package) is None for files in listed]

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairbound.data import load, random_split
-from fairbound.estimating import FairClassifier
+from fairbound.integrations.sklearn import FairClassifier
 
 
 class Figures(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 
-from fairbound.subproblems import ghost_direction
+from fairbound.algorithms._subproblems import ghost_direction
 
 
 class ByHand:

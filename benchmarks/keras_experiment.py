@@ -27,14 +27,14 @@ import keras
 import torch
 from torch import Tensor
 
-from fairbound.bench import spec
-from fairbound.bench.execute import Stack, execute, stacks
-from fairbound.bench.setting import Setting
-from fairbound.bench.store import Store
-from fairbound.bench.summary import Line, Measure, line_of, runs_by_row
+from fairbound.benchmark import config
+from fairbound.benchmark.executor import Stack, execute, stacks
+from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.summary import Line, Measure, line_of, runs_by_row
 from fairbound.data.sources import best, load
-from fairbound.keras import functional
-from fairbound.keras.bridge import At
+from fairbound.integrations.keras import functional
+from fairbound.integrations.keras.autograd_bridge import At
 
 ROWS = ("SGD", "SGD-Fairret", "SSL-ALM", "ALM", "SSw", "Ghost, rho 0.1")  # of the paper's Table 4
 PARTS, QUANTITIES = ("train", "test"), ("loss", "gap")
@@ -88,7 +88,7 @@ class OnKeras(Setting):
 
 
 def settings(asked: argparse.Namespace) -> tuple[Setting, OnKeras]:
-    experiment = spec.load("income-ok-race")
+    experiment = config.load("income-ok-race")
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if row.name in ROWS))
     table = load(best(experiment.state, asked.data), folder=asked.data)
     torch_side = Setting.of(experiment, table)

@@ -42,11 +42,11 @@ from fairbound import (
     Take,
     run,
 )
+from fairbound.constraints.notions import accuracy_equality
 from fairbound.core import Algorithm
-from fairbound.fairness import accuracy_equality
-from fairbound.keras import functional
-from fairbound.problem import join
-from fairbound.sampling import Batch, SamplerStack
+from fairbound.data.samplers import Batch, SamplerStack
+from fairbound.integrations.keras import functional
+from fairbound.training.problem import join
 
 STEPS, EAGER_STEPS, ROUNDS = 400, 20, 7
 BATCH, ROWS, BOUND = 8, 14_333, 0.005

@@ -15,9 +15,9 @@ import math
 import sys
 from pathlib import Path
 
-from fairbound.bench.job import Job, prepared
-from fairbound.bench.store import Store
-from fairbound.bench.summary import Line, summary
+from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.summary import Line, summary
 
 LIMITS = (  # row, part, quantity, from, to
     ("SGD", "test", "loss", 0.400, 0.420),

@@ -16,8 +16,8 @@ import torch
 
 from fairbound import Sampler, Take, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms.schedules import Linear, Power
 from fairbound.core import Algorithm
-from fairbound.schedules import Linear, Power
 
 
 def methods(steps: int) -> dict[str, tuple[Algorithm, int, object]]:

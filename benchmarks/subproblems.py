@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.subproblems import ghost_direction
+from fairbound.algorithms._subproblems import ghost_direction
 
 try:
     import scipy.sparse as sparse

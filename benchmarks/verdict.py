@@ -39,13 +39,13 @@ import torch
 from numpy.typing import NDArray
 
 from fairbound import limits
-from fairbound.data.reading import read_table
-from fairbound.data.simulated import population
+from fairbound.auditing import Verdict, verdict
+from fairbound.constraints.limits import Limit
+from fairbound.data.readers import read_table
+from fairbound.data.synthetic import population
 from fairbound.data.table import Table
 from fairbound.data.true_losses import true_group_losses
-from fairbound.fairness.intervals import normal_quantile
-from fairbound.fairness.limits import Limit
-from fairbound.verdicts import Verdict, verdict
+from fairbound.metrics.intervals import normal_quantile
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
 FILE = DATA / "acs" / "acsincome_2018_42states.parquet"

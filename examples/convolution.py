@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairbound import SGD, BalancedBatches, Constrained, DescentAscent, limits
-from fairbound.schedules import Linear
+from fairbound.algorithms.schedules import Linear
 
 EPOCHS, FLOOR = 14, 0.85
 limit = limits.minimum_rate(FLOOR, groups=["A", "B"], group="B", label=1)

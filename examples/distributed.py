@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairbound import BalancedBatches, Constrained, DescentAscent, limits
-from fairbound.schedules import Linear
+from fairbound.algorithms.schedules import Linear
 
 EPOCHS, BATCH, BOUND = 10, 128, 0.02
 loss = nn.BCEWithLogitsLoss(reduction="none")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fairbound import limits, verdict
-from fairbound.estimating import FairClassifier
+from fairbound.integrations.sklearn import FairClassifier
 
 rng = np.random.default_rng(0)
 rows = 6000

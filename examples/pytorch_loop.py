@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairbound import SGD, BalancedBatches, Constrained, DescentAscent, Rows, limits
+from fairbound.algorithms.schedules import Linear
 from fairbound.data import load, random_split, scaled
-from fairbound.schedules import Linear
 
 EPOCHS, BOUND = 10, 0.02
 

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fairbound.data import load
-from fairbound.estimating import FairClassifier
+from fairbound.integrations.sklearn import FairClassifier
 
 torch.set_num_threads(1)
 set_config(enable_metadata_routing=True)  # so that the groups find their way through the pipeline

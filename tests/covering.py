@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from fairbound.fairness.intervals import Measured
+from fairbound.metrics.intervals import Measured
 
 SAMPLES = 2_000
 DRAWS = 500

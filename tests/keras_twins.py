@@ -16,7 +16,7 @@ from test_conformance import bce
 from torch import Tensor
 
 from fairbound import Dataset, Problem, Sampler, Split, Take
-from fairbound.fairness import accuracy_equality
+from fairbound.constraints.notions import accuracy_equality
 
 WIDTHS = (9, 64, 32, 1)
 ROWS = 2_000

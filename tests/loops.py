@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from fairbound import Constrained, Rows, limits
-from fairbound.constrained import Seen
 from fairbound.core import Algorithm
+from fairbound.integrations.torch.constrained import Seen
 
 F64 = torch.float64
 FIXED: dict[str, Algorithm[Any]] = {name: method for name, method in METHODS.items() if method.levels is None}

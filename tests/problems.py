@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from fairbound import Dataset, Problem, Sampler, Split, Take
-from fairbound.fairness import Cells, FunctionConstraint, accuracy_equality
+from fairbound.constraints.cells import Cells
+from fairbound.constraints.constraint import FunctionConstraint
+from fairbound.constraints.notions import accuracy_equality
 
 F64 = torch.float64
 N, M = 3, 4  # all problems of the table are padded to 3 variables and 4 constraints

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fairbound import SGD, SSLALM, Draw, Problem, StochasticGhost, SwitchingSubgradient
+from fairbound.constraints.notions import accuracy_equality
 from fairbound.core import Algorithm
-from fairbound.fairness import accuracy_equality
-from fairbound.modules import functional
-from fairbound.sampling import Batch
+from fairbound.data.samplers import Batch
+from fairbound.training.functional import functional
 
 SPEED = Path(__file__).parent.parent / "benchmarks" / "speed"
 if not SPEED.is_dir():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.estimating import FairClassifier
+from fairbound.integrations.sklearn import FairClassifier
 
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 

@@ -23,8 +23,8 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 import fairbound.data
-from fairbound.data.simulated import LABEL, Population
-from fairbound.data.simulated_tables import band_of, band_shares
+from fairbound.data.synthetic import LABEL, Population
+from fairbound.data.synthetic_tables import band_of, band_shares
 
 SMALLEST = 10  # people in a published cell
 STATES = {"OK": 40, "VA": 51}  # FIPS codes

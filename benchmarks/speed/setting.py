@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from fairbound import Problem, Sampler, Take, run
+from fairbound.constraints.notions import accuracy_equality
 from fairbound.core import Algorithm
 from fairbound.data import Dataset, Split
-from fairbound.fairness import accuracy_equality
-from fairbound.modules import functional
-from fairbound.runner import Run
+from fairbound.training.functional import functional
+from fairbound.training.runner import Run
 
 ROWS = 14_333  # Oklahoma's training rows
 BOUND = 0.005

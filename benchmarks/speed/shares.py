@@ -18,8 +18,8 @@ from measuring import Checks, machine
 from setting import Stack
 
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
-from fairbound.bench.execute import computed
-from fairbound.bench.job import Job, prepared
+from fairbound.benchmark.executor import computed
+from fairbound.benchmark.job import Job, prepared
 from fairbound.core import Algorithm
 
 STEPS = 400  # at least, in a call

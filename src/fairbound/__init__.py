@@ -1,65 +1,61 @@
-"""Train neural networks within bounds: stochastic algorithms for `min E f(x) s.t. E c(x) <= 0`."""
+"""Train neural networks within bounds: stochastic algorithms for `min E f(x) s.t. E c(x) <= 0`.
 
-from fairbound.algorithms import (
-    ALGORITHMS,
-    SGD,
-    SSLALM,
-    DescentAscent,
-    Penalty,
-    StochasticGhost,
-    SwitchingSubgradient,
-)
-from fairbound.auditing import Audit, audit, audit_columns
-from fairbound.balanced import BalancedBatches
-from fairbound.constrained import Constrained
-from fairbound.core import Algorithm, Draw, Estimate, Sample
-from fairbound.data import Dataset, Split
-from fairbound.fairness import limits
-from fairbound.loop import KKT, Rows, kkt
-from fairbound.modules import functional, initial_points, load_flat
-from fairbound.problem import Problem
-from fairbound.recorded import Record
-from fairbound.runner import Result, Run, run
-from fairbound.sampling import Sampler, Take
-from fairbound.stacking import grid
-from fairbound.verdicts import Verdict, verdict
+Public names are resolved on first use (PEP 562): `import fairbound` alone imports nothing heavy.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ALGORITHMS",
-    "KKT",
-    "SGD",
-    "SSLALM",
-    "Algorithm",
-    "Audit",
-    "BalancedBatches",
-    "Constrained",
-    "Dataset",
-    "DescentAscent",
-    "Draw",
-    "Estimate",
-    "Penalty",
-    "Problem",
-    "Record",
-    "Result",
-    "Rows",
-    "Run",
-    "Sample",
-    "Sampler",
-    "Split",
-    "StochasticGhost",
-    "SwitchingSubgradient",
-    "Take",
-    "Verdict",
-    "audit",
-    "audit_columns",
-    "functional",
-    "grid",
-    "initial_points",
-    "kkt",
-    "limits",
-    "load_flat",
-    "run",
-    "verdict",
-]
+_HOME = {  # public name -> the module that defines it
+    "ALGORITHMS": "algorithms",
+    "SGD": "algorithms",
+    "SSLALM": "algorithms",
+    "DescentAscent": "algorithms",
+    "Penalty": "algorithms",
+    "StochasticGhost": "algorithms",
+    "SwitchingSubgradient": "algorithms",
+    "Audit": "auditing",
+    "Verdict": "auditing",
+    "audit": "auditing",
+    "audit_columns": "auditing",
+    "verdict": "auditing",
+    "limits": "constraints.limits",
+    "Algorithm": "core",
+    "Draw": "core",
+    "Estimate": "core",
+    "Sample": "core",
+    "Dataset": "data",
+    "Split": "data",
+    "BalancedBatches": "data.balanced_batch_sampler",
+    "Sampler": "data.samplers",
+    "Take": "data.samplers",
+    "FairClassifier": "integrations.sklearn",
+    "KKT": "integrations.torch.kkt_report",
+    "kkt": "integrations.torch.kkt_report",
+    "Rows": "integrations.torch.batch",
+    "Constrained": "integrations.torch.constrained",
+    "functional": "training.functional",
+    "initial_points": "training.functional",
+    "load_flat": "training.functional",
+    "grid": "training.hyperparams",
+    "Problem": "training.problem",
+    "Record": "training.records",
+    "Result": "training.runner",
+    "Run": "training.runner",
+    "run": "training.runner",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fairbound' has no attribute {name!r}")
+    module = import_module(f"fairbound.{_HOME[name]}")
+    return module if _HOME[name].endswith(f".{name}") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME]

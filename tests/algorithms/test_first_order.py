@@ -8,8 +8,8 @@ import torch
 from transcription import draws
 
 from fairbound.algorithms import SGD, DescentAscent, Penalty
+from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.core import Draw, Sample
-from fairbound.schedules import InverseSqrt, Linear
 
 
 def test_sgd() -> None:
@@ -39,7 +39,7 @@ def test_penalty() -> None:
 
 def test_penalty_with_both_sides_at_bound_zero_is_eq_13() -> None:
     """[a]_+ + [-a]_+ = |a|: value and gradient of lambda * sum |gap|."""
-    from fairbound.fairness import loss_parity
+    from fairbound.constraints.notions import loss_parity
 
     losses = torch.tensor([0.3, 0.9, 0.4], dtype=torch.float64)
     constraint = loss_parity(torch.tensor([0, 1, 2]), bound=0.05).with_bound(0.0)

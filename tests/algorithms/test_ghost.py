@@ -14,11 +14,12 @@ from transcription import Quadratic, draws
 
 from fairbound import Dataset, Problem, Sampler, Split, Take, run
 from fairbound.algorithms import StochasticGhost
+from fairbound.algorithms.schedules import Power
+from fairbound.constraints.cells import Cells
+from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.core import Draw
-from fairbound.fairness import Cells, FunctionConstraint
-from fairbound.problem import join
-from fairbound.sampling import Batch, SamplerStack
-from fairbound.schedules import Power
+from fairbound.data.samplers import Batch, SamplerStack
+from fairbound.training.problem import join
 
 
 def numpy_direction(q: Quadratic, x: np.ndarray, tau: float, beta: float, rho: float, lam: float) -> np.ndarray:

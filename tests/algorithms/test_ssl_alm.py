@@ -8,8 +8,8 @@ import torch
 from transcription import Quadratic, draws
 
 from fairbound.algorithms import SSLALM
+from fairbound.algorithms.schedules import Linear
 from fairbound.core import Draw, Sample
-from fairbound.schedules import Linear
 
 ROLES = {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 1, 2)}
 

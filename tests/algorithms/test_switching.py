@@ -9,8 +9,8 @@ from scipy import stats
 from transcription import draws
 
 from fairbound.algorithms import Adaptive, SwitchingSubgradient
+from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Draw, Sample
-from fairbound.schedules import InverseSqrt
 
 RULES = {
     "constant": (0.05, lambda k, target, s: 0.05),

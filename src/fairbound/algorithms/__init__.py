@@ -1,4 +1,4 @@
-"""One file per algorithm. `ALGORITHMS` is the registry; being listed is being tested (tests/test_conformance.py)."""
+"""One file per algorithm. `ALGORITHMS` is the registry; being listed is being tested."""
 
 from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.ghost import StochasticGhost

@@ -19,8 +19,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound.algorithms.schedules import Schedule, value
 from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, one_more, plus, require, require_switch
-from fairbound.schedules import Schedule, value
 
 
 class State(NamedTuple):

@@ -31,6 +31,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound.algorithms._subproblems import ghost_direction
+from fairbound.algorithms.schedules import Schedule, value
 from fairbound.core import (
     CAP,
     NONNEGATIVE,
@@ -42,8 +44,6 @@ from fairbound.core import (
     require,
     require_whole,
 )
-from fairbound.schedules import Schedule, value
-from fairbound.subproblems import ghost_direction
 
 
 class State(NamedTuple):

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound.algorithms.schedules import Schedule, value
 from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, one_more, require
-from fairbound.schedules import Schedule, value
 
 
 class State(NamedTuple):

@@ -28,6 +28,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound.algorithms.schedules import Schedule, value
 from fairbound.core import (
     CAP,
     NONNEGATIVE,
@@ -41,7 +42,6 @@ from fairbound.core import (
     require_switch,
     require_whole,
 )
-from fairbound.schedules import Schedule, value
 
 ROLES = {  # which draw serves the dual step, the gradient, the penalty's value
     1: itemgetter(0, 0, 0),

@@ -31,8 +31,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound.algorithms.schedules import InverseSqrt, Schedule, value
 from fairbound.core import NONNEGATIVE, POSITIVE, Algorithm, Draw, Estimate, require, require_switch, require_whole
-from fairbound.schedules import InverseSqrt, Schedule, value
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
-"""Audits of predictions: the numbers (`audit`), and a page with pictures (`page`)."""
+"""Audits of predictions and verdicts on constraints: the numbers, their text, and a page."""
 
-from fairbound.auditing.audit import Audit, GroupAudit, audit, audit_columns
+from fairbound.auditing.audits import Audit, GroupAudit, audit, audit_columns
+from fairbound.auditing.decisions import Gap, rows_for
+from fairbound.auditing.verdicts import Verdict, verdict
 
-__all__ = ["Audit", "GroupAudit", "audit", "audit_columns"]
+__all__ = ["Audit", "Gap", "GroupAudit", "Verdict", "audit", "audit_columns", "rows_for", "verdict"]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fairbound.auditing.audit import Audit, GroupAudit
+from fairbound._utils.optional import need
+from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.notes import SMALL
-from fairbound.auditing.words import excludes_zero, interval, number, title, why_undefined
-from fairbound.extras import need
-from fairbound.fairness.counts import Counts
-from fairbound.fairness.intervals import Measured
+from fairbound.auditing.text import excludes_zero, interval, number, title, why_undefined
+from fairbound.metrics.counts import Counts
+from fairbound.metrics.intervals import Measured
 
 SHOWN = 30  # groups in a picture
 OUTLINES = 10  # score distributions visible at once; the legend shows the others

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fairbound.fairness.counts import Counts
-from fairbound.fairness.losses import FEWEST
+from fairbound.metrics.counts import Counts
+from fairbound.metrics.group_losses import FEWEST
 
 SMALL = 50  # rows: below, the intervals of a group's rates are rough (fairness/intervals.py)
 

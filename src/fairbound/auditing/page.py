@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from fairbound.auditing.audit import Audit, GroupAudit
+from fairbound._utils.files import write_text
+from fairbound._utils.pages import SIMULATED, Cell, facts, filled, picture, section, table, text, whole
+from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.figures import NOTIONS, PANELS, SHOWN, figure_json, glance, largest, outlined, rates, scores
-from fairbound.auditing.words import RATE_WORDS, excludes_zero, explained, interval, number, title, why_undefined
-from fairbound.fairness.intervals import UNDEFINED, Measured
-from fairbound.files import write_text
-from fairbound.pages import SIMULATED, Cell, facts, filled, picture, section, table, text, whole
+from fairbound.auditing.text import RATE_WORDS, excludes_zero, explained, interval, number, title, why_undefined
+from fairbound.metrics.intervals import UNDEFINED, Measured
 
 TABLED = 1_000  # groups in the table: more make a page that browsers cannot hold
 COUNTS = {"true_positives": "TP", "false_positives": "FP", "true_negatives": "TN", "false_negatives": "FN"}
@@ -30,14 +30,13 @@ def page(audit: Audit) -> str:
     (True, False)
     """
     content = filled(
-        "fairbound.auditing",
-        "page.html",
+        "audit.html",
         head=_head(audit),
         body=_body(audit, "all", "h2") + _parts(audit),
         level=_percent(audit.level),
     )
     name = f"Fairness audit: {audit.source}" if audit.source else "Fairness audit"
-    return whole(name, content, text("fairbound.auditing", "page.css"))
+    return whole(name, content, text("audit.css"))
 
 
 def write_page(audit: Audit, path: str | Path) -> Path:

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from fairbound.auditing.audit import Audit, audit_columns
+from fairbound._utils.files import check_place, write_text
+from fairbound.auditing.audits import Audit, audit_columns
 from fairbound.cli.printing import console
 from fairbound.data.attributes import attributes
-from fairbound.data.reading import read_columns
-from fairbound.fairness.intervals import Measured
-from fairbound.fairness.losses import LOSS_GAPS
-from fairbound.fairness.metrics import METRICS
-from fairbound.files import check_place, write_text
+from fairbound.data.readers import read_columns
+from fairbound.metrics.fairness_metrics import METRICS
+from fairbound.metrics.group_losses import LOSS_GAPS
+from fairbound.metrics.intervals import Measured
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
          "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip

@@ -12,9 +12,9 @@ from rich.table import Table as Grid
 
 from fairbound.cli.printing import console
 from fairbound.data import acs_files
-from fairbound.data.fetch import CENSUS, fetch
-from fairbound.data.simulated import population
-from fairbound.data.simulated_tables import facts
+from fairbound.data.download import CENSUS, fetch
+from fairbound.data.synthetic import population
+from fairbound.data.synthetic_tables import facts
 
 
 def list_command(
@@ -46,7 +46,7 @@ def _row(found: acs_files.Found) -> tuple[str, str, str]:
 
 def _size(path: Path) -> str:
     if path.suffix == ".parquet":
-        from fairbound.extras import need
+        from fairbound._utils.optional import need
 
         try:
             return f"{need('pyarrow.parquet', 'data', 'Parquet').read_metadata(path).num_rows:,} rows"

@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from fairbound._utils.files import write_text
 from fairbound.cli.audit import Small
 from fairbound.cli.printing import console
+from fairbound.constraints.subgroups import Grouping, Intersection
 from fairbound.data.attributes import attributes
 from fairbound.data.outcomes import binary
-from fairbound.data.reading import read_columns
+from fairbound.data.readers import read_columns
 from fairbound.data.sources import load
 from fairbound.data.table import is_census
-from fairbound.fairness.groups import Grouping, Intersection
-from fairbound.fairness.intervals import Measured, wilson
-from fairbound.files import write_text
+from fairbound.metrics.intervals import Measured, wilson
 
 FEW = 50  # rows: below, a group's rates are hardly known
 
@@ -63,7 +63,7 @@ def _columns(
     if not is_census(source):
         columns = read_columns(source)
         if label is not None and label not in columns:
-            from fairbound.fairness.groups import no_column
+            from fairbound.constraints.subgroups import no_column
 
             raise ValueError(no_column(label, columns))
         return columns, None if label is None else binary(columns[label], label, positive), Path(source).name

@@ -11,12 +11,12 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fairbound.bench.execute import Budget as BudgetName
-from fairbound.bench.job import Job, Prepared, prepared
-from fairbound.bench.report import file_stems, write_report
-from fairbound.bench.sections import Section, section
-from fairbound.bench.store import Store
-from fairbound.bench.writing import Table
+from fairbound.benchmark.executor import Budget as BudgetName
+from fairbound.benchmark.job import Job, Prepared, prepared
+from fairbound.benchmark.report import file_stems, write_report
+from fairbound.benchmark.report_sections import Section, section
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.table_writers import Table
 from fairbound.cli.printing import console
 from fairbound.cli.run import Budget, Device, Folder, Out, Own, Seeds, Source, Splits, Steps, announce, checked_device
 from fairbound.cli.tables import grids

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from fairbound.bench import spec
-from fairbound.bench.job import Job, prepared
-from fairbound.bench.store import Store
-from fairbound.bench.system import describe
-from fairbound.bench.workers import Done
+from fairbound.benchmark import config
+from fairbound.benchmark.engines import Done
+from fairbound.benchmark.environment import describe
+from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.store import Store
 from fairbound.cli.printing import console
 from fairbound.cli.report import To, section_of, write_with_progress
 from fairbound.cli.run import Folder, Jobs, Out, Seeds, Steps, announce, compute
@@ -34,7 +34,7 @@ def reproduce_command(
     planned = all_jobs(folder, seeds, steps)
     screen = console()
     screen.print(
-        f"{len(spec.names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
+        f"{len(config.names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
     )
     for name in compared():
         found = prepared(next(job for job in planned if job.experiment == name))
@@ -59,19 +59,19 @@ def _timed_here(store: Store, experiment: str) -> bool:
     """Whether the seconds that are kept are of this system and of all rows."""
     times, system, now = store.times(experiment), store.timed_on(experiment), describe("")
     same = system is not None and all(system.get(name) == now[name] for name in ("cpu", "torch", "fairbound"))
-    return same and times is not None and set(times) == {row.name for row in spec.load(experiment).rows}
+    return same and times is not None and set(times) == {row.name for row in config.load(experiment).rows}
 
 
 def compared() -> list[str]:
     """The experiments that compare methods on one split: both budgets, and axes of time."""
-    found = {name: spec.load(name) for name in spec.names()}
+    found = {name: config.load(name) for name in config.names()}
     return [name for name, one in found.items() if one.split.splits == 1 and one.last_states == 1]
 
 
 def all_jobs(folder: Path | None, seeds: int | None, steps: int | None) -> list[Job]:
     """Every experiment within the paper's budget; those that compare methods also within that of equal rows."""
     first = compared()
-    names = [*first, *(name for name in spec.names() if name not in first)]
+    names = [*first, *(name for name in config.names() if name not in first)]
     return [
         Job(experiment=name, budget=budget, folder=folder, seeds=seeds, steps=steps)
         for name in names

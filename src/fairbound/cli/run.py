@@ -14,12 +14,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
-from fairbound.bench.job import Job, Prepared, prepared
-from fairbound.bench.setting import Setting
-from fairbound.bench.store import Store
-from fairbound.bench.summary import Spread, summary
-from fairbound.bench.system import describe, usable_cpus
-from fairbound.bench.workers import Done, carry_out
+from fairbound.benchmark.engines import Done, carry_out
+from fairbound.benchmark.environment import describe, usable_cpus
+from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.job import Job, Prepared, prepared
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.summary import Spread, summary
 from fairbound.cli.printing import console
 
 

@@ -8,7 +8,7 @@ from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from fairbound.bench.writing import Column, Table
+from fairbound.benchmark.table_writers import Column, Table
 
 NAME = 28  # letters of the first column; longer names are wrapped
 BETWEEN = 2  # columns

@@ -12,12 +12,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
-from fairbound.bench import spec
-from fairbound.bench.seconds import Timing
-from fairbound.bench.setting import Setting
-from fairbound.bench.store import Store
-from fairbound.bench.system import describe
-from fairbound.bench.timing import STEPS, measure
+from fairbound.benchmark import config
+from fairbound.benchmark.environment import describe
+from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.step_times import Timing
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.timing import STEPS, measure
 from fairbound.cli.printing import console
 from fairbound.cli.run import Experiment, Folder, Out, Source, announce
 from fairbound.data.sources import best, load
@@ -41,7 +41,7 @@ def time_command(
     out: Out = Path("results"),
 ) -> None:
     """Time a step of every row; the report draws its axes of time from what the results folder keeps."""
-    chosen = spec.load(experiment)
+    chosen = config.load(experiment)
     table = load(source or best(chosen.state, folder), folder=folder)
     setting, store, screen = Setting.of(chosen, table, splits=1), Store(out), console()
     announce(setting, table.simulated)
@@ -82,7 +82,7 @@ def _with_progress(setting: Setting, rounds: int, steps: int) -> dict[str, Timin
         )
 
 
-def _grid(experiment: spec.Experiment, times: Mapping[str, Timing]) -> Grid:
+def _grid(experiment: config.Experiment, times: Mapping[str, Timing]) -> Grid:
     grid = Grid(box=None, padding=(0, 2, 0, 0), title="One step, one run alone", title_justify="left")
     grid.title_style = "bold"
     grid.add_column("row", overflow="fold")

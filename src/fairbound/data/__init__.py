@@ -2,8 +2,8 @@
 
 from fairbound.data.attributes import attribute, attributes
 from fairbound.data.dataset import Dataset, Split
-from fairbound.data.encoding import Encoder
-from fairbound.data.reading import read_columns, read_table, table_of
+from fairbound.data.encoders import Encoder
+from fairbound.data.readers import read_columns, read_table, table_of
 from fairbound.data.sources import best, load
 from fairbound.data.splits import paper_split, random_split, scaled
 from fairbound.data.table import Table

@@ -1,6 +1,6 @@
 """A task's table from files of the American Community Survey, raw person files or extracts.
 
-`fairbound.data.acs_files` says which there are, `fairbound.data.fetch` gets more.
+`fairbound.data.acs_files` says which there are, `fairbound.data.download` gets more.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fairbound._utils.optional import need
 from fairbound.data.acs_files import STATE_OF, STATES, Found, available, file_of, source_name, states_of, survey_year
 from fairbound.data.columns import from_arrow
 from fairbound.data.pums import raw_columns, reading
 from fairbound.data.table import Table
 from fairbound.data.tasks import CARRIED, HISTORICAL, Task, apply, fill, numbers, said_absent, task_of
-from fairbound.extras import need
 
 
 def load(

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbound.constraints.subgroups import Against, Attribute, Banded, Coded, is_missing, no_column
 from fairbound.data import codebook
-from fairbound.data.encoding import holds_numbers
+from fairbound.data.encoders import holds_numbers
 from fairbound.data.outcomes import meaning
-from fairbound.fairness.groups import Against, Attribute, Banded, Coded, is_missing, no_column
 
 Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
 MOST_NUMBERS = 50  # different numbers in a column of the user's own, above which bands have to be given

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from fairbound.fairness.groups import Attribute, Banded, Coded
+from fairbound.constraints.subgroups import Attribute, Banded, Coded
 
 # Where a number is cut unless told: ages as labour statistics publish them; 35 hours are full-time work for the Census
 # Bureau; 30,000 and 50,000 dollars and 20 minutes are the tasks' own thresholds; 100 percent is the poverty line.

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.data.encoding import DATES, NUMBERS
-from fairbound.fairness.groups import is_missing
+from fairbound.constraints.subgroups import is_missing
+from fairbound.data.encoders import DATES, NUMBERS
 
 
 class OddColumnError(ValueError):

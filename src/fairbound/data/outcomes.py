@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.fairness.groups import is_missing
+from fairbound.constraints.subgroups import is_missing
 
 Column = NDArray[Any]  # (rows,) numbers, truth values or text
 WORDS = (("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))

@@ -17,9 +17,9 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbound._utils.optional import need
 from fairbound.data.acs_files import Found, identified
 from fairbound.data.tasks import CARRIED, TASKS, Task, said_absent
-from fairbound.extras import need
 
 # Columns that later files call and code otherwise: the newer name, and newer code -> code of 2018 (empty: the same).
 # Same-sex and opposite-sex couples were one code until 2018; roomers and boarders (11) have none any more.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairbound.data import acs, acs_files, simulated
-from fairbound.data.reading import read_table
+from fairbound.data import acs, acs_files, synthetic
+from fairbound.data.readers import read_table
 from fairbound.data.table import Table, is_census
 from fairbound.data.tasks import HISTORICAL, TASKS
 
@@ -43,7 +43,7 @@ def load(
     if label is not None or features is not None:
         raise ValueError(f"{source} is census data: its label and features are those of its task")
     if kind.lower() == "simulated":
-        return simulated.load(rest, seed)
+        return synthetic.load(rest, seed)
     states, task, year, horizon = _acs_parts(source, rest)
     return acs.load(states, task, year, horizon, folder, missing)
 
@@ -54,10 +54,10 @@ def best(state: str, folder: str | Path | None = None) -> str:
     (state,) = acs_files.states_of([state], [found.state for found in there])
     if any(found.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for found in there):
         return f"acs:{state}"
-    if state in simulated.states():
+    if state in synthetic.states():
         return f"simulated:{state}"
     raise FileNotFoundError(
-        f"no data of {state} were found, and only {' and '.join(simulated.states())} have a simulated census; get "
+        f"no data of {state} were found, and only {' and '.join(synthetic.states())} have a simulated census; get "
         f"them with `fairbound data fetch {state}`, or name the folder where they are (folder, --data)"
     )
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound._utils.optional import need
 from fairbound.data.dataset import Dataset, Split
-from fairbound.extras import need
 
 SURE_SIZE = 10  # a group of ten rows has at least two among the held-out fifth: one to validate and one to test
 

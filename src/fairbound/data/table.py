@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.constraints.subgroups import Attribute, Grouping, Intersection, is_missing, no_column
 from fairbound.data.attributes import attribute as named
 from fairbound.data.attributes import one_by_one
 from fairbound.data.dataset import Dataset
-from fairbound.data.encoding import DATES, NUMBERS, Encoder, holds_numbers
+from fairbound.data.encoders import DATES, NUMBERS, Encoder, holds_numbers
 from fairbound.data.outcomes import binary
-from fairbound.fairness.groups import Attribute, Grouping, Intersection, is_missing, no_column
 
 # One attribute or several, whose combinations are the groups; text as in `fairbound.data.attributes`: "SEX,AGEP:25:65"
 Groups = str | Attribute | Sequence[str | Attribute] | Intersection
@@ -119,7 +119,7 @@ class Table:
             split = random_split(table.groups(sex), seed=0)
             data = table.dataset(sex, train=split.train)
 
-        >>> from fairbound.fairness.groups import Coded
+        >>> from fairbound.constraints.subgroups import Coded
         >>> columns = {"SEX": np.array([1, 2, 2]), "AGEP": np.array([30, 40, 50]), "rich": np.array([0, 1, 1])}
         >>> data = Table(columns, "rich", ("SEX", "AGEP"), "by hand").dataset(Coded("SEX", (1, 2), ("man", "woman")))
         >>> data.names, data.groups["SEX"], data.levels["SEX"]
@@ -165,7 +165,7 @@ class Table:
             return named(one, self.columns, self.census, self.missing)
         if not isinstance(one, Attribute):
             raise ValueError(
-                "a protected attribute is named, or a Coded, Banded or Against (fairbound.fairness.groups); "
+                "a protected attribute is named, or a Coded, Banded or Against (fairbound.constraints.subgroups); "
                 f"got {one!r}"
             )
         return one

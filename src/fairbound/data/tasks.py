@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbound._utils.optional import need
 from fairbound.data.columns import from_arrow, from_series, is_arrow
 from fairbound.data.table import Table
-from fairbound.extras import need
 
 Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
 SYMBOLS = MappingProxyType(

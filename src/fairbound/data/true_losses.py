@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.data.simulated import Population
-from fairbound.data.simulated_tables import Columns, Floats
+from fairbound.data.synthetic import Population
+from fairbound.data.synthetic_tables import Columns, Floats
 from fairbound.data.table import Table
 
 Scores = NDArray[Any]  # (rows,) what a model returns
@@ -52,7 +52,7 @@ def true_group_losses(
     groups: columns -> (rows,) keys, e.g. `Intersection.keys`; rows with a negative key are in no group.
     loss: (scores, label) -> (rows,) losses.
 
-    >>> from fairbound.data.simulated import population
+    >>> from fairbound.data.synthetic import population
     >>> coin = true_group_losses(population("OK"), lambda t: np.zeros(t.rows), lambda c: c["SEX"], rows=1000)
     >>> coin.keys.tolist(), coin.losses.round(4).tolist()
     ([1, 2], [0.6931, 0.6931])

@@ -1,0 +1,307 @@
+"""An audit of predictions: per-group rates and every fairness metric, each with its interval.
+
+It needs labels, predictions (or scores and a threshold) and groups, from any model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound.auditing.notes import no_probabilities, not_compared, one_sided, small
+from fairbound.constraints.subgroups import Attribute, Coded, Intersection, is_missing, no_column
+from fairbound.data.attributes import attributes as named_attributes
+from fairbound.data.outcomes import binary, binary_like
+from fairbound.metrics.counts import (
+    Counts,
+    as_binary,
+    as_numbers,
+    as_vector,
+    as_weights,
+    group_names,
+    same_length,
+)
+from fairbound.metrics.fairness_metrics import group_rates, intervals, largest_group
+from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
+from fairbound.metrics.intervals import DRAWS, Measured
+from fairbound.metrics.wasserstein import Scores, distances
+
+
+@dataclass(frozen=True)
+class GroupAudit:
+    """What is known of one group."""
+
+    name: str
+    rows: int
+    counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. rows where there are none
+    rates: Mapping[str, Measured]
+    loss: Measured | None = None  # mean cross-entropy of the scores
+    histogram: tuple[float, ...] = ()  # share of the group's weight in each bin of Audit.bins
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The audit of one partition into groups."""
+
+    attributes: tuple[str, ...]  # the columns that define the groups
+    rows: int
+    reference: str  # the group that signed differences compare the others to
+    level: float  # of the intervals
+    metrics: Mapping[str, Measured]
+    groups: tuple[GroupAudit, ...]
+    threshold: float | None = None  # predictions are 1 where the score is at least this
+    bins: tuple[float, ...] = ()  # edges of the score histograms
+    left_out: int = 0  # rows in no group
+    weighted: bool = False  # whether rows have weights
+    source: str = ""
+    notes: tuple[str, ...] = ()  # what a reader must know before trusting the numbers
+    parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON: metric name -> value and interval, group name -> counts and rates."""
+        found = {
+            "source": self.source,
+            "by": list(self.attributes),
+            "rows": self.rows,
+            "left_out": self.left_out,
+            "level": self.level,
+            "reference": self.reference,
+            "threshold": self.threshold,
+            "weighted": self.weighted,
+            "score_bins": list(self.bins),
+            "metrics": {name: measured._asdict() for name, measured in self.metrics.items()},
+            "groups": {group.name: _group_dict(group) for group in self.groups},
+            "notes": list(self.notes),
+        }
+        if self.parts:
+            found["each"] = {part.attributes[0]: part.to_dict() for part in self.parts}
+        return found
+
+
+def _group_dict(group: GroupAudit) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": group.rows, "counts": dict(group.counts)}
+    found["rates"] = {name: measured._asdict() for name, measured in group.rates.items()}
+    if group.loss is not None:
+        found["loss"] = group.loss._asdict()
+    if group.histogram:
+        found["score_shares"] = list(group.histogram)
+    return found
+
+
+def audit(
+    labels: Any,
+    groups: Any,
+    *,
+    predictions: Any = None,
+    scores: Any = None,
+    threshold: float = 0.5,
+    weights: Any = None,
+    names: Sequence[str] = (),
+    attributes: Sequence[str] = ("group",),
+    reference: str | None = None,
+    level: float = 0.95,
+    draws: int = DRAWS,
+    seed: int = 0,
+    source: str = "",
+) -> Audit:
+    """Audit predictions, or scores at a threshold. Groups are text, or numbers 0, 1, ... (-1: none) with `names`.
+
+    >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
+    >>> found.metrics["demographic_parity_difference"].value
+    0.5
+    >>> found.groups[1].rates["true_positive_rate"].value
+    0.0
+    """
+    g, names = _numbered(groups, names)
+    rows = _checked(labels, g, predictions, scores, threshold, weights)
+    counts = Counts.of(rows.labels, rows.predictions, rows.groups, weights=rows.weights, names=names)
+    reference = largest_group(counts) if reference is None else reference
+    settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
+    metrics = intervals(counts, reference, **settings)
+    notes = [*small(counts), *one_sided(rows.labels, rows.predictions)]
+    scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
+    if rows.scores is not None:
+        scored = _scored(rows, rows.scores, counts, reference, settings)
+    return Audit(
+        attributes=tuple(attributes),
+        rows=len(rows.labels),
+        reference=reference,
+        level=level,
+        metrics=metrics | scored.metrics,
+        groups=_group_audits(counts, group_rates(counts, level=level), scored),
+        threshold=None if rows.scores is None else threshold,
+        bins=scored.bins,
+        left_out=int((g < 0).sum()),
+        weighted=weights is not None,
+        source=source,
+        notes=(*notes, *scored.notes),
+    )
+
+
+class _Rows(NamedTuple):
+    """The rows that are in a group."""
+
+    labels: Tensor
+    predictions: Tensor
+    groups: Tensor
+    scores: Tensor | None
+    weights: Tensor | None
+
+
+class _Scored(NamedTuple):
+    """What is known from scores beside what predictions tell."""
+
+    metrics: dict[str, Measured]
+    losses: Sequence[Measured | None]  # by group
+    bins: tuple[float, ...]
+    histograms: Sequence[tuple[float, ...]]  # by group
+    notes: list[str]
+
+
+def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float, weights: Any) -> _Rows:
+    if (predictions is None) == (scores is None):
+        raise ValueError("an audit needs either predictions or scores, one of the two")
+    if math.isnan(threshold):
+        raise ValueError("the threshold is NaN: every score would count as below it")
+    y, inside = as_binary(labels, "labels"), groups >= 0
+    same_length(labels=y, groups=groups)
+    if not bool(inside.any()):
+        raise ValueError("no row belongs to a group: there is nothing to audit")
+    score = None if scores is None else as_vector(scores)
+    # a float32 score is compared as such: .7 in float32 is below .7 in float64
+    made = as_binary(predictions, "predictions") if score is None else (score >= threshold).long()
+    w = None if weights is None else as_weights(weights)
+    same_length(**{"labels": y, "predictions" if score is None else "scores": made}, weights=y if w is None else w)
+    if w is not None and float(w[inside].sum()) == 0:
+        raise ValueError("all weights are 0: there is nothing to audit")
+    score = None if score is None else score[inside].double()
+    return _Rows(y[inside], made[inside], groups[inside], score, None if w is None else w[inside])
+
+
+def _scored(rows: _Rows, score: Tensor, counts: Counts, reference: str, settings: Mapping[str, Any]) -> _Scored:
+    named: dict[str, Any] = {"weights": rows.weights, "names": counts.names}
+    of_distances = {name: settings[name] for name in ("level", "seed")}
+    metrics = distances(Scores.of(score, rows.groups, **named), reference, **of_distances)
+    bins, histograms = _histograms(score, rows.groups, rows.weights, len(counts.names))
+    why_not = no_probabilities(score)
+    if why_not:
+        return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *not_compared(counts)])
+    losses = Losses.of(_cross_entropy(score, rows.labels), rows.groups, **named)
+    metrics |= loss_gaps(losses, reference, **settings)
+    return _Scored(metrics, group_losses(losses, **settings), bins, histograms, not_compared(counts))
+
+
+def _group_audits(counts: Counts, rates: Mapping[str, Sequence[Measured]], scored: _Scored) -> tuple[GroupAudit, ...]:
+    sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
+    return tuple(
+        GroupAudit(
+            name,
+            sizes[i],
+            _cells(weight[i]),
+            {rate: measured[i] for rate, measured in rates.items()},
+            scored.losses[i],
+            scored.histograms[i],
+        )
+        for i, name in enumerate(counts.names)
+    )
+
+
+def audit_columns(
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    label: str,
+    groups: str | Sequence[Attribute],
+    prediction: str | None = None,
+    score: str | None = None,
+    weight: str | None = None,
+    positive: Any = None,
+    min_size: int = 0,
+    small: Literal["merge", "leave out"] = "merge",
+    reference: str | None = None,
+    **settings: Any,
+) -> Audit:
+    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone."""
+    if isinstance(groups, str):
+        groups = named_attributes(groups, columns)
+    truth = _column(columns, label)
+    y = binary(truth, label, positive)
+    made: dict[str, Any] = {}
+    if prediction is not None:
+        made["predictions"] = binary_like(_column(columns, prediction), prediction, truth, label, positive)
+    if score is not None:
+        made["scores"] = _numbers(_column(columns, score), score)
+    if weight is not None:
+        made["weights"] = _numbers(_column(columns, weight), weight)
+
+    def one(attributes: Sequence[Attribute], reference: str | None) -> Audit:
+        found = Intersection(tuple(attributes)).group(columns, min_size, small)
+        if len(found) == 0:
+            raise ValueError(f"none of the {found.populated} groups has {min_size} rows; lower the minimum size")
+        if reference is not None and reference not in found.names:
+            close = get_close_matches(reference, found.names, n=3, cutoff=0.4) or list(found.names[:6])
+            raise ValueError(f"no group is called {reference!r}; there is {' or '.join(close)}")
+        names = [attribute.name for attribute in attributes]
+        return audit(y, found.ids, names=found.names, attributes=names, reference=reference, **made, **settings)
+
+    whole = one(groups, reference)
+    return whole if len(groups) == 1 else replace(whole, parts=tuple(one([alone], None) for alone in groups))
+
+
+def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    if name not in columns:
+        raise ValueError(no_column(name, columns))
+    return columns[name]
+
+
+def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
+    missing = is_missing(column)
+    if missing.any():
+        raise ValueError(f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())})")
+    if column.dtype.kind not in "iufb":
+        raise ValueError(f"{name} must hold numbers, found {str(column[0])!r} in row 0")
+    return column if column.dtype.kind == "f" else column.astype(np.float64)
+
+
+def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
+    """Groups as numbers; text and truth values are numbered in their order and name themselves."""
+    array = groups if isinstance(groups, Tensor) else np.asarray(groups)
+    kind = "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
+    if kind in "OUSb" and not names:
+        column = np.asarray(array)
+        attribute = Coded.of("group", column)
+        return torch.from_numpy(attribute.levels(column)), attribute.labels
+    numbers = as_numbers(array)
+    return numbers, group_names(numbers, names)
+
+
+def _cells(weight: Sequence[Sequence[float]]) -> dict[str, float]:
+    (tn, fp), (fn, tp) = weight
+    return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}
+
+
+def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:
+    """Of each row; scores of exactly 0 and 1 count as 1e-7 from there, so that one sure mistake is not infinite."""
+    p = score.clamp(1e-7, 1 - 1e-7)
+    return torch.nn.functional.binary_cross_entropy(p, y.double(), reduction="none")
+
+
+def _histograms(
+    score: Tensor, g: Tensor, weights: Tensor | None, groups: int, bins: int = 40
+) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
+    low, high = float(score.min()), float(score.max())
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    high = high if high > low else low + 1.0
+    at = ((score - low) / (high - low) * bins).long().clamp(0, bins - 1)
+    table = torch.bincount(g * bins + at, weights, minlength=groups * bins).double().reshape(groups, bins)
+    shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
+    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]

@@ -1,0 +1,116 @@
+"""The names and numbers of an audit in words: what a rate or metric says, whose it is, why one is undefined."""
+
+from __future__ import annotations
+
+from fairbound.auditing.audits import Audit
+from fairbound.metrics.fairness_metrics import METRICS, Metric
+from fairbound.metrics.group_losses import FEWEST, LOSS_GAPS
+from fairbound.metrics.intervals import Measured
+from fairbound.metrics.wasserstein import MOST_GROUPS
+
+RATE_WORDS = {
+    "base_rate": "share of the rows whose label is 1",
+    "positive_rate": "share of the rows that are predicted 1",
+    "accuracy": "share of the rows that are predicted right",
+    "inaccuracy": "share of the rows that are predicted wrong",
+    "true_positive_rate": "of the rows with label 1, the share that is predicted 1",
+    "false_negative_rate": "of the rows with label 1, the share that is predicted 0",
+    "false_positive_rate": "of the rows with label 0, the share that is predicted 1",
+    "true_negative_rate": "of the rows with label 0, the share that is predicted 0",
+    "positive_predictive_value": "of the rows predicted 1, the share whose label is 1",
+    "negative_predictive_value": "of the rows predicted 0, the share whose label is 0",
+    "false_omission_rate": "of the rows predicted 0, the share whose label is 1",
+}
+_SCORE_WORDS = {  # name -> words, source (fairness/scores.py)
+    "w1": ("area between the score distributions of the two groups that differ most", "Wasserstein-1 distance"),
+    "wd": ("squared distance of the reference group's score histogram from the farthest other one", "the paper, Wd"),
+}
+_LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
+
+
+def title(name: str) -> str:
+    """A name as a heading.
+
+    >>> title("true_positive_rate")
+    'True positive rate'
+    """
+    return name[:1].upper() + name[1:].replace("_", " ")
+
+
+def explained(name: str) -> tuple[str, str]:
+    """What a metric says, and whose definition it is.
+
+    >>> explained("demographic_parity_difference")
+    ('largest minus smallest positive rate', 'Fairlearn')
+    """
+    if name in METRICS:
+        return METRICS[name].words, METRICS[name].source
+    if name in LOSS_GAPS:
+        return LOSS_GAPS[name], _LOSS_SOURCES.get(name, "cross-entropy of the scores")
+    return _SCORE_WORDS.get(name, ("", ""))
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or two significant digits of a small number; "undefined" for None.
+
+    >>> number(0.25), number(0.00031), number(None)
+    ('0.250', '0.00031', 'undefined')
+    """
+    if value is None:
+        return "undefined"
+    return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
+
+
+def interval(measured: Measured) -> str:
+    """The interval in brackets; nothing where there is none.
+
+    >>> interval(Measured(0.2, 0.1, 0.3))
+    '[0.100, 0.300]'
+    """
+    if measured.low is None or measured.high is None:
+        return ""
+    return f"[{number(measured.low)}, {number(measured.high)}]"
+
+
+def excludes_zero(measured: Measured) -> bool:
+    """Whether the whole interval lies on one side of 0."""
+    return measured.low is not None and measured.high is not None and (measured.low > 0 or measured.high < 0)
+
+
+def why_undefined(audit: Audit, name: str) -> str:
+    """Why the audit could not give that metric, as far as the audit shows."""
+    present = [group.name for group in audit.groups if group.rows > 0]
+    metric = METRICS.get(name)
+    if metric is not None and metric.groups == "two" and len(present) != 2:
+        return f"for two groups only, and {_so_many(len(present))}"
+    if len(present) < 2:
+        return f"it compares groups, and {_so_many(len(present))}"
+    if (name == "wd" or metric is None or metric.groups == "reference") and audit.reference not in present:
+        return f"the reference group {audit.reference!r} has no rows"
+    if metric is not None:
+        return _why_no_rate(audit, metric)
+    many = [group for group in audit.groups if group.rows >= FEWEST]
+    if len(many) < 2:
+        return f"it needs two groups of {FEWEST} rows or more"
+    if name in ("w1", "wd") and len(many) > MOST_GROUPS:
+        return f"more than {MOST_GROUPS} groups"
+    if name == "wd":
+        return "the reference group is too small, or no other one has a score in its range"
+    return ""
+
+
+def _so_many(groups: int) -> str:
+    return "only one has rows here" if groups == 1 else f"{groups} have rows here"
+
+
+def _why_no_rate(audit: Audit, metric: Metric) -> str:
+    for rate in metric.reads:
+        words = title(rate).lower()
+        having = {group.name: group.rates[rate].value for group in audit.groups if group.rates[rate].value is not None}
+        if len(having) < 2:
+            return f"{'no group' if not having else f'only {next(iter(having))!r}'} has a {words}"
+        if metric.groups == "reference" and audit.reference not in having:
+            return f"the reference group {audit.reference!r} has no {words}"
+        if metric.name == "disparate_impact" and having[audit.reference] == 0:
+            return f"the {words} of the reference group {audit.reference!r} is 0"
+    return ""

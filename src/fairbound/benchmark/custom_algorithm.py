@@ -1,0 +1,221 @@
+"""A method of the user's own in an experiment: `my_file.py:MyMethod`, or `my_file.py:MyMethod(tau=0.1)`.
+
+The file is loaded by its path, alone: it need not be installed, and what stands beside it is not found. The method is
+a subclass of `fairbound.core.Algorithm` and a frozen dataclass with a default for every field.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fairbound.benchmark.config import Experiment, Row
+from fairbound.core import Algorithm
+
+FORM = "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or my_file.py:MyMethod(tau=0.1)"
+TEXT = re.compile(r"(?P<path>.+):\s*(?P<name>[^\W\d]\w*)\s*(?P<settings>\(.*\))?\s*")
+DECORATOR = "@dataclass(frozen=True, kw_only=True)"
+
+
+@dataclass(frozen=True)
+class Own:
+    """A method of the user's own."""
+
+    name: str  # of its row: the class, with the settings that were named
+    path: Path
+    method: type[Algorithm[Any]]
+    settings: Mapping[str, float | bool]  # those that were named; the others have their defaults
+
+
+def own_method(text: str) -> Own:
+    """The method that `my_file.py:MyMethod(tau=0.1)` names; the settings, numbers or truth values, may be left out."""
+    found = TEXT.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{FORM}; got {text!r}")
+    path, name = Path(found["path"]).expanduser(), found["name"]
+    method = _class(_module(path), name, path)
+    settings = _settings(method, found["settings"] or "()", f"{path.name}:{name}")
+    shown = ", ".join(f"{key}={value}" for key, value in settings.items())
+    own = Own(f"{name}({shown})" if shown else name, path, method, settings)
+    _refuse_unbuildable(own)
+    return own
+
+
+def with_own(experiment: Experiment, own: Own, like: str | None = None) -> Experiment:
+    """The experiment with a further row, for the user's method.
+
+    Batch, notion and bound are the experiment's. It runs for as many steps as the row named `like`; if none is named,
+    as the first row of SSL-ALM, and where there is none, as most rows do.
+    """
+    taken = [row.name for row in experiment.rows]
+    if own.name in taken:
+        raise ValueError(
+            f"{experiment.name} has a row {own.name!r} already, and results are kept by name; rename the class in "
+            f"{own.path}"
+        )
+    row = Row(
+        name=own.name,
+        method=own.method.__name__,
+        settings=own.settings,
+        steps=_steps(experiment, like),
+        batch=experiment.batch,
+        notion=experiment.notion,
+        bound=experiment.bound,
+        at=f"your own: {own.path.name}",
+        own=own.method,
+    )
+    return replace(experiment, rows=(*experiment.rows, row))
+
+
+def _steps(experiment: Experiment, like: str | None) -> int:
+    if like is not None:
+        named = {row.name: row.steps for row in experiment.rows}
+        if like not in named:
+            raise ValueError(f"{experiment.name} has no row {like!r}; {_nearest(like, named)}")
+        return named[like]
+    reference = [row.steps for row in experiment.rows if row.method == "SSLALM" and row.own is None]
+    common = Counter(row.steps for row in experiment.rows)
+    return reference[0] if reference else max(common, key=lambda steps: (common[steps], steps))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    listed = list(known)
+    near = get_close_matches(name, listed, n=3, cutoff=0.3) or listed
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}" if near else "there are none"
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def _module(path: Path) -> ModuleType:
+    """The file as a module whose name is made from its place and content.
+
+    So the same file is the same class, also in another process that has loaded it, and a changed one is another class.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {path} (seen from {Path.cwd()}); {FORM}") from error
+    except OSError as error:
+        raise OSError(f"{path} cannot be read ({error.strerror}); {FORM}") from error
+    place = str(path.resolve())
+    name = "fairbound_own_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
+    if name not in sys.modules:
+        sys.modules[name] = _begun(name, place)  # dataclasses look their module up
+        _execute(sys.modules[name], text, path)
+    return sys.modules[name]
+
+
+def _begun(name: str, place: str) -> ModuleType:
+    module = ModuleType(name)
+    module.__file__ = place
+    return module
+
+
+def _execute(module: ModuleType, text: bytes, path: Path) -> None:
+    """The text that was read: Python's own loader may take an older version from its cache."""
+    try:
+        exec(compile(text, str(module.__file__), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        place = f"{path}, line {_line(error, str(module.__file__))}"
+        raise ImportError(f"{place}: the file cannot be loaded: {type(error).__name__}: {said}") from error
+
+
+def _line(error: BaseException, file: str) -> int | str:
+    """Of the user's file, where it broke."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if not lines and isinstance(error, SyntaxError):
+        return error.lineno or "?"
+    return lines[-1] or "?" if lines else "?"
+
+
+# The class ------------------------------------------------------------------------------------------------------------
+
+
+def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
+    if not hasattr(module, name):
+        written = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        raise ValueError(f"{path} has no {name!r}; {_nearest(name, written)}")
+    method = getattr(module, name)
+    if not (isinstance(method, type) and issubclass(method, Algorithm)):
+        raise ValueError(
+            f"{path}: {name} is {method!r}; a method is a class that derives from fairbound.core.Algorithm"
+        )
+    missing = sorted(getattr(method, "__abstractmethods__", ()))
+    if missing:
+        raise ValueError(f"{path}: {name} does not define {' and '.join(missing)}, as every Algorithm does")
+    _refuse_unless_settings(method, path)
+    return method
+
+
+def _refuse_unless_settings(method: type[Algorithm[Any]], path: Path) -> None:
+    """Hyper-parameters are the fields of a frozen dataclass: runs that differ in them are stacked."""
+    own = vars(method).get("__dataclass_params__")  # not those of a class that it derives from
+    if not is_dataclass(method) or own is None or not own.frozen:
+        raise ValueError(f"{path}: {method.__name__} is no frozen dataclass; write {DECORATOR} above it")
+    for field in fields(method):
+        if field.init and field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(
+                f"{path}: the field {field.name!r} of {method.__name__} has no default; give it one, such as "
+                f"{field.name}: float = 0.1"
+            )
+        if field.default.__hash__ is None or field.default_factory is not MISSING:
+            raise ValueError(
+                f"{path}: the default of {field.name!r} of {method.__name__} must be a number, a truth value, text, a "
+                "schedule or a tuple of those: runs are grouped by it"
+            )
+
+
+def _settings(method: type[Algorithm[Any]], text: str, place: str) -> dict[str, float | bool]:
+    """From `(tau=0.1, reuse=True)`."""
+    try:
+        call = ast.parse(f"_{text}", mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{place}: {text} is no list of settings such as (tau=0.1, eta=0.5): {error.msg}") from error
+    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+        raise ValueError(f"{place}: settings are named, such as (tau=0.1, eta=0.5); got {text}")
+    defaults = {field.name: field.default for field in fields(method) if field.init}  # type: ignore[arg-type]
+    settings: dict[str, float | bool] = {}
+    for keyword in call.keywords:
+        name = str(keyword.arg)
+        if name not in defaults:
+            raise ValueError(f"{place} has no setting {name!r}; {_nearest(name, defaults)}")
+        if name in settings:
+            raise ValueError(f"{place}: {name} is given twice in {text}")
+        settings[name] = _number(keyword.value, f"{place}: {name}", like=defaults[name])
+    return settings
+
+
+def _number(node: ast.expr, place: str, like: Any) -> float | bool:
+    """A whole number where the default is a float becomes one: floats stack, whole numbers do not."""
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        value = ast.unparse(node)
+    if not isinstance(value, bool | int | float):
+        raise ValueError(f"{place} must be a number, True or False, got {ast.unparse(node)}")
+    return float(value) if isinstance(like, float) and not isinstance(value, bool) else value
+
+
+def _refuse_unbuildable(own: Own) -> None:
+    """The method itself checks the ranges of its settings, and what it draws must fit together."""
+    place = f"{own.path}: {own.name}"
+    try:
+        made = own.method(**own.settings)
+        draws, reads = made.draws, made.reads
+    except Exception as error:
+        raise ValueError(f"{place} cannot be made: {error}") from error
+    if len(reads) != draws or not all(read in ("f", "c", "fc") for read in reads):
+        raise ValueError(f"{place} makes {draws} draws a step, so `reads` has {draws} of 'f', 'c', 'fc'; got {reads!r}")

@@ -1,0 +1,160 @@
+"""An experiment's data, network and constraints: everything that its runs share.
+
+Every split scales the inputs by its own training rows. The copies stand one below the other in one dataset, and a run
+reads the rows of its split: so the runs of all splits can be stacked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fairbound.benchmark.config import Experiment, Row
+from fairbound.benchmark.evaluation import Evaluator
+from fairbound.benchmark.fingerprint import checksum
+from fairbound.constraints.constraint import CellConstraint
+from fairbound.constraints.contrasts import against_mean, against_pooled, pairwise
+from fairbound.constraints.notions import loss_parity
+from fairbound.constraints.regularizers import FairretNorm
+from fairbound.data.dataset import Dataset, Split
+from fairbound.data.samplers import Sampler, Take
+from fairbound.data.splits import paper_split, random_split, scaled
+from fairbound.data.table import Table
+from fairbound.training.functional import functional
+from fairbound.training.problem import Problem
+
+PAPERS_SHARES = {"train": 0.8, "selection": 0.1, "test": 0.1}
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Of every row, from logits."""
+    return nn.functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What the runs of an experiment share on one source of data."""
+
+    experiment: Experiment
+    source: str  # of the data
+    plain: Dataset  # before scaling
+    splits: tuple[Split, ...]  # of the rows of `plain`
+    device: str = "cpu"
+
+    @staticmethod
+    def of(experiment: Experiment, table: Table, splits: int | None = None, device: str = "cpu") -> Setting:
+        """From a table; `splits` instead of as many as the experiment has."""
+        plain = table.dataset(experiment.group)
+        (name, groups), *_ = plain.groups.items()
+        if int(groups.max()) + 1 != len(experiment.groups):
+            raise ValueError(
+                f"{experiment.name} names {len(experiment.groups)} groups, but {experiment.group} gives "
+                f"{int(groups.max()) + 1} in {table.source}"
+            )
+        plain = replace(plain, levels={name: experiment.groups})
+        count = experiment.split.splits if splits is None else splits
+        made = tuple(_split(experiment, groups, i) for i in range(count))
+        return Setting(experiment, table.source, plain, made, device)
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The scaled copies, one below the other."""
+        copies = [scaled(self.plain, split) for split in self.splits]
+        column = self.column
+        stacked = Dataset(
+            torch.cat([copy.X for copy in copies]),
+            self.plain.y.repeat(len(copies)),
+            {column: self.plain.groups[column].repeat(len(copies))},
+            self.plain.names,
+            self.plain.source,
+            {column: self.experiment.groups},
+        )
+        return stacked.to(self.device)
+
+    @property
+    def column(self) -> str:
+        """The name of the group column."""
+        return next(iter(self.plain.groups))
+
+    @cached_property
+    def data_checksum(self) -> str:
+        """Of everything that the runs read."""
+        parts = {"X": self.plain.X.numpy(), "y": self.plain.y.numpy()}
+        return checksum(parts | {"groups": self.plain.groups[self.column].numpy()})
+
+    def moved(self, split: int) -> Split:
+        """The rows of a split in the stacked dataset."""
+        offset = split * self.plain.rows
+        return Split(*(rows + offset for rows in self.splits[split]))
+
+    def network(self) -> nn.Module:
+        """Fully connected, ReLU, one output."""
+        widths = (self.data.X.shape[1], *self.experiment.hidden)
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], 1), nn.Flatten(0))
+
+    @cached_property
+    def forward(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return functional(self.network().to(self.device))[0]
+
+    def constraint(self, notion: str, bound: float) -> CellConstraint:
+        """On the group losses, as an experiment or a row asks for it."""
+        groups, names = self.data.groups[self.column], self.experiment.groups
+        if notion == "pairwise":
+            return loss_parity(groups, bound=bound, names=names, contrast=pairwise)
+        if notion == "against_mean":
+            return loss_parity(groups, bound=bound, names=names, contrast=against_mean)
+        sizes = torch.bincount(groups, minlength=len(names)).double()
+        both = loss_parity(groups, bound=bound, names=names, contrast=against_pooled((sizes / sizes.sum()).tolist()))
+        return replace(both, contrast=both.contrast[::2], bound=both.bound[::2], names=both.names[::2], absolute=True)
+
+    def problem(self, row: Row) -> Problem:
+        """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""
+        same = (row.notion, row.bound, row.fairret)
+        if same not in self._problems:
+            regulariser = self._fairret(row.fairret) if row.fairret else None
+            constraint = self.constraint(row.notion, row.bound)
+            self._problems[same] = Problem(self.forward, cross_entropy, constraint, self.data, regulariser)
+        return self._problems[same]
+
+    @cached_property
+    def _problems(self) -> dict[tuple[str, float, float], Problem]:
+        return {}
+
+    def _fairret(self, weight: float) -> FairretNorm:
+        return FairretNorm(column=self.column, levels=len(self.experiment.groups), weight=weight)
+
+    def sampler(self, row: Row, problem: Problem, draws: int, split: int, seed: int) -> Sampler:
+        """The sampling of one run."""
+        pools = row.pools or ("train",) * draws
+        takes = [Take(objective=row.batch, cell=row.batch, pool=pool) for pool in pools]
+        assert problem.constraint is not None
+        return Sampler(self.moved(split), problem.constraint.cells, takes, seed=seed)
+
+    def evaluator(self, split: int, parts: Sequence[str], compiled: bool = False) -> Evaluator:
+        rows = self.moved(split)
+        return Evaluator(self.forward, cross_entropy, self.data, self.column, rows, tuple(parts), compiled)
+
+    def parts(self) -> tuple[str, ...]:
+        """The pools that the splits have."""
+        return tuple(name for name in Split._fields if len(self.splits[0].pool(name)))
+
+    def measured(self) -> tuple[str, ...]:
+        """The parts that are measured."""
+        asked = self.experiment.measured
+        return tuple(part for part in self.parts() if not asked or part in asked)
+
+
+def _split(experiment: Experiment, groups: Tensor, number: int) -> Split:
+    """The paper's split comes first unless shares are given; the others are random, each with a seed of its own."""
+    if experiment.split.shares is None and number == 0:
+        return paper_split(groups, experiment.split.seed)
+    shares = experiment.split.shares or PAPERS_SHARES
+    return random_split(groups, shares, seed=experiment.split.seed + number)

@@ -1,0 +1,145 @@
+"""A cell as a file: one row of Parquet, sealed with a checksum of all its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fairbound._utils.optional import need
+from fairbound.benchmark.fingerprint import Column, canonical_json, key
+
+SETTINGS = b"fairbound.settings"  # where a Parquet file's own metadata hold the settings
+SEAL = hashlib.sha256().digest_size  # bytes
+FOOTER_END = 8  # bytes that end a Parquet file: the footer's length and a magic number
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One result: what decided it, and its tables of columns of equal length.
+
+    >>> Cell({"seed": 0}, {"records": {"f": np.zeros(3)}}).key[:8]
+    'bd048884'
+    """
+
+    settings: Mapping[str, Any]
+    tables: Mapping[str, Mapping[str, Column]]
+
+    @property
+    def key(self) -> str:
+        return key(self.settings)
+
+
+class DamagedError(Exception):
+    """Why a file is not what was once written."""
+
+
+def seal(parquet: bytes) -> bytes:
+    """With its checksum between data and footer: readers go by the footer's offsets and never look there."""
+    start = len(parquet) - _footer_length(parquet)
+    return parquet[:start] + hashlib.sha256(parquet).digest() + parquet[start:]
+
+
+def unsealed(data: bytes) -> bytes:
+    """The file as it was before `seal`. Checked before anything parses it: a parser of damaged bytes may crash."""
+    if not data:
+        raise DamagedError("it is empty")
+    end = len(data) - _footer_length(data)
+    if end < SEAL:
+        raise DamagedError(f"its {len(data)} bytes are no Parquet file of this store")
+    parquet = data[: end - SEAL] + data[end:]
+    if hashlib.sha256(parquet).digest() != data[end - SEAL : end]:
+        raise DamagedError("its content does not match the checksum in it")
+    return parquet
+
+
+def _footer_length(data: bytes) -> int:
+    """With the bytes that follow it."""
+    return int.from_bytes(data[-FOOTER_END:-4], "little") + FOOTER_END
+
+
+def opened(data: bytes, name: str) -> tuple[Settings, Any]:
+    """Settings, and the Parquet file whose tables are not decoded yet."""
+    arrow = need("pyarrow", "data", "Reading results")
+    parquet = need("pyarrow.parquet", "data", "Reading results")
+    # From memory and without read-ahead: threads that read Python's files can abort the process when it ends
+    # (pyarrow 26, about one exit in ten)
+    file = parquet.ParquetFile(arrow.BufferReader(unsealed(data)), pre_buffer=False)
+    settings: Settings = json.loads((file.schema_arrow.metadata or {}).get(SETTINGS, b"{}"))
+    if key(settings) != name:
+        raise DamagedError(f"its settings are those of {key(settings)}")
+    return settings, file
+
+
+def parquet_of(cell: Cell) -> bytes:
+    arrow = need("pyarrow", "data", "Storing results")
+    parquet = need("pyarrow.parquet", "data", "Storing results")
+    if not cell.tables:
+        raise ValueError("the cell has no table; a result has at least one")
+    columns = {name: _records(table, name, arrow) for name, table in cell.tables.items()}
+    table = arrow.table(columns).replace_schema_metadata({SETTINGS: canonical_json(cell.settings)})
+    sink = arrow.BufferOutputStream()
+    # Floats that do not repeat are a third larger with a dictionary; statistics of one row help nobody
+    parquet.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
+    return bytes(sink.getvalue())
+
+
+def _records(table: Mapping[str, Column], name: str, arrow: Any) -> Any:
+    """A table as one list of records."""
+    columns = {column: np.asarray(values) for column, values in table.items()}
+    lengths = {column: len(values) if values.ndim else None for column, values in columns.items()}
+    if not columns or len(set(lengths.values())) > 1 or None in lengths.values():
+        shown = ", ".join(f"{column} {values.shape}" for column, values in columns.items()) or "no columns"
+        raise ValueError(f"table {name!r} has {shown}; a table has columns of one length")
+    entries = [_arrow_of(values, f"{name}.{column}", arrow) for column, values in columns.items()]
+    records = arrow.StructArray.from_arrays(entries, names=list(columns))
+    return arrow.ListArray.from_arrays(arrow.array([0, len(records)], arrow.int32()), records)
+
+
+def _arrow_of(values: Column, name: str, arrow: Any) -> Any:
+    """An entry for each row: a value, or an array of fixed size."""
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    flat = values.reshape(-1)
+    if kind == "U" or (kind == "O" and all(isinstance(value, str) for value in flat)):
+        entries = arrow.array(flat.tolist(), arrow.string())
+    elif kind in "biu" or (kind == "f" and size in (4, 8)):
+        entries = arrow.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))  # Arrow knows no other order
+    else:
+        raise ValueError(
+            f"column {name} holds {values.dtype}; the store keeps whole numbers, float32, float64, truth values, text"
+        )
+    for axis in reversed(range(1, values.ndim)):
+        if values.shape[axis]:
+            entries = arrow.FixedSizeListArray.from_arrays(entries, values.shape[axis])
+        else:  # no constraints, say: Arrow has no fixed size 0
+            ends = arrow.array([0] * (prod(values.shape[:axis]) + 1), arrow.int32())
+            entries = arrow.ListArray.from_arrays(ends, entries)
+    return entries
+
+
+def tables_of(file: Any) -> dict[str, dict[str, Column]]:
+    content = file.read(use_threads=False)
+    tables = {}
+    for name in content.column_names:
+        records = content.column(name).combine_chunks().flatten()
+        fields = (field.name for field in records.type)
+        tables[name] = dict(zip(fields, map(_numpy_of, records.flatten()), strict=True))
+    return tables
+
+
+def _numpy_of(entries: Any) -> Column:
+    """(rows, ...), a copy that may be written to."""
+    shape = [len(entries)]
+    while hasattr(entries.type, "value_field"):  # lists
+        shape.append(getattr(entries.type, "list_size", 0))
+        entries = entries.flatten()
+    flat = entries.to_numpy(zero_copy_only=False)
+    array: Column = flat.astype(str) if flat.dtype.kind == "O" else np.array(flat)
+    return array.reshape(shape)

@@ -1,0 +1,223 @@
+"""Seconds per step of every row of an experiment: one run alone, in the loop that a user writes by hand.
+
+    d, state = method.update(x, state, method.draw(source))
+    x = x + d
+
+The loop is eager and has one thread; drawing the mini-batches counts, the first steps and all evaluation do not. Rows
+take turns in rounds, so that whatever else the machine does hurts all of them alike, and the medians over rounds count.
+Rows whose methods differ in numbers only, on the same sizes and constraints, cost the same: one is timed for all.
+
+Where batch sizes are random, every level is timed equally often, and the seconds are weighted by the probabilities of
+the levels. The largest mini-batch of Ghost has 128 times the rows of the smallest and comes once in 90 steps: a mean
+over a few hundred steps as they come would depend on how often it was met.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fairbound.benchmark.config import Row
+from fairbound.benchmark.experiment import Setting, cross_entropy
+from fairbound.benchmark.step_times import Timing
+from fairbound.core import Algorithm, Draw
+from fairbound.training.functional import initial_points, load_flat
+from fairbound.training.hyperparams import structure
+from fairbound.training.problem import ProblemSource
+
+SEED = 0  # of the run that is timed
+STEPS = 80  # of a turn
+WARM_UP = 10  # steps: the first ones allocate memory and choose kernels
+Progress = Callable[[int, int], None]  # turns done and turns in all
+
+
+class Seconds(NamedTuple):
+    """Since some moment, or of a step."""
+
+    wall: float
+    cpu: float
+
+
+def now() -> Seconds:
+    """Both clocks."""
+    return Seconds(time.perf_counter(), time.process_time())
+
+
+def measure(
+    setting: Setting, *, rounds: int = 5, steps: int = STEPS, progress: Progress | None = None
+) -> dict[str, Timing]:
+    """Seconds per step of every row, by its name; `steps` of each are timed in a round."""
+    for name, value in (("rounds", rounds), ("steps", steps)):
+        if value < 1:
+            raise ValueError(f"{name} must be a whole number, at least 1, got {value}")
+    with _one_thread():
+        contests = _contests(setting)
+        turns = list(dict.fromkeys(turn for contest in contests.values() for turn in contest))
+        found = _taking_turns(turns, rounds, steps, progress)
+    return {
+        row.name: _timing(found[contest.row], found[contest.plain], contest.row.timed(steps) * rounds)
+        for row, contest in ((row, contests[_cost(row)]) for row in setting.experiment.rows)
+    }
+
+
+def _cost(row: Row) -> tuple[Any, ...]:
+    """What decides how long a step of the row takes; the bound and the weight of the regulariser do not."""
+    return structure(row.algorithm(row.steps)), row.batch, row.notion, row.pools, row.fairret > 0
+
+
+class Turn(Protocol):
+    """A loop that goes on from round to round."""
+
+    def seconds(self, steps: int) -> Seconds:
+        """Per step, over this many."""
+
+
+class Contest(NamedTuple):
+    """A row's loop, and plain SGD on as many rows."""
+
+    row: RowLoop
+    plain: PlainLoop
+
+
+def _contests(setting: Setting) -> dict[tuple[Any, ...], Contest]:
+    made: dict[tuple[Any, ...], Contest] = {}
+    plain: dict[int, PlainLoop] = {}  # by the rows of a step
+    for row in setting.experiment.rows:
+        rows = round(row.rows_per_step(len(setting.experiment.groups)))
+        if rows not in plain:
+            plain[rows] = PlainLoop(setting, rows)
+        if _cost(row) not in made:
+            made[_cost(row)] = Contest(RowLoop(setting, row), plain[rows])
+    return made
+
+
+def _taking_turns(
+    turns: Sequence[Turn], rounds: int, steps: int, progress: Progress | None
+) -> dict[Turn, list[Seconds]]:
+    found: dict[Turn, list[Seconds]] = {turn: [] for turn in turns}
+    for i in range(rounds):
+        for j, turn in enumerate(turns):
+            found[turn].append(turn.seconds(steps))
+            if progress is not None:
+                progress(i * len(turns) + j + 1, rounds * len(turns))
+    return found
+
+
+def _timing(row: Sequence[Seconds], plain: Sequence[Seconds], steps: int) -> Timing:
+    wall, cpu = _column(row, 0), _column(row, 1)
+    low, high = np.quantile(cpu, [0.25, 0.75])
+    return Timing(
+        wall=float(np.median(wall)),
+        cpu=float(np.median(cpu)),
+        spread=float(high - low),
+        plain=float(np.median(_column(plain, 1))),
+        steps=steps,
+    )
+
+
+def _column(rounds: Sequence[Seconds], which: int) -> NDArray[np.float64]:
+    return np.array([one[which] for one in rounds])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The tensors are small: a second thread would wait more than it works."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# The loops ------------------------------------------------------------------------------------------------------------
+
+
+class RowLoop:
+    """One run of a row, by hand."""
+
+    def __init__(self, setting: Setting, row: Row) -> None:
+        self.method, problem = row.algorithm(row.steps), setting.problem(row)
+        sampler = setting.sampler(row, problem, self.method.draws, split=0, seed=SEED)
+        self.levels = [Level(problem.source(sampler), p, law) for p, law in _laws(self.method.levels)]
+        self.start, self.m = initial_points(setting.network, [SEED])[0], problem.m
+        self.first = self.levels[0].source.first(self.method.reads)(self.start) if self.method.reads_first else None
+        self._restart()
+        self.seconds(WARM_UP)
+
+    def _restart(self) -> None:
+        self.x, self.state = self.start, self.method.init(self.start, self.m, self.first)
+
+    def timed(self, steps: int) -> int:
+        """How many steps a turn of `steps` has: equally many on every level, at least one."""
+        return max(1, steps // len(self.levels)) * len(self.levels)
+
+    def seconds(self, steps: int) -> Seconds:
+        """Per step, expected over levels."""
+        if not self.x.isfinite().all():  # after divergence a solver may stop early, or never
+            self._restart()
+        each, wall, cpu = self.timed(steps) // len(self.levels), 0.0, 0.0
+        for level in self.levels:
+            before = now()
+            for _ in range(each):
+                d, self.state = self.method.update(self.x, self.state, level.draw(self.method))
+                self.x = self.x + d
+            after = now()
+            wall += level.probability * (after.wall - before.wall) / each
+            cpu += level.probability * (after.cpu - before.cpu) / each
+        return Seconds(wall, cpu)
+
+
+class Level(NamedTuple):
+    """Mini-batches of one size: where they come from, and how probable that size is."""
+
+    source: ProblemSource  # of its own: a source knows one law
+    probability: float
+    law: tuple[float, ...] | None  # this level and no other; None where sizes are fixed
+
+    def draw(self, method: Algorithm[Any]) -> Draw:
+        """What the method draws when the level is this one."""
+        if self.law is None:
+            return method.draw(self.source)
+        draw = self.source.next(method.reads, self.law)
+        return draw._replace(weight=draw.weight / self.probability)
+
+
+def _laws(law: tuple[float, ...] | None) -> list[tuple[float, tuple[float, ...] | None]]:
+    """Of every level its probability, and the law that has no other level.
+
+    >>> _laws((0.75, 0.25))
+    [(0.75, (1.0, 0.0)), (0.25, (0.0, 1.0))]
+    """
+    if law is None:
+        return [(1.0, None)]
+    return [(p, tuple(float(i == level) for i in range(len(law)))) for level, p in enumerate(law)]
+
+
+class PlainLoop:
+    """Stochastic gradient descent as PyTorch's tutorials write it: no constraints, no flat parameters."""
+
+    def __init__(self, setting: Setting, rows: int) -> None:
+        self.rows, self.data = rows, setting.data
+        self.train = setting.moved(0).train
+        self.generator = torch.Generator().manual_seed(SEED)
+        self.network = load_flat(setting.network(), initial_points(setting.network, [SEED])[0])
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.05)
+        self.seconds(WARM_UP)
+
+    def seconds(self, steps: int) -> Seconds:
+        """Per step."""
+        before = now()
+        for _ in range(steps):
+            batch = self.train[torch.randint(len(self.train), (self.rows,), generator=self.generator)]
+            self.optimizer.zero_grad()
+            cross_entropy(self.network(self.data.X[batch]), self.data.y[batch]).mean().backward()
+            self.optimizer.step()
+        after = now()
+        return Seconds((after.wall - before.wall) / steps, (after.cpu - before.cpu) / steps)

@@ -1,0 +1,340 @@
+"""Batches with a fixed number of rows of every group, for `torch.utils.data.DataLoader(batch_sampler=...)`.
+
+A batch holds b_k rows of group k; with several processes, the batch is theirs together. In an epoch of L batches a
+group of n_k rows gives
+
+    L b_k = q_k n_k + r_k,   0 <= r_k < n_k:
+
+q_k whole permutations, new ones in every epoch, and r_k rows of one endless row of permutations that is carried on
+from epoch to epoch. So a group with q_k >= 1 is covered by every epoch, a larger group goes on where the last epoch
+ended, and after any number of epochs the rows of a group have been seen equally often, give or take one. By default
+L = min_k ceil(n_k / b_k): an epoch covers the group that is used up first.
+
+No row comes twice in a batch if its group has b_k rows: where a permutation begins in the middle of a batch, those of
+its first b_k rows that the batch already holds come last among them. All is a function of seed, group and epoch:
+there is no generator whose state had to be saved.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from fairbound._utils.rng import bits, keys
+from fairbound.core import require_whole
+from fairbound.metrics.counts import as_numbers, as_vector
+
+Rows = NDArray[np.int64]
+
+CARRIED, WHOLE = 0, 1  # the two streams of a group: permutations carried from epoch to epoch, and those of one epoch
+SMALL = 4096  # rows whose bits cost less than the calls that make them
+
+
+class BalancedBatches(Sampler[list[int]]):
+    """Row numbers of batches with equal, or given, shares of every group.
+
+    `groups` numbers the group of every row of the dataset 0, 1, ...; a row with -1 is in no group and is never drawn.
+    `shares`, one for each group, sum to 1 and become whole rows of a batch by largest remainders; a group with share
+    0 is left out. `batches` is the length of an epoch. A batch lists the rows of group 0, then of group 1, and so on.
+
+    `per_batch` and `rows_of_groups` tell the rows of each group in a batch and in the dataset. Every `iter()` is the
+    next epoch, unless `set_epoch` names another.
+
+    With several processes `batch_size` is that of one process, as with `DistributedSampler`, and every process has
+    the same rows per group. Together they take in a step what one process with `world_size` times as many rows of each
+    group would take. `rank` and `world_size` come from `torch.distributed` where it is initialised.
+
+    >>> from torch.utils.data import DataLoader
+    >>> batches = BalancedBatches([0, 0, 0, 0, 0, 1, 1, 1], batch_size=4, seed=1)
+    >>> batches.per_batch, len(batches)
+    ((2, 2), 2)
+    >>> for rows in DataLoader(range(8), batch_sampler=batches):
+    ...     print((rows < 5).sum().item(), (rows >= 5).sum().item())
+    2 2
+    2 2
+    """
+
+    def __init__(
+        self,
+        groups: Tensor | NDArray[Any] | Sequence[int],
+        batch_size: int,
+        *,
+        shares: Sequence[float] | None = None,
+        seed: int = 0,
+        batches: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.batch_size, self.seed = batch_size, seed
+        self.rank, self.world_size = _process(rank, world_size)
+        require_whole(self, 1, None, "batch_size", "world_size")
+        require_whole(self, 0, self.world_size - 1, "rank")
+        require_whole(self, -(1 << 63), (1 << 63) - 1, "seed")
+        wanted = None if shares is None else _checked(shares)
+        members = _members(groups, wanted)
+        if wanted is None:
+            wanted = np.full(len(members), 1 / len(members))
+        self.rows_of_groups = tuple(len(rows) for rows in members)
+        self.per_batch = _per_batch(self.batch_size, wanted)
+
+        widths = [self.world_size * rows for rows in self.per_batch]  # rows of a step, of all processes
+        drawn = [group for group, width in enumerate(widths) if width]
+        self.batches = min(-(-len(members[k]) // widths[k]) for k in drawn) if batches is None else batches
+        require_whole(self, 1, None, "batches")
+        self._groups = [_Group(members[k], self.seed, k, widths[k], self.batches) for k in drawn]
+        self._own = [slice(self.rank * rows, (self.rank + 1) * rows) for rows in self.per_batch if rows]
+        self._place = (0, 0)  # epoch and batch that come next
+        self._under_way = False  # whether that epoch has been begun by an iterator: the next one takes another
+
+    def __len__(self) -> int:
+        """The batches of an epoch, for each process."""
+        return self.batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # Nothing happens before the first batch: a DataLoader with workers makes two iterators and uses one.
+        if self._under_way:
+            self._place = (self.epoch + 1, 0)
+        self._under_way = True
+        epoch, start = self._place
+        steps = zip(*(islice(group.epoch(epoch), start, None) for group in self._groups), strict=True)
+        for done, parts in enumerate(steps, start + 1):
+            self._place = (epoch, done)
+            yield [row for part, own in zip(parts, self._own, strict=True) for row in part[own].tolist()]
+        self._place, self._under_way = (epoch + 1, 0), False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, else the one that comes next."""
+        return self._place[0]
+
+    def set_epoch(self, epoch: int, start: int | None = None) -> None:
+        """Make `epoch`, from its batch `start` on, the one that the next `iter()` takes.
+
+        Without `start` it begins at its first batch, or where `load_state_dict` left off if that was in this epoch.
+        After any number of steps, `set_epoch(*divmod(steps, len(batches)))` goes on behind them.
+        """
+        if start is None:
+            start = self._place[1] if epoch == self.epoch and not self._under_way else 0
+        epoch, start = operator.index(epoch), operator.index(start)
+        if not (epoch >= 0 and 0 <= start < self.batches):
+            raise ValueError(
+                f"an epoch has batches 0 to {self.batches - 1}, and epochs are numbered from 0; got epoch {epoch}, "
+                f"start {start}; after `steps` steps use set_epoch(*divmod(steps, {self.batches}))"
+            )
+        self._place, self._under_way = (epoch, start), False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What continues the batches behind the last one handed out: plain numbers, the same on every process.
+
+        A DataLoader with workers asks for batches before the loop gets them. There, save the number of steps, and
+        go on with `set_epoch(*divmod(steps, len(batches)))`.
+
+        >>> batches = BalancedBatches([0, 0, 0, 1, 1, 1], batch_size=2)
+        >>> rows = iter(batches)
+        >>> first, state = next(rows), batches.state_dict()
+        >>> resumed = BalancedBatches([0, 0, 0, 1, 1, 1], batch_size=2)
+        >>> resumed.load_state_dict(state)
+        >>> list(resumed) == list(rows)
+        True
+        """
+        later, batch = divmod(self._place[1], self.batches)
+        return {"epoch": self.epoch + later, "batch": batch, "settings": self._settings()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; the sampler must draw from the same rows with the same settings."""
+        if set(state) != {"epoch", "batch", "settings"}:
+            raise ValueError(
+                f"a state of BalancedBatches has the keys epoch, batch and settings, got {sorted(map(str, state))}"
+            )
+        for name, here in self._settings().items():
+            there = state["settings"].get(name)
+            if there != here:
+                raise ValueError(
+                    f"the state was saved with {name} {there}, here it is {here}; make the sampler as it was, or use "
+                    "set_epoch(epoch, start) to begin anew at a place of your choice"
+                )
+        self.set_epoch(state["epoch"], state["batch"])
+
+    def _settings(self) -> dict[str, Any]:
+        """What decides the rows, but for the rank."""
+        return {
+            "seed": self.seed,
+            "batches": self.batches,
+            "world_size": self.world_size,
+            "per_batch": list(self.per_batch),
+            "rows_of_groups": list(self.rows_of_groups),
+        }
+
+    @property
+    def weights(self) -> Tensor:
+        """(groups,) share of the group among the rows drawn from / its share of a batch; 0 for a group left out.
+
+        A batch over-represents small groups. `(weights[groups] * losses).mean()` over its rows is unbiased for the mean
+        loss over all rows, those of no group or of a group left out excepted.
+
+        >>> BalancedBatches([0, 0, 0, 0, 0, 0, 1, 1], batch_size=4).weights
+        tensor([1.5000, 0.5000])
+        """
+        per_batch = torch.tensor(self.per_batch, dtype=torch.float64)
+        rows = torch.tensor(self.rows_of_groups, dtype=torch.float64) * (per_batch > 0)
+        ratio = (rows / rows.sum()) / (per_batch / self.batch_size).clamp(min=1 / self.batch_size)
+        return ratio.to(torch.get_default_dtype())
+
+
+class _Group:
+    """The rows of one group: an endless sequence of epochs, each cut into `batches` pieces of `width` rows."""
+
+    def __init__(self, rows: Rows, seed: int, group: int, width: int, batches: int) -> None:
+        self.rows, self.width = rows, width
+        self.whole, self.rest = divmod(batches * width, len(rows))  # q and r of the module's equation
+        self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor([CARRIED, WHOLE]))
+        self._kept: dict[int, Rows] = {}  # the last carried permutation: number -> rows
+        self._drawn = [(-1, rows)] * 2  # of each stream of a small group: the first number of those drawn, their orders
+
+    def epoch(self, number: int) -> Iterator[Rows]:
+        """The pieces of an epoch: first its carried rows, then its whole permutations."""
+        held = self._rest(number)
+        end = (number + 1) * self.whole
+        for fresh in range(end - self.whole, end):
+            held = yield from self._cut(held)
+            held = np.concatenate((held, self._avoiding(held, self._permutation(WHOLE, fresh))))
+        yield from self._cut(held)
+
+    def _cut(self, rows: Rows) -> Generator[Rows, None, Rows]:
+        """Yield the full pieces of the rows, return what is left."""
+        full = len(rows) - len(rows) % self.width
+        for at in range(0, full, self.width):
+            yield rows[at : at + self.width]
+        return rows[full:]
+
+    def _rest(self, epoch: int) -> Rows:
+        """(r,) rows epoch * r, ... of the carried permutations."""
+        if self.rest == 0:
+            return self.rows[:0]
+        number, at = divmod(epoch * self.rest, len(self.rows))
+        rows = self._carried(number)[at : at + self.rest]
+        if len(rows) < self.rest:
+            rows = np.concatenate((rows, self._carried(number + 1)[: self.rest - len(rows)]))
+        return rows
+
+    def _carried(self, number: int) -> Rows:
+        """Carried permutation `number`, which avoids the last rows of the one before where both meet in a batch."""
+        # Only its first `width` rows depend on the one before. So the last ones of the one before are those it was
+        # drawn with if it has two widths; in a shorter one they may depend on the one before that, and so on.
+        short = len(self.rows) < 2 * self.width
+        start = number
+        while start not in self._kept and self._held_before(start) and (short or start == number):
+            start -= 1
+        order = self._kept[start] if start in self._kept else self._permutation(CARRIED, start)
+        for later in range(start + 1, number + 1):
+            held = order[len(order) - self._held_before(later) :]
+            order = self._avoiding(held, self._permutation(CARRIED, later))
+        self._kept = {number: order}
+        return order
+
+    def _held_before(self, number: int) -> int:
+        """How many rows its batch holds already when carried permutation `number` begins."""
+        return (number * len(self.rows) % self.rest) % self.width if len(self.rows) >= self.width else 0
+
+    def _permutation(self, stream: int, number: int) -> Rows:
+        """Permutation `number` of the group's rows. Those of a small group are drawn many at a time, and kept."""
+        many = SMALL // len(self.rows)
+        if many < 2:
+            return self.rows[self._orders(stream, number, 1).ravel()]
+        first = number - number % many
+        if self._drawn[stream][0] != first:
+            self._drawn[stream] = (first, self._orders(stream, first, many))
+        order: Rows = self._drawn[stream][1][number - first]
+        return self.rows[order]
+
+    def _orders(self, stream: int, first: int, many: int) -> Rows:
+        """(many, n) the orders of permutations first, first + 1, ..."""
+        number, place = torch.arange(first, first + many)[:, None], torch.arange(len(self.rows))
+        # Within a permutation the bits are all different, so that their order does not depend on how one sorts.
+        return np.argsort(bits(self.key[stream], number, place).numpy(), axis=-1)
+
+    def _avoiding(self, held: Rows, order: Rows) -> Rows:
+        """The order, with those of its first `width` rows that the batch holds already behind the others."""
+        if len(held) and len(self.rows) >= self.width:  # a smaller group must repeat rows
+            head = order[: self.width]
+            again = np.isin(head, held)
+            order[: self.width] = np.concatenate((head[~again], head[again]))
+        return order
+
+
+def _process(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """This process's number and how many there are: as given, as torch.distributed knows them, or 0 of 1."""
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if rank is not None or world_size is not None:
+        raise ValueError(f"give rank and world_size, or neither; got rank={rank}, world_size={world_size}")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _checked(shares: Sequence[float]) -> NDArray[np.float64]:
+    """(groups,) shares that sum to 1."""
+    given = np.asarray(shares, dtype=np.float64)
+    if given.ndim != 1:
+        raise ValueError(f"shares must be one number for each group, got an array of shape {given.shape}")
+    for group, share in enumerate(given):
+        if not 0 <= share <= 1:  # NaN included
+            raise ValueError(f"the share of group {group} must lie between 0 and 1, got {share:g}")
+    total = float(given.sum())
+    if abs(total - 1) > 1e-6:
+        raise ValueError(f"shares must sum to 1, got {total:g}; divide them by their sum")
+    return given / total
+
+
+def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[Rows]:
+    """The rows of each group, ascending; a group with a share has some."""
+    vector = as_vector(groups)
+    if vector.numel() == 0:
+        raise ValueError("groups are empty; give the group of every row of the dataset")
+    numbers = as_numbers(vector).cpu().numpy()
+    present = np.unique(numbers[numbers >= 0])
+    if len(present) == 0:
+        raise ValueError("no row is in a group: all are -1; number the groups 0, 1, ...")
+    if shares is not None and len(shares) <= present[-1]:
+        raise ValueError(f"groups go up to {present[-1]} but there are {len(shares)} shares; give one for each group")
+    # Without shares the groups are 0 to len(present) - 1; counting to the largest would make 10**12 groups of a typo.
+    drawn = np.arange(len(present)) if shares is None else np.flatnonzero(shares)
+    empty = np.setdiff1d(drawn, present)
+    if len(empty):
+        raise ValueError(f"group {empty[0]} has no row; number the groups without gaps, or give it share 0")
+    order = np.argsort(numbers, kind="stable")  # rows of no group first
+    ends = np.searchsorted(numbers[order], np.arange(len(present if shares is None else shares) + 1))
+    return [order[low:high] for low, high in pairwise(ends)]
+
+
+def _per_batch(batch_size: int, shares: NDArray[np.float64]) -> tuple[int, ...]:
+    """Whole rows of each group in a batch, by largest remainders."""
+    rows = _rounded(batch_size, shares)
+    without = np.flatnonzero((rows == 0) & (shares > 0))
+    if len(without):
+        group, enough = without[0], ceil(1 / shares[shares > 0].min())
+        while (_rounded(enough, shares)[shares > 0] == 0).any():  # a last digit at most
+            enough += 1
+        raise ValueError(
+            f"a batch of {batch_size} has no row for group {group}, whose share is {shares[group]:.3g}; "
+            f"batch_size={enough} has one for every group"
+        )
+    return tuple(rows.tolist())
+
+
+def _rounded(total: int, shares: NDArray[np.float64]) -> Rows:
+    exact = total * shares
+    rows = np.floor(exact).astype(np.int64)
+    remainder = (exact - rows).round(9)  # equal shares tie, and the first groups get the rows left over
+    rows[np.argsort(-remainder, kind="stable")[: total - rows.sum()]] += 1
+    return rows

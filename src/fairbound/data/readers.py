@@ -1,0 +1,340 @@
+"""Whatever the user has becomes columns: a CSV or parquet file, a data frame, arrays, lists or tensors.
+
+A column is a numpy vector of numbers or truth values with NaN where one is missing, or of text (objects) with None
+where it is missing. An empty field of a CSV file is missing, and so are the words in `MISSING_MARKS`; "None" is not
+among them, since surveys use it as an answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound._utils.optional import need
+from fairbound.constraints.subgroups import no_column
+from fairbound.data.columns import OddColumnError, column_of, from_series
+from fairbound.data.table import Table
+
+MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+SEPARATORS = ",;\t|"
+DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
+HEAD = 1 << 16  # bytes that tell the separator and the encoding
+READABLE = (
+    "the path of a CSV or parquet file, a pandas or polars DataFrame, or a dict of columns (for arrays X and y, use "
+    "table_of)"
+)
+
+
+class ColumnsRead(dict[str, NDArray[Any]]):
+    """Columns by name, and, of those that could not be read, why: asking for one says it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd: dict[str, str] = {}  # name -> a sentence
+
+    def __contains__(self, name: object) -> bool:
+        if name in self.odd:
+            raise ValueError(self.odd[str(name)])
+        return super().__contains__(name)
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        raise ValueError(self.odd[name]) if name in self.odd else KeyError(name)
+
+
+def read_table(
+    source: Any,
+    *,
+    label: str,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    sep: str | None = None,
+    positive: Any = None,
+    missing: Sequence[str] = MISSING_MARKS,
+) -> Table:
+    """A table from a file, a data frame or a dict of columns.
+
+    `features` are the columns that a model may see: by default all but the label and `drop`. Columns that are no
+    features stay in the table, e.g. as protected attributes. `sep` and `missing`, the words that stand for a missing
+    value, are for CSV files; the separator is found where it is not given. `positive` is the label's value that counts
+    as 1, where that is not evident.
+
+    >>> table = read_table({"age": [30, 40], "id": [7, 8], "rich": ["no", "yes"]}, label="rich", drop=["id"])
+    >>> table.features, table.rows
+    (('age',), 2)
+    """
+    columns = read_columns(source, sep=sep, missing=missing)
+    for name in (label, *_listed(features or ())):
+        if name not in columns:
+            raise ValueError(no_column(name, columns))
+    for name in _listed(drop):
+        if name not in columns.odd and name not in columns:
+            raise ValueError(no_column(name, columns))
+    for name, why in columns.odd.items():
+        if features is None and name not in _listed(drop):
+            raise ValueError(f"{why}; convert it, or leave it out: drop=[{name!r}]")
+    listed = [name for name in columns if name != label] if features is None else _listed(features)
+    chosen = tuple(name for name in listed if name not in _listed(drop))
+    if not chosen:
+        raise ValueError(f"no feature is left beside the label {label!r}")
+    if "" in chosen:
+        raise ValueError("a column has no name (a row index that was written with the table?); leave it out: drop=['']")
+    return Table(columns, label, chosen, _name_of(source), positive)
+
+
+def table_of(
+    X: Any,
+    y: Any,
+    *,
+    groups: Any = None,
+    names: Sequence[str] | None = None,
+    label: str = "label",
+    positive: Any = None,
+    source: str = "arrays",
+) -> Table:
+    """A table from inputs (rows, columns) and labels (rows,): numpy, torch, lists, or a data frame as X.
+
+    `groups` is one protected column, then called "group", or a dict of them; they are no features.
+
+    >>> table_of(np.zeros((4, 2)), [0, 1, 0, 1], groups={"sex": [0, 0, 1, 1]}, names=["age", "hours"]).features
+    ('age', 'hours')
+    """
+    inputs = _columns_of_matrix(X, names)
+    protected = groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
+    parts = {**{name: column_of(values, name) for name, values in protected.items()}, label: column_of(_flat(y), label)}
+    for name in parts:
+        if name in inputs:
+            raise ValueError(f"{name!r} is a column of X already; give it another name")
+    if label in protected:
+        raise ValueError(f"{label!r} names the label and a protected column; give one of them another name")
+    return Table({**inputs, **parts}, label, tuple(inputs), source, positive)
+
+
+def read_columns(source: Any, *, sep: str | None = None, missing: Sequence[str] = MISSING_MARKS) -> ColumnsRead:
+    """The columns of a file, a data frame or a dict, by name. What is neither numbers nor text is refused when asked
+    for, so that a column nobody uses stops nothing.
+
+    >>> read_columns({"age": [30, None], "job": ["nurse", "clerk"]})["age"]
+    array([30., nan])
+    """
+    if isinstance(source, str | os.PathLike):
+        names, values = _from_file(Path(source), sep, _listed(missing))
+    elif isinstance(source, Mapping):
+        names, values = list(source), list(source.values())
+    else:
+        names, values = _from_frame(source)
+    _refuse_twice(names, _name_of(source))
+    columns = ColumnsRead()
+    for name, column in zip(map(str, names), values, strict=True):
+        try:
+            columns[name] = column_of(column, name)
+        except OddColumnError as error:
+            columns.odd[name] = str(error)
+    if columns.odd and not columns:
+        raise ValueError("; ".join(columns.odd.values()))
+    lengths = {name: len(column) for name, column in columns.items()}
+    if not columns or not max(lengths.values()):
+        raise ValueError(f"{_name_of(source)} has no {'rows' if columns else 'columns'}")
+    if len(set(lengths.values())) > 1:
+        shortest, longest = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
+        raise ValueError(
+            f"the columns differ in length: {shortest!r} has {lengths[shortest]} rows, {longest!r} {lengths[longest]}"
+        )
+    return columns
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def _from_file(path: Path, sep: str | None, missing: Sequence[str]) -> tuple[list[str], list[Any]]:
+    start = _first_bytes(path)
+    table = _from_parquet(path) if _is_parquet(path, start) else _from_csv(path, start, sep, missing)
+    kept = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]  # pandas' own
+    return [table.column_names[i].strip() for i in kept], [table.column(i) for i in kept]
+
+
+def _first_bytes(path: Path) -> bytes:
+    if not path.exists():
+        raise FileNotFoundError(_no_file(path))
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it")
+    with path.open("rb") as file:
+        start = file.read(4)
+    if not start:
+        raise ValueError(f"{path} is empty")
+    if start == b"PK\x03\x04":
+        raise ValueError(f"{path} is a zip archive or an Excel file; unpack it, or save the sheet as CSV")
+    return start
+
+
+def _no_file(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no file {path}: the folder {folder} is not there"
+    files = sorted(file.name for file in folder.iterdir() if file.is_file())
+    close = get_close_matches(path.name, files, n=3, cutoff=0.5)
+    return f"there is no file {path}" + (f"; did you mean {' or '.join(close)}?" if close else "")
+
+
+def _is_parquet(path: Path, start: bytes) -> bool:
+    return start == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
+
+
+def _from_parquet(path: Path) -> Any:
+    parquet = need("pyarrow.parquet", "data", "Reading a parquet file")
+    try:
+        return parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged or incomplete ({path.stat().st_size} bytes), or no parquet file: {_first_line(error)}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The beginning of a text file."""
+
+    lines: list[str]
+
+    @staticmethod
+    def of(path: Path, gzipped: bool) -> _Head:
+        try:
+            with gzip.open(path) if gzipped else path.open("rb") as file:
+                data = file.read(HEAD)
+        except (EOFError, OSError) as error:
+            raise ValueError(f"{path} is damaged or incomplete: {_first_line(error)}") from error
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise ValueError(f"{path} is UTF-16 text; save it as UTF-8")
+        lines = data.decode("utf-8-sig", errors="replace").splitlines()
+        lines = [line for line in lines[: -1 if len(data) == HEAD else None] if line.strip()]  # the last may be cut
+        if not lines:
+            raise ValueError(f"{path} is empty")
+        if "\ufffd" in lines[0]:
+            raise ValueError(f"the first line of {path} is not UTF-8 text; save the file as UTF-8")
+        return _Head(lines)
+
+    def separator(self) -> str:
+        """The one that cuts the first lines into equally many fields, the most where several do."""
+        return max(SEPARATORS, key=lambda sep: (self._agreement(sep), self._fields(sep)[0]))
+
+    def _agreement(self, sep: str) -> float:
+        fields = self._fields(sep)
+        return fields.count(fields[0]) / len(fields) if fields[0] > 1 else 0.0
+
+    def _fields(self, sep: str) -> list[int]:
+        rows = csv.reader(self.lines, delimiter=sep, skipinitialspace=True)
+        return [len(row) for row in islice(rows, 50)]
+
+
+def _from_csv(path: Path, start: bytes, sep: str | None, missing: Sequence[str]) -> Any:
+    arrow = need("pyarrow", "data", "Reading a CSV file")
+    arrow_csv = need("pyarrow.csv", "data", "Reading a CSV file")
+    gzipped = start[:2] == b"\x1f\x8b"
+    head = _Head.of(path, gzipped)
+    marks = [*missing, *(" " + mark for mark in missing)]  # "1, ?, 2": a space after the comma is no part of the value
+    try:
+        with arrow.input_stream(str(path), compression="gzip" if gzipped else None) as file:
+            table = arrow_csv.read_csv(
+                file,
+                parse_options=arrow_csv.ParseOptions(delimiter=sep or head.separator(), newlines_in_values=True),
+                convert_options=arrow_csv.ConvertOptions(null_values=marks, strings_can_be_null=True),
+            )
+    except OSError as error:
+        raise ValueError(f"{path} is damaged or incomplete: {_first_line(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a table: {_first_line(error)}") from error
+    return _cleaned(table, path, decimal_commas=(sep or head.separator()) != ",")
+
+
+def _cleaned(table: Any, path: Path, decimal_commas: bool) -> Any:
+    """Text without the spaces around it, and numbers such as 0,127 as numbers."""
+    arrow = need("pyarrow", "data", "Reading a CSV file")
+    compute = need("pyarrow.compute", "data", "Reading a CSV file")
+    for i, field in enumerate(table.schema):
+        if arrow.types.is_binary(field.type):  # what the reader makes of text that is not UTF-8
+            raise ValueError(f"column {field.name!r} of {path} is not UTF-8 text; save the file as UTF-8")
+        if arrow.types.is_string(field.type):
+            text = compute.utf8_trim_whitespace(table.column(i))
+            if decimal_commas and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py():
+                text = compute.replace_substring(text, ",", ".").cast(arrow.float64())
+            table = table.set_column(i, field.name, text)
+    return table
+
+
+# Values in Python -----------------------------------------------------------------------------------------------------
+
+
+def _from_frame(source: Any) -> tuple[list[str], list[Any]]:
+    narwhals = need("narwhals", "data", "Reading a data frame")
+    if hasattr(source, "collect"):
+        raise ValueError(f"{_name_of(source)} is lazy; collect() it first")
+    if not hasattr(source, "columns"):
+        raise ValueError(f"cannot read {_name_of(source)}; give {READABLE}")
+    if hasattr(source.columns, "tolist"):  # pandas allows names twice, narwhals refuses them in its own words
+        _refuse_twice(source.columns.tolist(), _name_of(source))
+    try:
+        frame = narwhals.from_native(source, eager_only=True)
+    except TypeError as error:
+        raise ValueError(f"cannot read {_name_of(source)}; give {READABLE}") from error
+    return list(frame.columns), [from_series(series) for series in frame.iter_columns()]
+
+
+def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
+    if isinstance(X, Mapping) or hasattr(X, "columns"):
+        read = read_columns(X)
+        for why in read.odd.values():
+            raise ValueError(f"{why}; convert it, or leave it out of X")
+        columns = list(read.items())
+    else:
+        matrix = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+        if matrix.ndim != 2:
+            raise ValueError(f"X has shape {matrix.shape}; give (rows, columns)")
+        columns = [(f"x{j}", column_of(matrix[:, j], f"x{j}")) for j in range(matrix.shape[1])]
+    if names is None:
+        return dict(columns)
+    if len(names) != len(columns):
+        raise ValueError(f"X has {len(columns)} columns but {len(names)} names")
+    _refuse_twice(names, "X")
+    return {name: column for name, (_, column) in zip(names, columns, strict=True)}
+
+
+def _flat(y: Any) -> Any:
+    """Labels of shape (rows, 1) as a vector."""
+    return y.reshape(-1) if isinstance(y, Tensor | np.ndarray) and y.ndim == 2 and y.shape[1] == 1 else y
+
+
+# Sentences ------------------------------------------------------------------------------------------------------------
+
+
+def _refuse_twice(names: Sequence[Any], where: str) -> None:
+    twice = [str(name) for name, count in Counter(map(str, names)).items() if count > 1]
+    if twice:
+        raise ValueError(f"{where} has the column {', '.join(map(repr, twice))} more than once; rename or remove one")
+
+
+def _name_of(source: Any) -> str:
+    if isinstance(source, str | os.PathLike):
+        return Path(source).name
+    if isinstance(source, Mapping):
+        return "a dict of columns"
+    return f"a {type(source).__module__.partition('.')[0]} {type(source).__name__}"
+
+
+def _listed(names: Sequence[str]) -> tuple[str, ...]:
+    """One name, or several."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

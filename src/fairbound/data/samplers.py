@@ -1,0 +1,317 @@
+"""Which rows a step sees: objective batches, and constraint batches with equally many rows of every cell.
+
+A `Sampler` describes one run's sampling. `SamplerStack` draws for many runs and many steps at once. Rows come from
+the pool that a draw names, with replacement or by shuffled epochs: every epoch of every cell is a new permutation of
+all its rows, so nothing is left unseen and no prefix is repeated.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound._utils.rng import COIN, LEVEL, ROWS, bits, checked_seed, keys, uniforms
+from fairbound.constraints.cells import Cells
+from fairbound.core import require_whole
+from fairbound.data.dataset import Split
+
+START = 1 << 40  # the step number whose rows measure the starting point; no run gets there
+
+
+class Batch(NamedTuple):
+    """Row numbers of one mini-batch; leading dimensions for steps and runs where there are many."""
+
+    objective: Tensor  # (..., B)
+    cells: Tensor  # (..., K, b)
+
+
+@dataclass(frozen=True)
+class Take:
+    """What one draw takes: rows for the objective, rows of each cell for the constraints, and their pools."""
+
+    objective: int = 8
+    cell: int = 8
+    pool: str = "train"  # of the constraint rows
+    objective_pool: str = "train"
+
+    def __post_init__(self) -> None:
+        require_whole(self, 1, None, "objective", "cell")
+
+
+class Sampler:
+    """The sampling of one run.
+
+    `sizes` is one `Take` for all draws of a step, or one for each. With `replace=False` rows come in shuffled epochs.
+
+    >>> cells = Cells.by_group(torch.tensor([0, 0, 1, 1, 1]))
+    >>> sampler = Sampler(Split.all_train(5), cells, Take(objective=2, cell=2), seed=1)
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        cells: Cells | None = None,
+        sizes: Take | Sequence[Take] = Take(),  # noqa: B008  (frozen)
+        seed: int = 0,
+        *,
+        replace: bool = True,
+    ) -> None:
+        self.split = split
+        self.cells = cells if cells is not None else Cells((), ())
+        self.sizes = sizes if isinstance(sizes, Take) else tuple(sizes)
+        self.seed = checked_seed(seed)
+        self.replace = replace
+        _refuse_masks(split)
+        takes = [self.sizes] if isinstance(self.sizes, Take) else self.sizes
+        self.rows = 1 + max((int(r.max()) for r in (*split, *self.cells.members) if r.numel()), default=-1)
+        self._cells = {take.pool: self.cells.within(split.pool(take.pool), self.rows) for take in takes}
+        for take in takes:
+            self._check(take)
+
+    def _check(self, take: Take) -> None:
+        available = self.split.pool(take.objective_pool).numel()
+        if available < take.objective:
+            raise ValueError(
+                f"pool {take.objective_pool!r} has {available} rows, fewer than an objective batch of {take.objective}"
+            )
+        for name, member in zip(self.cells.names, self._cells[take.pool].members, strict=True):
+            if member.numel() == 0:
+                raise ValueError(
+                    f"cell {name!r} has no row in pool {take.pool!r}; leave the group out, merge it, or split anew"
+                )
+            if member.numel() < take.cell:
+                raise ValueError(
+                    f"cell {name!r} has {member.numel()} rows in pool {take.pool!r}, fewer than its batch of "
+                    f"{take.cell}; use a smaller batch or merge the group"
+                )
+
+    def seeded(self, *seeds: int) -> list[Sampler]:
+        """The same sampling with other seeds: one sampler for every run of a stack."""
+        made = []
+        for seed in seeds:
+            sampler = copy.copy(self)
+            sampler.seed = checked_seed(seed)
+            made.append(sampler)
+        return made
+
+    def takes(self, draws: int) -> tuple[Take, ...]:
+        """The take of each of a step's draws."""
+        if isinstance(self.sizes, Take):
+            return (self.sizes,) * draws
+        if len(self.sizes) != draws:
+            raise ValueError(
+                f"the method makes {draws} draws a step but the sampler has {len(self.sizes)} sizes; "
+                f"give one, or {draws}"
+            )
+        return self.sizes
+
+    def pools(self, take: Take) -> tuple[Tensor, ...]:
+        """The rows to draw from: the objective's, then each cell's."""
+        return (self.split.pool(take.objective_pool).cpu(), *self._cells[take.pool].members)
+
+    def structure(self, draws: int) -> tuple[object, ...]:
+        """What runs of one stack must have in common."""
+        return (self.takes(draws), len(self.cells), self.replace)
+
+
+def _refuse_masks(split: Split) -> None:
+    for name, rows in split._asdict().items():
+        if rows.dtype == torch.bool or rows.is_floating_point():
+            raise ValueError(f"pool {name!r} must hold row numbers, got {rows.dtype}; use mask.nonzero().flatten()")
+        if rows.numel() and int(rows.min()) < 0:
+            raise ValueError(f"pool {name!r} holds the row number {int(rows.min())}; rows are numbered from 0")
+
+
+def _drawn(key: Tensor, step: Tensor, slot: Tensor, count: Tensor, start: Tensor, members: Tensor) -> Tensor:
+    """(T, R, slots) rows with replacement, for key (R,), step (T, 1), slot (slots,), count and start (R, slots).
+
+    Or (C, slots), for key (C,), step (1,), and slot, count and start (C, slots).
+    """
+    u = uniforms(key[:, None], step[..., None], slot)
+    return members[(u * count).long() + start]
+
+
+@cache
+def _compiled_drawn() -> Callable[..., Tensor]:
+    """The same as one loop over the numbers instead of thirty; other shapes need no other compilation."""
+    fast = torch.compile(_drawn, dynamic=True)
+
+    def tried(*args: Tensor) -> Tensor:
+        nonlocal fast
+        try:
+            return fast(*args)
+        except Exception:  # whatever a compiler may raise: speed is all that is lost
+            fast = _drawn
+            return fast(*args)
+
+    return tried
+
+
+class Chunks(NamedTuple):
+    """Mini-batches of random size, cut into chunks of equal rows: one flat stack over all runs."""
+
+    run: Tensor  # (C,) which run a chunk belongs to
+    half: Tensor  # (C,) 0: the single mini-batch, 1: the odd half, 2: the even half of the large one
+    batch: Batch  # (C, B), (C, K, b)
+
+
+class SamplerStack:
+    """Draws for many runs at once; all samplers share their structure."""
+
+    def __init__(
+        self,
+        samplers: Sequence[Sampler],
+        draws: int,
+        levels: Sequence[float] | None,
+        device: torch.device | str = "cpu",
+        compiled: bool = False,
+    ) -> None:
+        first = samplers[0]
+        self.drawn = _compiled_drawn() if compiled else _drawn
+        self.takes = first.takes(draws)
+        self.replace = first.replace
+        self.cells = len(first.cells)
+        self.runs = len(samplers)
+        self.device = torch.device(device)
+        self.key = keys(torch.tensor([s.seed for s in samplers])).to(self.device)  # (R,)
+        self.law = None if levels is None else torch.tensor(levels, dtype=torch.float64, device=self.device)
+        if levels is not None and not self.replace:
+            raise ValueError(
+                "shuffled epochs need batches of fixed size; use replace=True with a method that draws random sizes"
+            )
+        if levels is not None and len(set(self.takes)) > 1:
+            raise ValueError(
+                "a method that draws random sizes takes the same rows in every draw; give the sampler one size"
+            )
+        self._lay_out(samplers)
+        self._epochs: dict[
+            tuple[int, int, int], Tensor
+        ] = {}  # (run, column, epoch) -> permutation of the column's rows
+
+    def _lay_out(self, samplers: Sequence[Sampler]) -> None:
+        """Columns: the pools of a step in order, each draw's objective, then its cells. Slots: the rows of a batch."""
+        sizes = [size for take in self.takes for size in (take.objective, *[take.cell] * self.cells)]
+        self.column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(self.device)  # (slots,)
+        self.place = torch.cat([torch.arange(size) for size in sizes]).to(
+            self.device
+        )  # (slots,) position within its column
+        self.width = torch.tensor(sizes, device=self.device)  # (columns,)
+
+        laid: dict[int, int] = {}  # id of a pool -> where it starts in `members`
+        parts, total = [], 0
+        start, count = [], []
+        for sampler in samplers:
+            for take in self.takes:
+                for pool in sampler.pools(take):
+                    if id(pool) not in laid:
+                        laid[id(pool)] = total
+                        parts.append(pool)
+                        total += pool.numel()
+                    start.append(laid[id(pool)])
+                    count.append(pool.numel())
+        shape = (self.runs, len(sizes))
+        self.members = torch.cat(parts).to(self.device)
+        self.start = torch.tensor(start).reshape(shape).to(self.device)  # (R, columns)
+        self.count = torch.tensor(count).reshape(shape).to(self.device)  # (R, columns)
+
+    def coins(self, first: int, steps: int) -> Tensor:
+        """(T, R) uniform numbers, one for every step and run."""
+        return uniforms(self.key, self._steps(first, steps), torch.tensor(COIN, device=self.device))
+
+    def _steps(self, first: int, steps: int) -> Tensor:
+        return torch.arange(first, first + steps, device=self.device)[:, None]  # (T, 1)
+
+    def block(self, first: int, steps: int, reads: Sequence[str] | None = None) -> tuple[Batch, ...]:
+        """The mini-batches of `steps` steps from `first` on: for each draw a Batch (T, R, B), (T, R, K, b).
+
+        `reads` says "f", "c" or "fc" for each draw: what is not read may come without rows, as drawing takes time.
+        """
+        if reads is None or not self.replace:
+            reads = ("fc",) * len(self.takes)
+        slot = self._slots(reads)
+        count, start = self.count[:, self.column[slot]], self.start[:, self.column[slot]]  # (R, slots)
+        if not self.replace:
+            return self._cut(self.members[self._by_epochs(first, steps) + start], reads)
+        rows = self.drawn(self.key, self._steps(first, steps), ROWS + slot, count, start, self.members)
+        return self._cut(rows, reads)
+
+    def _slots(self, reads: Sequence[str]) -> Tensor:
+        """The slots of what is read, of all that `_lay_out` laid out."""
+        read = [part in wanted for wanted in reads for part in "f" + "c" * self.cells]  # by column
+        return torch.tensor(read, device=self.device)[self.column].nonzero().flatten()
+
+    def _cut(self, rows: Tensor, reads: Sequence[str]) -> tuple[Batch, ...]:
+        """(..., slots) row numbers as one Batch for each draw."""
+        takes = zip(self.takes, reads, strict=True)
+        sizes = [(take.objective * ("f" in read), take.cell * ("c" in read)) for take, read in takes]
+        parts = iter(rows.split([size for objective, cell in sizes for size in (objective, cell * self.cells)], -1))
+        return tuple(Batch(next(parts), next(parts).unflatten(-1, (self.cells, cell))) for _, cell in sizes)
+
+    # Shuffled epochs --------------------------------------------------------------------------------------------------
+
+    def _by_epochs(self, first: int, steps: int) -> Tensor:
+        """(T, R, slots) places within the pools: position k * width + place of an endless row of permutations."""
+        if first >= START:  # the starting point is measured on a permutation of its own
+            first = 1 << 32
+        position = self._steps(first, steps) * self.width[self.column] + self.place  # (T, slots)
+        inside = torch.empty(steps, self.runs, self.column.numel(), dtype=torch.long, device=self.device)
+        for column in range(self.width.numel()):
+            slots = (self.column == column).nonzero().flatten()
+            for run in range(self.runs):
+                size = int(self.count[run, column])
+                where = position[:, slots]
+                epoch = where // size
+                low, high = int(epoch.min()), int(epoch.max())
+                orders = torch.stack([self._permutation(run, column, e, size) for e in range(low, high + 1)])
+                inside[:, run, slots] = orders[epoch - low, where % size]
+                self._forget(run, column, before=high)
+        return inside
+
+    def _permutation(self, run: int, column: int, epoch: int, size: int) -> Tensor:
+        if (run, column, epoch) not in self._epochs:
+            slot = ROWS + column + (torch.arange(size, device=self.device) << 20)
+            self._epochs[run, column, epoch] = bits(
+                self.key[run], torch.tensor(~epoch, device=self.device), slot
+            ).argsort()
+        return self._epochs[run, column, epoch]
+
+    def _forget(self, run: int, column: int, before: int) -> None:
+        for key in [key for key in self._epochs if key[:2] == (run, column) and key[2] < before]:
+            del self._epochs[key]
+
+    # Random sizes -----------------------------------------------------------------------------------------------------
+
+    def levels(self, first: int, steps: int) -> tuple[Tensor, Tensor]:
+        """Levels (T, R) and their weights 1 / probability (T, R)."""
+        assert self.law is not None
+        u = uniforms(self.key, self._steps(first, steps), torch.tensor(LEVEL, device=self.device))
+        level = torch.searchsorted(self.law.cumsum(0)[:-1].contiguous(), u, right=True)
+        return level, 1 / self.law[level]
+
+    def chunks(self, step: int, level: Tensor) -> Chunks:
+        """The rows of one step, levels (R,): run r gets one chunk for its single mini-batch and 2^(level+1) for the
+        large one.
+
+        The large one's chunks go in turn to the odd and to the even half.
+        """
+        take = self.takes[0]
+        size = 1 + (2 << level)  # (R,) chunks of each run
+        run = torch.repeat_interleave(torch.arange(self.runs, device=self.device), size)
+        number = (
+            torch.arange(run.numel(), device=self.device) - (size.cumsum(0) - size)[run]
+        )  # 0, 1, ... within the run
+        column = self.column[
+            : take.objective + take.cell * self.cells
+        ]  # every draw of such a method has the same columns
+        slot = ROWS + number[:, None] * column.numel() + torch.arange(column.numel(), device=self.device)
+        count, start = self.count[:, column][run], self.start[:, column][run]  # (C, slots)
+        rows = self.drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)
+        objective, cells = rows.split([take.objective, take.cell * self.cells], -1)
+        half = torch.where(number == 0, 0, 2 - number % 2)
+        return Chunks(run, half, Batch(objective, cells.unflatten(-1, (self.cells, take.cell))))

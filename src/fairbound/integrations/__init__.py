@@ -1,0 +1,1 @@
+"""Front ends: training loops in PyTorch and Keras, scikit-learn."""

@@ -1,0 +1,1 @@
+"""What each Keras backend computes by itself: outputs and their vector-Jacobian products."""

@@ -1,0 +1,176 @@
+"""`fit`: a Keras model trained within a bound, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbound.algorithms import SSLALM
+from fairbound.constraints.limits import Limit
+from fairbound.core import Algorithm
+from fairbound.data.dataset import Dataset, Split
+from fairbound.data.samplers import Sampler, Take
+from fairbound.integrations.keras.module import KerasModule
+from fairbound.integrations.keras.validation import check_rows, refuse_probabilities
+from fairbound.integrations.sklearn.inputs import group_codes
+from fairbound.integrations.sklearn.notions import limit_of
+from fairbound.integrations.sklearn.trainer import row_loss
+from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.kkt_report import KKT, kkt
+from fairbound.training.problem import Problem
+from fairbound.training.runner import run
+
+LOOKS = 20  # at all rows on the way
+AT_ONCE = 8_192  # rows of one forward pass over all rows
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training leaves beside the weights; `print` shows the report."""
+
+    report: KKT  # over all rows that were given, at the weights that the model has now
+    history: tuple[dict[str, float], ...]  # step, loss and violation (the largest c, at least 0) over all rows
+    skipped: int  # steps left out because something was not finite
+    infeasible: str | None  # a sign that no model meets the limits, as a sentence
+    groups: tuple[str, ...]  # names, in the order of their numbers in the limit
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        """c by name over the rows given, feasible where <= 0."""
+        return self.report.constraints
+
+    @property
+    def multipliers(self) -> dict[str, float]:
+        """By name; those that fit best, for a method that has none."""
+        return self.report.multipliers
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def fit(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    sensitive_features: Any,
+    constraint: str | Limit | Callable[..., Limit] = "accuracy_equality",
+    bound: float = 0.02,
+    algorithm: Algorithm[Any] | None = None,
+    steps: int = 5_000,
+    batch_size: int = 64,
+    seed: int = 0,
+    loss: Loss | None = None,
+    as_in_prediction: bool = False,
+) -> Fitted:
+    """Train the model within the bound on the rows given, and write the weights into it.
+
+    Nothing is kept aside: `FairClassifier(module=model)` chooses and judges on rows of their own.
+
+    Args:
+        model: a built Keras model with one input that gives one logit (labels 0 and 1), or one for each class.
+        X, y: rows as the model takes them (scaled, say), and their labels.
+        sensitive_features: the group of every row; several columns give their intersections.
+        constraint: the name of a notion of `fairbound.limits`, a function of (names of the groups, bound=...) that
+            gives a limit, or a limit.
+        bound: what the notion allows.
+        algorithm: the method; SSL-ALM with its own settings if not given.
+        steps, batch_size: of the training; a step takes `batch_size` rows, and as many of every cell.
+        seed: of the rows that are drawn.
+        loss: a function of torch tensors (outputs, labels) that gives one number per row, in place of the
+            cross-entropy.
+        as_in_prediction: see `KerasForward`.
+
+    >>> import keras
+    >>> rng = np.random.default_rng(0)
+    >>> X, sex = rng.normal(size=(200, 3)), rng.choice(["f", "m"], 200)
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> found = fit(model, X, X[:, 0] > 0, sensitive_features=sex, bound=0.05, steps=20, batch_size=8)
+    >>> list(found.constraints)
+    ['f - m', 'm - f']
+    """
+    if algorithm is not None and not isinstance(algorithm, Algorithm):
+        raise TypeError(f"algorithm must be a method such as SSLALM(tau=0.01), got {algorithm!r}")
+    if loss is None:
+        refuse_probabilities(model)
+    inputs = _inputs(X)
+    check_rows(model, inputs.shape)
+    module = KerasModule(model, inputs, as_in_prediction=as_in_prediction)
+    forward = module.flat_forward
+    inputs = inputs.to(forward.dtype) if inputs.is_floating_point() else inputs
+    labels, loss = _labels(y, len(inputs), forward(module.weights.detach(), inputs[:1]), loss)
+    codes, names = group_codes(sensitive_features, len(inputs))
+    groups, limit = torch.from_numpy(codes), limit_of(constraint, names, bound)
+    part = limit.on(groups, labels if limit.needs_labels else None)
+    problem = Problem(forward, loss, part, Dataset(inputs, labels, {"group": groups}))
+    smallest = min(len(member) for member in part.cells.members)
+    sizes = Take(min(batch_size, len(inputs)), max(1, min(batch_size, smallest)))
+    sampler = Sampler(Split.all_train(len(inputs)), part.cells, sizes, seed)
+
+    going = run(problem, algorithm or SSLALM(), sampler, module.weights.detach(), steps, every=max(1, steps // LOOKS))
+    history, every_row = [], torch.arange(len(inputs))
+    for record in going:
+        seen = problem.measure(record.output[0], every_row, at_once=AT_ONCE)
+        violation = max(0.0, float(seen.c.max()))
+        history.append({"step": record.step, "loss": float(seen.loss[0]), "violation": violation})
+    end = going.result()
+
+    with torch.no_grad():
+        module.weights.copy_(end.output[0])
+    module.keras_model()
+    y_end = end.multipliers[0]
+    report = kkt(
+        module,
+        limit,
+        every_row.split(AT_ONCE),
+        _evaluating(module, loss, inputs, labels, groups),
+        multipliers=None if torch.isnan(y_end).any() else y_end,
+        warning=end.infeasible[0],
+    )
+    return Fitted(report, tuple(history), int(end.skipped[0]), end.infeasible[0], names)
+
+
+def _inputs(X: Any) -> Tensor:
+    values = np.asarray(X)
+    if values.dtype == object or values.ndim == 0:
+        raise ValueError(f"X must be an array of numbers as the model takes them, got {type(X).__name__}")
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _labels(y: Any, rows: int, output: Tensor, loss: Loss | None) -> tuple[Tensor, Loss]:
+    """Labels as the loss takes them, and the loss: by the shape of the model's output."""
+    values = np.asarray(y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if len(values) != rows:
+        raise ValueError(f"X has {rows} rows but y has {len(values)}; one label for every row")
+    if loss is not None:
+        labels = torch.from_numpy(np.ascontiguousarray(values))
+        return (labels.to(output.dtype) if labels.is_floating_point() else labels), loss
+    classes = 2 if output.ndim == 1 else output.shape[-1]
+    allowed = np.arange(classes)
+    if values.ndim != 1 or not np.isin(values, allowed).all():
+        found = "rows of several numbers" if values.ndim != 1 else str(np.unique(values)[:5].tolist())
+        raise ValueError(
+            f"the model gives {output.shape[1:].numel()} output(s) a row, so labels must be whole numbers from 0 to "
+            f"{classes - 1}, found {found}; number the classes, or pass loss="
+        )
+    labels = torch.from_numpy(values.astype(np.int64))
+    return (labels.to(output.dtype) if classes == 2 and output.ndim == 1 else labels), row_loss(1 + output.ndim)
+
+
+def _evaluating(
+    module: KerasModule, loss: Loss, inputs: Tensor, labels: Tensor, groups: Tensor
+) -> Callable[[Tensor], Rows]:
+    def evaluate(rows: Tensor) -> Rows:
+        outputs = module(inputs[rows])
+        return Rows(loss(outputs, labels[rows]), groups[rows], labels[rows], outputs)
+
+    return evaluate

@@ -1,0 +1,302 @@
+"""`FairClassifier`: a neural network within a bound, as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from fairbound.constraints.limits import Limit
+from fairbound.core import Algorithm
+from fairbound.integrations.sklearn.evaluation import Judge, Seen
+from fairbound.integrations.sklearn.inputs import People, Scaler, group_codes
+from fairbound.integrations.sklearn.mode_selection import Runs, chosen
+from fairbound.integrations.sklearn.model_selection import Search
+from fairbound.integrations.sklearn.modules import as_given, forward_of, own_copy
+from fairbound.integrations.sklearn.notions import limit_of
+from fairbound.integrations.sklearn.report import report
+from fairbound.integrations.sklearn.splits import parts_of
+from fairbound.integrations.sklearn.trainer import (
+    AIM,
+    NO_LIMIT,
+    OWN_ROWS,
+    TRAINING_ROWS,
+    Plan,
+    Training,
+    aimed,
+    row_loss,
+    scale_of,
+)
+from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.kkt_report import KKT, kkt
+from fairbound.training.functional import load_flat
+
+MODES = ("auto", TRAINING_ROWS, OWN_ROWS)
+
+
+class FairClassifier(ClassifierMixin, BaseEstimator):
+    """A network trained within a bound, chosen and judged on rows of their own.
+
+    Args:
+        constraint: the name of a notion of `fairbound.limits`, a function of (names of the groups, bound=...) that
+            gives a limit, or a limit.
+        bound: what the notion allows.
+        mode: what moves the multipliers: "training rows", "own rows", or "auto", which lets the selection rows decide.
+        algorithm: a method in place of ours, on training rows; its multipliers are capped if it caps them itself.
+        hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes standardised
+            columns and gives one logit (two classes) or one for each class.
+        steps, batch_size, learning_rate: of the training.
+        parts: shares of the rows that train, move the multipliers, choose the model and judge it.
+        early_stopping: end a run that no longer improves on selection rows; the best look so far is kept.
+        n_iter_no_change: looks (of 40 to a run) without a better one, after which that is so.
+        random_state: seed.
+        verbose: show a bar of progress, or lines where no terminal or no rich is there.
+        compile: into machine code; None decides by the length.
+
+    After `fit`: `report()` in words; `verdict_`, `decision_`, `mode_`, `multipliers_`, `kkt_`, `history_`, `n_iter_`,
+    `limit_`, `groups_`, `module_`, `parts_`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X, group = rng.standard_normal((600, 2)), rng.choice(["A", "B"], 600)
+    >>> y = X[:, 0] + rng.standard_normal(600) > 0
+    >>> fair = FairClassifier(bound=0.3, steps=100, random_state=0).fit(X, y, sensitive_features=group)
+    >>> fair.predict(X[:2]).shape, sorted(fair.multipliers_)
+    ((2,), ['A - B', 'B - A'])
+    """
+
+    def __init__(
+        self,
+        *,
+        constraint: str | Limit | Callable[..., Limit] = "accuracy_equality",
+        bound: float = 0.02,
+        mode: str = "auto",
+        algorithm: Algorithm[Any] | None = None,
+        hidden: Sequence[int] = (64, 32),
+        module: Any = None,
+        steps: int = 15_000,
+        batch_size: int = 64,
+        learning_rate: float = 0.05,
+        parts: Mapping[str, float] | None = None,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
+        random_state: Any = None,
+        verbose: bool = False,
+        compile: bool | None = None,  # noqa: A002
+    ) -> None:
+        self.constraint = constraint
+        self.bound = bound
+        self.mode = mode
+        self.algorithm = algorithm
+        self.hidden = hidden
+        self.module = module
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.parts = parts
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
+        self.random_state = random_state
+        self.verbose = verbose
+        self.compile = compile
+
+    # Fitting ----------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> FairClassifier:
+        """Train within the bound; without `sensitive_features` without one, and with a warning."""
+        if self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {self.mode!r}")
+        if self.algorithm is not None and self.mode == OWN_ROWS:
+            raise ValueError("an algorithm of yours runs on training rows; leave mode='own rows' or algorithm= out")
+        if not isinstance(self.algorithm, Algorithm | None):
+            raise TypeError(f"algorithm must be a method such as SSLALM(), got {self.algorithm!r}")
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class only, {self.classes_.tolist()}; a classifier needs two or more")
+        weight = None if sample_weight is None else _weights(sample_weight, X)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if sensitive_features is None:
+            warnings.warn("no sensitive_features were given: trained without a limit", UserWarning, stacklevel=2)
+            codes, names = group_codes(np.zeros(len(X)), len(X))
+        else:
+            codes, names = group_codes(sensitive_features, len(X))
+        self.groups_ = [] if sensitive_features is None else list(names)
+        self.limit_ = None if sensitive_features is None else limit_of(self.constraint, names, self.bound)
+        if self.limit_ is not None:
+            _refuse_empty_cells(self.limit_, torch.from_numpy(codes), torch.from_numpy(labels))
+        self.parts_ = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
+        if self.limit_ is not None and not self.parts_.kept_aside:
+            warnings.warn(
+                f"{len(X)} rows are too few to keep any aside: the model is chosen on the rows that train it, and "
+                "there is no verdict",
+                UserWarning,
+                stacklevel=2,
+            )
+        self._fit(self._people(X, labels, codes, names, weight), seed)
+        return self
+
+    def _people(
+        self,
+        X: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        codes: NDArray[np.int64],
+        names: tuple[str, ...],
+        weight: NDArray[np.float64] | None,
+    ) -> People:
+        primal = self.parts_.primal.numpy()
+        if weight is not None and not weight[primal].any():
+            raise ValueError(f"sample_weight is zero in all {len(primal)} rows that train, drawn at random")
+        self._scaler = Scaler.of(X[primal])
+        two = len(self.classes_) == 2
+        return People(
+            self._scaler.scaled(X),
+            torch.from_numpy(labels).float() if two else torch.from_numpy(labels),
+            len(self.classes_),
+            torch.from_numpy(codes),
+            names,
+            None if weight is None else torch.from_numpy(weight / weight[primal].mean()).float(),
+        )
+
+    def _fit(self, people: People, seed: int) -> None:
+        network = self._network(people, seed)
+        forward = forward_of(network)
+        x0 = torch.cat([p.detach().reshape(-1) for p in network.parameters() if p.requires_grad])
+        plan = Plan(self.steps, self.batch_size, self.learning_rate, seed, self.compile)
+        training = Training(people, self.parts_, self.limit_, forward, plan)
+
+        def judge(rows: Tensor, share: float = 1.0) -> Judge:
+            limit = None if self.limit_ is None else aimed(self.limit_, share)
+            return Judge(people, rows, limit, forward, row_loss(people.classes))
+
+        trained, selection = judge(self.parts_.primal), judge(self.parts_.selection)
+        patience = self.n_iter_no_change if self.early_stopping else None
+        seen = selection if self.parts_.kept_aside else trained
+        own = judge(torch.cat([self.parts_.multipliers, self.parts_.selection]), AIM[OWN_ROWS])
+        search = Search(training, seen, own, x0, patience, self.verbose)
+        scale = scale_of(self.limit_)
+        runs = Runs(
+            best=lambda mode: search.best(mode, self.algorithm if mode != NO_LIMIT else None, scale),
+            on_training_rows=lambda one: trained.seen(one.mode, one.step, one.x, None).c,
+            breaks=lambda one: selection.verdict(one.x).word == "violated",
+            why_no_own_rows=training.why_no_own_rows(),
+            scale=scale,
+            seen_on="selection rows" if self.parts_.kept_aside else "the rows that trained",
+        )
+        with search:
+            best, self.decision_ = chosen(self._mode(runs), runs)
+        self.mode_, self.n_iter_, self.history_ = best.mode, best.step, search.history()
+        for trouble in search.troubles(best.mode):
+            warnings.warn(
+                f"{trouble}; the model is the best of its run on {runs.seen_on}", ConvergenceWarning, stacklevel=3
+            )
+        load_flat(network, best.x).eval()
+        self.module_ = as_given(network)
+        self._exact = deepcopy(network).double()  # predictions of a row must not depend on what is beside it
+        self._report(people, best, network)
+        aside = self.limit_ is not None and self.parts_.kept_aside
+        self.verdict_ = judge(self.parts_.verdict).verdict(best.x) if aside else None
+
+    def _mode(self, runs: Runs) -> str:
+        if self.limit_ is None:
+            return NO_LIMIT
+        if self.algorithm is not None or (self.mode == "auto" and not self.parts_.kept_aside):
+            return TRAINING_ROWS
+        if self.mode == OWN_ROWS and runs.why_no_own_rows:
+            raise ValueError(
+                f"mode='own rows' is not possible: {runs.why_no_own_rows}; merge small groups, or use "
+                "mode='training rows'"
+            )
+        return self.mode
+
+    def _network(self, people: People, seed: int) -> nn.Module:
+        if self.module is not None:
+            return own_copy(self.module, people)
+        outputs = 1 if people.classes == 2 else people.classes
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            widths = [people.X.shape[1], *self.hidden, outputs]
+            layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+        return nn.Sequential(*layers[:-1])
+
+    def _report(self, people: People, best: Seen, network: nn.Module) -> None:
+        """Multipliers, and KKT residuals on the rows that trained."""
+        self.multipliers_: dict[str, float] = {}
+        self.kkt_: KKT | None = None
+        if self.limit_ is None:
+            return
+        if best.multipliers is not None:
+            self.multipliers_ = dict(zip(self.limit_.names, best.multipliers.tolist(), strict=True))
+        loss = row_loss(people.classes)
+
+        def evaluate(rows: Tensor) -> Rows:
+            outputs = _logits(network, people.X[rows])
+            weight = None if people.weight is None else people.weight[rows]
+            return Rows(loss(outputs, people.y[rows]), people.groups[rows], people.y[rows], outputs, weight)
+
+        self.kkt_ = kkt(network, self.limit_, [self.parts_.primal], evaluate, multipliers=self.multipliers_ or None)
+
+    def report(self) -> str:
+        """What `fit` did and what came of it, in 80 columns: rows, runs, decision, training rows, verdict."""
+        check_is_fitted(self)
+        return report(self.parts_, self.groups_, self.history_, self.decision_, self.kkt_, self.verdict_)
+
+    # Predicting -------------------------------------------------------------------------------------------------------
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Logits: one a row for two classes, else one for each class. Groups are not needed."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        with torch.no_grad():
+            found: NDArray[np.float64] = _logits(self._exact, self._scaler.scaled(X).double()).numpy()
+        return found
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of each class."""
+        logits = torch.from_numpy(self.decision_function(X))
+        if logits.ndim == 1:
+            positive = torch.sigmoid(logits)
+            return torch.stack([1 - positive, positive], 1).numpy()
+        return torch.softmax(logits, 1).numpy()
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class."""
+        logits = self.decision_function(X)
+        found: NDArray[Any] = self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
+        return found
+
+
+def _weights(given: Any, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    weight: NDArray[np.float64] = _check_sample_weight(given, X)
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight must not be negative, found {float(weight.min()):g}")
+    if not weight.any():
+        raise ValueError("sample_weight is zero in every row")
+    return weight
+
+
+def _refuse_empty_cells(limit: Limit, groups: Tensor, labels: Tensor) -> None:
+    cells = limit.on(groups, labels).cells
+    empty = [name for name, member in zip(cells.names, cells.members, strict=True) if len(member) == 0]
+    if empty:
+        raise ValueError(
+            f"there are no rows of {', '.join(map(repr, empty[:4]))}, which the limit {limit.names[0]!r} is about; "
+            "merge groups, or choose a notion that does not need them"
+        )
+
+
+def _logits(module: nn.Module, X: Tensor) -> Tensor:
+    outputs: Tensor = module(X)
+    return outputs.squeeze(-1) if outputs.ndim > 1 and outputs.shape[-1] == 1 else outputs

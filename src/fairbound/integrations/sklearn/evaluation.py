@@ -1,0 +1,97 @@
+"""Looks at models on their way: loss, accuracy and constraints on rows that do not train them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.auditing import Verdict, verdict
+from fairbound.constraints.limits import Limit
+from fairbound.integrations.sklearn.inputs import People
+from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.statistics import Plan
+
+
+class Seen(NamedTuple):
+    """A model on its way, as the selection rows see it."""
+
+    mode: str
+    step: int
+    loss: float
+    accuracy: float
+    violation: float  # the largest c, at least 0
+    c: Tensor  # (m,) constraints, with the true rates; NaN where a cell has no rows
+    x: Tensor  # (n,)
+    multipliers: Tensor | None  # (m,)
+    late: bool = False  # whether it may be chosen
+    averaged: bool = False  # whether it is the mean of the last steps' models
+    way: float = 1.0  # own rows: how far from the model without a limit to where they lead
+
+
+class Judge:
+    """Looks at models on some rows."""
+
+    def __init__(
+        self,
+        people: People,
+        rows: Tensor,
+        limit: Limit | None,
+        forward: Callable[[Tensor, Tensor], Tensor],
+        loss: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        self.forward, self.loss, self.limit = forward, loss, limit
+        self.X, self.y, self.groups = people.X[rows], people.y[rows], people.groups[rows]
+        self.weight = None if people.weight is None else people.weight[rows]
+        self.plan = None if limit is None else Plan([limit])
+
+    def rows(self, x: Tensor) -> Rows:
+        """What the model makes of them."""
+        with torch.no_grad():
+            outputs = self.forward(x, self.X)
+            return Rows(self.loss(outputs, self.y), self.groups, self.y, outputs, self.weight)
+
+    def seen(self, mode: str, step: int, x: Tensor, multipliers: Tensor | None) -> Seen:
+        found = self.rows(x)
+        assert found.outputs is not None
+        weight = torch.ones_like(found.losses) if self.weight is None else self.weight
+        share = weight / weight.sum()
+        right = (_decided(found.outputs) == self.y).float()
+        c = self._constraints(found)
+        told = c[~c.isnan()]
+        violation = max(0.0, float(told.max())) if told.numel() else 0.0
+        return Seen(mode, step, float(share @ found.losses), float(share @ right), violation, c, x.clone(), multipliers)
+
+    def verdict(self, x: Tensor) -> Verdict:
+        """Whether the limit holds for people like these."""
+        assert self.limit is not None
+        found = self.rows(x)
+        return verdict(
+            self.limit,
+            found.groups,
+            losses=found.losses,
+            predictions=None if found.outputs is None else _decided(found.outputs).long(),
+            outputs=found.outputs,
+            labels=found.labels,
+            weight=found.weight,
+        )
+
+    def _constraints(self, rows: Rows) -> Tensor:
+        if self.plan is None:
+            return torch.zeros(0)
+        totals = self.plan.read(rows, true=True).totals()
+        c = self.plan.evaluated(self.plan.filled(totals))[1:]
+        return torch.where(self.plan.present(totals.counts)[1:], c, torch.nan)
+
+
+def finite(one: Seen) -> bool:
+    """Whether the model is whole."""
+    return math.isfinite(one.loss) and math.isfinite(one.violation)
+
+
+def _decided(outputs: Tensor) -> Tensor:
+    """The number of the class, in the labels' type for two."""
+    return (outputs > 0).to(outputs.dtype) if outputs.ndim == 1 else outputs.argmax(-1)

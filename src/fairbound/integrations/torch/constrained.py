@@ -1,0 +1,191 @@
+"""`Constrained`: a training loop of your own that keeps a bound, with two changed lines.
+
+The loop stays what it is: model, optimiser, schedule, clipping. `fair.backward(losses, groups)` takes the place of
+`losses.mean().backward()` and leaves in `.grad` the direction of the constrained method: its step d divided by minus
+its own primal step, so that the optimiser's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
+
+>>> from fairbound import ALGORITHMS, limits
+>>> model = torch.nn.Linear(3, 1)
+>>> optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+>>> fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
+>>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
+>>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
+>>> seen = fair.backward(losses, group)
+>>> optimiser.step()
+>>> list(fair.multipliers)
+['A - mean', 'mean - A', 'B - mean', 'mean - B']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairbound.constraints.limits import AnyLimit, named
+from fairbound.core import Algorithm
+from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.kkt_report import KKT, kkt
+from fairbound.integrations.torch.step import Seen, Steps
+
+Groups = Tensor | Mapping[str, Tensor]
+
+
+class Constrained:
+    """A constrained method in a loop of your own.
+
+    Args:
+        model: a module, or the parameters to train; frozen ones are left alone. A `DistributedDataParallel` model is
+            recognised: sums and counts are added up over its processes.
+        limits: one of `fairbound.limits`, a list of them, or a mapping of names to them.
+        algorithm: the method.
+        seed: of the method's own coins (the output of switching, the batch sizes of Ghost).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Iterable[Tensor],
+        limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit],
+        algorithm: Algorithm[Any],
+        *,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(algorithm, Algorithm):
+            raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
+        listed, self.names = named(limits)
+        self.algorithm, self.model, self._limits = algorithm, model, limits
+        self._steps = Steps(model, listed, self.names, algorithm, seed)
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def backward(
+        self,
+        losses: Tensor | Rows,
+        groups: Groups | None = None,
+        *,
+        labels: Tensor | None = None,
+        outputs: Tensor | None = None,
+        weight: Tensor | None = None,
+        objective: Tensor | None = None,
+        further: Sequence[Rows] = (),
+        scaler: torch.amp.GradScaler | None = None,
+        share: float = 1.0,
+    ) -> Seen:
+        """In place of `losses.mean().backward()`: the method's direction is added to `.grad`, its state moves on.
+
+        Args:
+            losses: (B,), one per row (`reduction="none"`), with the graph of the forward pass; or all that is known
+                of the rows as `Rows`.
+            groups: (B,) the group 0, 1, ... of every row, -1 for none; or several columns by name.
+            labels, outputs: of the rows, where a limit is about them.
+            weight: (B,) what a row counts; 1 each if not given.
+            objective: (B,) bool, the rows that the objective is the mean of; all if not given.
+            further: the further mini-batches of a method that needs more than one, for the constraints alone.
+            scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
+            share: what the direction counts, 1/k for the mean over k mini-batches before one optimiser step.
+        """
+        rows = self._steps.rows(losses, groups, labels, outputs, weight, objective)
+        kind = self._steps.parameters.kind
+        if torch.is_autocast_enabled(kind):  # sums and constraints in full precision
+            with torch.autocast(kind, enabled=False):
+                return self._steps.backward(rows, further, scaler, share)
+        return self._steps.backward(rows, further, scaler, share)
+
+    def backward_from(self, evaluate: Callable[[int], Rows], *, share: float = 1.0) -> Seen:
+        """The same from a function that draws fresh rows, passes them through the model and gives their `Rows`.
+
+        `evaluate(size)` gives `size` mini-batches' worth of rows. It serves every method, and is the way for those
+        that draw mini-batches of random size (Ghost) or take several gradients of one.
+        """
+        return self._steps.backward_from(evaluate, share)
+
+    def start(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
+        """Begin from a mini-batch of its own, before the first step; without it, the first step's serves."""
+        self._steps.start(self._shown(losses, groups, of_rows))
+
+    def _shown(self, losses: Tensor | Rows, groups: Groups | None, of_rows: dict[str, Any]) -> Rows:
+        # `Rows` puts what was given by name in order, and refuses other names
+        return self._steps.rows(losses, *Rows(losses, groups, **of_rows)[1:-1])  # type: ignore[arg-type]
+
+    # Several mini-batches for one step --------------------------------------------------------------------------------
+
+    def gather(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
+        """Count a mini-batch of an accumulated step, forward pass only; then call `backward` on each of them.
+
+        A step over k mini-batches is one over all their rows, groups of any size: what the constraints are must be
+        known before the first backward pass. (`backward(..., share=1/k)` without `gather` saves the forward passes;
+        every mini-batch then is a step of the multipliers.)
+        """
+        self._steps.gather(self._shown(losses, groups, of_rows))
+
+    # What the method knows --------------------------------------------------------------------------------------------
+
+    @property
+    def multipliers(self) -> dict[str, float]:
+        """The multiplier of every constraint, by name; none for a method that has none."""
+        y = self._steps.progress.multipliers
+        return {} if y is None else dict(zip(self.names, y.tolist(), strict=True))
+
+    @property
+    def steps(self) -> int:
+        """Steps of the method so far."""
+        return self._steps.progress.steps
+
+    @property
+    def skipped(self) -> int:
+        """Mini-batches left out because something was not finite."""
+        return self._steps.progress.skipped
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
+        values = (
+            [float("nan")] * len(self.names)
+            if self._steps.progress.last is None
+            else self._steps.progress.last.tolist()
+        )
+        return dict(zip(self.names, values, strict=True))
+
+    @property
+    def primal_step(self) -> float:
+        """The method's own step now: with `SGD(lr=...)` at this value the loop is exactly the method."""
+        if self._steps.progress.state is None:
+            raise ValueError("the method has not begun; call backward() or start() first")
+        return float(self.algorithm.primal_step(self._steps.progress.state))
+
+    @property
+    def infeasible(self) -> str | None:
+        """A sign that no model meets the limits, as a sentence, or None: see `diagnostics`."""
+        return self._steps.progress.trend.sign()
+
+    def load_output(self) -> None:
+        """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
+        if self._steps.progress.state is None or self.algorithm.follows_one_gradient:
+            return
+        output = self.algorithm.output(self._steps.parameters.flat(), self._steps.progress.state)
+        with torch.no_grad():
+            for p, part in zip(self._steps.parameters.tensors, output.split(self._steps.parameters.sizes), strict=True):
+                p.copy_(part.view(p.shape))
+
+    def report(self, batches: Iterable[Any], evaluate: Callable[[Any], Rows]) -> KKT:
+        """How near the model is to a solution, over all rows of some data: see `kkt`."""
+        if not isinstance(self.model, nn.Module):
+            raise TypeError("a report needs the model itself; build Constrained with it instead of its parameters")
+        sign = self.infeasible
+        return kkt(
+            self.model, self._limits, batches, evaluate, multipliers=self._steps.progress.multipliers, warning=sign
+        )
+
+    # Saving -----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed loop needs beside model and optimiser, by the names of constraints."""
+        if self._steps.gathered:
+            raise ValueError("an accumulated step is in progress; save after its last backward()")
+        return self._steps.progress.state_dict()
+
+    def load_state_dict(self, kept: Mapping[str, Any]) -> None:
+        """Go on from a saved state; constraints are told by their names."""
+        self._steps.progress.load_state_dict(kept)

@@ -1,0 +1,267 @@
+"""Fairness metrics of predictions, each published definition under its own name, each with an interval.
+
+Everything here follows from the table of group x label x prediction (`Counts`). P_i are rates of group i:
+
+| name | definition | published by |
+|---|---|---|
+| independence_printed | mean_i abs(PR_i - mean_j PR_j) | the paper, Table 2 |
+| separation_printed | the same for TPR and for FPR, halved and added | the paper, Table 2 |
+| sufficiency_printed | the same for P(y=1 given prediction 1) and P(y=1 given prediction 0) | the paper, Table 2 |
+| independence_reported | two groups: abs(dPR) | the paper's results |
+| separation_reported | two groups: abs(dTPR) + abs(dFPR) | the paper's results |
+| sufficiency_reported | two groups: abs(dPPV) + abs(dNPV) | the paper's results |
+| demographic_parity_difference, _ratio | largest minus smallest PR; smallest over largest | Fairlearn |
+| equalized_odds_difference, _ratio | the same for TPR and for FPR, the worse of the two | Fairlearn |
+| equalized_odds_difference_mean | the mean of both | Fairlearn, agg="mean" |
+| statistical_parity_difference, disparate_impact | PR of the others minus (over) PR of the reference group | AIF360 |
+| equal_opportunity_difference | TPR of the others minus TPR of the reference group | AIF360 |
+| average_odds_difference | mean of that and of the same for FPR | AIF360 |
+| average_absolute_odds_difference | the mean of abs(dTPR) and abs(dFPR) | AIF360 |
+| accuracy_difference | largest minus smallest accuracy | the paper, DifAcc |
+| inaccuracy | share of wrong predictions, everyone | the paper, Ina |
+
+Groups without rows are left out, and a rate of nobody is left out of its own mean or maximum. With fewer than two
+groups a comparison is undefined (None).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbound.metrics.counts import NAMES, Counts
+from fairbound.metrics.intervals import (
+    DRAWS,
+    UNDEFINED,
+    Measured,
+    around,
+    beta_draws,
+    check_level,
+    draws_for,
+    largest,
+    percentile,
+    rate_noise,
+    resampled_rates,
+    spread,
+    wilson,
+)
+
+Form = Callable[[Sequence[Tensor]], Tensor]  # rates, each (..., G) -> (...)
+Kind = Literal["rate", "signed", "gap", "largest", "ratio"]  # largest: of all differences; ratio: least over most
+PR, TPR, FPR = "positive_rate", "true_positive_rate", "false_positive_rate"
+PPV, FOR = "positive_predictive_value", "false_omission_rate"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A definition: which rates it reads, what it makes of them, and by which rule its interval is found."""
+
+    name: str
+    reads: tuple[str, ...]  # rates
+    form: Form
+    kind: Kind
+    words: str
+    source: str
+    groups: Literal["all", "two", "reference", "everyone"] = "all"
+    most: float = 1.0  # that a gap can be
+
+    @property
+    def view(self) -> str:
+        """Which table it looks at."""
+        return "all" if self.groups == "two" else self.groups
+
+
+def mean_absolute(rates: Tensor) -> Tensor:
+    """Mean distance from the unweighted mean."""
+    return (rates - rates.mean(-1, keepdim=True)).abs().mean(-1)
+
+
+def _sum(of: Callable[[Tensor], Tensor], factor: float = 1.0) -> Form:
+    return lambda parts: factor * sum((of(part) for part in parts[1:]), of(parts[0]))
+
+
+def _worst(parts: Sequence[Tensor]) -> Tensor:
+    return torch.stack([spread(part) for part in parts]).amax(0)
+
+
+def _others_minus_reference(parts: Sequence[Tensor]) -> Tensor:
+    return torch.stack([part[..., 0] - part[..., 1] for part in parts]).mean(0)
+
+
+def _others_over_reference(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0][..., 0] / parts[0][..., 1]
+
+
+PAPER, REPORTED = "the paper, Table 2", "the paper's results"
+_ALL = (
+    Metric("independence_printed", (PR,), _sum(mean_absolute), "gap",
+           "mean distance of the groups' positive rates from their mean", PAPER, most=0.5),
+    Metric("separation_printed", (TPR, FPR), _sum(mean_absolute, 0.5), "gap",
+           "mean distance of true and of false positive rates from their means, averaged", PAPER, most=0.5),
+    Metric("sufficiency_printed", (PPV, FOR), _sum(mean_absolute, 0.5), "gap",
+           "mean distance of P(y=1 | prediction) from its mean, for both predictions, averaged", PAPER, most=0.5),
+    Metric("independence_reported", (PR,), _sum(spread), "gap",
+           "difference of the two groups' positive rates", REPORTED, "two"),
+    Metric("separation_reported", (TPR, FPR), _sum(spread), "gap",
+           "difference of true positive rates plus difference of false positive rates", REPORTED, "two", most=2.0),
+    Metric("sufficiency_reported", (PPV, FOR), _sum(spread), "gap",
+           "difference of positive plus difference of negative predictive values", REPORTED, "two", most=2.0),
+    Metric("demographic_parity_difference", (PR,), _worst, "largest",
+           "largest minus smallest positive rate", "Fairlearn"),
+    Metric("demographic_parity_ratio", (PR,), _worst, "ratio",
+           "smallest over largest positive rate; 1 is parity", "Fairlearn"),
+    Metric("equalized_odds_difference", (TPR, FPR), _worst, "largest",
+           "largest minus smallest true or false positive rate, whichever is more", "Fairlearn"),
+    Metric("equalized_odds_ratio", (TPR, FPR), _worst, "ratio",
+           "smallest over largest true or false positive rate, whichever is less", "Fairlearn"),
+    Metric("equalized_odds_difference_mean", (TPR, FPR), _sum(spread, 0.5), "gap",
+           "mean of the largest differences of true and of false positive rates", "Fairlearn (mean)"),
+    Metric("statistical_parity_difference", (PR,), _others_minus_reference, "signed",
+           "positive rate of the others minus that of the reference group", "AIF360", "reference"),
+    Metric("disparate_impact", (PR,), _others_over_reference, "signed",
+           "positive rate of the others over that of the reference group; 1 is parity", "AIF360", "reference"),
+    Metric("equal_opportunity_difference", (TPR,), _others_minus_reference, "signed",
+           "true positive rate of the others minus that of the reference group", "AIF360", "reference"),
+    Metric("average_odds_difference", (TPR, FPR), _others_minus_reference, "signed",
+           "mean difference of true and false positive rates, others minus reference", "AIF360", "reference"),
+    Metric("average_absolute_odds_difference", (TPR, FPR), _sum(spread, 0.5), "gap",
+           "mean absolute difference of true and false positive rates, others against reference", "AIF360",
+           "reference"),
+    Metric("accuracy_difference", ("accuracy",), _worst, "largest",
+           "largest minus smallest accuracy", "the paper, DifAcc"),
+    Metric("inaccuracy", ("inaccuracy",), lambda parts: parts[0][..., 0], "rate",
+           "share of wrong predictions, everyone", "the paper, Ina", "everyone"),
+)  # fmt: skip
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+
+
+def largest_group(counts: Counts) -> str:
+    """The default reference: of the groups with weight, the one with the most rows (the first of equals)."""
+    if not counts.names:
+        raise ValueError("there are no groups, so there is nothing to compare")
+    return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
+
+
+def values(counts: Counts, reference: str | None = None) -> dict[str, float | None]:
+    """Every metric, without intervals: None where undefined.
+
+    >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
+    >>> found = values(compas, reference="Caucasian")
+    >>> round(found["equalized_odds_difference"], 6), round(found["average_odds_difference"], 6)
+    (0.213925, 0.205649)
+    """
+    views = _Views(counts, reference)
+    return {name: _value(metric, views) for name, metric in METRICS.items()}
+
+
+def intervals(
+    counts: Counts,
+    reference: str | None = None,
+    *,
+    level: float = 0.95,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> dict[str, Measured]:
+    """Every metric with its interval; the same seed gives the same digits."""
+    check_level(level)
+    views = _Views(counts, reference, draws, seed)
+    return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
+
+
+def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[Measured]]:
+    """Every rate of every group with its interval, by the name of the rate and in the order of the groups."""
+    check_level(level)
+    rates = counts.rates()
+    table = torch.stack([rates.values, *wilson(rates.values, rates.trials, level)], -1).tolist()
+    defined = rates.defined.tolist()
+    return {
+        name: [Measured(*three) if ok else UNDEFINED for three, ok in zip(table[i], defined[i], strict=True)]
+        for i, name in enumerate(NAMES)
+    }
+
+
+class _Views:
+    """The tables that the metrics look at (all groups; others and reference; everyone), with their rates and draws."""
+
+    def __init__(self, counts: Counts, reference: str | None, draws: int = 0, seed: int = 0) -> None:
+        reference = largest_group(counts) if reference is None else reference
+        if reference not in counts.names:
+            shown = ", ".join(counts.names[:8]) + (", ..." if len(counts.names) > 8 else "")
+            raise ValueError(f"the reference group {reference!r} is none of {shown}")
+        at = counts.names.index(reference)
+        others = [g for g in range(len(counts.names)) if g != at]
+        self.tables = {
+            "all": counts,
+            "reference": counts.collapsed([("others", others), (reference, [at])]),
+            "everyone": counts.everyone(),
+        }
+        self.rates = {name: table.rates() for name, table in self.tables.items()}
+        self.present = int((counts.weight.sum((1, 2)) > 0).sum())
+        self.draws = draws_for(self.present, draws)  # one number for all, since metrics combine rates
+        self.rng = np.random.default_rng(seed)
+        self.drawn: dict[tuple[Any, ...], Any] = {}
+
+    def parts(self, metric: Metric) -> list[Tensor] | None:
+        """The rates that the metric reads, of the groups that have them; None where it is undefined."""
+        rates = self.rates[metric.view]
+        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.reads)]
+        fewest = 1 if metric.view == "everyone" else 2
+        if metric.groups == "two" and self.present != 2:
+            return None
+        if any(int(defined.sum()) < fewest for _, defined in chosen):
+            return None
+        return [value[defined] for value, defined in chosen]
+
+    def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
+        """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
+        return [self._drawn(draw, metric.view, name, settings) for name in metric.reads]
+
+    def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
+        key = (draw, view, name, *settings)
+        if key not in self.drawn:
+            rates, i = self.rates[view], NAMES.index(name)
+            there = rates.defined[i]
+            counted = rates.successes[i][there], rates.trials[i][there]
+            self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
+        return self.drawn[key]
+
+
+def _value(metric: Metric, views: _Views) -> float | None:
+    parts = views.parts(metric)
+    if parts is None:
+        return None
+    if metric.kind == "ratio":
+        return float(torch.stack([_least_over_most(part) for part in parts]).amin())
+    value = float(metric.form(parts))
+    return value if math.isfinite(value) else None
+
+
+def _least_over_most(rates: Tensor) -> Tensor:
+    """Smallest over largest rate; 1 where all are zero: nobody is treated differently."""
+    most = rates.amax(-1)
+    return torch.where(most > 0, rates.amin(-1) / most.clamp(min=torch.finfo(most.dtype).tiny), 1.0)
+
+
+def _interval(metric: Metric, views: _Views, level: float) -> Measured:
+    value, parts = _value(metric, views), views.parts(metric)
+    if value is None or parts is None:
+        return UNDEFINED
+    if metric.kind == "rate":
+        trials = views.rates[metric.view].trials[NAMES.index(metric.reads[0])]
+        return Measured(value, *(float(end) for end in wilson(parts[0], trials, level)))
+    if metric.kind == "signed":
+        return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)
+    if metric.kind == "ratio":  # -log(smallest / largest) is the largest difference of the logarithms
+        least, most = largest(views.drawn_by(resampled_rates, metric, log=True), level)
+        return Measured.within(value, (math.exp(-most), math.exp(-least)))
+    if metric.kind == "largest":
+        low, high = largest(views.drawn_by(resampled_rates, metric), level)
+    else:
+        low, high = around(value, metric.form(views.drawn_by(rate_noise, metric)), level)
+    return Measured.within(value, (low, min(high, metric.most)))

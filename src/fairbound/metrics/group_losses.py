@@ -1,0 +1,199 @@
+"""Group losses and their gaps: means of one number per row, with intervals from per-group moments.
+
+Moments are kept about each group's mean and merged, so that batches in any order give the same numbers, and large
+losses that differ little lose no digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbound.metrics.counts import rows_in_groups
+from fairbound.metrics.intervals import (
+    DRAWS,
+    UNDEFINED,
+    Measured,
+    around,
+    check_level,
+    draws_for,
+    largest,
+    percentile,
+    resampled_means,
+    spread,
+    student_draws,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Sums of weights and moments of a loss by group.
+
+    >>> losses = Losses.of([1.0, 3.0, 5.0], [0, 0, 1], names=["A", "B", "C"])
+    >>> losses.means()
+    (2.0, 5.0, None)
+    """
+
+    names: tuple[str, ...]  # of the groups
+    rows: Tensor  # (G,) int64
+    weight: Tensor  # (G,) sum of w
+    mean: Tensor  # (G,) weighted mean; 0 without rows
+    squares: Tensor  # (G,) sum of w^2
+    first: Tensor  # (G,) sum of w^2 (loss - mean)
+    second: Tensor  # (G,) sum of w^2 (loss - mean)^2
+
+    @staticmethod
+    def of(losses: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Losses:
+        """Of some rows: one loss per row; groups numbered 0, 1, ... (-1: in no group)."""
+        loss, g, w, names = rows_in_groups(losses, groups, weights, names, "losses")
+        size = len(names)
+        rows = torch.bincount(g, minlength=size)
+        weight = torch.bincount(g, w, minlength=size)
+        mean = torch.bincount(g, w * loss, minlength=size) / weight.where(weight > 0, torch.ones_like(weight))
+        off = loss - mean[g]
+        w2 = w.square()
+        sums = (torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square()))
+        return Losses(names, rows, weight, mean, *sums)
+
+    def __add__(self, other: Losses) -> Losses:
+        """Both together, groups matched by name."""
+        if self.names != other.names:
+            names = (*self.names, *(name for name in other.names if name not in self.names))
+            return self.among(names) + other.among(names)
+        weight = self.weight + other.weight
+        share = other.weight / weight.where(weight > 0, torch.ones_like(weight))
+        mean = self.mean + (other.mean - self.mean) * share
+        mine, theirs = self._about(mean), other._about(mean)
+        return Losses(
+            self.names, self.rows + other.rows, weight, mean, *(a + b for a, b in zip(mine, theirs, strict=True))
+        )  # fmt: skip
+
+    def _about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The three sums of squared weights, taken about another centre."""
+        shift = self.mean - centre
+        return (
+            self.squares,
+            self.first + shift * self.squares,
+            self.second + 2 * shift * self.first + shift.square() * self.squares,
+        )
+
+    def among(self, names: Sequence[str]) -> Losses:
+        """The same with these groups, in this order; those that it lacks are empty."""
+        if not set(self.names) <= set(names):
+            raise ValueError(f"{', '.join(sorted(set(self.names) - set(names))[:5])} would be lost")
+        place = [names.index(name) for name in self.names]
+        parts = []
+        for field in fields(self)[1:]:
+            mine = getattr(self, field.name)
+            part = torch.zeros(len(names), dtype=mine.dtype)
+            part[place] = mine
+            parts.append(part)
+        return Losses(tuple(names), *parts)
+
+    def means(self) -> tuple[float | None, ...]:
+        """The mean loss of every group; None for a group without rows."""
+        return tuple(m if w > 0 else None for m, w in zip(self.mean.tolist(), self.weight.tolist(), strict=True))
+
+    def errors(self) -> tuple[Tensor, Tensor]:
+        """(G,) standard errors of the means, and their degrees of freedom: effective rows - 1."""
+        one = torch.ones_like(self.weight)
+        weight, squares = (part.where(self.weight > 0, one) for part in (self.weight, self.squares))
+        effective = weight.square() / squares
+        variance = self.second / weight.square() * effective / (effective - 1).clamp(min=1e-9)
+        return variance.clamp(min=0).sqrt(), (effective - 1).clamp(min=0)
+
+    def pooled(self, members: Sequence[int], name: str) -> Losses:
+        """Several groups as one."""
+        total: Losses | None = None
+        for i in members:
+            one = Losses((name,), *(getattr(self, field.name)[i : i + 1] for field in fields(self)[1:]))
+            total = one if total is None else total + one
+        if total is None:
+            raise ValueError("no group to pool")
+        return total
+
+
+def from_mean(losses: Tensor) -> Tensor:
+    """Largest distance of a group's loss from the unweighted mean of the groups': eq. (4) of the paper."""
+    return (losses - losses.mean(-1, keepdim=True)).abs().amax(-1)
+
+
+FEWEST = 30  # rows of a group that gaps look at
+LOSS_GAPS = {  # name -> words
+    "loss": "mean loss, everyone",
+    "loss_difference": "mean loss of the others minus that of the reference group",
+    "largest_loss_gap": "largest minus smallest group loss",
+    "largest_loss_gap_from_mean": "largest distance of a group loss from the mean of the group losses",
+}
+
+
+def group_losses(losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> list[Measured]:
+    """Every group's mean loss with its interval. One row gives a value without an interval."""
+    check_level(level)
+    drawn = _draw(losses, draws, seed)
+    return [_one(losses, g, drawn[:, g], level) for g in range(len(losses.names))]
+
+
+def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> Measured:
+    if float(losses.weight[g]) == 0:
+        return UNDEFINED
+    value = float(losses.mean[g])
+    return percentile(value, drawn, level) if float(losses.errors()[1][g]) > 0 else Measured(value)
+
+
+def loss_gaps(
+    losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Measured]:  # fmt: skip
+    """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST rows: losses are skewed, and
+    the spread of so few is hardly known."""
+    check_level(level)
+    there = [g for g in range(len(losses.names)) if losses.weight[g] > 0]
+    if not there:
+        return dict.fromkeys(LOSS_GAPS, UNDEFINED)
+    at = _reference(losses, reference)
+    others = [g for g in there if g != at]
+    everyone = losses.pooled(there, "everyone")
+    found = {"loss": group_losses(everyone, level=level, draws=draws, seed=seed)[0]}
+    signed = at in there and bool(others)
+    found["loss_difference"] = _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
+    usable = (losses.rows >= FEWEST) & (losses.weight > 0)
+    if int(usable.sum()) < 2:
+        return {**found, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
+    (error, freedom), mean = losses.errors(), losses.mean[usable]
+    given = mean, error[usable], freedom[usable], draws_for(len(mean), draws), np.random.default_rng(seed)
+    found["largest_loss_gap"] = Measured.within(float(spread(mean)), largest([resampled_means(*given)], level))
+    value = float(from_mean(mean))
+    found["largest_loss_gap_from_mean"] = Measured.within(
+        value, around(value, from_mean(student_draws(*given) - mean), level)
+    )
+    return found
+
+
+def _reference(losses: Losses, reference: str | None) -> int:
+    """The number of the reference group: of those with weight, the one with the most rows unless named."""
+    if reference is None:
+        return int((losses.rows * (losses.weight > 0)).argmax())
+    if reference not in losses.names:
+        raise ValueError(f"the reference group {reference!r} is none of {', '.join(losses.names[:8])}")
+    return losses.names.index(reference)
+
+
+def _signed(losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int) -> Measured:
+    names = ("others", "reference")
+    pair = losses.pooled(others, names[0]).among(names) + losses.pooled([at], names[1]).among(names)
+    value = float(pair.mean[0] - pair.mean[1])
+    if bool((pair.errors()[1] <= 0).any()):
+        return Measured(value)
+    drawn = _draw(pair, draws, seed)
+    return percentile(value, drawn[:, 0] - drawn[:, 1], level)
+
+
+def _draw(losses: Losses, draws: int, seed: int) -> Tensor:
+    error, freedom = losses.errors()
+    rng = np.random.default_rng(seed)
+    return student_draws(losses.mean, error, freedom, draws_for(len(losses.names), draws), rng)

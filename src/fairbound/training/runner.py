@@ -1,0 +1,210 @@
+"""`run`: many runs of a method at once, over seeds and hyper-parameters.
+
+All runs of a stack take a step together, as one `vmap` of the algorithm's own `update`. Every run owns its random
+stream, so its trajectory does not depend on what shares its stack. Runs that differ in structure (another class,
+schedule or batch size) are grouped and run group by group. A model that cannot be vmapped (`forward.stacks` is False)
+runs one after another, in plain autograd.
+
+A step whose direction or state is not finite is skipped and counted; nothing is poisoned by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairbound.core import Algorithm
+from fairbound.data.samplers import Sampler
+from fairbound.training.compile import decide
+from fairbound.training.hyperparams import structure
+from fairbound.training.problem import Problem
+from fairbound.training.records import End, Record
+from fairbound.training.sequential import Single
+from fairbound.training.vectorized import Group
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of all runs. R runs, n parameters, m constraints."""
+
+    x: Tensor  # (R, n) last iterates
+    output: Tensor  # (R, n) what each method returns
+    multipliers: Tensor  # (R, m); NaN for a method that has none
+    mean_x: Tensor | None  # (R, n) means over the steps from `average_from` on
+    mean_multipliers: Tensor | None  # (R, m)
+    monitors: tuple[dict[str, float], ...]  # the method's own scalars at the end, for each run
+    infeasible: tuple[str | None, ...]  # for each run None, or the sign of an infeasible problem that was seen
+    skipped: Tensor  # (R,) steps left out because something was not finite
+    compiled: bool
+    note: str  # one line on how it ran
+
+
+class Run:
+    """A computation in progress: iterate over its records, or ask for the result."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group | Single],
+        steps: int,
+        every: int,
+        average_from: int | None,
+        compiled: bool,
+        note: str,
+    ) -> None:
+        self._groups, self._steps, self._every, self._average_from = groups, steps, every, average_from
+        self._records = self._advance()
+        self._ends: list[End] = []
+        self._compiled, self._note = compiled, note
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the runs are compiled."""
+        return self._compiled and not self._failures
+
+    @property
+    def note(self) -> str:
+        """One line on how it runs."""
+        return self._failures[0] if self._failures else self._note
+
+    @property
+    def compiling(self) -> float:
+        """Seconds spent on compiling so far."""
+        return sum(group.compiler.seconds for group in self._groups if group.compiler)
+
+    @property
+    def _failures(self) -> list[str]:
+        return [group.compiler.failure for group in self._groups if group.compiler and group.compiler.failure]
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records
+
+    def _advance(self) -> Iterator[Record]:
+        for group in self._groups:
+            self._ends.append((yield from group.records(self._steps, self._every, self._average_from)))
+
+    def result(self) -> Result:
+        """Run to the end and put the groups together."""
+        for _ in self._records:
+            pass
+        ends = self._ends
+        if len(ends) < len(self._groups):
+            raise RuntimeError("the run was interrupted before its end, so it has no result; start it again")
+        order = torch.tensor([run for end in ends for run in end.runs]).argsort().tolist()
+
+        def joined(name: str) -> Tensor:
+            return torch.cat([getattr(end, name) for end in ends])[order]
+
+        averaged = ends[0].mean_x is not None
+        monitors = [monitor for end in ends for monitor in end.monitors]
+        signs = [sign for end in ends for sign in end.infeasible]
+        return Result(
+            x=joined("x"),
+            output=joined("output"),
+            multipliers=joined("multipliers"),
+            mean_x=joined("mean_x") if averaged else None,
+            mean_multipliers=joined("mean_multipliers") if averaged else None,
+            monitors=tuple(monitors[i] for i in order),
+            infeasible=tuple(signs[i] for i in order),
+            skipped=joined("skipped"),
+            compiled=self.compiled,
+            note=self.note,
+        )
+
+
+def run(
+    problem: Problem,
+    algorithm: Algorithm[Any] | Sequence[Algorithm[Any]],
+    samplers: Sampler | Sequence[Sampler],
+    x0: Tensor,
+    steps: int,
+    *,
+    every: int | None = None,
+    average_from: int | None = None,
+    compile: bool | None = None,  # noqa: A002
+) -> Run:
+    """Runs of `algorithm` on `problem`: as many as there are samplers, algorithms or starting points.
+
+    Args:
+        algorithm: one for all runs, or one for each.
+        samplers: one for each run (`sampler.seeded(0, 1, 2)`); a single one is for all.
+        x0: starting points, (n,) for all or (R, n). Device and precision are theirs.
+        steps: steps of every run.
+        every: give a record after this many steps, and at the end; None: at the end only.
+        average_from: from this step on keep means of x and of the multipliers.
+        compile: into machine code; None decides by the length of the run and says so in `note`.
+
+    Returns:
+        A `Run`: iterate over it for records, or call `.result()`.
+    """
+    for name, number in (("steps", steps), ("every", every)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} must be a whole number, at least 1, got {number!r}")
+    if x0.ndim not in (1, 2):
+        raise ValueError(f"x0 must be a vector (n,) or a row for each run (R, n), got shape {tuple(x0.shape)}")
+    if average_from is not None and not 0 <= average_from < steps:
+        raise ValueError(f"average_from must be a step from 0 to {steps - 1}, got {average_from}")
+    algorithms = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
+    listed = [samplers] if isinstance(samplers, Sampler) else list(samplers)
+    points = x0.detach().reshape(-1, x0.shape[-1])
+    runs = max(len(algorithms), len(listed), len(points))
+    for what, size in (
+        ("algorithms", len(algorithms)),
+        ("samplers", len(listed)),
+        ("starting points", len(points)),
+    ):
+        if size == 0 or size not in (1, runs):
+            raise ValueError(f"{size} {what} for {runs} runs; give one, or one for each run")
+    algorithms, listed = algorithms * (runs // len(algorithms)), listed * (runs // len(listed))
+    points = points.expand(runs, -1)
+    _check(problem, algorithms, listed, points)
+
+    if not getattr(problem.forward, "stacks", True):
+        singles = [Single(problem, *each) for each in zip(algorithms, listed, points, range(runs), strict=True)]
+        return Run(singles, steps, every or steps, average_from, False, "not compiled: this model runs one by one")
+    compiled, note = decide(compile, steps, any(one.levels is not None for one in algorithms))
+    members: dict[Hashable, list[int]] = {}
+    for i, (one, sampler) in enumerate(zip(algorithms, listed, strict=True)):
+        members.setdefault((structure(one), sampler.structure(one.draws)), []).append(i)
+    groups = [
+        Group(
+            problem, [algorithms[i] for i in own], [listed[i] for i in own], points[own], own, compiled, compile is True
+        )
+        for own in members.values()
+    ]
+    return Run(groups, steps, every or steps, average_from, compiled, note)
+
+
+def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Sequence[Sampler], points: Tensor) -> None:
+    if not torch.isfinite(points).all():
+        bad = (~torch.isfinite(points)).any(1).nonzero().flatten().tolist()
+        raise ValueError(f"the starting points of runs {bad[:5]} are not finite")
+    stateful: list[str] = getattr(problem.forward, "stateful", list)()
+    if stateful:
+        raise ValueError(
+            f"stacked runs cannot share layers that keep state or draw random numbers: {', '.join(stateful)}; "
+            "put the module in eval mode, or train it in a loop of your own"
+        )
+    problem.check(points[0])
+    for algorithm, sampler in zip(algorithms, samplers, strict=True):
+        if sampler.rows > problem.data.rows:
+            raise ValueError(
+                f"the sampler's split or cells go up to row {sampler.rows - 1}, "
+                f"but the data have {problem.data.rows} rows"
+            )
+        if not any("c" in read for read in algorithm.reads):
+            continue
+        if problem.constraint is None:
+            raise ValueError(f"{type(algorithm).__name__} needs constraints, and the problem has none")
+        if not sampler.cells.same(problem.constraint.cells):
+            raise ValueError(
+                f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
+                f"{_few(problem.constraint.cells.names)}, or their rows differ; build it with constraint.cells"
+            )
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{len(names)} cells ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"

@@ -1,0 +1,489 @@
+"""The Ghost subproblems against Clarabel and HiGHS, by certificate, and on degenerate instances."""
+
+import clarabel
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from torch import Tensor
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fairbound.algorithms import _subproblems
+from fairbound.algorithms._subproblems import Direction, direction_qp, ghost_direction, kappa
+from fairbound.algorithms._subproblems.nnqp import nnqp
+from fairbound.algorithms._subproblems.sides import halved
+
+F64 = torch.float64
+
+
+def instance(seed: int, m: int, n: int, lead: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
+    """g, c, J with every constraint violated, rows of about unit length."""
+    draw = torch.Generator().manual_seed(seed)
+    g = torch.randn(*lead, n, generator=draw, dtype=F64)
+    c = torch.rand(*lead, m, generator=draw, dtype=F64) + 0.1
+    J = torch.randn(*lead, m, n, generator=draw, dtype=F64) / n**0.5
+    return g, c, J
+
+
+def hard_rho(c: Tensor, J: Tensor, part: float = 0.5) -> float:
+    """A box so small that the largest c cannot be repaired: t > 0."""
+    return part * float((c.amax(-1) / J.abs().sum(-1).amax(-1)).min())
+
+
+def sizes(g: Tensor, c: Tensor, J: Tensor, d: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """What violations and objective values are measured against (algorithms.md, D3)."""
+    rows = c.abs().amax(-1) + torch.linalg.vector_norm(J, dim=-1).amax(-1) * torch.linalg.vector_norm(d, dim=-1)
+    return rows.clamp_min(1e-300), ((g * d).abs().sum(-1) + tau / 2 * d.square().sum(-1)).clamp_min(1e-300)
+
+
+def assert_optimal(out: Direction, g: Tensor, c: Tensor, J: Tensor, tau: float, beta: float, tol: float) -> None:
+    """KKT conditions, recomputed here from the equations rather than read from the residuals alone."""
+    rows, values = sizes(g, c, J, out.d, tau)
+    r = c + (J @ out.d.unsqueeze(-1)).squeeze(-1) - out.kappa.unsqueeze(-1)
+    y, d = out.multipliers, out.d
+    v = g + (y.unsqueeze(-2) @ J).squeeze(-2)
+    assert (y >= 0).all()
+    assert (d.abs() <= beta * (1 + 1e-15)).all()
+    assert (r.amax(-1) <= tol * rows).all()
+    assert ((y * r).sum(-1).abs() <= tol * (values + (y.sum(-1) * rows))).all()
+    assert torch.allclose(d, (-v / tau).clamp(-beta, beta), rtol=1e-12, atol=1e-12 * beta)
+    assert torch.allclose(out.violation, r.amax(-1).clamp_min(0), rtol=0, atol=float(1e-13 * rows.max()))
+    assert (out.gap.abs() <= tol * (values + (y.sum(-1) * rows))).all()
+
+
+def clarabel_value(g: Tensor, h: Tensor, J: Tensor, tau: float, beta: float) -> float:
+    n = g.shape[0]
+    box = sparse.eye(n)
+    A = sparse.vstack([sparse.csc_matrix(J.numpy()), box, -box]).tocsc()
+    b = np.concatenate([h.numpy(), np.full(2 * n, beta)])
+    options = clarabel.DefaultSettings()
+    options.verbose = False
+    options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-12
+    cones = [clarabel.NonnegativeConeT(len(b))]
+    x = np.array(clarabel.DefaultSolver((tau * box).tocsc(), g.numpy(), A, b, cones, options).solve().x)
+    return float(g.numpy() @ x + tau / 2 * x @ x)
+
+
+def highs_value(c: Tensor, J: Tensor, rho: float) -> float:
+    m, n = J.shape
+    # Variables d/rho and t: HiGHS drops matrix entries below 1e-9, so they are kept of order one.
+    A = np.hstack([J.numpy() * rho, -np.ones((m, 1))])
+    tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    cost, bounds = np.r_[np.zeros(n), 1.0], [(-1, 1)] * n + [(0, None)]
+    return float(linprog(cost, A_ub=A, b_ub=-c.numpy(), bounds=bounds, method="highs", options=tight).fun)
+
+
+@pytest.mark.parametrize("m", [2, 5, 10, 50])
+@pytest.mark.parametrize("beta", [20.0, 0.8])
+@pytest.mark.parametrize("hard", [False, True])
+def test_against_clarabel_and_highs(m: int, beta: float, hard: bool) -> None:
+    g, c, J = instance(m, m, 2753)
+    rho = hard_rho(c, J) if hard else 0.7
+    tau = 1.5
+    out = ghost_direction(g, c, J, tau=tau, beta=beta, rho=rho, lam=0.5)
+    assert bool((out.d.abs() == beta).any()) == (beta < 1)  # the case is the one it says it is
+    assert_optimal(out, g, c, J, tau, beta, 1e-12)
+    value = float(g @ out.d + tau / 2 * out.d @ out.d)
+    assert value == pytest.approx(clarabel_value(g, out.kappa - c, J, tau, beta), rel=1e-8)
+    t = float(kappa(c, J, rho=rho, lam=0.5).t)
+    assert (t > 0.1) == hard
+    assert t == pytest.approx(highs_value(c, J, rho), rel=1e-8, abs=1e-9)
+    assert float(out.kappa) == pytest.approx(0.5 * float(c.max()) + 0.5 * t, rel=1e-12)
+    assert 0 <= float(out.kappa_gap) <= 1e-10
+
+
+@pytest.mark.parametrize("m", [2, 5, 10])
+@pytest.mark.parametrize("beta", [20.0, 1.2])
+@pytest.mark.parametrize("hard", [False, True])
+def test_certificates_at_100_000_parameters(m: int, beta: float, hard: bool) -> None:
+    g, c, J = instance(7 + m, m, 100_000)
+    rho = hard_rho(c, J, 0.8) if hard else 0.1
+    out = ghost_direction(g, c, J, tau=1.0, beta=beta, rho=rho, lam=0.5)
+    assert bool((out.d.abs() == beta).any()) == (beta < 2)
+    assert_optimal(out, g, c, J, 1.0, beta, 1e-12)
+    assert float(out.violation) <= 1e-10
+    assert abs(float(out.gap)) <= 1e-10
+    assert abs(float(out.kappa_gap)) <= 1e-10
+    assert (float(kappa(c, J, rho=rho, lam=0.5).t) > 0.01) == hard
+
+
+def degenerate(name: str, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    g, c, J = instance(hash_of(name) + m, m, n)
+    half = m // 2
+    if name == "plus minus rows":
+        J, c = torch.cat([J[:half], -J[:half]]), torch.cat([c[:half] - 0.3, -c[:half] + 0.2])
+    elif name == "equality":  # a band of width zero
+        J, c = torch.cat([J[:half], -J[:half]]), torch.cat([c[:half], -c[:half]])
+    elif name == "rank deficient":
+        J = J[:, :half] @ J[:half]
+    elif name == "duplicate rows":
+        J[half:], c[half:] = J[0], c[0]
+    elif name == "zero row":
+        J[0] = 0
+    elif name == "all zero":
+        J = torch.zeros_like(J)
+    elif name == "feasible":
+        c = -c
+    elif name == "huge c":
+        c = c * 1e6
+    elif name == "small J":
+        J = J * 1e-8
+    elif name == "large J":
+        J = J * 1e4
+    elif name == "row scales":
+        J = J * torch.logspace(-3, 3, m, dtype=F64).unsqueeze(-1)
+    elif name == "contradiction":
+        J[1], c[:2] = -J[0], 1.0
+    elif name == "no gradient":
+        g = torch.zeros_like(g)
+    return g, c, J
+
+
+def hash_of(name: str) -> int:
+    return sum(map(ord, name))  # hash() of a string changes between processes
+
+
+NAMES = [
+    *("plus minus rows", "equality", "rank deficient", "duplicate rows", "zero row", "all zero", "feasible"),
+    *("huge c", "small J", "large J", "row scales", "contradiction", "no gradient"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("m", [2, 4, 10])
+@pytest.mark.parametrize("beta", [20.0, 0.1])
+def test_degenerate(name: str, m: int, beta: float) -> None:
+    g, c, J = degenerate(name, m, 120)
+    out = ghost_direction(g, c, J, tau=0.7, beta=beta, rho=0.8 * beta, lam=0.5)
+    assert_optimal(out, g, c, J, 0.7, beta, 1e-10)
+    rows = float(c.abs().max() + 0.8 * beta * J.abs().sum(-1).max())
+    assert -1e-15 * rows <= float(out.kappa_gap) <= 1e-10 * rows
+    if name == "feasible":
+        assert float(out.kappa) == 0
+    if name == "all zero":
+        assert float(out.kappa) == pytest.approx(float(c.max()), rel=1e-12)
+
+
+@pytest.mark.parametrize("beta", [50.0, 0.3])
+@pytest.mark.parametrize("rho", [0.2, 1e-3])
+def test_one_constraint(beta: float, rho: float) -> None:
+    g, c, J = instance(3, 1, 200)
+    a, tau = J[0], 2.0
+    out = ghost_direction(g, c, J, tau=tau, beta=beta, rho=rho, lam=0.25)
+    k = 0.75 * c[0] + 0.25 * (c[0] - rho * a.abs().sum()).clamp_min(0)
+    assert float(out.kappa) == pytest.approx(float(k), rel=1e-14)
+    assert_optimal(out, g, c, J, tau, beta, 1e-13)
+    if beta > 1:
+        y = ((tau * (c[0] - k) - a @ g) / (a @ a)).clamp_min(0)
+        torch.testing.assert_close(out.multipliers[0], y, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(out.d, -(g + y * a) / tau, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_batch_equals_one_by_one(m: int) -> None:
+    """Easy, clipped and hard instances share a batch, two leading dimensions, and per-instance settings."""
+    g, c, J = instance(11, m, 300, (3, 7))
+    c[0] -= 0.7
+    J[1, 2, 0] = -J[1, 2, 1]
+    rho = torch.tensor([1e-3, 2e-2, 0.5], dtype=F64).unsqueeze(-1)  # (3, 1)
+    beta = torch.linspace(0.6, 8, 7, dtype=F64)  # (7,)
+    out = ghost_direction(g, c, J, tau=1.0, beta=beta, rho=rho, lam=0.5)
+    assert out.d.shape == (3, 7, 300)
+    assert out.multipliers.shape == (3, 7, m)
+    assert out.gap.shape == (3, 7)
+    for i in range(3):
+        for j in range(7):
+            one = ghost_direction(g[i, j], c[i, j], J[i, j], tau=1.0, beta=beta[j], rho=rho[i, 0], lam=0.5)
+            torch.testing.assert_close(out.d[i, j], one.d, rtol=0, atol=1e-12)
+            torch.testing.assert_close(out.kappa[i, j], one.kappa, rtol=0, atol=1e-12)
+
+
+def test_large_batch_equals_one_by_one() -> None:
+    """More instances than the scalar path for m = 2 takes and than one chunk holds."""
+    g, c, J = instance(12, 2, 2753, (60,))
+    J[::3, 1] = -J[::3, 0]
+    rho = hard_rho(c, J, 2.0)
+    out = ghost_direction(g, c, J, tau=1.0, beta=0.9, rho=rho, lam=0.5)
+    for i in range(0, 60, 7):
+        one = ghost_direction(g[i], c[i], J[i], tau=1.0, beta=0.9, rho=rho, lam=0.5)
+        torch.testing.assert_close(out.d[i], one.d, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [8.0, 0.6])
+def test_rows_in_pairs_equal_the_same_rows_in_another_order(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """a, -a, b, -b, ... is solved on every second row; with a, b, ..., -a, -b, ... nothing of that is seen."""
+    g, gap, rows = instance(13, 3, 300, (12,))
+    c, J = torch.stack([gap, -gap], 2).flatten(1) - 0.2, torch.stack([rows, -rows], 2).flatten(1, 2)
+    apart = torch.tensor([0, 2, 4, 1, 3, 5])
+    halves = []
+    monkeypatch.setattr(_subproblems, "halved", lambda *args: halves.append(halved(*args)) or halves[-1])
+    rest = {"tau": 1.0, "beta": beta, "rho": 0.5, "lam": 0.5}
+    paired, plain = ghost_direction(g, c, J, **rest), ghost_direction(g, c[:, apart], J[:, apart], **rest)
+    assert [half is None for half in halves] == [False, True]
+    assert bool((paired.d.abs() >= beta).any()) == (beta < 1)  # clipped, so that the whole J is needed
+    assert_optimal(paired, g, c, J, 1.0, beta, 1e-10)
+    torch.testing.assert_close(paired.d, plain.d, rtol=0, atol=1e-11)
+    torch.testing.assert_close(paired.kappa, plain.kappa, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_vmap_equals_batch(m: int) -> None:
+    g, c, J = instance(21, m, 150, (6,))
+    tau, rho = torch.linspace(0.5, 2, 6, dtype=F64), 0.01
+
+    def one(g: Tensor, c: Tensor, J: Tensor, tau: Tensor) -> Direction:
+        return ghost_direction(g, c, J, tau=tau, beta=0.7, rho=rho, lam=0.5)
+
+    batch = one(g, c, J, tau)
+    for a, b in zip(vmap(one)(g, c, J, tau), batch, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    moved = vmap(one, in_dims=(1, None, 2, 0))(g.mT.contiguous(), c[0], J.movedim(0, 2).contiguous(), tau)
+    torch.testing.assert_close(moved.d, one(g, c[0], J, tau).d, rtol=0, atol=1e-12)
+    grid = vmap(lambda r: kappa(c, J, rho=r, lam=0.5).value)(tau)  # only a hyper-parameter is batched
+    torch.testing.assert_close(grid, kappa(c, J, rho=tau.unsqueeze(-1), lam=0.5).value)
+    nested = vmap(lambda t: vmap(lambda g, c, J: one(g, c, J, t).d)(g, c, J))(tau)
+    torch.testing.assert_close(nested[2, 3], one(g[3], c[3], J[3], tau[2]).d, rtol=0, atol=1e-12)
+
+
+def test_make_fx_and_compile() -> None:
+    g, c, J = instance(22, 3, 40, (4,))
+    tau = torch.ones(4, dtype=F64)
+
+    def step(g: Tensor, c: Tensor, J: Tensor, tau: Tensor) -> Tensor:
+        return 2 * ghost_direction(g, c, J, tau=tau, beta=0.7, rho=0.05, lam=0.5).d
+
+    expected = step(g, c, J, tau)
+    for mode in ("real", "fake"):
+        traced = make_fx(vmap(step), tracing_mode=mode)(g, c, J, tau)
+        torch.testing.assert_close(traced(g + 1, c, J, tau), step(g + 1, c, J, tau), rtol=0, atol=1e-12)
+    compiled = torch.compile(vmap(step), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(g, c, J, tau), expected, rtol=0, atol=1e-12)
+
+
+def test_inductor() -> None:
+    g, c, J = instance(23, 2, 30, (3,))
+
+    def step(g: Tensor, c: Tensor, J: Tensor) -> Tensor:
+        h = kappa(c, J, rho=0.01, lam=0.5).value - c
+        return direction_qp(g, h, J, tau=1.0, beta=0.5).d + 1
+
+    torch.testing.assert_close(torch.compile(vmap(step), fullgraph=True)(g, c, J), vmap(step)(g, c, J))
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_float32_in_float32_out(hard: bool) -> None:
+    g, c, J = (x.float() for x in instance(31, 4, 2753))
+    rho = hard_rho(c, J) if hard else 0.5
+    out = ghost_direction(g, c, J, tau=1.0, beta=1.0, rho=rho, lam=0.5)
+    exact = ghost_direction(g.double(), c.double(), J.double(), tau=1.0, beta=1.0, rho=rho, lam=0.5)
+    assert all(x.dtype == torch.float32 for x in out)
+    for a, b in zip(out[:3], exact[:3], strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-6, atol=float(1e-6 * b.abs().max()))
+
+
+def test_qp_and_kappa_alone_agree_with_both_together() -> None:
+    g, c, J = instance(41, 5, 500)
+    k = kappa(c, J, rho=0.02, lam=0.5)
+    alone = direction_qp(g, k.value - c, J, tau=1.0, beta=0.9)
+    both = ghost_direction(g, c, J, tau=1.0, beta=0.9, rho=0.02, lam=0.5)
+    torch.testing.assert_close(alone.d, both.d, rtol=0, atol=1e-13)
+    torch.testing.assert_close(k.value, both.kappa, rtol=0, atol=1e-15)
+
+
+def test_inputs_are_not_changed_and_need_no_gradient() -> None:
+    g, c, J = instance(42, 3, 50)
+    copies = [x.clone() for x in (g, c, J)]
+    out = ghost_direction(g.requires_grad_(), c, J, tau=1.0, beta=0.5, rho=0.01, lam=0.5)
+    assert not out.d.requires_grad
+    assert all(torch.equal(x, y) for x, y in zip((g, c, J), copies, strict=True))
+
+
+def test_an_impossible_qp_says_so() -> None:
+    """d <= -5 with |d| <= 1: no solution, and the violation is reported rather than hidden."""
+    out = direction_qp(torch.zeros(1), torch.tensor([-5.0]), torch.ones(1, 1), tau=1.0, beta=1.0)
+    assert float(out.violation) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("where", ["g", "c", "J"])
+@pytest.mark.parametrize("m", [1, 2, 4])
+@pytest.mark.parametrize("rho", [0.01, 0.4])
+def test_what_is_not_finite_stays_in_its_instance(value: float, where: str, m: int, rho: float) -> None:
+    g, c, J = instance(43, m, 50, (5,))
+    {"g": g, "c": c, "J": J[:, 0]}[where][1, -1] = value
+    J[3, -1] = 0  # nothing hides behind a product with 0
+    {"g": g, "c": c, "J": J[:, 0]}[where][3, 0] = value
+
+    def solve(g: Tensor, c: Tensor, J: Tensor) -> Direction:
+        return ghost_direction(g, c, J, tau=1.0, beta=0.5, rho=rho, lam=0.5)
+
+    for out in (solve(g, c, J), vmap(solve)(g, c, J)):
+        assert all(x[[1, 3]].isnan().all() for x in out)
+        for i in (0, 2, 4):
+            for a, b in zip(out, solve(g[i], c[i], J[i]), strict=True):
+                torch.testing.assert_close(a[i], b, rtol=0, atol=1e-12)
+    assert all(x.isnan().all() for x in solve(g[1], c[1], J[1]))
+    if where != "g":
+        assert all(x[[1, 3]].isnan().all() and x[[0, 2, 4]].isfinite().all() for x in kappa(c, J, rho=rho, lam=0.5))
+    assert all(x[[1, 3]].isnan().all() for x in direction_qp(g, c, J, tau=1.0, beta=0.5))
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """The slow methods, by name, fail the test when called."""
+
+    def called(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a slow method was called")
+
+    for name in names:
+        monkeypatch.setattr(f"fairbound.algorithms._subproblems.{name}", called)
+
+
+NEAR = {  # g, c, J close to the solution of the outer problem: d is 1e-4 and smaller, g and y are of order 1
+    "one row": ([1.0, 1.0, 0.0], [-2.4e-4], [[-2.0002, -1.9996, 0.0]]),
+    "tiny step": ([-1.0, 0.0, 0.0], [-1.2e-9], [[1.0, 0.0, 0.0]]),
+    "equality": ([0.9994, 0.9994, 0.0], [-5.6e-4, 5.6e-4], [[1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]]),
+    "two rows": ([-1.9991, 4.5e-4, 0.0], [6.697e-4, 6.699e-4], [[1.0, 1.0, 0.0], [2.0009, -1.0, 0.0]]),
+    "vertex": ([-2.0, -1.0, 3e-7], [1e-7, 2e-7, -1e-7], [[1.0, 1.1, 0.0], [2.0, -1.0, 0.3], [0.0, 0.1, -1.0]]),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_near_a_solution_rounding_is_not_chased(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """d comes from g + J'y by cancellation, so residuals relative to d alone cannot become small."""
+    g, c, J = (torch.tensor(x, dtype=F64) for x in NEAR[name])
+    pad = 4 - len(c)  # rows of zeros, as in a stack of problems with different numbers of constraints
+    c, J = torch.cat([c, -torch.ones(pad, dtype=F64)]), torch.cat([J, torch.zeros(pad, 3, dtype=F64)])
+    forbid(monkeypatch, "box_qp._newton_step", "box_qp.interior", "kappa_lp.interior")
+    out = ghost_direction(g, c, J, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
+    assert_optimal(out, g, c, J, 1.0, 2.0, 1e-14)
+
+
+def test_two_rows_that_matter_are_an_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c = (1 - x, 1 + x) cannot be met; the other rows can never be the largest."""
+    forbid(monkeypatch, "kappa_lp.interior")
+    c = torch.tensor([1.0 + 7e-6, 1.0 - 7e-6, -1.0, 0.2, -3.0], dtype=F64)
+    J = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.1, 0.2], [1.0, 2.0]], dtype=F64)
+    k = kappa(c, J, rho=0.5, lam=0.5)
+    assert float(k.t) == pytest.approx(1.0, rel=1e-15)
+    assert 0 <= float(k.gap) <= 1e-15
+
+
+@pytest.mark.parametrize("kind", ["sparse", "small integers", "few different columns", "one large column"])
+@pytest.mark.parametrize("m", [3, 6])
+def test_kappa_of_many_columns_with_ties(kind: str, m: int) -> None:
+    """J'y vanishes or ties in many columns at once: the guess of the free columns is then at its worst."""
+    _, c, J = instance(51, m, 2000)
+    if kind == "sparse":
+        J = J * (torch.rand(m, 2000, generator=torch.Generator().manual_seed(0)) < 0.05)
+    elif kind == "small integers":
+        J = (J * 60).round() / 60
+    elif kind == "few different columns":
+        J = J[:, torch.arange(2000) % 7]
+    else:
+        J[:, 5] *= 1000
+    rho = hard_rho(c, J)
+    k = kappa(c, J, rho=rho, lam=0.5)
+    assert float(k.t) == pytest.approx(highs_value(c, J, rho), rel=1e-8, abs=1e-9)
+    assert -1e-15 <= float(k.gap) <= 1e-11
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    m=st.integers(1, 6),
+    n=st.integers(1, 9),
+    beta=st.sampled_from([0.05, 0.5, 5.0]),
+    part=st.sampled_from([0.1, 0.5, 0.9]),
+    integers=st.booleans(),
+)
+def test_kkt_on_small_problems(seed: int, m: int, n: int, beta: float, part: float, integers: bool) -> None:
+    """Also m > n, and small integers, where rows repeat, vanish, oppose each other and tie."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def number(*shape: int) -> Tensor:
+        x = torch.randn(*shape, generator=draw, dtype=F64)
+        return x.round() if integers else x
+
+    g, c, J = number(n), number(m), number(m, n)
+    out = ghost_direction(g, c, J, tau=1.0, beta=beta, rho=part * beta, lam=0.5)
+    assert_optimal(out, g, c, J, 1.0, beta, 1e-9)
+    assert abs(float(out.kappa_gap)) <= 1e-9
+    assert float(out.kappa) <= max(float(c.max()), 0.0) * (1 + 1e-15)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 8])
+@pytest.mark.parametrize("batch", [4, 40])
+def test_nnqp(m: int, batch: int) -> None:
+    draw = torch.Generator().manual_seed(m)
+    A = torch.randn(batch, m, max(1, m - batch % 3), generator=draw, dtype=F64)
+    q = (A @ torch.randn(batch, A.shape[-1], 1, generator=draw, dtype=F64)).squeeze(-1)  # in the range: bounded
+    G = A @ A.mT
+    x = nnqp(G, q)
+    y = (G @ x.unsqueeze(-1)).squeeze(-1) - q
+    assert (x >= 0).all()
+    assert float(y.min()) >= -1e-11
+    assert float((x * y).abs().max()) <= 1e-10
+
+
+def test_nnqp_is_exact_to_rounding() -> None:
+    """No bias of the ridge that makes singular matrices solvable."""
+    draw = torch.Generator().manual_seed(5)
+    A = torch.randn(20, 6, 30, generator=draw, dtype=F64)
+    x = torch.rand(20, 6, generator=draw, dtype=F64) + 0.5
+    G = A @ A.mT
+    found = nnqp(G, (G @ x.unsqueeze(-1)).squeeze(-1))
+    assert float((found - x).abs().max()) <= 3e-15
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: kappa(torch.ones(2), torch.ones(3, 4), rho=1.0, lam=0.5),
+            "J has 3 rows but c has 2 entries",
+        ),
+        (
+            lambda: direction_qp(torch.ones(5), torch.ones(3), torch.ones(3, 4), tau=1.0, beta=1.0),
+            "J has 4 columns but g has shape",
+        ),
+        (lambda: kappa(torch.ones(()), torch.ones(3, 4), rho=1.0, lam=0.5), "needs shape"),
+        (lambda: kappa(torch.ones(0), torch.ones(0, 4), rho=1.0, lam=0.5), "J has no rows"),
+        (lambda: kappa(torch.ones(1), torch.ones(1, 4), rho=-1.0, lam=0.5), "rho must be positive"),
+        (lambda: kappa(torch.ones(1), torch.ones(1, 4), rho=1.0, lam=2.0), "lam must be in"),
+        (
+            lambda: ghost_direction(
+                torch.ones(4), torch.ones(1), torch.ones(1, 4), tau=1.0, beta=1.0, rho=2.0, lam=0.5
+            ),
+            "exceeds beta",
+        ),
+    ],
+)
+def test_errors_are_sentences(call, sentence: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_a_violated_row_that_no_direction_moves() -> None:
+    """Dead units and saturated rates have zero gradients: kappa must not fall below what they leave."""
+    g, c = torch.zeros(1, 3, dtype=F64), torch.tensor([[0.2, 0.15, 0.15]], dtype=F64)
+    J = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]], dtype=F64)
+    out = ghost_direction(g, c, J, tau=1.0, beta=20.0, rho=0.1, lam=0.5)
+    assert float(out.kappa) == pytest.approx(0.2, abs=1e-12)
+    assert float(out.violation) <= 1e-12
+    assert float(out.kappa_gap) <= 1e-12
+
+
+@pytest.mark.parametrize("m", [3, 4, 6])
+def test_zero_rows_among_others_against_highs(m: int) -> None:
+    _, c, J = instance(m, m, 12, (40,))
+    still = torch.rand(40, m, generator=torch.Generator().manual_seed(m)) < 0.4
+    J[still] = 0.0
+    rho = hard_rho(c, J, 0.9)
+    found = kappa(c, J, rho=rho, lam=0.5)
+    for i in range(40):
+        assert float(found.t[i]) == pytest.approx(highs_value(c[i], J[i], rho), abs=1e-9)
+    assert (found.gap <= 1e-9).all()

@@ -1,0 +1,174 @@
+"""Audits of arrays and of named columns: values, intersections, notes, JSON, refusals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from fairbound.auditing import audit, audit_columns
+from fairbound.data import attributes
+from fairbound.metrics.counts import Counts
+from fairbound.metrics.fairness_metrics import values
+
+
+def people(rows: int = 3000, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    race = rng.choice(["white", "black", "asian"], rows, p=[0.6, 0.3, 0.1])
+    y = (rng.random(rows) < np.where(race == "white", 0.4, 0.25)).astype(int)
+    score = np.clip(rng.beta(2, 4, rows) + 0.25 * y, 0.01, 0.99)
+    return {
+        "race": race, "sex": rng.choice(["f", "m"], rows), "y": y, "score": score, "made": (score >= 0.5).astype(int),
+        "weight": rng.uniform(0.5, 2, rows), "age": rng.integers(18, 90, rows),
+    }  # fmt: skip
+
+
+def test_an_audit_of_scores_has_every_number() -> None:
+    columns = people()
+    found = audit_columns(columns, label="y", groups=attributes("race", columns), score="score", draws=500)
+    ids = np.searchsorted(["asian", "black", "white"], columns["race"])
+    plain = values(Counts.of(columns["y"], columns["made"], ids, names=["asian", "black", "white"]))
+    assert {name: found.metrics[name].value for name in plain} == plain
+    assert found.reference == "white"
+    assert {"w1", "wd", "loss", "loss_difference", "largest_loss_gap"} <= set(found.metrics)
+    for group in found.groups:
+        chosen = columns["race"] == group.name
+        assert group.rows == chosen.sum()
+        assert group.loss.value == pytest.approx(log_loss(columns["y"][chosen], columns["score"][chosen]), rel=1e-9)
+        assert sum(group.counts.values()) == group.rows
+        assert sum(group.histogram) == pytest.approx(1.0)
+
+
+def test_predictions_and_scores_at_the_threshold_agree() -> None:
+    columns = people()
+    by = attributes("race,sex", columns)
+    scores = audit_columns(columns, label="y", groups=by, score="score", weight="weight", draws=500)
+    made = audit_columns(columns, label="y", groups=by, prediction="made", weight="weight", draws=500)
+    for name, measured in made.metrics.items():
+        assert measured == scores.metrics[name]
+    assert "w1" not in made.metrics
+    assert [part.attributes for part in made.parts] == [("race",), ("sex",)]
+    assert made.parts[1].groups[0].rows == (columns["sex"] == "f").sum()
+
+
+def test_a_higher_threshold_predicts_fewer() -> None:
+    columns = people()
+    by = attributes("sex", columns)
+    rates = [
+        audit_columns(columns, label="y", groups=by, score="score", threshold=t, draws=50).groups[0].rates
+        for t in (0.3, 0.7)
+    ]
+    assert rates[0]["positive_rate"].value > rates[1]["positive_rate"].value
+
+
+def test_json_holds_everything_and_no_nan() -> None:
+    columns = people(60)
+    found = audit_columns(columns, label="y", groups=attributes("race,sex", columns), score="score", draws=200)
+    text = json.dumps(found.to_dict(), allow_nan=False)
+    back = json.loads(text)
+    assert set(back["metrics"]["demographic_parity_difference"]) == {"value", "low", "high"}
+    assert back["groups"]["white, f"]["rates"]["true_positive_rate"]["value"] is not None
+    assert set(back["groups"]["white, f"]["counts"]) == {
+        "true_positives", "false_positives", "true_negatives", "false_negatives"
+    }  # fmt: skip
+    assert set(back["each"]) == {"race", "sex"}
+    assert back["metrics"]["separation_reported"]["value"] is None
+
+
+def test_text_labels_and_predictions() -> None:
+    columns = people()
+    for name in ("y", "made"):
+        columns[name] = np.where(columns[name], ">50K", "<=50K")
+    by = attributes("sex", columns)
+    found = audit_columns(columns, label="y", groups=by, prediction="made", positive=">50K", draws=50)
+    assert found.groups[0].rates["base_rate"].value < 0.5
+    columns["made"] = np.full(len(columns["y"]), "<=50K")  # nobody: still predictions
+    none = audit_columns(columns, label="y", groups=by, prediction="made", positive=">50K", draws=50)
+    assert none.groups[0].rates["positive_rate"].value == 0.0
+    assert any("every prediction is 0" in note for note in none.notes)
+
+
+def test_which_label_is_positive_holds_for_both() -> None:
+    columns = people()
+    by = attributes("sex", columns)
+    usual = audit_columns(columns, label="y", groups=by, prediction="made", draws=50)
+    turned = audit_columns(columns, label="y", groups=by, prediction="made", positive="0", draws=50)
+    assert turned.metrics["inaccuracy"].value == usual.metrics["inaccuracy"].value
+    pair = usual.groups[0].rates["true_negative_rate"].value, turned.groups[0].rates["true_positive_rate"].value
+    assert pair[0] == pair[1]
+
+
+def test_groups_may_be_text() -> None:
+    columns = people()
+    found = audit(columns["y"], columns["race"], predictions=columns["made"], draws=50)
+    assert [group.name for group in found.groups] == ["asian", "black", "white"]
+
+
+def test_float32_scores_are_compared_as_such() -> None:
+    scores = np.array([0.7, 0.7, 0.2, 0.2], dtype=np.float32)
+    found = audit([1, 0, 1, 0], [0, 0, 1, 1], scores=scores, threshold=0.7, draws=50)
+    assert found.groups[0].rates["positive_rate"].value == 1.0
+
+
+def test_rows_in_no_group_count_for_nothing() -> None:
+    found = audit([1, 0, 1, 0, 1], [0, 0, 1, 1, -1], scores=[0.7, 0.2, 0.6, 0.1, 7.0], draws=50)
+    assert found.left_out == 1
+    assert "loss" in found.metrics
+
+
+def test_groups_whose_levels_hold_commas() -> None:
+    columns = people() | {"race": np.array(["a", "a, b"] * 1500), "sex": np.array(["b, c", "c"] * 1500)}
+    found = audit_columns(columns, label="y", groups=attributes("race,sex", columns), prediction="made", draws=50)
+    assert [group.name for group in found.groups] == ["race='a', sex='b, c'", "race='a, b', sex='c'"]
+
+
+def test_notes_on_small_groups() -> None:
+    found = audit([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], predictions=[0, 1, 1, 1, 0], names=["A", "B", "C"], draws=50)
+    notes = " ".join(found.notes)
+    assert "group 'B' has one row" in notes
+    assert "group 'C' has no rows" in notes
+    assert "group 'A' has fewer than 50 rows" in notes
+
+
+def test_small_groups_can_be_merged() -> None:
+    columns = people()
+    by = attributes("race", columns)
+    found = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, draws=50)
+    assert [group.name for group in found.groups] == ["white", "(other)"]
+    out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="leave out", draws=50)
+    assert out.left_out == (columns["race"] != "white").sum()
+    with pytest.raises(ValueError, match="lower the minimum size"):
+        audit_columns(columns, label="y", groups=by, prediction="made", min_size=10**6, draws=50)
+
+
+def test_scores_that_are_no_probabilities_have_no_loss() -> None:
+    columns = people()
+    columns["score"] = columns["score"] * 10 - 5
+    by = attributes("sex", columns)
+    found = audit_columns(columns, label="y", groups=by, score="score", threshold=0.0, draws=50)
+    assert "loss" not in found.metrics
+    assert "w1" in found.metrics
+    assert any("no probabilities" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({}, {"label": "Y"}, "no column 'Y'; did you mean y"),
+        ({"y": np.arange(40)}, {}, "not binary: 40 different values"),
+        ({"score": np.array(["high"] * 40)}, {}, "score must hold numbers, found 'high'"),
+        ({"score": np.full(40, np.nan)}, {}, "score is missing in 40 rows"),
+        ({}, {"reference": "purple"}, "no group is called 'purple'"),
+        ({}, {"score": None}, "either predictions or scores"),
+        ({}, {"level": 1.5}, "between 0 and 1, got 1.5"),
+        ({}, {"threshold": float("nan")}, "threshold is NaN"),
+        ({"weight": np.zeros(40)}, {"weight": "weight"}, "all weights are 0"),
+    ],
+)
+def test_refusals(change, arguments, message: str) -> None:
+    columns = people(40) | change
+    settings = {"label": "y", "score": "score", "groups": attributes("sex", columns), "draws": 50} | arguments
+    with pytest.raises(ValueError, match=message):
+        audit_columns(columns, **settings)

@@ -1,0 +1,268 @@
+"""Verdicts: the three words, several limits on the same people, columns of any kind, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+from fairbound import limits
+from fairbound.auditing import Verdict, rows_for, verdict
+from fairbound.constraints.contrasts import pairwise
+from fairbound.constraints.limits import Limit, Who
+
+ROOT = Path(__file__).parents[2]
+TWO = ["A", "B"]
+
+
+def two(bound: float) -> Limit:
+    return limits.loss_parity(TWO, bound=bound, contrast=pairwise)
+
+
+def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Groups and exponential losses of mean 1; those of the last group shifted."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    return groups, rng.exponential(size=len(groups)) + shift * (groups == len(sizes) - 1)
+
+
+def test_weights_count_people_not_rows() -> None:
+    groups, losses = skewed(np.random.default_rng(3), 400, 200)
+    plain = verdict(two(0.3), groups, losses=losses)
+    tripled = verdict(two(0.3), groups, losses=losses, weight=np.full(600, 3.0))
+    assert tripled.gaps[0].at_most == pytest.approx(plain.gaps[0].at_most)
+    uneven = verdict(two(0.3), groups, losses=losses, weight=np.tile([0.2, 1.8], 300))
+    assert uneven.gaps[0].high - uneven.gaps[0].low > 1.1 * (plain.gaps[0].high - plain.gaps[0].low)
+    without = verdict(two(0.3), groups, losses=losses, weight=np.tile([0.0, 1.0], 300))
+    half = verdict(two(0.3), groups[1::2], losses=losses[1::2])
+    assert without.gaps == half.gaps
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def test_457_rows_never_show_that_a_bound_of_005_holds() -> None:
+    """Even where the groups do not differ at all; and it is said how many rows it would take."""
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        groups, losses = skewed(rng, 1335, 457)
+        found = verdict(limits.loss_parity(["white", "other"], bound=0.005), groups, losses=losses)
+        assert found.word != "holds"
+        if all(gap.estimate <= gap.bound for gap in found.gaps):
+            assert found.decisive.needed > 10 * 457
+
+
+def test_the_three_words_hang_on_the_limits_of_gaps() -> None:
+    groups, losses = skewed(np.random.default_rng(6), 3000, 1000, shift=0.3)
+    words = {}
+    for bound in np.linspace(0.05, 0.6, 40):
+        found = verdict(two(bound), groups, losses=losses)
+        ours = found.gaps[1]
+        assert (found.word == "holds") == all(gap.at_most <= bound for gap in found.gaps)
+        assert (found.word == "violated") == any(gap.low > bound for gap in found.gaps)
+        assert ours.low < ours.estimate < ours.at_most < ours.high  # one-sided and alone: nearer than all at once
+        words[found.word] = found
+    assert list(words) == ["violated", "undecided", "holds"]
+    assert "more rows of 'B'" in words["undecided"].sentence
+    assert words["holds"].decisive.name == words["violated"].decisive.name == "B - A"
+
+
+def test_an_estimate_on_its_bound_is_never_decided() -> None:
+    losses = np.tile([0.0, 0.5, 1.0, 1.5], 50)
+    found = verdict(two(0.25), np.repeat([0, 1], 100), losses=losses + np.repeat([0.0, 0.25], 100))
+    assert found.word == "undecided"
+    assert math.isinf(found.gaps[1].needed)
+    assert "no number of rows decides" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("rows", "losses", "reason"),
+    [
+        (0, lambda n: np.empty(0), "no rows"),
+        (1, lambda n: np.ones(1), "1 rows"),
+        (29, lambda n: np.random.default_rng(0).random(n), "29 rows"),
+        (500, lambda n: np.full(n, 0.6931), "are the same"),
+    ],
+)
+def test_a_cell_that_tells_nothing_is_never_said_to_hold(rows: int, losses: Any, reason: str) -> None:
+    others = np.random.default_rng(1).random(400)
+    given = np.concatenate([others, losses(rows)])
+    found = verdict(two(10.0), np.repeat([0, 1], [400, rows]), losses=given)
+    assert found.word == "undecided"
+    assert all(reason in gap.reason and gap.at_most is None for gap in found.gaps)
+    assert reason in found.sentence
+    assert all(len(line) <= 80 for line in str(found).splitlines())
+
+
+def test_a_small_group_does_not_hide_that_two_others_differ() -> None:
+    groups, losses = skewed(np.random.default_rng(7), 2000, 2000, 5)
+    found = verdict(limits.accuracy_equality(3, bound=0.1), groups, losses=losses + (groups == 0))
+    assert found.word == "violated"
+    assert {gap.word for gap in found.gaps if "2" in gap.name} == {"undecided"}
+
+
+def test_few_effective_rows_are_few_rows() -> None:
+    groups, losses = skewed(np.random.default_rng(8), 100, 100)
+    found = verdict(two(5.0), groups, losses=losses, weight=np.where(np.arange(200) % 100 < 5, 1000.0, 1.0))
+    assert found.word == "undecided"
+    assert "tell as much as 5" in found.gaps[0].reason
+
+
+def test_a_rate_of_nobody_in_many_holds() -> None:
+    """0 of n is no certainty, but Cai's limit stays sensible there: about 3 in n."""
+    groups = np.repeat([0, 1], 5000)
+    found = verdict(limits.demographic_parity(TWO, bound=0.01), groups, predictions=np.zeros(10_000))
+    assert found.word == "holds"
+    assert 0.0005 < found.gaps[0].at_most < 0.0012
+    tight = verdict(limits.demographic_parity(TWO, bound=0.0003), groups, predictions=np.zeros(10_000))
+    assert tight.word == "undecided"
+
+
+def test_minimum_rates_read_as_they_are_meant() -> None:
+    y, made = np.ones(400), np.tile([1, 1, 1, 0, 1], 80)
+    recall = limits.minimum_rate(0.7, groups=TWO, group="B", label=1)
+    found = verdict(recall, np.repeat(TWO, 200), predictions=made, labels=y)
+    (gap,) = found.gaps
+    assert (gap.estimate, gap.bound, gap.minimum) == (pytest.approx(-0.8), -0.7, True)
+    assert found.word == "holds"
+    assert re.search(r"0\.800 \[0\.7\d\d, 0\.8\d\d\] >= 0\.7\d\d 0\.700 holds", str(found))
+    assert "at least 0.7" in found.sentence
+
+
+@pytest.mark.parametrize("bound", [0.01, 0.2, 3.0])
+def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
+    groups, losses = skewed(np.random.default_rng(9), 60, 80, 200, 300, 20, 1000)
+    named = [f"a group with a long name {g}" for g in range(6)]
+    for limit in (limits.accuracy_equality(named, bound=bound), limits.bounded_group_loss(6, bound=bound)):
+        found = verdict({"race": limit}, groups, losses=1000 * losses, level=0.999)
+        lines = str(found).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert lines[-1].endswith(".")
+        assert sum(line.startswith("race: ") for line in lines) == min(24, len(found.gaps))
+
+
+# Several limits on the same people ------------------------------------------------------------------------------------
+
+
+def test_the_same_limit_twice_costs_nothing() -> None:
+    """People who count in two limits make these correlated: a copy of a column leaves the intervals as they are, an
+    unrelated column widens them."""
+    rng = np.random.default_rng(10)
+    groups, losses = skewed(rng, 300, 300)
+    alone = verdict(two(0.3), groups, losses=losses)
+    both = {name: limits.accuracy_equality(TWO, bound=0.3, by=name) for name in ("race", "sex")}
+    copy = verdict(both, {"race": groups, "sex": groups}, losses=losses)
+    other = verdict(both, {"race": groups, "sex": rng.permutation(groups)}, losses=losses)
+    assert copy.gaps[0].low == pytest.approx(alone.gaps[0].low, abs=1e-9)
+    assert copy.gaps[2].high == pytest.approx(alone.gaps[0].high, abs=1e-9)
+    assert other.gaps[0].low < alone.gaps[0].low - 0.01
+    assert other.gaps[0].at_most == pytest.approx(alone.gaps[0].at_most)  # "holds" needs no such account
+
+
+def test_a_group_against_everyone() -> None:
+    """Cells that overlap within one gap: the group's own rows are part of everyone."""
+    who = (Who("B", 1), Who("all"))
+    contrast, bound = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([0.2], dtype=torch.float64)
+    limit = Limit(who, contrast, bound, ("B - all",), groups=2)
+    rng, gaps = np.random.default_rng(11), []
+    for _ in range(300):
+        groups, losses = skewed(rng, 100, 300)
+        gaps.append(verdict(limit, groups, losses=losses).gaps[0])
+    spread = np.std([gap.estimate for gap in gaps])
+    widths = np.mean([gap.at_most - gap.estimate for gap in gaps])
+    assert widths == pytest.approx(1.645 * spread, rel=0.15)
+    everyone_is_b = verdict(limit, np.ones(300, dtype=int), losses=losses[:300])
+    assert everyone_is_b.word == "holds"
+    assert everyone_is_b.gaps[0].estimate == 0
+
+
+def test_rates_and_losses_together() -> None:
+    rng = np.random.default_rng(12)
+    groups, losses = skewed(rng, 800, 800)
+    made = rng.random(1600) < 0.4
+    several = [two(0.5), limits.demographic_parity(["a", "b"], bound=0.2)]
+    found = verdict(several, groups, losses=losses, predictions=made)
+    assert [gap.name for gap in found.gaps] == ["A - B", "B - A", "a - b", "b - a"]
+    assert found.word == "holds"
+
+
+# Columns --------------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_any_kind_tell_the_same() -> None:
+    rng = np.random.default_rng(13)
+    groups, losses = skewed(rng, 500, 200)
+    text = np.array(TWO)[groups]
+    plain = verdict(two(0.3), groups, losses=losses)
+    for column in (text, text.tolist(), pd.Series(text), pd.Categorical(text), pl.Series(text), torch.tensor(groups)):
+        assert verdict(two(0.3), column, losses=losses).gaps == plain.gaps
+    for values in (torch.tensor(losses, requires_grad=True), pd.Series(losses), pl.Series(losses), losses[:, None]):
+        assert verdict(two(0.3), groups == 1, losses=values).gaps == plain.gaps
+
+
+def test_decisions_from_logits_classes_and_predictions() -> None:
+    rng = np.random.default_rng(14)
+    groups, logits = np.repeat([0, 1], 300), rng.normal(size=600)
+    parity = limits.demographic_parity(TWO, bound=0.1)
+    assert verdict(parity, groups, outputs=logits) == verdict(parity, groups, predictions=logits > 0)
+    classes = rng.normal(size=(600, 3))
+    third = limits.demographic_parity(TWO, bound=0.1, outcome=2)
+    assert verdict(third, groups, outputs=classes) == verdict(third, groups, predictions=classes.argmax(1))
+
+
+def test_rows_of_no_group_are_left_out() -> None:
+    groups, losses = skewed(np.random.default_rng(15), 200, 200, 50)
+    numbered = verdict(two(0.5), np.where(groups == 2, -1, groups), losses=losses)
+    missing = verdict(two(0.5), pd.Series(["A", "B", None])[groups], losses=losses)
+    assert numbered.gaps == missing.gaps == verdict(two(0.5), groups[:400], losses=losses[:400]).gaps
+
+
+REFUSED = {
+    "a function": (limits.weight_norm(3.0), [0, 1], {"losses": [1.0, 2.0]}, "function"),
+    "no numbers": (two(0.1), [0, 1], {}, "give losses="),
+    "losses for a rate": (limits.demographic_parity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "predictions="),
+    "decisions for a loss": (two(0.1), [0, 1], {"predictions": [1, 0]}, "needs losses="),
+    "probabilities": (limits.demographic_parity(2, bound=0.1), [0, 1], {"outputs": [0.2, 0.9]}, "probabilities"),
+    "no decisions": (limits.demographic_parity(2, bound=0.1), [0, 1], {"predictions": [0.2, 1.0]}, "0 or 1"),
+    "NaN": (two(0.1), [0, 1], {"losses": [1.0, math.nan]}, "1 of 2 losses are NaN"),
+    "infinite logits": (limits.demographic_parity(2, bound=0.1), [0, 1], {"outputs": [math.inf, 1.0]}, "1 outputs"),
+    "lengths": (two(0.1), [0, 1, 1], {"losses": [1.0, 2.0]}, "lengths differ: losses 2, groups 3"),
+    "no groups": (two(0.1), None, {"losses": [1.0, 2.0]}, "about groups"),
+    "unknown number": (two(0.1), [0, 2], {"losses": [1.0, 2.0]}, "0 to 1"),
+    "unknown name": (two(0.1), ["A", "C"], {"losses": [1.0, 2.0]}, "such as 'C'"),
+    "no such column": (two(0.1), {"sex": [0, 1], "race": [0, 1]}, {"losses": [1.0, 2.0]}, "by="),
+    "no labels": (limits.equal_opportunity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "give labels="),
+    "negative weights": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "weight": [1, -1]}, "not negative"),
+    "a level": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "level": 95}, "between 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_a_sentence(case: str) -> None:
+    limit, groups, given, words = REFUSED[case]
+    with pytest.raises(ValueError, match=re.escape(words)):
+        verdict(limit, groups, **given)
+
+
+def test_rows_for_refuses_what_no_rows_show() -> None:
+    with pytest.raises(ValueError, match="not within its bound"):
+        rows_for(0.05, gap=0.05)
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_runs_and_its_table_is_computed() -> None:
+    page = (ROOT / "docs" / "verdict.md").read_text()
+    space: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, "docs/verdict.md", "exec"), space)
+    assert isinstance(space["found"], Verdict)
+    rows = {float(bound): int(n.replace(",", "")) for bound, n in re.findall(r"\| (0\.\d+) \| ([\d,]+) \|", page)}
+    assert rows == space["rows"]

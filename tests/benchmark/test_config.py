@@ -1,0 +1,496 @@
+"""Experiments as TOML: the installed files against the paper's tables, and what the reader refuses."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairbound.algorithms import ALGORITHMS, SGD, SSLALM, Adaptive, DescentAscent, Penalty, StochasticGhost
+from fairbound.algorithms import SwitchingSubgradient as SSw
+from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear
+from fairbound.benchmark.config import NOTIONS, Experiment, Printed, Row, ScheduleSpec, SplitSpec, load, names
+from fairbound.data.attributes import attribute
+from fairbound.data.codebook import levels
+
+ROWS = {  # rows of the paper's tables, counted in the paper; more where both of its variants are rows
+    "income-ok-race": 13,
+    "income-va-marital": 12,
+    "splits-ok": 10,
+    "splits-va": 9,
+    "tune-ok-fairret": 7,
+    "tune-ok-ghost": 19,
+    "tune-ok-sslalm": 12,
+    "tune-ok-ssw": 12,
+    "tune-va-ghost": 17,
+    "tune-va-penalty": 4,
+    "tune-va-sslalm": 4,
+    "tune-va-ssw": 9,
+}
+TUNED = {name: count for name, count in ROWS.items() if name.startswith("tune")}
+ALL = [(experiment, row) for experiment in map(load, ROWS) for row in experiment.rows]
+EVERY_ROW = pytest.mark.parametrize(("experiment", "row"), ALL, ids=lambda value: value.name.replace(" ", "_"))
+
+
+def row_of(experiment: str, name: str) -> Row:
+    (row,) = (row for row in load(experiment).rows if row.name == name)
+    return row
+
+
+# The installed experiments --------------------------------------------------------------------------------------------
+
+
+def test_names_are_the_installed_files() -> None:
+    assert names() == tuple(sorted(ROWS))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_experiment_loads_with_all_its_rows(name: str) -> None:
+    experiment = load(name)
+    assert experiment.name == name
+    assert len(experiment.rows) == ROWS[name]
+    assert experiment.hidden == (64, 32)
+    assert {row.notion for row in experiment.rows} | {experiment.notion} <= set(NOTIONS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_two_problems_of_the_paper(name: str) -> None:
+    experiment = load(name)
+    if "ok" in name:
+        assert (experiment.state, experiment.group, experiment.bound) == ("OK", "RAC1P=1", 0.005)
+        assert (experiment.notion, experiment.groups) == ("pairwise", ("white", "non-white"))
+    else:
+        assert (experiment.state, experiment.group, experiment.bound) == ("VA", "MAR", 0.05)
+        assert experiment.notion == "against_mean"
+        # in the order of the codes 1 to 5; the code book's last label is longer
+        assert all(label.startswith(own) for own, label in zip(experiment.groups, levels("MAR").values(), strict=True))
+    if name.startswith("splits"):
+        assert experiment.split == SplitSpec(seed=0, splits=20, shares={"train": 0.6, "multipliers": 0.2, "test": 0.2})
+        assert (experiment.batch, experiment.seeds) == (64, 1)
+    else:
+        assert experiment.split == SplitSpec(seed=42, splits=1, shares=None)
+        assert experiment.batch == (8 if "ok" in name else 32)
+        assert experiment.seeds == (5 if name.startswith("tune") else 10)
+
+
+def test_group_specifications_are_those_of_attributes() -> None:
+    codes = {"RAC1P": torch.tensor([1, 2]).numpy(), "MAR": torch.tensor([1, 5]).numpy()}
+    assert attribute("RAC1P=1", codes, census=True).labels == ("White", "not White")
+    for name in ROWS:
+        experiment = load(name)
+        assert attribute(experiment.group, codes, census=True).size == len(experiment.groups)
+
+
+@EVERY_ROW
+def test_every_row_builds_its_method_and_says_where_its_numbers_stand(experiment: Experiment, row: Row) -> None:
+    method = row.algorithm(row.steps)
+    assert type(method) is ALGORITHMS[row.method]
+    for field in fields(method):
+        value = getattr(method, field.name)
+        if field.type == "float":
+            assert type(value) is float, field.name  # whole numbers in the file too: only floats stack
+        if isinstance(row.settings.get(field.name), int | float):
+            assert value == row.settings[field.name]
+    assert ("Table" in row.at) or ("section" in row.at) or ("appendix" in row.at) or ("not in the paper" in row.at)
+    assert row.steps >= experiment.records
+    assert not (row.paper.train or row.paper.test) or experiment.name == "income-ok-race"  # the only fairness table
+
+
+@EVERY_ROW
+def test_penalised_sgd_trains_with_bound_0_and_all_others_with_their_own(experiment: Experiment, row: Row) -> None:
+    margin = row.name.endswith("bound 0.03")
+    assert row.bound == (0.0 if row.method == "Penalty" else 0.03 if margin else experiment.bound)
+
+
+STEPS_IN_30_SECONDS = {"SGD": 25_000, "Penalty": 15_000, "SSLALM": 10_000, "DescentAscent": 10_000,
+                       "SwitchingSubgradient": 20_000, "StochasticGhost": 700}  # fmt: skip
+
+
+@EVERY_ROW
+def test_steps_are_the_papers_seconds(experiment: Experiment, row: Row) -> None:
+    doubled = 2 if experiment.state == "VA" else 1  # Experiment 2 runs for 60 seconds
+    steps = doubled * STEPS_IN_30_SECONDS[row.method]
+    if row.fairret or experiment.name == "tune-ok-fairret":
+        steps = 15_000
+    if experiment.name.startswith("splits") and row.method != "StochasticGhost":
+        steps = 15_000
+    longer = "batch 64" in row.name or row.name.endswith("longer")
+    assert row.steps == (30_000 if longer else steps)
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_tuning_records_the_states_of_the_appendix(name: str) -> None:
+    """A state every 100 steps (Ghost: 10), the last 20 of which count; the paper's numbers in every row."""
+    experiment = load(name)
+    for number, row in enumerate(experiment.rows, start=1):
+        assert row.steps / experiment.records == (10 if "ghost" in name else 100)
+        assert set(row.paper.validation) == {"loss", "violation"}
+        assert row.at.endswith(f"row {number}")
+    assert experiment.last_states == 20
+    different = {(repr(sorted(row.settings.items(), key=str)), row.fairret) for row in experiment.rows}
+    assert len(different) == TUNED[name] - (
+        name == "tune-va-ssw"
+    )  # its rows 5 and 7 are printed with the same settings
+
+
+# Numbers, typed by hand from the paper --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("experiment", "number", "built", "loss", "violation"),
+    [
+        ("tune-ok-ssw", 1, SSw(eta_f=Adaptive(), eta_c=Adaptive(), worst_of_test=False), (0.681, 0.006), (0, 0)),
+        ("tune-ok-ssw", 4, SSw(eta_f=0.05, eta_c=0.045, worst_of_test=False), (0.589, 0.01), (0.0012, 0.002)),
+        ("tune-ok-ssw", 10, SSw(eta_f=0.05, eta_c=InverseSqrt(3.0), worst_of_test=False),
+         (0.476, 0.016), (0.018, 0.004)),
+        ("tune-ok-ssw", 12, SSw(eta_f=InverseSqrt(0.5), eta_c=InverseSqrt(0.5), worst_of_test=False),
+         (0.633, 0.004), (0, 0)),
+        ("tune-ok-sslalm", 5, SSLALM(tau=0.05, eta=0.05, mu=0.0), (0.4560, 0.0962), (0.0282, 0.0620)),
+        ("tune-ok-sslalm", 12, SSLALM(tau=0.01, eta=0.01, mu=4.0), (0.4387, 0.0132), (0.0143, 0.0099)),
+        ("tune-ok-ghost", 11, StochasticGhost(alpha=0.05, decay=0.05, rho=0.1, beta=1.0),
+         (0.5020, 0.0804), (0.0545, 0.0510)),
+        ("tune-ok-ghost", 15, StochasticGhost(alpha=0.05, decay=0.05, rho=0.8, beta=20.0),
+         (0.6124, 0.1448), (0.0851, 0.0744)),
+        ("tune-ok-fairret", 6, SGD(tau=0.1), (0.523, 0.033), (0.007, 0.008)),
+        ("tune-va-ssw", 2, SSw(eta_f=0.5, eta_c=0.05, worst_of_test=False), (0.537, 0.007), (0, 0)),
+        ("tune-va-ssw", 9, SSw(eta_f=0.05, eta_c=InverseSqrt(0.25), worst_of_test=False),
+         (0.519, 0.004), (0.001, 0.002)),
+        ("tune-va-sslalm", 2, SSLALM(tau=0.05, eta=0.01), (0.530, 0.006), (0, 0.001)),
+        ("tune-va-ghost", 14, StochasticGhost(alpha=0.01, decay=0.2, beta=5.0), (0.5868, 0.0181), (0.0070, 0.0071)),
+        ("tune-va-ghost", 17, StochasticGhost(alpha=0.05, decay=0.2, beta=5.0), (0.5144, 0.0296), (0.0199, 0.0255)),
+        ("tune-va-penalty", 3, Penalty(tau=0.05, weight=0.4), (0.512, 0.002), (0.001, 0.002)),
+    ],
+)  # fmt: skip
+def test_rows_of_the_appendix(
+    experiment: str, number: int, built: object, loss: tuple[float, float], violation: tuple[float, float]
+) -> None:
+    row = load(experiment).rows[number - 1]
+    assert row.algorithm(row.steps) == built
+    assert row.paper.validation == {"loss": loss, "violation": violation}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "built"),
+    [
+        ("income-ok-race", "SGD", SGD(tau=0.05)),
+        ("income-ok-race", "SGD-Fairret", SGD(tau=0.05)),
+        ("income-ok-race", "SSL-ALM", SSLALM(tau=0.01, eta=0.05, rho=1.0, mu=2.0, beta=0.5, y_max=10.0, samples=2)),
+        ("income-ok-race", "ALM", SSLALM(tau=0.01, eta=0.05, rho=1.0, mu=0.0, beta=0.5, y_max=10.0)),
+        ("income-ok-race", "SSw", SSw(eta_f=0.05, eta_c=0.04, eps=InverseSqrt(0.01), worst_of_test=False)),
+        ("income-ok-race", "SSw, worst of the test", SSw(eta_f=0.05, eta_c=0.04, eps=InverseSqrt(0.01))),
+        ("income-ok-race", "Ghost, rho 0.1", StochasticGhost(alpha=0.05, decay=0.05, rho=0.1, beta=20.0, tau=1.0)),
+        ("income-ok-race", "Ghost, rho 0.8", StochasticGhost(alpha=0.05, decay=0.05, rho=0.8, beta=20.0, tau=1.0)),
+        ("income-ok-race", "Descent-ascent, falling steps", DescentAscent(tau=Linear(0.05, 10_000, 0.05), eta=0.005)),
+        ("income-va-marital", "SSL-ALM, tau 0.01", SSLALM(tau=0.01, eta=0.01)),
+        ("income-va-marital", "SSL-ALM, tau 0.05", SSLALM(tau=0.05, eta=0.01)),
+        ("income-va-marital", "SSw, steps by 1/sqrt(k+1)",
+         SSw(eta_f=0.05, eta_c=InverseSqrt(0.25), eps=InverseSqrt(0.01), worst_of_test=False)),
+        ("income-va-marital", "SSw, steps as printed",
+         SSw(eta_f=0.05, eta_c=Factorial(0.25), eps=Factorial(0.01), worst_of_test=False)),
+        ("income-va-marital", "Ghost, text", StochasticGhost(alpha=0.005, decay=0.05, rho=0.1, beta=1.0)),
+        ("income-va-marital", "Ghost, appendix", StochasticGhost(alpha=0.01, decay=0.2, rho=0.1, beta=5.0)),
+        ("splits-va", "SSw", SSw(eta_f=0.05, eta_c=0.04, worst_of_test=False)),
+        ("splits-va", "SSw, steps of Experiment 2", SSw(eta_f=0.05, eta_c=InverseSqrt(0.25), worst_of_test=False)),
+        ("splits-ok", "Descent-ascent, multipliers by rows of their own",
+         DescentAscent(tau=Linear(0.05, 15_000, 0.05), eta=0.005, second=True)),
+    ],
+)  # fmt: skip
+def test_parameters_of_the_two_experiments(experiment: str, name: str, built: object) -> None:
+    row = row_of(experiment, name)
+    assert row.algorithm(row.steps) == built
+
+
+TABLES = {5: "tune-ok-ssw", 6: "tune-ok-sslalm", 7: "tune-ok-ghost", 8: "tune-ok-fairret",
+          9: "tune-va-ssw", 10: "tune-va-sslalm", 11: "tune-va-ghost", 12: "tune-va-penalty"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["income-ok-race", "income-va-marital"])
+def test_the_experiments_and_the_appendix_say_the_same(name: str) -> None:
+    """A row that cites a row of the appendix has its numbers, and its settings but for what the row varies."""
+    compared = 0
+    for row in load(name).rows:
+        cited = re.search(r"validation: Table (\d+), row (\d+)", row.at)
+        assert bool(cited) == bool(row.paper.validation), row.name
+        if cited is None:
+            continue
+        tuned = load(TABLES[int(cited[1])]).rows[int(cited[2]) - 1]
+        assert row.paper.validation == tuned.paper.validation, row.name
+        varied = {"worst_of_test", *(("eta_c", "eps") if row.name == "SSw, steps as printed" else ())}
+        shared = row.settings.keys() & tuned.settings.keys() - varied
+        assert {key: row.settings[key] for key in shared} == {key: tuned.settings[key] for key in shared}, row.name
+        compared += 1
+    assert compared == (12 if name == "income-ok-race" else 10)
+
+
+def test_the_fairness_table() -> None:
+    row = row_of("income-ok-race", "ALM")
+    assert row.paper.train["Ind"] == Printed(mean=0.08298, std=0.00884)
+    assert row.paper.test == {
+        "Ind": (0.057785, 0.011813),
+        "Sp": (0.113852, 0.014183),
+        "Ina": (0.243527, 0.007427),
+        "Sf": (0.221226, 0.016810),
+        "Wd": (0.1583, 0.0265),
+    }
+    assert row_of("income-ok-race", "SSw").paper.train["Wd"] == (0.0007, 0.0005)
+    assert row_of("income-ok-race", "SGD-Fairret").paper.test["Sf"] == (0.05575, 0.01358)
+    without = {row.name for row in load("income-ok-race").rows if not row.paper.test}
+    assert without == {"Descent-ascent, falling steps"}
+
+
+def test_variants_differ_from_their_row_in_what_they_say_only() -> None:
+    printed, authors = (
+        row_of("income-va-marital", name) for name in ("SSL-ALM, tau 0.05", "SSL-ALM, tau 0.05, authors' constraint")
+    )
+    assert {key for key, value in asdict(printed).items() if asdict(authors)[key] != value} == {
+        "name",
+        "notion",
+        "note",
+        "equal_rows",
+    }
+    assert authors.notion == "absolute_against_pooled"
+    small, large = (row_of("income-ok-race", name) for name in ("SSw", "SSw, batch 64"))
+    assert {key for key, value in asdict(small).items() if asdict(large)[key] != value} == {
+        "name",
+        "batch",
+        "steps",
+        "note",
+    }
+    assert large.batch == 64
+    ghost = row_of("income-ok-race", "Ghost, rho 0.8")  # its own loss, the table's fairness
+    assert ghost.paper.validation["loss"] == (0.6124, 0.1448)
+    assert ghost.paper.test["Ina"] == (0.23896, 0.0199)
+
+
+def test_fairret_and_pools() -> None:
+    assert row_of("income-ok-race", "SGD-Fairret").fairret == 3.0
+    assert [row.fairret for row in load("tune-ok-fairret").rows] == [0, 1, 2, 3, 3, 3, 4]
+    assert row_of("splits-ok", "Descent-ascent, multipliers by rows of their own").pools == ("train", "multipliers")
+
+
+def test_a_schedule_over_the_run_follows_its_length() -> None:
+    row = row_of("income-ok-race", "Descent-ascent, falling steps")
+    assert row.settings["tau"] == ScheduleSpec("Linear", {"start": 0.05, "steps": "run", "end": 0.05})
+    method = row.algorithm(500)
+    assert isinstance(method, DescentAscent)
+    assert method.tau == Linear(0.05, 500.0, 0.05)
+
+
+@pytest.mark.parametrize("name", ["income-ok-race", "income-va-marital"])
+def test_equal_rows_compare_methods_not_readings(name: str) -> None:
+    experiment = load(name)
+    assert experiment.within("paper") == experiment
+    kept = [(row.method, row.fairret, row.settings.get("mu"), row.batch) for row in experiment.within("rows").rows]
+    assert len(set(kept)) == len(kept)
+    assert {method for method, *_ in kept} == {row.method for row in experiment.rows}
+
+
+# Budgets --------------------------------------------------------------------------------------------------------------
+
+# E 2^(N+1) for p0 = .4 and N <= 7: 2 (p0 / (1 - .6^8)) (1.2^8 - 1) / (1.2 - 1)
+GHOST = 2 * 0.4 / (1 - 0.6**8) * (1.2**8 - 1) / 0.2
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "rows"),
+    [
+        ("income-ok-race", "SGD", 8),
+        ("income-ok-race", "SGD-Fairret", 8),
+        ("income-ok-race", "SSL-ALM", 8 + 2 * 2 * 8),  # objective, and two groups in each of two draws
+        ("income-ok-race", "SSw", 2 * 8 + 8 + 2 * 8),  # the test, then objective and constraint
+        ("income-ok-race", "SSw, batch 64", 320),
+        ("income-ok-race", "Ghost, rho 0.1", (1 + GHOST) * (8 + 2 * 8)),
+        ("income-ok-race", "Descent-ascent, falling steps", 8 + 2 * 8),
+        ("income-va-marital", "Penalised SGD", 32 + 5 * 32),
+        ("income-va-marital", "SSL-ALM, tau 0.05", 32 + 2 * 5 * 32),
+        ("income-va-marital", "Ghost, text", (1 + GHOST) * 6 * 32),
+        ("splits-ok", "Descent-ascent, multipliers by rows of their own", 64 + 2 * 2 * 64),
+    ],
+)
+def test_rows_per_step(experiment: str, name: str, rows: float) -> None:
+    groups = 5 if "va" in experiment else 2
+    assert row_of(experiment, name).rows_per_step(groups) == pytest.approx(rows, rel=1e-12)
+
+
+def test_expected_ghost_rows_lie_where_the_caps_6_and_8_put_them() -> None:
+    assert 10.6 < GHOST < 16.8  # paper-notes.md: the mean of 2^(N+1) for caps 6 and 8
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "steps"),
+    [
+        ("income-ok-race", "SSL-ALM", 10_000),
+        ("income-ok-race", "SGD", 50_000),  # 40 rows against 8
+        ("income-ok-race", "SSw, batch 64", 1_250),  # against 320: the reference has the batch of the experiment
+        ("income-ok-race", "Descent-ascent, falling steps", 16_667),
+        ("income-ok-race", "Ghost, rho 0.8", round(400_000 / ((1 + GHOST) * 24))),
+        ("income-va-marital", "SGD", 110_000),  # 352 rows against 32
+        ("income-va-marital", "SSw, steps as printed", 10_000),
+        ("income-va-marital", "Penalised SGD", 18_333),  # against 192
+        ("splits-ok", "Ghost", round(3_200_000 / ((1 + GHOST) * 24))),
+    ],
+)
+def test_steps_for_equal_rows(experiment: str, name: str, steps: int) -> None:
+    assert load(experiment).equal_rows_steps(row_of(experiment, name)) == steps
+
+
+# Files of the user's own, and refusals --------------------------------------------------------------------------------
+
+MINE = """
+title = "mine"
+at = "nowhere"
+state = "OK"
+group = "SEX"
+groups = ["men", "women"]
+notion = "pairwise"
+bound = 0.01
+hidden = [16]
+batch = 4
+seeds = 2
+records = 3
+[split]
+seed = 1
+splits = 2
+shares = { train = 0.5, multipliers = 0.25, test = 0.25 }
+[common]
+steps = 100
+at = "by hand"
+settings = { tau = 1 }
+[[rows]]
+name = "plain"
+method = "SGD"
+[[rows]]
+name = "dual"
+method = "DescentAscent"
+batch = 16
+settings = { eta = { schedule = "InverseSqrt", start = 1 } }
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
+    experiment = load(kind(written(tmp_path, MINE)))
+    assert experiment.name == "mine"
+    assert experiment.split.shares == {"train": 0.5, "multipliers": 0.25, "test": 0.25}
+    plain, dual = experiment.rows
+    assert (plain.batch, dual.batch, plain.bound, plain.notion, plain.at) == (4, 16, 0.01, "pairwise", "by hand")
+    assert plain.algorithm(10) == SGD(tau=1.0)
+    assert dual.algorithm(10) == DescentAscent(tau=1.0, eta=InverseSqrt(1.0))  # common settings and its own
+    assert isinstance(dual.algorithm(10).tau, float)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        # unknown, with the nearest known name
+        ('title = "mine"', 'titel = "mine"', "there is no key 'titel'; the nearest is 'title'"),
+        ("seed = 1\n", "sead = 1\n", "split: there is no key 'sead'; the nearest is 'seed'"),
+        ("test = 0.25", "tests = 0.25", "shares: there is no key 'tests'; the nearest is 'test'"),
+        ("steps = 100", "setps = 100", "common: there is no key 'setps'; the nearest is 'steps'"),
+        ("batch = 16", "bach = 16", "row 'dual': there is no key 'bach'; the nearest is 'batch'"),
+        ('method = "SGD"', 'method = "Sgd"', "row 'plain': there is no method 'Sgd'; the nearest is 'SGD'"),
+        ('method = "SGD"', 'method = "SSL-ALM"', "the nearest is 'SSLALM'"),
+        ("{ eta = {", "{ etta = {", "settings: there is no setting of DescentAscent 'etta'; the nearest is 'eta'"),
+        ("tau = 1", "rho = 1", "row 'plain', settings: there is no setting of SGD 'rho'; the nearest is 'tau'"),
+        ("InverseSqrt", "InverseSqr", "eta: there is no schedule 'InverseSqr'; the nearest is 'InverseSqrt'"),
+        ("start = 1 ", "begin = 1 ", "eta: there is no key 'begin'; the nearest is 'start'"),
+        ('notion = "pairwise"', 'notion = "pairwize"', "there is no notion 'pairwize'; the nearest is 'pairwise'"),
+        ("batch = 16", 'notion = "mean"', "row 'dual': there is no notion 'mean'; the nearest is 'against_mean'"),
+        ("batch = 16", "paper.tests = {}", "paper: there is no key 'tests'; the nearest is 'test'"),
+        ("batch = 16", "paper.validation = { los = [1, 0] }", "there is no key 'los'; the nearest is 'loss'"),
+        ("batch = 16", 'pools = ["trian"]', "no pool of a training step 'trian'; the nearest is 'train'"),
+        ("batch = 16", 'like = "plan"', "row 'dual': there is no earlier row 'plan'; the nearest is 'plain'"),
+        # missing
+        ('state = "OK"\n', "", "the key 'state' is missing; it must be a state's two capital letters"),
+        ("seed = 1\n", "", "split: the key 'seed' is missing"),
+        ("train = 0.5,", "", "shares: the key 'train' is missing"),
+        ('name = "plain"\n', "", "row 1: the key 'name' is missing"),
+        ('method = "SGD"\n', "", "row 'plain': the key 'method' is missing"),
+        ("steps = 100\n", "", "row 'plain': the key 'steps' is missing"),
+        ('at = "by hand"\n', "", "row 'plain': the key 'at' is missing"),
+        (", start = 1 ", "", "eta: the key 'start' is missing; it must be a number"),
+        ('schedule = "InverseSqrt", ', "", "eta: the key 'schedule' is missing"),
+        ("batch = 16", "paper.validation = { loss = [1, 0] }", "validation: the key 'violation' is missing"),
+        # of the wrong kind
+        ("seeds = 2", "seeds = 2.0", "seeds must be a whole number, at least 1, got 2.0"),
+        ("seeds = 2", "seeds = true", "seeds must be a whole number, at least 1, got True"),
+        ("seed = 1\n", "seed = -1\n", "seed must be a whole number, at least 0, got -1"),
+        ("seed = 1\n", "seed = false\n", "seed must be a whole number, at least 0, got False"),
+        ("bound = 0.01", 'bound = "0.01"', "bound must be a finite number, at least 0, got '0.01'"),
+        ("bound = 0.01", "bound = nan", "bound must be a finite number, at least 0, got nan"),
+        ("bound = 0.01", "bound = -1", "bound must be a finite number, at least 0, got -1"),
+        ("hidden = [16]", "hidden = [0]", r"hidden must be a list of whole numbers, each at least 1, got \[0\]"),
+        ('state = "OK"', 'state = "Oklahoma"', "a state's two capital letters, such as OK, got 'Oklahoma'"),
+        ('"women"]', '"men"]', "groups must be a list of two or more different names"),
+        ('title = "mine"', 'title = ""', "title must be a text, got ''"),
+        ("settings = { tau = 1 }", "settings = 1", "common: settings must be a table, got 1"),
+        ("tau = 1", 'tau = "fast"', "tau must be a number, true or false, or a schedule such as .* got 'fast'"),
+        ("tau = 1", "tau = true", "row 'plain': SGD: tau must be a finite number >= 0 or a schedule, got True"),
+        ("tau = 1", "tau = -1", "row 'plain': SGD: tau must be a finite number >= 0, got -1"),
+        ("start = 1 ", 'start = "run" ', "eta: start must be a number, got 'run'"),
+        ("start = 1 ", "start = -1 ", "row 'dual': InverseSqrt: start must be a finite number >= 0, got -1"),
+        ('"InverseSqrt", start = 1 ', '"Linear", start = 1, steps = "all" ', 'must be a number of steps, or "run"'),
+        ('"InverseSqrt", start = 1 ', '"Adaptive" ', "row 'dual': DescentAscent: eta must be"),
+        ("batch = 16", "paper.validation = { loss = 1 }", r"loss must be \[mean, standard deviation\], got 1"),
+        # what does not fit together
+        ('name = "dual"', 'name = "plain"', "two rows are called 'plain'"),
+        ("train = 0.5", "train = 0.6", "shares: they must add up to 1, got 1.1"),
+        ("batch = 16", 'pools = ["train", "multipliers"]', "draws 1 times a step, so pools needs 1 names"),
+        ("batch = 16", 'pools = ["test"]', "there is no pool of a training step 'test'"),
+        ("steps = 100", "steps = 2", "records is 3, but row 'plain' has 2 steps"),
+        ("records = 3", "records = 3\nlast_states = 4", "last_states is 4, but records is only 3"),
+        ('method = "SGD"', 'like = "dual"', "row 'plain': like names an earlier row, and this is the first"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_file_the_place_and_the_remedy(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in MINE
+    with pytest.raises(ValueError, match=said) as refused:
+        load(written(tmp_path, MINE.replace(old, new, 1)))
+    assert str(tmp_path / "mine.toml") in str(refused.value)
+
+
+def test_pools_need_a_share_of_the_rows(tmp_path: Path) -> None:
+    text = MINE.replace("train = 0.5, multipliers = 0.25", "train = 0.75")
+    text = text.replace("batch = 16", 'pools = ["train", "multipliers"]').replace("{ eta =", "{ second = true, eta =")
+    with pytest.raises(ValueError, match="the constraints read 'multipliers', of which the split has none"):
+        load(written(tmp_path, text))
+
+
+def test_an_experiment_needs_rows(tmp_path: Path) -> None:
+    head = MINE[: MINE.index("[[rows]]")]
+    with pytest.raises(ValueError, match="the key 'rows' is missing"):
+        load(written(tmp_path, head))
+    with pytest.raises(ValueError, match="rows must be a list of tables, at least one"):
+        load(written(tmp_path, "rows = []\n" + head))
+
+
+def test_names_and_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="no experiment called 'income-ok-rase' is installed; the nearest is 'income-ok-race'"
+    ):
+        load("income-ok-rase")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere.toml"):
+        load(str(tmp_path / "nowhere.toml"))
+    with pytest.raises(ValueError, match="cannot be read as an experiment"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match=r"mine.toml is no valid TOML: .*line 2"):
+        load(written(tmp_path, "\ntitle = \n"))
+    (tmp_path / "mine.toml").write_bytes(b"title = '\xff'")
+    with pytest.raises(ValueError, match=r"mine.toml cannot be read as an experiment"):
+        load(tmp_path / "mine.toml")
+
+
+def test_budgets_are_finite() -> None:
+    for experiment, row in ALL:
+        assert math.isfinite(row.rows_per_step(len(experiment.groups)))
+        assert experiment.equal_rows_steps(row) >= 1_000

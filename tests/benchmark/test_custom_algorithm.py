@@ -1,0 +1,267 @@
+"""A method of the user's own: found by the name of its file, refused with sentences, trained like the others."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_conformance import classification
+
+from fairbound.benchmark import config
+from fairbound.benchmark.custom_algorithm import Own, own_method, with_own
+from fairbound.core import Algorithm
+from fairbound.training.hyperparams import structure
+from fairbound.training.runner import run
+
+METHOD = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fairbound.core import Algorithm, Draw
+
+
+class State(NamedTuple):
+    v: Tensor  # (n,) velocity
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeavyPenalty(Algorithm[State]):
+    """Momentum on f + weight |max(c, 0)|^2 / 2."""
+
+    tau: float = 0.05
+    weight: float = 5.0
+    keep: float = 0.5
+    nesterov: bool = False
+
+    def init(self, x, m, first=None):
+        return State(v=x.new_zeros(x.shape))
+
+    def update(self, x, state, draw):
+        (sample,) = draw.checked(self)
+        e = sample(x)
+        v = self.keep * state.v - self.tau * e.grad(f=1.0, c=self.weight * e.c.clamp(min=0))
+        return v, State(v)
+
+
+class Abstract(Algorithm[State]):
+    def init(self, x, m, first=None):
+        return None
+
+
+class Bare(Algorithm[State]):
+    tau: float = 0.05
+
+    def init(self, x, m, first=None):
+        return None
+
+    def update(self, x, state, draw):
+        return x, state
+
+
+@dataclass
+class Melted(Bare):
+    eta: float = 0.05
+
+
+class Heavier(HeavyPenalty):
+    weight: float = 50.0  # a class attribute without the decorator: the method would still use 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open(Bare):
+    tau: float = 0.05
+    eta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strict(Bare):
+    tau: float = 0.05
+
+    def __post_init__(self):
+        if self.tau > 1:
+            raise ValueError(f"tau must be at most 1, got {self.tau}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Bare):
+    tau: float = 0.05
+
+    @property
+    def reads(self):
+        return ("fc", "c")
+
+
+def function():
+    return 1
+
+
+NUMBER = 3
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "my_file.py"
+    path.write_text(METHOD)
+    return path
+
+
+def refused(text: str, error: type[Exception] = ValueError) -> str:
+    """The sentence."""
+    with pytest.raises(error) as caught:
+        own_method(text)
+    return str(caught.value)
+
+
+def test_a_file_and_a_class(file: Path) -> None:
+    own = own_method(f"{file}:HeavyPenalty")
+    assert (own.name, own.path, own.settings) == ("HeavyPenalty", file, {})
+    assert issubclass(own.method, Algorithm)
+    assert repr(own.method()) == "HeavyPenalty(tau=0.05, weight=5.0, keep=0.5, nesterov=False)"
+
+
+def test_settings(file: Path) -> None:
+    own = own_method(f" {file}:HeavyPenalty( tau=1, weight = -2.5e0, nesterov=True) ")
+    assert own.settings == {"tau": 1.0, "weight": -2.5, "nesterov": True}
+    assert type(own.settings["tau"]) is float  # else it would be structure, and no grid over it would stack
+    assert own.name == "HeavyPenalty(tau=1.0, weight=-2.5, nesterov=True)"
+    assert own_method(f"{file}:HeavyPenalty()").name == "HeavyPenalty"
+
+
+def test_it_trains_in_a_stack(file: Path) -> None:
+    """Two weights in one stack equal two runs alone, and a heavier penalty leaves less violation."""
+    problem, sampler, x0 = classification()
+    methods = [own_method(f"{file}:HeavyPenalty(tau=0.02, weight={weight})") for weight in (0, 20)]
+    made = [own.method(**own.settings) for own in methods]
+    assert structure(made[0]) == structure(made[1])
+    start = x0[:1].repeat(2, 1)
+    together = run(problem, made, sampler.seeded(3, 3), start, 150).result()
+    for i, method in enumerate(made):
+        alone = run(problem, method, sampler.seeded(3), start[:1], 150).result()
+        assert torch.allclose(together.x[i], alone.x[0], atol=1e-10)
+    rows = sampler.split.train
+    free, held = problem.measure(together.x, rows).c.clamp(min=0).amax(1).tolist()
+    assert held < free / 2
+    assert problem.measure(together.x, rows).loss[0] < problem.measure(start, rows).loss[0]
+
+
+def test_the_same_file_is_the_same_class_and_a_changed_one_another(file: Path, tmp_path: Path) -> None:
+    first = own_method(f"{file}:HeavyPenalty").method
+    assert own_method(f"{file}:HeavyPenalty(tau=0.2)").method is first
+    assert pickle.loads(pickle.dumps(first())) == first()
+    file.write_text(METHOD.replace("tau: float = 0.05", "tau: float = 0.07"))  # as many bytes, in the same second
+    assert own_method(f"{file}:HeavyPenalty").method().tau == 0.07
+    assert first().tau == 0.05
+    copy = tmp_path / "copy.py"
+    copy.write_text(METHOD)
+    assert own_method(f"{copy}:HeavyPenalty").method is not first
+    assert not (tmp_path / "__pycache__").exists()
+
+
+@pytest.mark.parametrize("text", ["my_file.py", "MyMethod", "my_file.py:", ":MyMethod", "my_file.py:3", "my.py:A(1"])
+def test_no_file_and_class(text: str) -> None:
+    assert refused(text) == (
+        "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or my_file.py:MyMethod(tau=0.1); "
+        f"got {text!r}"
+    )
+
+
+def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refused("absent.py:MyMethod", FileNotFoundError)
+    assert said.startswith(f"there is no file absent.py (seen from {tmp_path}); a method of your own is named FILE:")
+    (tmp_path / "folder.py").mkdir()
+    assert refused("folder.py:MyMethod", OSError).startswith("folder.py cannot be read (Is a directory);")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("HeavyPenalti", "{file} has no 'HeavyPenalti'; the nearest are HeavyPenalty, Heavier"),
+        ("function", "{file}: function is <function function at 0x"),
+        ("NUMBER", "{file}: NUMBER is 3; a method is a class that derives from fairbound.core.Algorithm"),
+        ("State", "; a method is a class that derives from fairbound.core.Algorithm"),
+        ("Abstract", "{file}: Abstract does not define update, as every Algorithm does"),
+        ("Bare", "{file}: Bare is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
+        ("Melted", "{file}: Melted is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
+        ("Heavier", "{file}: Heavier is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
+        ("Open", "{file}: the field 'eta' of Open has no default; give it one, such as eta: float = 0.1"),
+        ("Strict(tau=2)", "{file}: Strict(tau=2.0) cannot be made: tau must be at most 1, got 2.0"),
+        ("Greedy", "{file}: Greedy makes 1 draws a step, so `reads` has 1 of 'f', 'c', 'fc'; got ('fc', 'c')"),
+        ("HeavyPenalty(taw=2)", "my_file.py:HeavyPenalty has no setting 'taw'; the nearest is tau"),
+        ("HeavyPenalty(tau='a')", "my_file.py:HeavyPenalty: tau must be a number, True or False, got 'a'"),
+        ("HeavyPenalty(tau=NUMBER)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got NUMBER"),
+        ("HeavyPenalty(tau=None)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got None"),
+        ("HeavyPenalty(0.1)", "my_file.py:HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (0.1)"),
+        ("HeavyPenalty(**{})", "my_file.py:HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (**{})"),
+        ("HeavyPenalty(tau=1)(2)", "HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (tau=1)(2)"),
+        ("HeavyPenalty(tau=)", "my_file.py:HeavyPenalty: (tau=) is no list of settings such as (tau=0.1, eta=0.5): "),
+        ("HeavyPenalty(tau=1,tau=2)", "my_file.py:HeavyPenalty: tau is given twice in (tau=1,tau=2)"),
+    ],
+)
+def test_what_is_refused(file: Path, name: str, said: str) -> None:
+    assert said.replace("{file}", str(file)) in refused(f"{file}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import torch\n\nimport nowhere_to_be_found\n", "line 3: the file cannot be loaded: ModuleNotFoundError: No"),
+        ("x = 1\nclass A:\n    def f(self:\n", "line 3: the file cannot be loaded: SyntaxError: "),
+        ("def f():\n    return 1 / 0\n\n\nf()\n", "line 2: the file cannot be loaded: ZeroDivisionError: division by"),
+        ("import sys\nsys.exit('bye')\n", "line 2: the file cannot be loaded: SystemExit: bye"),
+        ("import json\njson.loads('{')\n", "line 2: the file cannot be loaded: JSONDecodeError: "),
+    ],
+)
+def test_a_file_that_cannot_be_loaded(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    before = set(sys.modules)
+    assert f"{path}, {said}" in refused(f"{path}:A", ImportError)
+    assert not [name for name in set(sys.modules) - before if name.startswith("fairbound_own")]
+
+
+# In an experiment -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(file: Path) -> Own:
+    return own_method(f"{file}:HeavyPenalty(weight=2)")
+
+
+def test_a_further_row(own: Own) -> None:
+    experiment = config.load("income-ok-race")
+    more = with_own(experiment, own)
+    assert more.rows[:-1] == experiment.rows
+    row = more.rows[-1]
+    assert (row.name, row.own, row.at) == ("HeavyPenalty(weight=2.0)", own.method, "your own: my_file.py")
+    assert (row.batch, row.notion, row.bound, row.steps) == (8, "pairwise", 0.005, 10_000)
+    assert row.algorithm(row.steps) == own.method(weight=2.0)
+    assert row.rows_per_step(groups=2) == 24.0
+
+
+def test_as_many_steps_as_which_row(own: Own) -> None:
+    experiment = config.load("income-ok-race")
+    assert with_own(experiment, own, like="SSw").rows[-1].steps == 20_000
+    with pytest.raises(ValueError, match="income-ok-race has no row 'SSV'; the nearest are"):
+        with_own(experiment, own, like="SSV")
+    others = replace(experiment, rows=tuple(row for row in experiment.rows if row.method != "SSLALM"))
+    assert with_own(others, own).rows[-1].steps == 30_000  # 20,000 and 700 are as common
+    few = replace(others, rows=tuple(row for row in others.rows if "batch 64" not in row.name))
+    assert with_own(few, own).rows[-1].steps == 20_000
+
+
+def test_two_of_the_users_own_and_a_name_that_is_taken(own: Own, file: Path) -> None:
+    more = with_own(config.load("income-ok-race"), own)
+    other = own_method(f"{file}:HeavyPenalty(weight=3)")
+    assert [row.name for row in with_own(more, other).rows[-2:]] == [own.name, other.name]
+    with pytest.raises(ValueError, match=r"has a row 'HeavyPenalty\(weight=2.0\)' already, .*; rename the class in "):
+        with_own(more, own)

@@ -1,0 +1,115 @@
+"""Jobs in several processes: the same results as in one, errors in their own words, and no orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_experiment import small_experiment
+
+from fairbound.benchmark.engines import carry_out
+from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.store import Store
+
+ROWS = """
+  { name = "SGD", method = "SGD", steps = 30 },
+  { name = "SSL-ALM", method = "SSLALM", steps = 20 },
+  { name = "SSL-ALM, longer", like = "SSL-ALM", steps = 30, equal_rows = false },
+"""
+OWN = """
+from dataclasses import dataclass
+import torch
+from fairbound.core import Algorithm
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Algorithm[torch.Tensor]):
+    tau: float = 0.1
+
+    @property
+    def reads(self):
+        return ("f",)
+
+    def init(self, x, m, first=None):
+        return x.new_zeros(())
+
+    def update(self, x, state, draw):
+        raise ValueError("this method cannot take a step")
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    (tmp_path / "small.toml").write_text(small_experiment(ROWS, seeds=2, records=2))
+    return Job(experiment=str(tmp_path / "small.toml"), source="simulated:OK")
+
+
+def contents(folder: Path) -> dict[str, list[bytes]]:
+    return {
+        cell.key: [
+            np.ascontiguousarray(column).tobytes() for table in cell.tables.values() for column in table.values()
+        ]
+        for cell in Store(folder).cells()
+    }
+
+
+def test_two_processes_compute_what_one_does(job: Job, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    done = carry_out([job], tmp_path / "two", 2, lambda work, total: seen.append((work, total)))
+    assert (done.cells, carry_out([job], tmp_path / "one", 1).cells) == (6, 6)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert len(contents(tmp_path / "one")) == 6
+    assert seen[-1][0] == seen[-1][1]
+    assert done.spent.stepping > 0
+    assert done.spent.evaluating > 0
+    assert carry_out([job], tmp_path / "two", 2).cells == 0
+
+
+def test_what_budgets_share_is_computed_once(job: Job, tmp_path: Path) -> None:
+    """Within 12 steps at most both budgets are the same runs, but for the row that has no place among equal rows."""
+    jobs = [Job(**{**vars(job), "budget": budget, "steps": 12}) for budget in ("paper", "rows")]
+    assert [len(prepared(one).planned) for one in jobs] == [2, 2]
+    assert carry_out(jobs, tmp_path / "both", 1).cells == 6
+    assert carry_out(jobs, tmp_path / "both", 1).cells == 0
+
+
+def test_an_error_in_a_process_is_raised_here_in_its_words(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    with pytest.raises(ValueError, match="this method cannot take a step"):
+        carry_out([Job(**{**vars(job), "own": f"{tmp_path / 'mine.py'}:Broken"})], tmp_path / "results", 2)
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(job: Job, tmp_path: Path) -> None:
+    if not Path("/proc/self/task").exists():
+        pytest.skip("who started whom is read from /proc, which only Linux has")
+    (tmp_path / "long.toml").write_text(small_experiment(ROWS.replace("30", "1_900"), seeds=2, records=15))
+    main = "from fairbound.cli import main; main()"
+    command = [sys.executable, "-c", main, "run", str(tmp_path / "long.toml"), "--jobs", "2"]
+    started = subprocess.Popen(
+        [*command, "--source", "simulated:OK", "--out", str(tmp_path / "results")],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    children = waited_for(lambda: children_of(started.pid), lambda found: len(found) >= 2)
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    assert waited_for(lambda: [pid for pid in children if Path(f"/proc/{pid}").exists()], lambda left: not left) == []
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def waited_for(look, enough):  # type: ignore[no-untyped-def]
+    for _ in range(600):
+        if enough(found := look()):
+            break
+        time.sleep(0.1)
+    return found

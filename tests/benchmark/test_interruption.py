@@ -1,0 +1,351 @@
+"""`fairbound run` is killed, finds its results damaged, may not write, or meets a full disk; then it goes on.
+
+One process imports everything (which takes longer than the runs) and forks a process of its own session for every
+command, in the place of a shell: what is killed is the whole group, worker processes included.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from small_experiment import small_experiment
+
+from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.store import Store
+from fairbound.cli.run import run_command
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, sessions and kill -9 are of POSIX systems")
+
+ROWS, SEEDS = 4, 3
+EXPERIMENT = small_experiment(
+    """
+  { name = "SGD", method = "SGD", steps = 60 },
+  { name = "SSL-ALM", method = "SSLALM", steps = 40 },
+  { name = "SSw", method = "SwitchingSubgradient", steps = 40 },
+  { name = "Descent-ascent", method = "DescentAscent", steps = 40 },
+""",
+    seeds=SEEDS,
+    records=4,
+)
+# Results do not depend on how many processes compute them: one in the uninterrupted run, two in the killed one
+JOBS = "jobs" in inspect.signature(run_command).parameters
+ALONE, TOGETHER = (("--jobs", "1"), ("--jobs", "2")) if JOBS else ((), ())
+
+
+def serve() -> None:
+    """The process that forks. It runs from this source; a request is a line of JSON, an answer a line."""
+    import pyarrow.parquet  # noqa: F401  (these three are loaded where they are needed first, which takes seconds)
+    import sklearn.model_selection  # noqa: F401
+    import torch
+    import torch._dynamo
+
+    import fairbound.cli.app  # noqa: F401
+    from fairbound.cli import main
+    from fairbound.data import load
+
+    torch.set_num_threads(1)
+    load("simulated:OK")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "shell" in request:
+            print(subprocess.run(request["shell"], capture_output=True).returncode, flush=True)
+            continue
+        pid = os.fork()
+        if pid:
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            continue
+        os.setsid()
+        print(os.getpid(), flush=True)
+        with open(request["said"], "wb") as said:
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+        if request["largest_file"]:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
+        sys.argv = ["fairbound", *request["arguments"]]
+        try:
+            main()
+        except SystemExit as end:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(end.code or 0))  # taking the interpreter down would take a second
+    os._exit(0)
+
+
+class Done(NamedTuple):
+    status: int  # negative: the signal that ended it
+    said: str  # on both streams, spaces and breaks of lines as single spaces
+
+
+class Commands:
+    """Commands one after the other, each in a session of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        source = f"import json, os, resource, subprocess, sys\n{inspect.getsource(serve)}\nserve()"
+        apart = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]  # mounts of its own
+        self.private = (
+            bool(shutil.which("unshare")) and not subprocess.run([*apart, "true"], capture_output=True).returncode
+        )
+        self.server = subprocess.Popen(
+            [*(apart if self.private else []), sys.executable, "-c", source],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+        )
+        self.file, self.said = folder / "small.toml", folder / "said"
+        self.file.write_text(EXPERIMENT)
+        assert self._line() == "ready"
+
+    def _line(self) -> str:
+        assert self.server.stdout is not None
+        return self.server.stdout.readline().strip()
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self.server.stdin is not None
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        return int(self._line())
+
+    def shell(self, *words: str) -> int:
+        """Another program in the same place; its exit status."""
+        return self._ask({"shell": words})
+
+    def seen(self, path: Path) -> Path:
+        """A path as the commands see it, for this process."""
+        return Path(f"/proc/{self.server.pid}/root{path}")
+
+    def start(self, out: Path, *options: str, largest_file: int = 0) -> int:
+        """`fairbound run`; its process, which leads a group."""
+        arguments = ["run", str(self.file), "--source", "simulated:OK", "--out", str(out), *options]
+        return self._ask({"arguments": arguments, "said": str(self.said), "largest_file": largest_file})
+
+    def end(self) -> Done:
+        """After the command that was started last."""
+        status = int(self._line())
+        return Done(status, " ".join(self.said.read_text().split()))
+
+    def run(self, out: Path, *options: str, largest_file: int = 0) -> Done:
+        self.start(out, *options, largest_file=largest_file)
+        return self.end()
+
+
+class Whole(NamedTuple):
+    """An uninterrupted run."""
+
+    store: Store
+    said: str
+    pace: float  # seconds between the cells of one row and those of the next
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    made = Commands(tmp_path_factory.mktemp("commands"))
+    yield made
+    assert made.server.stdin is not None
+    made.server.stdin.close()
+    made.server.wait(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def whole(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    store = Store(tmp_path_factory.mktemp("whole") / "results")
+    done = commands.run(store.folder, *ALONE)
+    assert done.status == 0, done.said
+    assert len(cells_in(store.folder)) == ROWS * SEEDS
+    stored = sorted(path.stat().st_mtime for path in cells_in(store.folder))
+    return Whole(store, done.said, (stored[-1] - stored[0]) / (ROWS - 1))
+
+
+def cells_in(folder: Path) -> list[Path]:
+    return sorted((folder / "cells").glob("*.parquet"))
+
+
+def bits(cell: Cell) -> Any:
+    """Everything in a cell, to the bit."""
+    return {
+        (table, name): (column.dtype.str, column.shape, column.tobytes())
+        for table, columns in cell.tables.items()
+        for name, column in columns.items()
+    }
+
+
+def assert_same(found: Store, whole: Store) -> None:
+    assert found.keys() == whole.keys()
+    for mine, other in zip(found.cells(), whole.cells(), strict=True):
+        assert mine.settings == other.settings
+        assert bits(mine) == bits(other)
+
+
+Stamps = dict[Path, tuple[int, int]]
+
+
+def stamps(paths: Iterable[Path]) -> Stamps:
+    """Of files, what changes where one is written again."""
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
+
+
+def finished(folder: Path) -> Stamps:
+    """The files of those rows of which no cell is missing."""
+    rows: dict[str, list[Path]] = {}
+    for cell in Store(folder).cells():
+        rows.setdefault(cell.settings["row"], []).append(folder / "cells" / f"{cell.key}.parquet")
+    return stamps(path for paths in rows.values() if len(paths) == SEEDS for path in paths)
+
+
+# Killed ---------------------------------------------------------------------------------------------------------------
+
+
+def kill_when(pid: int, folder: Path, cells: int, later: float) -> None:
+    """The whole group, some seconds after the folder has that many cells."""
+    deadline = time.monotonic() + 30
+    while len(cells_in(folder)) < cells and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(later)
+    with suppress(ProcessLookupError):  # it has ended
+        os.killpg(pid, signal.SIGKILL)
+
+
+def test_killed_three_times_and_resumed(commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    """At three moments of a seeded generator: so many cells are there, and the next are being computed."""
+    rng = random.Random(20)
+    folder, killed = tmp_path / "results", 0
+    for cells in sorted(rng.sample(range(2 * SEEDS + 1), 3)):  # of twelve: half of the run is still to come
+        kept = finished(folder)
+        pid = commands.start(folder, *TOGETHER)
+        kill_when(pid, folder, cells, rng.random() * whole.pace / 2)
+        killed += commands.end().status == -signal.SIGKILL
+        assert stamps(kept) == kept
+    assert killed >= 2  # where the machine is much quicker than it was, the last kill finds nobody
+    kept = finished(folder)
+    done = commands.run(folder, *TOGETHER)
+    assert done.status == 0, done.said
+    assert stamps(kept) == kept
+    assert_same(Store(folder), whole.store)
+    assert tables_of(done.said) == tables_of(whole.said)
+
+
+def tables_of(said: str) -> str:
+    """What a run prints after its results are there."""
+    return said[said.index("train: mean") :]
+
+
+def test_a_finished_run_computes_nothing(commands: Commands, whole: Whole) -> None:
+    kept = finished(whole.store.folder)
+    assert len(kept) == ROWS * SEEDS
+    done = commands.run(whole.store.folder)
+    assert done.status == 0
+    assert re.search(r"\b0 runs computed, 12 were there", done.said), done.said
+    assert stamps(kept) == kept
+
+
+# Damaged --------------------------------------------------------------------------------------------------------------
+
+
+def test_damaged_results_are_named_and_computed_again(commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    """A bit of one cell is flipped, another lost its second half; both rows are computed again, the others are not."""
+    folder = tmp_path / "results"
+    shutil.copytree(whole.store.folder, folder)
+    cells = {
+        (c.settings["row"], c.settings["seed"]): folder / "cells" / f"{c.key}.parquet" for c in whole.store.cells()
+    }
+    flipped, halved = cells["SSL-ALM", 1], cells["SSw", 2]
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 3] ^= 1
+    flipped.write_bytes(data)
+    halved.write_bytes(halved.read_bytes()[: halved.stat().st_size // 2])
+
+    kept = stamps(path for (row, _), path in cells.items() if row in ("SGD", "Descent-ascent"))
+    done = commands.run(folder, *ALONE)
+    assert done.status == 0, done.said
+    together = done.said.replace(" ", "")
+    for path in (flipped, halved):
+        assert f"{path}isdamaged:" in together
+        assert path.with_suffix(".damaged").exists()
+    assert together.count("isdamaged:") == 2
+    assert stamps(kept) == kept
+    assert_same(Store(folder), whole.store)
+
+
+# May not write --------------------------------------------------------------------------------------------------------
+
+
+def assert_sentence(done: Done, *parts: str) -> None:
+    assert done.status == 1, done
+    assert "Traceback" not in done.said
+    for part in parts:
+        assert part.replace(" ", "") in done.said.replace(" ", ""), done.said
+
+
+def test_a_file_in_the_place_of_the_folder(commands: Commands, tmp_path: Path) -> None:
+    taken = tmp_path / "results"
+    taken.write_text("mine")
+    assert_sentence(commands.run(taken), f"Error: {taken} is a file; results are kept in a folder, name another")
+    below = taken / "deeper"
+    assert_sentence(commands.run(below), f"results cannot be stored in {below}: Not a directory; name another folder")
+    assert taken.read_text() == "mine"
+
+
+@pytest.fixture
+def disk(commands: Commands) -> Iterator[Path]:
+    """A disk of 64 kB that only commands see, where a place of their own to mount it was given to them."""
+    place = commands.file.parent / "disk"
+    place.mkdir(exist_ok=True)
+    if not commands.private or commands.shell("mount", "-t", "tmpfs", "-o", "size=64k", "test", str(place)):
+        pytest.skip("a disk of our own needs the rights to mount one")
+    yield place
+    assert commands.shell("umount", str(place)) == 0
+
+
+def test_a_read_only_folder(commands: Commands, disk: Path) -> None:
+    assert commands.shell("mount", "-o", "remount,ro", str(disk)) == 0
+    said = f"Error: results cannot be stored in {disk}: it may not be written to (Read-only file system); change that"
+    assert_sentence(commands.run(disk), said)
+
+
+# A full disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk(commands: Commands, whole: Whole, disk: Path, tmp_path: Path) -> None:
+    """It has room for some of the rows; with more room the run goes on from them."""
+    seen = commands.seen(disk)
+    said = f"Error: results cannot be stored in {disk}: no space is left; free some and start again, stored cells are"
+    assert_sentence(commands.run(disk, *TOGETHER), said)
+    kept = finished(seen)
+    assert 0 < len(kept) < ROWS * SEEDS
+    assert not [path for path in (seen / "cells").iterdir() if path.name.endswith(".part")]
+    assert commands.shell("mount", "-o", "remount,size=1m", str(disk)) == 0
+    done = commands.run(disk, *TOGETHER)
+    assert done.status == 0, done.said
+    assert stamps(kept) == kept
+    assert_same(Store(seen), whole.store)
+
+
+def test_files_that_may_not_be_large(commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    """A quota of another kind, which every process can set itself: small notes can be written, cells cannot."""
+    folder = tmp_path / "results"
+    (folder / "cells").mkdir(parents=True)
+    for cell in whole.store.cells(lambda settings: settings["row"] in ("SGD", "SSw")):
+        Store(folder).put(cell.settings, cell.tables)
+    kept = finished(folder)
+    done = commands.run(folder, *ALONE, largest_file=4096)
+    assert_sentence(done, f"Error: results cannot be stored in {folder}: File too large; name another folder, stored")
+    assert len(cells_in(folder)) == len(kept) == 2 * SEEDS
+    assert commands.run(folder, *ALONE).status == 0
+    assert stamps(kept) == kept
+    assert_same(Store(folder), whole.store)

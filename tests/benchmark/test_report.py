@@ -1,0 +1,346 @@
+"""The report: its sections against numpy, its files, what it prints, and its page as text and in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browsing import browsed, needs_browser
+
+from fairbound.benchmark import config
+from fairbound.benchmark.config import Paper, Printed
+from fairbound.benchmark.executor import Stack, stacks
+from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.job import Prepared
+from fairbound.benchmark.paper_comparison import compared, differences
+from fairbound.benchmark.report import write_report
+from fairbound.benchmark.report_sections import Section, section
+from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.summary import Spread
+from fairbound.benchmark.table_writers import Column, Difference, Table
+from fairbound.cli.report import show, with_results
+from fairbound.cli.tables import grids
+from fairbound.data.dataset import Dataset
+from fairbound.data.splits import random_split
+
+ROWS = ("SGD", "SSL-ALM", "SSw")
+SHARES = {"train": 0.5, "selection": 0.25, "test": 0.25}
+SYSTEM = {"date": "2031-05-06T07:08:09+00:00", "cpu": "Abacus <9000>", "torch": "9.9", "device": "cpu"}
+PAPER = Paper(
+    {"loss": Printed(0.9, 0.001), "violation": Printed(0.1, 9.0)},
+    {name: Printed(0.5, 9.0) for name in ("Ind", "Sp", "Ina", "Sf", "Wd")},
+    {name: Printed(-5.0, 0.01) for name in ("Ind", "Sp", "Ina", "Sf", "Wd")},
+)
+
+
+def made_setting(*, splits: int = 1, source: str = "simulated:OK", **changes: Any) -> Setting:
+    """Experiment 1 with three rows on a few made-up people; the paper has figures for the first of them."""
+    whole = config.load("income-ok-race")
+    rows = [replace(row, paper=Paper({}, {}, {}), note="") for row in whole.rows if row.name in ROWS]
+    rows[0] = replace(rows[0], paper=PAPER, note="a <b>note</b> & more")
+    experiment = replace(whole, rows=tuple(rows), seeds=2, records=5, **changes)
+    member = torch.arange(80) % 2
+    plain = Dataset(torch.randn(80, 3, generator=torch.Generator().manual_seed(0)), (torch.arange(80) % 3 == 0).float(),
+                    {"group": member}, levels={"group": experiment.groups})  # fmt: skip
+    return Setting(experiment, source, plain, tuple(random_split(member, SHARES, seed=i) for i in range(splits)))
+
+
+def made_run(setting: Setting, steps: int, rng: np.random.Generator, factor: float) -> dict[str, dict[str, Any]]:
+    """Tables of the form that a run stores."""
+    records, parts, groups = setting.experiment.records, setting.parts(), len(setting.experiment.groups)
+    losses = {part: factor * rng.uniform(0.3, 0.6, (records, 1 + groups)) for part in setting.measured()}
+    end = {
+        "part": np.array(parts),
+        "counts": rng.integers(1, 30, (len(parts), groups, 2, 2)).astype(np.float64),
+        "histogram": rng.integers(0, 9, (len(parts), groups, 50)),
+    } | {name: rng.uniform(size=(len(parts), groups - 1)) for name in ("w1", "wd", "wd_logits")}
+    return {"records": {"step": np.linspace(steps / records, steps, records).astype(int), **losses}, "end": end}
+
+
+def filled(setting: Setting, planned: list[Stack], store: Store, blown: str = "") -> Store:
+    rng = np.random.default_rng(1)
+    for stack in planned:
+        for plan, settings in zip(stack.plans, stack.settings, strict=True):
+            store.put(settings, made_run(setting, plan.steps, rng, 1e5 if plan.row.name == blown else 1.0))
+    return store
+
+
+def made_section(setting: Setting, folder: Path, **options: Any) -> tuple[Section, dict[str, list[Cell]]]:
+    """And the cells that it shows, by row."""
+    planned = stacks(setting)
+    store = filled(setting, planned, Store(folder))
+    cells: dict[str, list[Cell]] = {}
+    for stack in planned:
+        for plan, key in zip(stack.plans, stack.keys, strict=True):
+            found = store.get(key)
+            assert found is not None
+            cells.setdefault(plan.row.name, []).append(found)
+    return section(setting, store, planned, "paper", **options), cells
+
+
+def lines_of(table: Table) -> list[dict[str, Any]]:
+    return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
+
+
+# Sections -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("changes", "tables", "figures"), [
+    ({}, "loss fairness-reported fairness-printed differences",
+     "curves seconds validation scores spiders trade-off"),
+    ({"last_states": 3, "measured": ("selection",)}, "tuning differences", "validation trade-off"),
+    ({"splits": 2}, "loss splits differences", "curves seconds validation scores spiders trade-off"),
+])  # fmt: skip
+def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str, tmp_path: Path) -> None:
+    found, _ = made_section(made_setting(**changes), tmp_path, seconds={"SGD": 0.5, "unknown": 1.0})
+    assert " ".join(found.tables) == tables
+    assert " ".join(found.figures) == figures
+    assert found.notes == {"SGD": "a <b>note</b> & more"}
+    assert found.simulated
+    if "seconds" in found.figures:
+        assert {panel.title for panel in found.figures["seconds"].rows[0]} == {"SGD"}
+    shown = {panel.title for panel in found.figures["trade-off"].panels()}
+    assert shown == ({"validation"} if "tuning" in found.tables else {"train", "test"})
+
+
+def test_without_times_there_is_no_axis_of_time(tmp_path: Path) -> None:
+    assert "seconds" not in made_section(made_setting(), tmp_path)[0].figures
+
+
+def test_losses_and_violations_are_those_of_the_last_record(tmp_path: Path) -> None:
+    found, cells = made_section(made_setting(), tmp_path)
+    for line in lines_of(found.tables["loss"]):
+        assert (line["runs"], line["rows a step"]) == (2, {"SGD": 8, "SSL-ALM": 40, "SSw": 40}[line["row"]])
+        for part, name in (("train", "train"), ("selection", "validation"), ("test", "test")):
+            ends = np.array([cell.tables["records"][part][-1] for cell in cells[line["row"]]])
+            over = np.abs(ends[:, 1] - ends[:, 2]) - 0.005  # two groups: both signs of their difference are bounded
+            for column, values in (("loss", ends[:, 0]), ("violation", np.maximum(over, 0))):
+                assert line[f"{name} {column}"] == pytest.approx((values.mean(), values.std(ddof=1)))
+    first = lines_of(found.tables["loss"])[0]
+    assert first["validation loss, paper"] == (0.9, 0.001)
+    assert first["validation loss, difference"].marked
+
+
+def test_differences_are_counted_once_and_listed_where_far(tmp_path: Path) -> None:
+    """Of the paper's twelve figures the train ones are too vague to miss; those of test and one loss are far off."""
+    found, _ = made_section(made_setting(), tmp_path)
+    table = found.tables["differences"]
+    assert [line["figure"] for line in lines_of(table)] == [
+        "validation loss", "Ind, test", "Sp, test", "Ina, test", "Sf, test", "Wd, test",
+    ]  # fmt: skip
+    assert table.notes[0].startswith("6 of 12 comparisons with the paper's figures are within two")
+    for line in lines_of(table):
+        assert line["difference"].value == pytest.approx(line["here"].mean - line["paper"].mean)
+        assert line["in the paper's std"] == pytest.approx(abs(line["difference"].value) / line["paper"].std)
+
+
+def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
+    rows = (
+        ("A", Spread(math.inf, math.nan), Spread(0.5, 0.1), Difference(math.inf, marked=True)),
+        ("B", Spread(0.5, 0.0), Spread(0.4, 0.0), Difference(0.1, marked=True)),
+        ("C", None, Spread(0.4, 0.0), None),
+    )
+    table = differences("far", [Table("t", (Column("row"), *compared("loss")), rows)])
+    assert table is not None
+    assert [line["in the paper's std"] for line in lines_of(table)] == [math.inf, pytest.approx(200)]
+    assert table.notes[0].startswith("0 of 2 comparisons")
+    assert "counts as 0.0005" in table.notes[1]
+    assert differences("none", [Table("t", (Column("row"),), (("A",),))]) is None
+
+
+# Budgets and the terminal ---------------------------------------------------------------------------------------------
+
+
+def within(setting: Setting, steps: int | None = None) -> dict[Any, Prepared]:
+    budgets: tuple[Any, ...] = ("paper", "rows")
+    return {budget: Prepared(setting, stacks(setting, budget=budget, steps=steps), True) for budget in budgets}
+
+
+def test_budgets_with_results_are_found(tmp_path: Path) -> None:
+    """SSL-ALM's 10,000 steps are in both budgets, and so prove nothing."""
+    setting = made_setting()
+    both, short = within(setting), within(setting, steps=5)
+    shared = set.intersection(*({key for stack in one.planned for key in stack.keys} for one in both.values()))
+    assert len(shared) == 2  # the seeds of SSL-ALM
+    with pytest.raises(ValueError, match=r"no results of income-ok-race .* compute them first: fairbound run \S+"):
+        with_results(Store(tmp_path / "none"), both)
+    store = filled(setting, both["rows"].planned, Store(tmp_path / "store"))
+    assert list(with_results(store, both)) == ["rows"]
+    filled(setting, both["paper"].planned, store)
+    assert list(with_results(store, both)) == ["paper", "rows"]
+    filled(setting, short["rows"].planned, store)
+    assert list(with_results(store, short)) == ["paper"]
+
+
+def test_the_terminals_tables_fit_and_long_ones_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = made_section(made_setting(), tmp_path)
+    show([found], Path("there"))
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "6 of 12 comparisons with the paper's figures are within" in " ".join(said.split())
+    loss = found.tables["loss"]
+    for value in (row[at] for row in loss.rows for at in (4, 5, 6)):
+        assert Column("", "spread").shown(value) in said
+    many = replace(loss, rows=loss.rows * 30)
+    assert grids(many, 80) is None
+    show([replace(found, tables={"loss": many})], Path("there"))
+    assert "90 lines, in there/tables/income-ok-race-loss.csv" in capsys.readouterr().out
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
+    """One experiment within both budgets, a method of which blew up, and one that chooses settings."""
+    setting, store = made_setting(title="</script><script>alert(1)</script>"), Store(tmp_path_factory.mktemp("store"))
+    sections = []
+    for budget in ("paper", "rows"):
+        planned = stacks(setting, budget=budget)  # type: ignore[arg-type]
+        filled(setting, planned, store, blown="SSw")
+        sections.append(section(setting, store, planned, budget, {"SGD": 0.1}))  # type: ignore[arg-type]
+    tuning = made_setting(name="tune", last_states=2)
+    planned = stacks(tuning)
+    return [*sections, section(tuning, filled(tuning, planned, store), planned, "paper")]
+
+
+@pytest.fixture(scope="module")
+def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(both, tmp_path_factory.mktemp("report") / "new", [SYSTEM])
+
+
+def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
+    there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
+    expected = {"report.html"}
+    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-rows", "tune"), strict=True):
+        expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
+        expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf", "png")}
+    assert {name for name in there if not name.startswith("profile")} == expected  # a browser's, if it was first
+    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-rows-loss.csv").open()))
+    assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss"].mean
+
+
+def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Section], tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    little = replace(both[0], figures={"trade-off": both[0].figures["trade-off"]})
+    write_report([little], tmp_path, [], lambda done, total: told.append((done, total)))
+    assert told == [(i, 5) for i in range(1, 6)]
+    assert (tmp_path / "tables" / "income-ok-race-loss.csv").exists()
+
+
+def test_reports_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"at least one section; run an experiment first: fairbound run \S+"):
+        write_report([], tmp_path, [])
+    with pytest.raises(ValueError, match="two sections are of 'tune' within the budget 'paper'"):
+        write_report([both[2], both[2]], tmp_path, [])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot be written into .*file .*; name another folder"):
+        write_report(both, tmp_path / "file", [])
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+class Read(HTMLParser):
+    """Attributes and words of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.attributes: dict[str, list[str]] = {}
+        self.words: list[str] = []
+        self.scripts, self.inside = 0, ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = tag
+        self.scripts += tag == "script"
+        for name, value in attrs:
+            self.attributes.setdefault(name, []).append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside not in ("script", "style"):
+            self.words.append(data)
+
+
+def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section], written: Path) -> None:
+    html = written.read_text()
+    read, words = Read(html), " ".join(" ".join(Read(html).words).split())
+    ids = read.attributes["id"]
+    assert len(ids) == len(set(ids))
+    for link in read.attributes["href"]:
+        assert link[1:] in ids if link.startswith("#") else (written.parent / link).is_file(), link
+    assert "src" not in read.attributes
+    assert any("default-src 'none'" in said for said in read.attributes["content"])
+    assert read.scripts == 2 + sum(len(one.figures) for one in both)  # none came in with a title or a note
+    for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "simulated:OK",
+                 "Equal rows for every method", both[0].at, "Beyond the axis"):  # fmt: skip
+        assert said in words
+    assert words.count("Simulated data.") == 1
+    assert len(html) < 7e6  # five of them plotly's
+
+
+def test_only_simulated_sections_have_the_banner_where_sources_differ(both: list[Section], tmp_path: Path) -> None:
+    bare = replace(both[2], figures={})
+    real = replace(bare, name="real", source="acs:OK", simulated=False)
+    mixed = write_report([real, bare], tmp_path, []).read_text()
+    assert mixed.count("Simulated data.") == 1
+    assert mixed.index("Simulated data.") > mixed.index("Data: acs:OK.")  # below the real section's heading
+    assert "Simulated data." not in write_report([real], tmp_path, []).read_text()
+
+
+# What a reader would do: sort the first table by a column of means, look at every figure, and at the width of the page.
+PROBE = """(async () => {
+const table = document.querySelector(".figures table");
+const at = [...table.tHead.rows[0].cells].findIndex(cell => cell.textContent.trim() === "train loss");
+const header = table.tHead.rows[0].cells[at].querySelector("button");
+const values = () => [...table.tBodies[0].rows].map(row => Number(row.cells[at].dataset.value));
+header.click(); const up = values(); header.click(); const down = values();
+const plots = [...document.querySelectorAll(".picture > div")];
+const drawn = () => plots.filter(plot => plot.querySelector(".main-svg")).length;
+const moment = () => new Promise(done => setTimeout(done, 100));
+await moment(); const early = drawn();
+for (const plot of plots) {
+  plot.scrollIntoView();
+  for (let tries = 0; tries < 50 && !plot.querySelector(".main-svg"); tries++) await moment();
+}
+return {
+  up, down, early, late: drawn(), all: plots.length, width: innerWidth,
+  scroll: document.documentElement.scrollWidth,
+  curves: plots[0].querySelectorAll(".js-line").length,
+  wide: plots.map(plot => plot.querySelector(".main-svg")?.clientWidth ?? 0),
+  boxes: plots.map(plot => plot.parentNode.clientWidth),
+};
+})()"""
+
+
+@needs_browser
+def test_browser_draws_what_is_near_and_sorts(both: list[Section], written: Path) -> None:
+    seen, complaints, requests = browsed(written, PROBE, width=1280)
+    assert complaints == []
+    assert requests == [written.as_uri()]
+    assert seen["all"] == sum(len(one.figures) for one in both)
+    assert 0 <= seen["early"] < seen["late"] == seen["all"]
+    assert seen["curves"] >= 3 * 2 * 2  # three methods, loss and gap, train and test
+    means = [line["train loss"].mean for line in lines_of(both[0].tables["loss"])]
+    assert seen["up"] == pytest.approx(sorted(means))
+    assert seen["down"] == pytest.approx(sorted(means, reverse=True))
+
+
+@needs_browser
+def test_browser_keeps_a_narrow_page_narrow(written: Path) -> None:
+    seen, complaints, _ = browsed(written, PROBE, width=400)
+    assert complaints == []
+    assert seen["scroll"] <= seen["width"] == 400
+    assert all(wide >= box > 0 for wide, box in zip(seen["wide"], seen["boxes"], strict=True))
+    assert max(seen["wide"]) > 400 > max(seen["boxes"])  # which then scroll

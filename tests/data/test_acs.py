@@ -1,0 +1,449 @@
+"""The five tasks against the folktables package, and the files: found, read, refused."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import folktables
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from folktables.load_acs import load_acs
+
+from fairbound.data import acs, acs_files, codebook, load, pums
+from fairbound.data.tasks import TASKS, Task, apply
+
+DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+real = pytest.mark.skipif(
+    not (DATA / "acs" / "acsincome_2018_OK.parquet").is_file(), reason=f"needs the census extracts in {DATA}"
+)
+
+EDGY = {  # values on both sides of every threshold of the tasks
+    "AGEP": [0, 15, 16, 17, 18, 19, 34, 35, 64, 65, 89, 90, 99],
+    "PINCP": [-19998, 0, 100, 101, 30_000, 30_001, 50_000, 50_001, 4_209_995],
+    "JWMNP": [1, 20, 21, 200],
+    "PWGTP": [0, 1, 2, 9999],
+    "WKHP": [0, 1, 40, 99],
+}
+
+
+def people(seed: int, rows: int = 400, state: int = 40) -> pd.DataFrame:
+    """Rows in the form of the person file: every code and every blank of the code book, and the thresholds."""
+    rng = np.random.default_rng(seed)
+    frame = {"SERIALNO": [f"2018HU{i:07}" for i in range(rows)]}
+    for name in codebook.variables():
+        known = codebook.variable(name)
+        values = EDGY.get(name) or [value for part in known.values for value in (part.low, part.high)]
+        column = rng.choice(np.array(values, dtype=float), rows)
+        if known.blank is not None:
+            column[rng.random(rows) < 0.2] = np.nan
+        frame[name] = column if np.isnan(column).any() else column.astype(int)
+    frame["ST"] = np.full(rows, state)
+    return pd.DataFrame(frame)
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = {name: frame[name].astype("Int64") for name in frame.columns if name != "SERIALNO"}
+    frame.assign(**whole).to_csv(path, index=False)
+    return path
+
+
+def oracle(task: Task, fill: int) -> folktables.BasicProblem:
+    """Folktables' task; -1 is what it means to fill with, and does not."""
+    published = getattr(folktables, f"ACS{task.name}")
+    if fill == 0:
+        return published
+    return folktables.BasicProblem(
+        features=published.features,
+        target=published.target,
+        target_transform=published.target_transform,
+        group=published.group,
+        preprocess=published._preprocess,
+        postprocess=lambda x: np.nan_to_num(x, nan=fill),
+    )
+
+
+def features(table: Any) -> np.ndarray:
+    return np.column_stack([table.columns[name] for name in table.features])
+
+
+@pytest.mark.parametrize("fill", [0, -1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", TASKS)
+def test_equals_folktables(name: str, seed: int, fill: int) -> None:
+    task, rows = TASKS[name], people(seed)
+    X, y, group = oracle(task, fill).df_to_numpy(rows)
+    table = apply(task, rows, missing=fill)
+    assert table.rows > 0
+    assert table.features == tuple(oracle(task, fill).features)
+    np.testing.assert_array_equal(features(table), X)
+    np.testing.assert_array_equal(table.columns[table.label], y)
+    np.testing.assert_array_equal(table.columns[task.group], group)
+    assert 0 < table.columns[table.label].mean() < 1
+    assert all(column.dtype.kind in "ib" for column in table.columns.values())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_raw_file_equals_folktables_own_reading_of_it(name: str, tmp_path: Path) -> None:
+    for seed, state in ((0, "OK"), (1, "VA")):
+        write(
+            people(seed, state=acs_files.STATES[state]), tmp_path / "2018" / "1-Year" / acs_files.raw_name(state, 2018)
+        )
+    X, y, _ = oracle(TASKS[name], 0).df_to_numpy(load_acs(str(tmp_path), states=["OK", "VA"]))
+    table = acs.load(["OK", "VA"], name, folder=tmp_path)
+    np.testing.assert_array_equal(features(table), X)
+    np.testing.assert_array_equal(table.columns[table.label], y)
+    assert table.source == ("acs:OK+VA" if name == "Income" else f"acs:OK+VA:{name}:2018")
+    assert set(np.unique(table.columns["ST"])) == {40, 51}
+    assert "PWGTP" in table.columns
+
+
+def test_missing_can_stay_missing() -> None:
+    kept = apply("Employment", people(0), missing=None)
+    assert np.isnan(kept.columns["SCHL"]).any()
+    assert kept.columns["AGEP"].dtype == np.int64
+    assert codebook.attribute("SCHL").levels(kept.columns["SCHL"]).max() == 24
+
+
+def test_filled_fields_are_no_values_of_a_protected_attribute(tmp_path: Path) -> None:
+    raw = people(0).replace({"WKHP": {0: 1}})  # 0 hours are no value of the census
+    write(raw, tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+
+    def sizes(task: str, group: str, missing: int | None) -> dict[str, int]:
+        found = acs.load(["OK"], task, folder=tmp_path, missing=missing).dataset(group, train=torch.arange(5))
+        count = torch.bincount(found.groups[group.partition("=")[0]]).tolist()
+        return dict(zip(found.levels[group.partition("=")[0]], count, strict=True))
+
+    kept = apply("Mobility", raw, missing=None).columns
+    for group in ("WKHP", "JWMNP", "COW"):
+        blank = int(np.isnan(kept[group]).sum())
+        assert blank > 0
+        assert list(sizes("Mobility", group, None).values())[-1] == blank
+        assert blank in sizes("Mobility", group, 0).values()
+        assert blank in sizes("Mobility", group, -1).values()
+    assert list(sizes("Mobility", "JWMNP", -1))[:2] == ["< 1", "1 to < 10"]
+    assert sizes("Mobility", "COW=1", 0) == sizes("Mobility", "COW=1", None)  # the empty ones are not 1
+    for group in ("POVPIP", "POVPIP=0"):  # 0 is a poverty ratio, and it occurs
+        with pytest.raises(ValueError, match=r"0 is itself a value of POVPIP .* load the rows with another `missing`"):
+            sizes("TravelTime", group, 0)
+    assert list(sizes("TravelTime", "POVPIP", None))[-1] == "(missing)"
+    assert list(sizes("TravelTime", "POVPIP", -1))[:2] == ["< 0", "0 to < 100"]
+
+
+def test_bands_of_a_column_that_is_never_filled_are_as_usual(tmp_path: Path) -> None:
+    write(people(0), tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+    table = acs.load(["OK"], folder=tmp_path)
+    assert table.missing == 0
+    assert table.intersection("WKHP").attributes[0].labels[0] == "< 20"  # ACSIncome keeps only those who work
+
+
+def test_missing_codes_in_a_dictionary_column_are_filled(tmp_path: Path) -> None:
+    """Arrow's dictionaries, which numpy misreads, in an extract and in rows."""
+    task = TASKS["Income"]
+    rows = {name: pa.array([1, 2]) for name in (*task.features, task.label)}
+    coded = pa.table({**rows, "COW": pa.array([3, None]).dictionary_encode()})
+    pq.write_table(coded, tmp_path / "acsincome_2018_OK.parquet")
+    assert acs.load(["OK"], folder=tmp_path, missing=-1).columns["COW"].tolist() == [3, -1]
+    worked = {"PINCP": pa.array([101, 101]), "PWGTP": pa.array([1, 1]), "AGEP": pa.array([20, 20])}
+    people_in_rows = {name: coded.column(name) for name in task.features} | worked
+    assert apply("Income", people_in_rows, missing=-1).columns["COW"].tolist() == [3, -1]
+    assert apply("Income", pa.table(people_in_rows), missing=-1).columns["COW"].tolist() == [3, -1]
+
+
+def test_the_name_of_a_file_loads_it(tmp_path: Path) -> None:
+    rows = people(0)
+    write(rows, tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+    write(rows, tmp_path / "2018" / "5-Year" / "psam_p40.csv")
+    older = rows.assign(SERIALNO=rows["SERIALNO"].str.replace("2018HU", "2017HU"))
+    write(older, tmp_path / "2017" / "1-Year" / "psam_p40.csv")
+    write(rows, tmp_path / "psam_p51.csv")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "acsemployment_2019_OK.parquet")
+    found = {found.source: found.path for found in acs_files.available(tmp_path)}
+    assert {name: str(path.relative_to(tmp_path)) for name, path in found.items()} == {
+        "acs:OK": "2018/1-Year/psam_p40.csv",
+        "acs:OK:Income:2018:5-Year": "2018/5-Year/psam_p40.csv",
+        "acs:OK:Income:2017": "2017/1-Year/psam_p40.csv",
+        "acs:VA": "psam_p51.csv",
+        "acs:OK:Employment:2019": "acsemployment_2019_OK.parquet",
+    }
+    for name in ("acs:OK", "acs:OK:Income:2018:5-Year", "acs:OK:Income:2017"):
+        assert load(name, folder=tmp_path).source == name
+
+
+def test_a_raw_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = write(people(0)[["AGEP", *people(0).columns.drop("AGEP")]], tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+    plain = acs.load(["OK"], folder=tmp_path)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert acs.load(["OK"], folder=tmp_path).columns["AGEP"].tolist() == plain.columns["AGEP"].tolist()
+
+
+@pytest.mark.parametrize("convert", [dict, pl.from_pandas, pa.Table.from_pandas, pd.DataFrame.convert_dtypes])
+def test_rows_come_in_any_form(convert: Any) -> None:
+    rows = people(3)
+    expected, got = apply("Mobility", rows), apply("Mobility", convert(rows))
+    for name, column in expected.columns.items():
+        np.testing.assert_array_equal(got.columns[name], column)
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    rows = people(0)
+    with pytest.raises(ValueError, match=r"Income needs columns .*: MAR, RELP \(closest: RELSHIPP\)"):
+        apply("Income", rows.drop(columns="MAR").rename(columns={"RELP": "RELSHIPP"}))
+    with pytest.raises(ValueError, match=r"no task is called 'income'.*did you mean Income"):
+        apply("income", rows)
+    with pytest.raises(ValueError, match="column COW must hold numbers"):
+        apply("Income", rows.assign(COW="private"))
+    with pytest.raises(ValueError, match="differ in length"):
+        apply("Income", {**dict(rows), "COW": [1, 2]})
+
+
+# ------------------------------------------------------------------------------------------------------- real rows
+
+
+@real
+def test_oklahoma_is_the_paper_s() -> None:
+    table = acs.load(["OK"], folder=DATA)
+    white, rich = table.columns["RAC1P"] == 1, table.columns["PINCP_GT_50K"]
+    assert table.rows == 17_917
+    assert (white.sum(), (~white).sum()) == (13_350, 4_567)
+    assert round(100 * rich[white].mean(), 3) == 30.794
+    assert round(100 * rich[~white].mean(), 3) == 20.758
+    assert table.features == tuple(folktables.ACSIncome.features)
+    assert table.source == "acs:OK"
+    assert not table.simulated
+
+
+@real
+def test_virginia_is_the_paper_s() -> None:
+    table = acs.load(["va"], folder=DATA)
+    marital, rich = table.columns["MAR"], table.columns["PINCP_GT_50K"]
+    assert table.rows == 46_144
+    assert round(100 * rich.mean(), 3) == 43.704
+    assert np.bincount(marital)[1:].tolist() == [26_061, 931, 4_485, 903, 13_764]
+    rates = [round(rich[marital == code].mean(), 4) for code in range(1, 6)]
+    assert rates == [0.5549, 0.3921, 0.4700, 0.3455, 0.2121]
+
+
+@real
+def test_a_raw_file_and_an_extract_of_the_same_people_agree(tmp_path: Path) -> None:
+    extract = acs.load(["OK"], folder=DATA)
+    rows = pd.DataFrame({name: extract.columns[name] for name in (*extract.features, "ST")})
+    write(
+        rows.assign(PINCP=np.where(extract.columns[extract.label], 50_001, 50_000), PWGTP=1), tmp_path / "psam_p40.csv"
+    )
+    raw = acs.load(["OK"], folder=tmp_path)
+    for name, column in extract.columns.items():
+        np.testing.assert_array_equal(raw.columns[name], column)
+        assert raw.columns[name].dtype == column.dtype
+
+
+@real
+def test_states_together_are_states_after_one_another() -> None:
+    both = acs.load(["VA", "OK"], folder=DATA)
+    assert both.rows == 46_144 + 17_917
+    assert both.columns["ST"][[0, 46_143, 46_144, -1]].tolist() == [51, 51, 40, 40]
+    with pytest.raises(ValueError, match="OK and 42states both hold rows of OK"):
+        acs.load(["OK", "42states"], folder=DATA)
+
+
+@real
+def test_real_files_are_listed() -> None:
+    listed = {(found.state, found.task, found.year, found.form) for found in acs_files.available(DATA)}
+    assert {("OK", "Income", 2018, "parquet"), ("42states", "Income", 2018, "parquet")} <= listed
+
+
+# --------------------------------------------------------------------------------------------------- finding files
+
+
+def plain(path: Path) -> None:
+    write(people(0), path)
+
+
+def gzipped(path: Path) -> None:
+    source = write(people(0), path.with_name("source"))
+    path.write_bytes(gzip.compress(source.read_bytes()))
+
+
+def zipped(path: Path) -> None:
+    source = write(people(0), path.with_name("source"))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("ACS2018_PUMS_README.pdf", b"%PDF")
+        archive.write(source, "psam_p40.csv")
+
+
+@pytest.mark.parametrize("directory", [".", "2018/1-Year", "acs"])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("psam_p40.csv", plain),
+        ("psam_p40.csv.gz", gzipped),
+        ("csv_pok.zip", zipped),
+        ("psam_p40.zip", zipped),
+        ("psam_p40.csv.zip", zipped),
+    ],
+)
+def test_every_name_in_every_place_is_found(name: str, make: Any, directory: str, tmp_path: Path) -> None:
+    (tmp_path / directory).mkdir(parents=True, exist_ok=True)
+    make(tmp_path / directory / name)
+    table = acs.load(["OK"], "Employment", folder=tmp_path)
+    np.testing.assert_array_equal(features(table), features(apply("Employment", people(0))))
+    assert [found.path.name for found in acs_files.available(tmp_path)] == [name]
+
+
+def test_the_layout_s_year_decides(tmp_path: Path) -> None:
+    write(people(0).assign(SERIALNO="2018HU0000001"), tmp_path / "2018" / "1-Year" / "psam_p40.csv")
+    write(people(1).assign(SERIALNO="2017000000001"), tmp_path / "2017" / "1-Year" / "psam_p40.csv")
+    write(people(2).assign(SERIALNO="0000001"), tmp_path / "2016" / "1-Year" / "ss16pok.csv")
+    for seed, year in enumerate((2018, 2017, 2016)):
+        table = acs.load(["OK"], year=year, folder=tmp_path)
+        np.testing.assert_array_equal(features(table), features(apply("Income", people(seed))))
+    with pytest.raises(FileNotFoundError, match="OK for Income, 2018 5-Year"):
+        acs.load(["OK"], horizon="5-Year", folder=tmp_path)
+
+
+def test_a_misplaced_file_is_noticed(tmp_path: Path) -> None:
+    write(people(0), tmp_path / "psam_p40.csv")
+    with pytest.raises(ValueError, match=r"psam_p40.csv is of 2018 .*not of 2021 1-Year"):
+        acs.load(["OK"], year=2021, folder=tmp_path)
+    assert acs.load(["OK"], year=2021, horizon="5-Year", folder=tmp_path).rows > 0
+    write(people(0), tmp_path / "psam_p51.csv")
+    with pytest.raises(ValueError, match=r"should hold VA only \(ST 51\), it also has ST 40"):
+        acs.load(["VA"], folder=tmp_path)
+
+
+def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, cache = tmp_path / "named", tmp_path / "cache"
+    for place in (named, cache / "fairbound", tmp_path / "shared" / "data", tmp_path / "here"):
+        place.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("FAIRBOUND_DATA", str(named))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    looked = [place for place in acs_files.find() if place.is_relative_to(tmp_path.resolve())]
+    assert looked == [path.resolve() for path in (named, tmp_path / "shared" / "data", cache / "fairbound")]
+    assert acs_files.home() == named
+    assert acs_files.find(tmp_path) == (tmp_path,)
+    assert acs_files.find(tmp_path / "absent") == ()
+    monkeypatch.delenv("FAIRBOUND_DATA")
+    assert acs_files.home() == cache / "fairbound"
+
+
+def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        acs.load(["OK"], folder=tmp_path)
+    said = str(error.value)
+    for part in ("psam_p40.csv", str(tmp_path), "fairbound data fetch OK --year 2018", "simulated:OK"):
+        assert part in said
+    assert "only" not in said
+    pq.write_table(pa.table({"AGEP": [1]}), tmp_path / "acsincome_2018_OK.parquet")
+    with pytest.raises(FileNotFoundError, match=r"there is only .*acsincome_2018_OK.parquet \(Income, 2018\)"):
+        acs.load(["OK"], "Mobility", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"states": ["OX"]}, "no state is abbreviated 'OX'"),
+        ({"states": []}, "at least one state"),
+        ({"states": ["OK", "ok"]}, "OK is asked for twice"),
+        ({"states": ["OK"], "horizon": "1-year"}, "1-Year or 5-Year"),
+        ({"states": ["OK"], "year": 1999}, "2014 or later"),
+        ({"states": ["OK"], "task": "Incom"}, "did you mean Income"),
+    ],
+)
+def test_what_cannot_be_asked_for(asked: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        acs.load(**asked, folder=tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------- files gone wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("psam_p40.csv", plain), ("psam_p40.csv.gz", gzipped), ("csv_pok.zip", zipped)]
+)
+def test_a_truncated_raw_file_is_refused(name: str, make: Any, tmp_path: Path) -> None:
+    path = tmp_path / name
+    make(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match=rf"{name} (breaks off|cannot be read)"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+def test_a_truncated_or_foreign_parquet_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "acsincome_2018_OK.parquet"
+    table = apply("Income", people(0))
+    columns = {name: column for name, column in table.columns.items() if name != "MAR"}
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(ValueError, match=r"acsincome_2018_OK.parquet lacks columns of Income: MAR"):
+        acs.load(["OK"], folder=tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"acsincome_2018_OK.parquet cannot be read, it is truncated or damaged"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+def test_an_extract_of_any_task_is_read(tmp_path: Path) -> None:
+    table = apply("TravelTime", people(0))
+    pq.write_table(pa.table(dict(table.columns)), tmp_path / "acstraveltime_2018_OK.parquet")
+    read = acs.load(["OK"], "TravelTime", folder=tmp_path)
+    for name, column in table.columns.items():
+        np.testing.assert_array_equal(read.columns[name], column)
+
+
+def test_a_raw_file_without_columns_names_them(tmp_path: Path) -> None:
+    write(people(0).drop(columns="COW").rename(columns={"SCHL": "SCHG"}), tmp_path / "psam_p40.csv")
+    with pytest.raises(ValueError, match=r"psam_p40.csv lacks columns of Income: COW.*, SCHL \(closest: SCHG"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+def test_a_page_saved_as_csv_is_no_person_file(tmp_path: Path) -> None:
+    (tmp_path / "psam_p40.csv").write_text("<!DOCTYPE html>\n<p>403 Forbidden\n")
+    with pytest.raises(ValueError, match="is not a PUMS person file: it begins with '<!DOCTYPE html>'"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+def test_text_where_numbers_belong_is_refused(tmp_path: Path) -> None:
+    people(0).assign(COW="private").to_csv(tmp_path / "psam_p40.csv", index=False)
+    with pytest.raises(ValueError, match=r"psam_p40.csv cannot be read.*private"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+def test_a_zip_of_another_state_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "csv_pok.zip", "w") as archive:
+        archive.writestr("psam_p51.csv", "SERIALNO\n")
+    with pytest.raises(FileNotFoundError, match=r"no person file of OK in .*csv_pok.zip, only psam_p51.csv"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Income", "TravelTime"])
+def test_files_from_2019_on_are_translated(name: str, tmp_path: Path) -> None:
+    old = people(0)
+    old = old[old["RELP"] != 11].assign(SERIALNO="2023HU0000001")  # roomers have no newer code
+    new = old.copy()
+    for column in ("RELP", "JWTR"):
+        newer, codes = pums.NEWER[column]
+        back = {code: now for now, code in reversed(codes.items())}
+        new[newer] = new.pop(column).map(back)
+    write(new.rename(columns={"ST": "STATE"}), tmp_path / "psam_p40.csv")
+    table = acs.load(["OK"], name, year=2023, folder=tmp_path)
+    expected = apply(name, old)
+    for column in expected.columns:
+        np.testing.assert_array_equal(table.columns[column], expected.columns[column])
+    write(new.assign(RELSHIPP=99), tmp_path / "psam_p40.csv")
+    with pytest.raises(ValueError, match="RELSHIPP = 99"):
+        acs.load(["OK"], name, year=2023, folder=tmp_path)
+
+
+def test_newer_codes_mean_what_the_older_ones_did() -> None:
+    for column, (_, codes) in pums.NEWER.items():
+        assert set(codes.values()) <= set(codebook.levels(column))
+    assert set(codebook.levels("RELP")) - set(pums.NEWER["RELP"][1].values()) == {11}
+    assert set(codebook.levels("JWTR")) - set(pums.NEWER["JWTR"][1].values()) == {None}

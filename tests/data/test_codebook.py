@@ -1,0 +1,151 @@
+"""The code book: what is in it, attributes made from it, and that it is what the dictionary says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairbound.constraints.subgroups import Banded, Coded, Intersection
+from fairbound.data import codebook
+from fairbound.data.acs import STATES
+from fairbound.data.tasks import TASKS
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("FAIRBOUND_DATA") or ROOT.parent / "shared" / "data")
+DICTIONARY = DATA / "acs" / "PUMS_Data_Dictionary_2018.csv"
+TOOL = ROOT / "tools" / "make_codebook.py"
+CODED = [name for name in codebook.variables() if codebook.variable(name).kind == "codes"]
+
+
+def test_every_column_of_every_task_is_described() -> None:
+    for task in TASKS.values():
+        assert set(task.columns) <= set(codebook.variables())
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_labels_are_distinct_and_fit_a_table(name: str) -> None:
+    labels = list(codebook.levels(name).values())
+    assert len(set(labels)) == len(labels)
+    assert all(0 < len(label) <= 100 for label in labels)
+
+
+def test_known_levels() -> None:
+    assert codebook.levels("MAR") == {
+        1: "Married",
+        2: "Widowed",
+        3: "Divorced",
+        4: "Separated",
+        5: "Never married or under 15",
+    }
+    assert len(codebook.levels("OCCP")) == 531  # 530 occupations and the blank
+    assert codebook.levels("OCCP")[10] == "Chief Executives and Legislators"
+    assert codebook.levels("POBP")[40] == "Oklahoma"
+    assert codebook.levels("POBP")[161] == "Georgia (country)"
+    assert list(codebook.levels("COW"))[-1] is None
+    assert codebook.levels("RAC1P")[1] == "White"
+    assert None not in codebook.levels("RAC1P")
+
+
+def test_states_are_those_of_the_code_book() -> None:
+    assert sorted(STATES.values()) == sorted(codebook.levels("ST"))
+
+
+def test_a_blank_is_a_level_and_a_fill_can_stand_for_it() -> None:
+    with_nan = codebook.attribute("COW")
+    assert isinstance(with_nan, Coded)
+    assert with_nan.codes[-1] is None
+    assert with_nan.levels(np.array([1.0, np.nan, 9.0])).tolist() == [0, 9, 8]
+    for fill in (0, -1):
+        filled = codebook.attribute("COW", missing=fill)
+        assert filled.labels == with_nan.labels
+        assert filled.levels(np.array([1, fill, 9])).tolist() == [0, 9, 8]
+        with pytest.raises(ValueError, match="COW holds"):
+            filled.levels(np.array([1, -1 - fill, 9]))  # the other fill is none of its codes
+
+
+def test_a_fill_is_no_level_of_a_column_that_is_never_empty() -> None:
+    relationship = codebook.attribute("RELP", missing=0)  # 0 is the reference person
+    assert relationship.labels[0] == "Reference person"
+    assert relationship.size == 18
+    with pytest.raises(ValueError, match="SEX holds"):
+        codebook.attribute("SEX", missing=0).levels(np.array([0, 1]))
+
+
+def test_numbers_are_cut_where_documented_or_told() -> None:
+    age = codebook.attribute("AGEP")
+    assert isinstance(age, Banded)
+    assert age.edges == (25, 35, 45, 55, 65)
+    assert age.levels(np.array([24, 25, 64, 65])).tolist() == [0, 1, 4, 5]
+    schooling = codebook.attribute("SCHL", edges=(16, 21))  # ordered codes may be cut, too
+    assert schooling.levels(np.array([15, 16, 20, 21])).tolist() == [0, 1, 1, 2]
+    with pytest.raises(ValueError, match="no usual bands"):
+        codebook.attribute("PWGTP")
+
+
+def test_every_default_edge_lies_within_the_range() -> None:
+    for name, edges in codebook.EDGES.items():
+        assert codebook.variable(name).kind == "number"
+        assert all(codebook.variable(name).holds(edge) for edge in edges)
+
+
+def test_filled_rows_have_a_band_of_their_own() -> None:
+    commute = codebook.attribute("JWMNP", edges=(30,), missing=-1)
+    assert commute.levels(np.array([-1, 1, 29, 30])).tolist() == [0, 1, 1, 2]
+    schooling = codebook.attribute("SCHL", edges=(1, 16), missing=0)  # the edge at the lowest code is there already
+    assert schooling.size == 3
+
+
+@pytest.mark.parametrize(("name", "fill"), [("POVPIP", 0), ("PINCP", 0), ("PINCP", -1)])
+def test_a_fill_that_is_a_value_is_refused(name: str, fill: int) -> None:
+    with pytest.raises(ValueError, match=f"{fill} is itself a value of {name}"):
+        codebook.attribute(name, missing=fill)
+
+
+def test_what_cannot_be_listed_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"Coded\.of\('PUMA', column\)"):
+        codebook.attribute("PUMA")
+    with pytest.raises(ValueError, match="is a number"):
+        codebook.levels("AGEP")
+    with pytest.raises(ValueError, match="did you mean RAC1P"):
+        codebook.levels("rac1p")
+    with pytest.raises(ValueError, match="no variable 'zzzzzz'; there are AGEP"):
+        codebook.describe("zzzzzz")
+
+
+def test_descriptions() -> None:
+    assert codebook.describe("COW").startswith("COW, Class of worker: 1 Private for-profit employee, 2 ")
+    assert "and 518 more; empty: N/A" in codebook.describe("OCCP")
+    assert codebook.describe("JWMNP") == (
+        "JWMNP, Travel time to work, minutes: number from 1 to 200; empty: N/A (not at work, or worked at home)"
+    )
+    assert "area codes from 100 to 70301" in codebook.describe("PUMA")
+
+
+@pytest.mark.skipif(not DICTIONARY.is_file() or not TOOL.is_file(), reason=f"needs {DICTIONARY} and {TOOL}")
+def test_the_embedded_table_is_what_the_tool_extracts(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("make_codebook", TOOL)
+    assert spec
+    assert spec.loader
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    tool.main(str(DICTIONARY), str(tmp_path / "codebook.csv"))
+    embedded = Path(codebook.__file__).with_name("codebook.csv")
+    assert (tmp_path / "codebook.csv").read_bytes() == embedded.read_bytes()
+
+
+@pytest.mark.skipif(
+    not (DATA / "acs" / "acsincome_2018_42states.parquet").is_file(), reason=f"needs the census extracts in {DATA}"
+)
+def test_every_code_of_a_million_real_rows_is_known() -> None:
+    from fairbound.data.acs import load
+
+    people = load(["42states"], folder=DATA)
+    attributes = tuple(codebook.attribute(name, missing=0) for name in people.features)
+    every = Intersection(attributes)
+    assert every.definable > 2**31
+    for attribute in attributes:
+        assert attribute.levels(people.columns[attribute.name]).max() < attribute.size

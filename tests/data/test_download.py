@@ -1,0 +1,379 @@
+"""Fetching, against a server of our own that misbehaves as real ones do. No test sleeps: pauses are recorded."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import shutil
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fairbound.data import acs
+from fairbound.data.download import LONGEST_PAUSE, fetch
+
+PATH = "/2018/1-Year/csv_pok.zip"
+HEADER = "SERIALNO,ST,AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP,PWGTP,NOTE\n"
+ROWS = "".join(
+    f"2018HU{i:07},40,{20 + i % 60},1,21,1,10,40,0,40,{1 + i % 2},1,{90 * i},10,{i * i}\n" for i in range(2000)
+)
+CSV = HEADER + ROWS
+PAGE = b"<!DOCTYPE html><html><head><title>Access Denied</title></head><body>You don't have permission.</body></html>"
+
+
+def archive(text: str = CSV, name: str = "psam_p40.csv") -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("ACS2018_PUMS_README.pdf", b"%PDF-1.6")
+        packed.writestr(name, text)
+    return out.getvalue()
+
+
+GOOD = archive()
+
+
+@dataclass
+class Answer:
+    """One reply of the server."""
+
+    body: bytes = GOOD
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    stop_after: int | None = None  # bytes sent before the connection breaks off
+    ranges: bool = True  # whether a Range is honoured
+
+
+@dataclass
+class Server:
+    """Replies in the order of `answers`, the last one for ever; remembers what was asked for."""
+
+    url: str
+    answers: list[Answer] = field(default_factory=lambda: [Answer()])
+    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range
+
+    def next(self) -> Answer:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range")
+            state.asked.append((self.path, wanted))
+            answer = state.next()
+            body, status, headers = answer.body, answer.status, dict(answer.headers)
+            if wanted and answer.ranges and status == 200:
+                start, size = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]), len(body)
+                status, body = (206, body[start:]) if start < size else (416, b"")
+                headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}" if status == 206 else f"bytes */{size}"
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body[: answer.stop_after])
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state = Server(f"http://127.0.0.1:{httpd.server_port}")
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield state
+    httpd.shutdown()
+    httpd.server_close()
+    thread.join()
+
+
+def get(server: Server, folder: Path, pauses: list[float] | None = None, **kwargs: object) -> tuple[Path, ...]:
+    pause = ([] if pauses is None else pauses).append
+    return fetch(["OK"], folder=folder, base_url=server.url, pause=pause, timeout=10, **kwargs)  # type: ignore[arg-type]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_good_file_is_unpacked_and_loaded(server: Server, tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    (path,) = get(server, tmp_path, progress=lambda done, total: seen.append((done, total)))
+    assert path == tmp_path / "2018" / "1-Year" / "psam_p40.csv"
+    assert path.read_text() == CSV
+    assert files(tmp_path) == ["psam_p40.csv"]
+    assert server.asked == [(PATH, None)]
+    assert seen[-1] == (len(GOOD), len(GOOD))
+    assert acs.load(["OK"], folder=tmp_path).rows == sum(90 * i > 100 for i in range(2000))
+
+
+def test_a_file_that_is_here_is_not_fetched_again(server: Server, tmp_path: Path) -> None:
+    get(server, tmp_path)
+    assert get(server, tmp_path)[0].name == "psam_p40.csv"
+    assert len(server.asked) == 1
+
+
+def test_a_damaged_file_that_is_here_is_replaced(server: Server, tmp_path: Path) -> None:
+    (path,) = get(server, tmp_path)
+    path.write_text(CSV[:-30])
+    get(server, tmp_path)
+    assert path.read_text() == CSV
+    assert len(server.asked) == 2
+
+
+def test_a_broken_download_is_resumed(server: Server, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    server.answers = [Answer(stop_after=1000), Answer(stop_after=500), Answer()]
+    (path,) = get(server, tmp_path, pauses)
+    assert path.read_text() == CSV
+    assert [asked for _, asked in server.asked] == [None, "bytes=1000-", "bytes=1500-"]
+    assert pauses == [1.0, 2.0]
+    assert files(tmp_path) == ["psam_p40.csv"]
+
+
+def test_a_server_without_ranges_sends_all_again(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(stop_after=1000), Answer(ranges=False)]
+    assert get(server, tmp_path)[0].read_text() == CSV
+
+
+def test_an_interrupted_fetch_goes_on_in_the_next(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(stop_after=1000)]
+    with pytest.raises(ConnectionError, match=r"in 1 attempts: the connection broke off after 1,000 of [\d,]+ bytes"):
+        get(server, tmp_path, retries=0)
+    assert files(tmp_path) == ["csv_pok.zip.part"]
+    with pytest.raises(FileNotFoundError):
+        acs.load(["OK"], folder=tmp_path)
+    server.answers = [Answer()]
+    get(server, tmp_path, retries=0)
+    assert server.asked[-1] == (PATH, "bytes=1000-")
+    assert files(tmp_path) == ["psam_p40.csv"]
+
+
+def test_an_interruption_by_the_user_keeps_what_came(server: Server, tmp_path: Path) -> None:
+    def interrupt(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get(server, tmp_path, progress=interrupt)
+    assert files(tmp_path) == ["csv_pok.zip.part"]
+    assert get(server, tmp_path)[0].read_text() == CSV
+
+
+def test_a_complete_part_needs_no_more_bytes(server: Server, tmp_path: Path) -> None:
+    part = tmp_path / "2018" / "1-Year" / "csv_pok.zip.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(GOOD)
+    assert get(server, tmp_path)[0].read_text() == CSV
+
+
+@pytest.mark.parametrize("stale", [b"PK\x03\x04" + bytes(996), bytes(2 * len(GOOD))], ids=["other bytes", "too long"])
+def test_a_part_of_another_file_is_thrown_away(stale: bytes, server: Server, tmp_path: Path) -> None:
+    part = tmp_path / "2018" / "1-Year" / "csv_pok.zip.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(stale)
+    assert get(server, tmp_path)[0].read_text() == CSV
+    assert [asked for _, asked in server.asked] == [f"bytes={len(stale)}-", None]
+
+
+def test_a_damaged_zip_is_fetched_again(server: Server, tmp_path: Path) -> None:
+    middle = len(GOOD) // 2
+    damaged = GOOD[:middle] + bytes([GOOD[middle] ^ 0xFF]) + GOOD[middle + 1 :]
+    server.answers = [Answer(body=damaged), Answer()]
+    assert get(server, tmp_path)[0].read_text() == CSV
+    server.answers = [Answer(body=damaged)]
+    with pytest.raises(ConnectionError, match="damaged"):
+        get(server, tmp_path / "other", retries=1)
+    assert files(tmp_path / "other") == []
+
+
+def test_a_busy_server_is_waited_for(server: Server, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    busy, late = {"Retry-After": "7"}, {"Retry-After": "99999"}
+    past = {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    server.answers = [
+        Answer(b"", 503, busy),
+        Answer(b"", 429, late),
+        Answer(b"", 503, past),
+        Answer(b"", 502),
+        Answer(),
+    ]
+    assert get(server, tmp_path, pauses)[0].read_text() == CSV
+    assert pauses == [7.0, LONGEST_PAUSE, 0.0, 8.0]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_refusal_is_final_and_says_what_to_do(status: int, server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(PAGE, status)]
+    with pytest.raises(ConnectionError) as error:
+        get(server, tmp_path)
+    said = str(error.value)
+    for part in (f"answered {status}", "Access Denied", server.url + PATH, "csv_pok.zip", "psam_p40.csv"):
+        assert part in said
+    assert str(tmp_path / "2018" / "1-Year") in said
+    assert len(server.asked) == 1
+    assert files(tmp_path) == []
+
+
+def test_a_page_instead_of_a_zip_is_refused(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(PAGE)]
+    with pytest.raises(ValueError, match=r"sent no zip file but a page that begins .Access Denied You don't have perm"):
+        get(server, tmp_path)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (archive(name="psam_p51.csv"), "has no psam_p40.csv in it, only ACS2018_PUMS_README.pdf, psam_p51.csv"),
+        (archive(CSV.replace("COW", "KOH")), "psam_p40.csv in http.* lacks columns of Income: COW.*by hand"),
+        (archive(CSV.replace("2018HU", "2017HU")), "psam_p40.csv in http.* is of 2017"),
+        (archive(CSV[:-30]), "psam_p40.csv in http.* breaks off"),
+        (b"", "sent no zip file but nothing readable"),
+    ],
+    ids=["other state", "other columns", "other year", "cut short", "empty"],
+)
+def test_a_zip_of_something_else_is_refused(body: bytes, sentence: str, server: Server, tmp_path: Path) -> None:
+    get(server, tmp_path)[0].write_text(CSV[:-30])  # the bad file that is here stays what it was
+    server.answers = [Answer(body)]
+    with pytest.raises(ValueError, match=sentence):
+        get(server, tmp_path)
+    assert files(tmp_path) == ["psam_p40.csv"]
+    assert (tmp_path / "2018" / "1-Year" / "psam_p40.csv").read_text() == CSV[:-30]
+
+
+def test_no_network_is_one_sentence(tmp_path: Path) -> None:
+    pauses: list[float] = []
+    with pytest.raises(ConnectionError, match=r"could not be fetched in 3 attempts: .*refused.*; to place it by hand"):
+        fetch(["OK"], folder=tmp_path, base_url="http://127.0.0.1:9", pause=pauses.append, retries=2)
+    assert pauses == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("name", "content"), [("csv_pok.zip", GOOD), ("psam_p40.csv", CSV.encode())])
+def test_a_file_placed_by_hand_is_found(name: str, content: bytes, server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(PAGE, 403)]
+    with pytest.raises(ConnectionError) as error:
+        get(server, tmp_path)
+    told = Path(str(error.value).rsplit(" into ", 1)[1])
+    (told / name).write_bytes(content)
+    assert acs.load(["OK"], folder=tmp_path).rows > 1900
+    assert get(server, tmp_path) == (told / name,)
+    assert len(server.asked) == 1
+
+
+def test_files_go_where_load_looks(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))
+    (path,) = fetch(["OK"], base_url=server.url, retries=0)
+    assert path.is_relative_to(tmp_path)
+    assert acs.load(["OK"]).source == "acs:OK"
+
+
+def test_all_names_are_checked_before_the_first_download(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no state is abbreviated 'VAA'"):
+        fetch(["OK", "VAA"], folder=tmp_path, base_url=server.url)
+    assert server.asked == []
+
+
+def test_a_state_that_fails_does_not_keep_the_others(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(PAGE, 404), Answer(), Answer(PAGE)]
+    with pytest.raises(ConnectionError) as error:
+        fetch(["VA", "OK", "TX"], folder=tmp_path, base_url=server.url, pause=[].append)
+    said = str(error.value).splitlines()
+    assert said[0] == "2 of 3 states could not be fetched"
+    assert re.match(r"VA: http.*answered 404 .*csv_pva.zip", said[1])
+    assert re.match(r"TX: http.*sent no zip file .*csv_ptx.zip", said[2])
+    assert files(tmp_path) == ["psam_p40.csv"]
+
+
+def test_waiting_is_said(server: Server, tmp_path: Path) -> None:
+    lines: list[str] = []
+    server.answers = [Answer(b"", 503), Answer(b"", 503, {"Retry-After": "7"}), Answer()]
+    get(server, tmp_path, say=lines.append)
+    assert lines == [
+        f"OK: {server.url}{PATH}",
+        "OK: status 503 (Service Unavailable); retrying in 1 s",
+        "OK: status 503 (Service Unavailable); retrying in 7 s",
+    ]
+
+
+def test_a_full_disk_is_a_sentence(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(OSError, match=r"psam_p40.csv cannot be written \(No space left on device\); make room"):
+        get(server, tmp_path)
+    assert files(tmp_path) == ["csv_pok.zip.part"]  # complete, for the next time
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_disk_that_fills_while_receiving(server: Server, tmp_path: Path) -> None:
+    directory = tmp_path / "2018" / "1-Year"
+    directory.mkdir(parents=True)
+    (directory / "csv_pok.zip.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"csv_pok.zip.part cannot be written \(No space left on device\); make room"):
+        get(server, tmp_path)
+
+
+def test_a_part_that_nobody_asked_for(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(status=206), Answer()]
+    assert get(server, tmp_path)[0].read_text() == CSV
+
+
+def test_a_length_that_is_no_number(server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(headers={"Content-Length": "many"})]
+    assert get(server, tmp_path)[0].read_text() == CSV
+
+
+def patched(offset_in_entry: int, value: int) -> bytes:
+    """The zip with a field of every entry of its directory, and of every local header, overwritten."""
+    data = bytearray(GOOD)
+    for mark, shift in ((b"PK\x01\x02", 2), (b"PK\x03\x04", 0)):
+        at = data.find(mark)
+        while at >= 0:
+            data[at + offset_in_entry + shift] = value
+            at = data.find(mark, at + 1)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("body", [patched(6, 1), patched(8, 97)], ids=["encrypted", "unknown compression"])
+def test_a_zip_that_cannot_be_unpacked(body: bytes, server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(body)]
+    with pytest.raises(ValueError, match=r"cannot be unpacked \(.*\); to place it by hand"):
+        get(server, tmp_path)
+    assert files(tmp_path) == []
+    (tmp_path / "2018" / "1-Year" / "csv_pok.zip").write_bytes(body)
+    with pytest.raises(ValueError, match=r"csv_pok.zip cannot be unpacked \(.*\); put the csv in it, unpacked"):
+        acs.load(["OK"], folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["data/psam_p40.csv", "PSAM_P40.CSV"])
+def test_a_member_in_a_folder_or_in_capitals(name: str, server: Server, tmp_path: Path) -> None:
+    server.answers = [Answer(archive(name=name))]
+    assert get(server, tmp_path)[0] == tmp_path / "2018" / "1-Year" / "psam_p40.csv"
+
+
+@pytest.mark.parametrize("url", ["foo", "ftp://example.org", "http://a b"])
+def test_what_is_no_address(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"begins with https:// or http://, got '{url}'"):
+        fetch(["OK"], folder=tmp_path, base_url=url, pause=[].append)
+
+
+def test_what_cannot_be_fetched(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no state is abbreviated 'XX'"):
+        fetch(["XX"], folder=tmp_path)
+    with pytest.raises(ValueError, match="retries must be 0 or more"):
+        fetch(["OK"], folder=tmp_path, retries=-1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot be made .*name another folder"):
+        fetch(["OK"], folder=tmp_path / "file")

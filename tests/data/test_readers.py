@@ -1,0 +1,307 @@
+"""Reading: every form of the same table gives the same columns, and what cannot be read is refused in a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbound.data.readers import column_of, read_columns, read_table, table_of
+
+COLUMNS: dict[str, list[Any]] = {
+    "age": [30, 41, 52, 63],
+    "hours": [40.5, None, 20.0, 10.0],
+    "job": ["nurse", "clerk", None, "smith, black"],
+    "member": [True, False, True, True],
+    "insured": [True, None, False, True],
+    "empty": [None, None, None, None],
+}
+CSV = """age,hours,job,member,insured,empty
+30,40.5,nurse,true,true,
+41,,clerk,false,,
+52,20.0,,true,false,
+63,10.0,"smith, black",true,true,
+"""
+
+
+def same(left: np.ndarray, right: np.ndarray) -> bool:
+    """Equal entries and kind; missing equals missing."""
+    pairs = zip(left.tolist(), right.tolist(), strict=True)
+    return left.dtype.kind == right.dtype.kind and all(a == b or (a != a and b != b) for a, b in pairs)
+
+
+def forms(folder: Path) -> dict[str, Any]:
+    """The same table in every form that can be read."""
+    files = {name: folder / name for name in ("a.csv", "semi.csv", "tab.tsv", "bom.csv", "a.csv.gz", "a.parquet")}
+    files["a.csv"].write_text(CSV)
+    files["semi.csv"].write_text(CSV.replace('"smith, black"', "smith# black").replace(",", ";").replace("#", ","))
+    files["tab.tsv"].write_text(CSV.replace('"smith, black"', "smith# black").replace(",", "\t").replace("#", ","))
+    files["bom.csv"].write_bytes(b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n").encode())
+    files["a.csv.gz"].write_bytes(gzip.compress(CSV.encode()))
+    pq.write_table(pa.table(COLUMNS), files["a.parquet"])
+    frame = pd.DataFrame(COLUMNS, index=[7, 5, 3, 1])
+    frame.to_parquet(folder / "pandas.parquet")  # with its index as a column
+    frame.astype({"job": "category"}).to_parquet(folder / "dictionaries.parquet")
+    return {
+        **files,
+        "index.parquet": folder / "pandas.parquet",
+        "path as text": str(files["a.csv"]),
+        "pandas": frame,
+        "pandas, nullable": frame.convert_dtypes().astype({"job": "category"}),
+        "polars": pl.DataFrame(COLUMNS),
+        "polars, categories": pl.DataFrame(COLUMNS).with_columns(pl.col("job").cast(pl.Categorical)),
+        "arrow": pa.table(COLUMNS),
+        "arrow, dictionaries": pa.table(COLUMNS).set_column(2, "job", pa.array(COLUMNS["job"]).dictionary_encode()),
+        "arrow arrays": {name: pa.array(values) for name, values in COLUMNS.items()},
+        "dictionaries.parquet": folder / "dictionaries.parquet",
+        "Series": dict(pd.DataFrame(COLUMNS).items()),
+        "arrays": {name: np.array(values, dtype=object) for name, values in COLUMNS.items()},
+        "lists": COLUMNS,
+    }
+
+
+def test_every_form_gives_the_same_columns(tmp_path: Path) -> None:
+    expected = {
+        "age": np.array([30, 41, 52, 63]),
+        "hours": np.array([40.5, math.nan, 20.0, 10.0]),
+        "job": np.array(["nurse", "clerk", None, "smith, black"], dtype=object),
+        "member": np.array([True, False, True, True]),
+        "insured": np.array([True, None, False, True], dtype=object),
+        "empty": np.full(4, math.nan),
+    }
+    for form, source in forms(tmp_path).items():
+        columns = read_columns(source)
+        assert list(columns) == list(expected), form
+        for name, column in columns.items():
+            assert same(column, expected[name]), (form, name, column)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)),
+            st.integers(-(2**53), 2**53),
+            st.one_of(st.none(), st.text("abcXYZ ;,\"'\n|éß", min_size=1).map(lambda t: f"x{t}x")),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from([",", ";", "\t", "|"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_written_csv_comes_back(tmp_path_factory: Any, rows: list[tuple[Any, ...]], sep: str) -> None:
+    columns = dict(zip(("number", "whole", "text"), map(list, zip(*rows, strict=True)), strict=True))
+    file = tmp_path_factory.getbasetemp() / "written.csv"
+    pd.DataFrame(columns).to_csv(file, index=False, sep=sep)
+    back = read_columns(file, sep=sep)
+    assert same(back["number"].astype(float), np.array(columns["number"], dtype=float))
+    assert back["whole"].tolist() == columns["whole"]
+    if any(columns["text"]):
+        assert back["text"].tolist() == columns["text"]
+
+
+def test_a_space_after_the_comma_and_marks_of_missing_values(tmp_path: Path) -> None:
+    file = tmp_path / "adult.csv"
+    file.write_text("age, work, hours\n39, State-gov, 40\n50, ?, ?\n38, None, 20\n")
+    as_is = read_columns(file)
+    assert list(as_is) == ["age", "work", "hours"]
+    assert as_is["work"].tolist() == ["State-gov", "?", "None"]
+    told = read_columns(file, missing=["?"])
+    assert told["work"].tolist() == ["State-gov", None, "None"]  # "None" is an answer unless said otherwise
+    assert same(told["hours"], np.array([40, math.nan, 20]))
+
+
+def test_a_file_longer_than_its_head_with_text_late_in_a_column(tmp_path: Path) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text("code,note\n" + "1,plain\n" * 300_000 + 'V7,"two\nlines"\n')
+    columns = read_columns(file)
+    assert columns["code"][-1] == "V7"
+    assert columns["code"][0] == "1"
+    assert columns["note"][-1] == "two\nlines"
+
+
+def test_features_are_all_but_the_label_and_what_is_dropped() -> None:
+    table = read_table({"id": [1, 2], "age": [3, 4], "sex": ["f", "m"], "y": [0, 1]}, label="y", drop="id")
+    assert table.features == ("age", "sex")
+    assert table.columns["id"].tolist() == [1, 2]  # still there, e.g. as a protected attribute
+    assert read_table(dict(table.columns), label="y", features=["sex"]).features == ("sex",)
+
+
+def test_the_source_is_the_file_and_only_a_loader_says_simulated(tmp_path: Path) -> None:
+    file = tmp_path / "simulated_people.csv"
+    file.write_text("a,y\n1,0\n2,1\n")
+    table = read_table(file, label="y")
+    assert table.source == "simulated_people.csv"
+    assert not table.simulated
+
+
+def test_arrays_and_tensors() -> None:
+    X, y, sex = [[1.0, 2.0], [3.0, 4.0]], [0, 1], [1, 0]
+    for made in (
+        table_of(X, y, groups=sex, names=["a", "b"]),
+        table_of(np.array(X), np.array(y)[:, None], groups=np.array(sex), names=["a", "b"]),
+        table_of(torch.tensor(X, requires_grad=True), torch.tensor(y), groups=torch.tensor(sex), names=["a", "b"]),
+        table_of(pl.DataFrame(X, schema=["a", "b"], orient="row"), y, groups={"group": sex}),
+    ):
+        assert made.features == ("a", "b")
+        assert {name: column.tolist() for name, column in made.columns.items()} == {
+            "a": [1, 3], "b": [2, 4], "group": [1, 0], "label": [0, 1],
+        }  # fmt: skip
+    assert table_of(np.zeros((2, 3)), y).features == ("x0", "x1", "x2")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, True], np.array([1, 2, 1])),
+        ([1, 2**70], np.array([1.0, 2.0**70])),
+        ([pd.NA, 3], np.array([math.nan, 3])),
+        (np.ma.masked_array([1, 2], [True, False]), np.array([math.nan, 2.0])),
+        (torch.tensor([1.5, 2.5], dtype=torch.bfloat16), np.array([1.5, 2.5])),
+        (np.array(["a", "b"]), np.array(["a", "b"], dtype=object)),
+        (np.array([np.False_, None, False], dtype=object), np.array([False, None, False], dtype=object)),
+        (pd.array([True, None], dtype="boolean"), np.array([True, None], dtype=object)),
+    ],
+)
+def test_column_forms(values: Any, expected: np.ndarray) -> None:
+    assert same(column_of(values, "x"), expected)
+
+
+def dictionary(*values: Any) -> pa.DictionaryArray:
+    return pa.array(values).dictionary_encode()
+
+
+def test_a_missing_value_of_a_dictionary_is_missing(tmp_path: Path) -> None:
+    """Not its last level, as numpy has it."""
+    answers = pa.table({"x": [1, 2, 3], "y": dictionary("no", "yes", None), "g": list("aba")})
+    pq.write_table(answers, tmp_path / "answers.parquet")
+    chunked = {name: answers.column(name) for name in answers.column_names}
+    frame = answers.to_pandas(types_mapper=pd.ArrowDtype)
+    for source in (tmp_path / "answers.parquet", answers, chunked, frame, {"y": dictionary("no", "yes", None)}):
+        assert read_columns(source)["y"].tolist() == ["no", "yes", None]
+    with pytest.raises(ValueError, match="'y' is missing in 1 of 3 rows"):
+        read_table(tmp_path / "answers.parquet", label="y").dataset("g")
+
+
+def test_an_odd_column_stops_only_those_who_use_it(tmp_path: Path) -> None:
+    times, lists = tmp_path / "times.csv", tmp_path / "lists.parquet"
+    times.write_text("odd,x,g,y\n10:00:00,1,a,0\n11:30:00,2,b,1\n")
+    pq.write_table(pa.table({"odd": [[1], [2, 3]], "x": [1, 2], "g": ["a", "b"], "y": [0, 1]}), lists)
+    for file in (times, lists):
+        columns = read_columns(file)
+        assert list(columns) == ["x", "g", "y"]
+        table = read_table(file, label="y", features=["x"])
+        assert table.dataset("g").rows == 2
+        assert read_table(file, label="y", drop=["odd"]).features == ("x", "g")
+        for use in (
+            lambda columns=columns: "odd" in columns,
+            lambda columns=columns: columns["odd"],
+            lambda table=table: table.dataset("odd"),
+            lambda file=file: read_table(file, label="odd"),
+            lambda file=file: read_table(file, label="y", features=["odd"]),
+        ):
+            with pytest.raises(ValueError, match=r"column 'odd' holds .* in row 0, which is neither a number nor text"):
+                use()
+        with pytest.raises(ValueError, match=r"neither a number nor text; convert it, or leave it out: drop=\['odd'\]"):
+            read_table(file, label="y")
+
+
+def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "european.csv"
+    file.write_text("share;when;n\n0,127;1,5 h;3\n-12;2 h;4\n;;5\n")
+    columns = read_columns(file)
+    assert same(columns["share"], np.array([0.127, -12, math.nan]))
+    assert columns["when"].tolist() == ["1,5 h", "2 h", None]
+    file.write_text('share,n\n"0,127",3\n')  # between commas it could be anything
+    assert read_columns(file)["share"].tolist() == ["0,127"]
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "bad.csv is empty"),
+        (b"\n \n", "bad.csv is empty"),
+        (b"a,y\n", "bad.csv has no rows"),
+        (b"a,a,y\n1,2,3\n", "bad.csv has the column 'a' more than once"),
+        (b"a, a\n1,2\n", "bad.csv has the column 'a' more than once"),
+        (b"a,y\n1,2\n3\n", "bad.csv cannot be read as a table: .*Expected 2 columns, got 1"),
+        (b"a,y\ncaf\xe9,1\n", "column 'a' of .*bad.csv is not UTF-8 text; save the file as UTF-8"),
+        (b"caf\xe9,y\n1,1\n", "first line of .*bad.csv is not UTF-8"),
+        ("a,y\n1,1\n".encode("utf-16"), "UTF-16"),
+        (b"PK\x03\x04rest", "zip archive or an Excel file"),
+        (gzip.compress(b"a,y\n" + b"1,2\n" * 999, mtime=0)[:30], "bad.csv is damaged or incomplete"),
+    ],
+)
+def test_bad_files_are_sentences(tmp_path: Path, content: bytes, sentence: str) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        read_table(file, label="y")
+
+
+def test_a_truncated_parquet_file_is_named_and_called_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "people.parquet"
+    pq.write_table(pa.table(COLUMNS), file)
+    whole = file.read_bytes()
+    for length in (0, 3, 100, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"people.parquet is (damaged or incomplete|empty)"):
+            read_columns(file)
+
+
+def test_a_file_that_is_not_there_names_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(CSV)
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*poeple.csv; did you mean people.csv\?"):
+        read_columns(tmp_path / "poeple.csv")
+    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere is not there"):
+        read_columns(tmp_path / "nowhere" / "people.csv")
+    with pytest.raises(ValueError, match="is a folder"):
+        read_columns(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: read_table(COLUMNS, label="agee"), r"no column 'agee'; did you mean age\?"),
+        (lambda: read_table(COLUMNS, label="age", features=["hour"]), r"no column 'hour'; did you mean hours\?"),
+        (lambda: read_table(COLUMNS, label="age", drop=["jobs"]), r"no column 'jobs'; did you mean job\?"),
+        (lambda: read_table(COLUMNS, label="age", features=["age"]), "label 'age' is also a feature"),
+        (lambda: read_table({"y": [1]}, label="y"), "no feature is left"),
+        (lambda: read_table({"": [0], "a": [1], "y": [1]}, label="y"), r"a column has no name .* drop=\[''\]"),
+        (lambda: read_columns({"a": [1, 2], "b": [1]}), "differ in length: 'b' has 1 rows, 'a' 2"),
+        (lambda: read_columns({"a": []}), "no rows"),
+        (lambda: read_columns({}), "no columns"),
+        (lambda: read_columns({"a": [1, "x", 2]}), "'a' mixes numbers and text: text in 1 of 3 rows .*'x' in row 1"),
+        (lambda: read_columns({"a": [[1], [2]]}), r"holds \[1\] \(list\) in row 0, which is neither"),
+        (lambda: read_columns({"a": np.zeros((2, 2))}), r"shape \(2, 2\)"),
+        (lambda: read_columns({"a": "xyz"}), "one value for every row"),
+        (lambda: read_columns({"a": np.zeros(2, complex)}), "complex128, neither numbers nor text"),
+        (lambda: read_columns(pd.DataFrame([[1, 2]], columns=["a", "a"])), "pandas DataFrame has the column 'a' more"),
+        (lambda: read_columns(pd.DataFrame({"a": []})), "a pandas DataFrame has no rows"),
+        (lambda: read_columns(pl.LazyFrame({"a": [1]})), "is lazy; collect"),
+        (lambda: read_columns([1, 2]), "cannot read a builtins list; give the path"),
+        (lambda: table_of({"a": [1, 2], "b": [[1], [2]]}, [0, 1]), r"column 'b' holds \[1\] .* leave it out of X"),
+        (lambda: table_of(np.zeros(3), [0, 1, 1]), r"X has shape \(3,\)"),
+        (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["a", "b"]), "1 columns but 2 names"),
+        (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["label"]), "'label' is a column of X already"),
+        (lambda: table_of(np.zeros((3, 1)), [0, 1]), "has 3 rows but the label 'label' has 2"),
+        (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], groups={"label": [0, 0, 0]}), "names the label and a protected"),
+    ],
+)  # fmt: skip
+def test_refusals_are_sentences(call: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()

@@ -1,0 +1,149 @@
+"""The sampler: pools, balance, epochs, blocks, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fairbound import Sampler, Split, Take
+from fairbound.constraints.cells import Cells
+from fairbound.data.samplers import SamplerStack
+
+CELLS = Cells(("a", "b"), (torch.arange(0, 60), torch.arange(60, 100)))
+SPLIT = Split(
+    torch.arange(0, 100, 2), multipliers=torch.arange(1, 100, 2)
+)  # even rows train, odd rows move multipliers
+
+
+def sampler(**changes: object) -> Sampler:
+    return Sampler(**{"split": SPLIT, "cells": CELLS, "sizes": Take(4, 3), "seed": 0} | changes)  # type: ignore[arg-type]
+
+
+def stack(*samplers: Sampler, draws: int = 2) -> SamplerStack:
+    return SamplerStack(samplers, draws, None)
+
+
+def test_what_is_not_read_is_not_drawn_and_changes_nothing() -> None:
+    runs = stack(*sampler(sizes=(Take(4, 3), Take(2, 5))).seeded(0, 1))
+    (first, second), (test, step) = runs.block(0, 20), runs.block(0, 20, ("c", "f"))
+    assert test.objective.shape == (20, 2, 0)
+    assert step.cells.shape == (20, 2, 2, 0)
+    assert torch.equal(test.cells, first.cells)
+    assert torch.equal(step.objective, second.objective)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_rows_come_from_the_pool_and_the_cell(replace: bool) -> None:
+    sizes = (Take(4, 3), Take(2, 5, pool="multipliers"))
+    first, second = stack(*sampler(sizes=sizes, replace=replace).seeded(0, 1, 2)).block(0, 50)
+    assert first.objective.shape == (50, 3, 4)
+    assert second.cells.shape == (50, 3, 2, 5)
+    assert (first.objective % 2 == 0).all()
+    assert (second.objective % 2 == 0).all()
+    assert (first.cells % 2 == 0).all()
+    assert (second.cells % 2 == 1).all()  # the multipliers' own rows
+    for batch in (first, second):
+        assert (batch.cells[..., 0, :] < 60).all()
+        assert (batch.cells[..., 1, :] >= 60).all()
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_every_row_is_seen_equally(replace: bool) -> None:
+    """With replacement a chi-square test, level 1e-4; epochs are exact: no loader that cycles its first pass."""
+    batch = stack(sampler(replace=replace), draws=1).block(0, 500)[0]
+    for rows, members in ((batch.objective, 50), (batch.cells[..., 0, :], 30), (batch.cells[..., 1, :], 20)):
+        counts = np.unique(rows.flatten(), return_counts=True)[1]
+        assert len(counts) == members
+        if replace:
+            assert stats.chisquare(counts).pvalue > 1e-4
+        else:
+            assert counts.max() - counts.min() <= 1
+
+
+def test_epochs_are_permutations_and_never_the_same_twice() -> None:
+    cell = stack(sampler(replace=False), draws=1).block(0, 400)[0].cells[:, 0, 0].flatten()  # 30 rows in the cell
+    epochs = cell[: len(cell) // 30 * 30].reshape(-1, 30)
+    assert (epochs.sort(1).values == epochs[0].sort().values).all()
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == len(epochs)
+    prefixes = {tuple(epoch[:5].tolist()) for epoch in epochs}
+    assert len(prefixes) > 0.9 * len(epochs)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    cuts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    replace=st.booleans(),
+    seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=4, unique=True),
+)
+def test_blocks_and_stacks_do_not_matter(cuts: list[int], replace: bool, seeds: list[int]) -> None:
+    """The rows of a run at a step are the same in any block and beside any other run."""
+    samplers = sampler(replace=replace).seeded(*seeds)
+    whole = stack(*samplers).block(0, sum(cuts))
+    again, first = stack(*samplers), 0
+    for size in cuts:
+        for draw, batch in enumerate(again.block(first, size)):
+            assert torch.equal(batch.objective, whole[draw].objective[first : first + size])
+            assert torch.equal(batch.cells, whole[draw].cells[first : first + size])
+        first += size
+    alone = stack(samplers[-1]).block(0, sum(cuts))
+    assert all(torch.equal(a.cells[:, 0], w.cells[:, -1]) for a, w in zip(alone, whole, strict=True))
+
+
+def test_draws_are_independent_of_each_other() -> None:
+    first, second = stack(sampler()).block(0, 300)
+    assert not torch.equal(first.objective, second.objective)
+    a, b = first.cells.double().flatten(), second.cells.double().flatten()
+    within = torch.tensor([0, 60]).repeat_interleave(3).repeat(300).double()  # remove the cells' own means
+    assert abs(np.corrcoef(a - within, b - within)[0, 1]) < 4 / len(a) ** 0.5 + 0.05
+
+
+def test_seeds_give_other_rows_and_the_same_seed_the_same() -> None:
+    batch = stack(*sampler().seeded(7, 8, 7)).block(0, 20)[0]
+    assert torch.equal(batch.objective[:, 0], batch.objective[:, 2])
+    assert not torch.equal(batch.objective[:, 0], batch.objective[:, 1])
+
+
+def test_runs_may_have_splits_of_their_own() -> None:
+    other = Split(torch.arange(1, 100, 2))
+    batch = stack(sampler(), sampler(split=other), draws=1).block(0, 30)[0]
+    assert (batch.objective[:, 0] % 2 == 0).all()
+    assert (batch.objective[:, 1] % 2 == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"cells": Cells(("a", "empty"), (torch.arange(60), torch.arange(0)))},
+            "cell 'empty' has no row in pool 'train'",
+        ),
+        ({"sizes": Take(4, 21)}, "cell 'b' has 20 rows in pool 'train', fewer than its batch of 21"),
+        ({"sizes": Take(51, 3)}, "pool 'train' has 50 rows, fewer than an objective batch of 51"),
+        ({"sizes": Take(4, 3, pool="selection")}, "cell 'a' has no row in pool 'selection'"),
+        ({"sizes": Take(4, 3, pool="dual")}, "no pool is called 'dual'"),
+        ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold row numbers, got torch.bool"),
+        ({"split": Split(torch.arange(-1, 50))}, "rows are numbered from 0"),
+        ({"seed": 2**63}, "a seed must fit in 64 bits"),
+    ],
+)
+def test_bad_samplers_are_sentences(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        sampler(**changes)
+
+
+def test_bad_sizes_are_sentences() -> None:
+    with pytest.raises(ValueError, match="Take: cell must be a whole number >= 1, got 0"):
+        Take(4, 0)
+    with pytest.raises(ValueError, match="makes 3 draws a step but the sampler has 2 sizes"):
+        stack(sampler(sizes=(Take(4, 3), Take(4, 3))), draws=3)
+
+
+def test_random_sizes_refuse_epochs_and_unequal_draws() -> None:
+    with pytest.raises(ValueError, match="shuffled epochs need batches of fixed size"):
+        SamplerStack([sampler(replace=False)], 4, (0.5, 0.5))
+    with pytest.raises(ValueError, match="takes the same rows in every draw"):
+        SamplerStack([sampler(sizes=(Take(4, 3), Take(2, 3)))], 2, (0.5, 0.5))

@@ -1,0 +1,368 @@
+"""The simulated census: published facts, valid codes, seeds, dependence, and true probabilities and losses.
+
+Statistical tests have fixed seeds. Their limits are 4.5 standard errors (7 in a million by chance for one comparison),
+or a chi-square quantile that is named.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairbound.constraints.subgroups import Against, Banded, Coded, Intersection
+from fairbound.data.synthetic import CHUNK, FEATURES, LABEL, load, population
+from fairbound.data.synthetic_tables import band_of, cumulated, facts, pick
+from fairbound.data.true_losses import cross_entropy, true_group_losses
+
+DATA = Path(os.environ.get("FAIRBOUND_DATA", Path(__file__).parents[3] / "shared" / "data")) / "acs"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no census extracts in {DATA}; set FAIRBOUND_DATA")
+STATES = ("OK", "VA")
+SIGMAS = 4.5
+
+# Published: ACSIncome 2018, sizes and shares of positive labels.
+ROWS = {"OK": 17_917, "VA": 46_144}
+WHITE_OK = {"sizes": [13_350, 4_567], "rates": [0.30794, 0.20758]}
+MARITAL_VA = {"sizes": [26_061, 931, 4_485, 903, 13_764], "rates": [0.5549, 0.3921, 0.4700, 0.3455, 0.2121]}
+
+
+def non_white(columns):
+    return (columns["RAC1P"] != 1).astype(int)
+
+
+def marital(columns):
+    return columns["MAR"] - 1
+
+
+PUBLISHED = [("OK", non_white, WHITE_OK), ("VA", marital, MARITAL_VA)]
+
+
+@pytest.fixture(scope="module", params=STATES)
+def people(request):
+    return population(request.param)
+
+
+@pytest.fixture(scope="module")
+def drawn(people):
+    return people.draw(200_000, seed=11)
+
+
+# Facts
+
+
+@pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_sample_has_the_published_group_sizes(state, groups, published, seed):
+    table = load(state, seed)
+    assert table.rows == ROWS[state]
+    assert np.bincount(groups(table.columns)).tolist() == published["sizes"]
+
+
+@pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
+def test_the_population_has_the_published_rates_to_within_two_thousandths(state, groups, published):
+    """As many people of every group, however small: the standard errors are .0006 (250,000 people each)."""
+    people, random = population(state), np.random.default_rng(1)
+    pairs = np.repeat(np.arange(len(people.counts)), people.counts)
+    group = groups({"RAC1P": people.races, "MAR": people.marital})[pairs]
+    for key, rate in enumerate(published["rates"]):
+        own = pairs[group == key]
+        p = people.probability(people.people(random, np.resize(own, 250_000)).columns)
+        p = p[: len(p) - len(p) % len(own)]  # whole repetitions of the group: its races in their proportions
+        assert abs(p.mean() - rate) < 0.002 + SIGMAS * p.std() / np.sqrt(len(p))
+
+
+@pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
+def test_fresh_people_have_the_published_groups_and_rate(state, groups, published):
+    found = true_group_losses(population(state), lambda t: np.zeros(t.rows), groups, rows=200_000)
+    sizes = np.array(published["sizes"]) / ROWS[state]
+    assert (np.abs(found.shares - sizes) < SIGMAS * np.sqrt(sizes * (1 - sizes) / 200_000)).all()
+    overall = sizes @ published["rates"]
+    assert abs(found.rates @ found.shares - overall) < 0.002 + SIGMAS * 0.32 / np.sqrt(200_000)  # .32: spread of p
+
+
+@pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
+def test_the_sample_varies_about_those_rates_by_chance_only(state, groups, published):
+    table = load(state)
+    rate, size = np.array(published["rates"]), np.array(published["sizes"])
+    found = np.bincount(groups(table.columns), weights=table.columns[LABEL]) / size
+    assert (np.abs(found - rate) < 0.002 + SIGMAS * np.sqrt(rate * (1 - rate) / size)).all()
+
+
+def test_no_embedded_count_stands_for_fewer_than_ten_people():
+    for state in STATES:
+        counts = np.array(facts()["states"][state]["counts"])
+        assert counts.sum() == ROWS[state]
+        assert counts[counts > 0].min() >= 10
+
+
+def test_every_table_is_a_distribution_function(people):
+    for variable in people.variables:
+        assert (np.diff(variable.cumulative, axis=1) >= 0).all(), variable.name
+        assert (variable.cumulative[:, -1] == 1).all(), variable.name
+        assert (np.diff(variable.codes.astype(int)) > 0).all(), variable.name
+
+
+# Columns and codes
+
+
+def test_columns_are_those_of_acsincome(people, drawn):
+    assert drawn.features == FEATURES == ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")
+    assert drawn.label == LABEL
+    assert list(drawn.columns) == [*FEATURES, "ST", LABEL]
+    assert drawn.columns[LABEL].dtype == bool
+    assert {str(drawn.columns[name].dtype) for name in (*FEATURES, "ST")} == {"int64"}
+    assert (drawn.columns["AGEP"] - 40).min() < 0  # unsigned codes would wrap around
+    assert set(drawn.columns["ST"]) == {{"OK": 40, "VA": 51}[people.state]}
+    assert drawn.source == f"simulated:{people.state}"
+    assert drawn.simulated
+
+
+def test_codes_keep_the_limits_of_the_code_book(drawn):
+    limits = {"AGEP": (17, 99), "COW": (1, 8), "SCHL": (1, 24), "MAR": (1, 5), "OCCP": (10, 9830), "POBP": (1, 554),
+              "RELP": (0, 17), "WKHP": (1, 99), "SEX": (1, 2), "RAC1P": (1, 9)}  # fmt: skip
+    for name, (low, high) in limits.items():
+        assert low <= drawn.columns[name].min(), name
+        assert drawn.columns[name].max() <= high, name
+
+
+@needs_data
+def test_every_code_is_in_the_code_book(people):
+    book: dict[str, set[int]] = {}
+    for line in (DATA / "PUMS_Data_Dictionary_2018.csv").read_text(encoding="latin-1").splitlines():
+        kind, name, _, _, low, high, *_ = [*line.split(","), "", "", "", "", ""]
+        if kind == "VAL" and name in FEATURES and low.isdigit() and high.isdigit():
+            book.setdefault(name, set()).update(range(int(low), int(high) + 1))
+    for variable in people.variables:
+        assert set(variable.codes.tolist()) <= book[variable.name], variable.name
+
+
+@needs_data
+@pytest.mark.parametrize("state", STATES)
+def test_margins_and_correlations_are_near_those_of_the_extract(state):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(DATA / f"acsincome_2018_{state}.parquet")
+    real, drawn = {name: frame[name].to_numpy() for name in frame}, load(state).columns
+    bands = {"AGEP": [17, 25, 35, 45, 55, 65], "SCHL": [1, 16, 18, 20, 21, 22], "COW": list(range(1, 9)), "SEX": [1, 2],
+             "WKHP": [1, 20, 35, 40, 41, 50, 60], "OCCP": [10, 1005, 2001, 3000, 3601, 4700, 6005], "RELP": [0, 1, 2],
+             "POBP": [1, 60, 100, 200, 300]}  # fmt: skip
+    for name, starts in bands.items():
+        shares = [np.bincount(band_of(table[name], starts), minlength=len(starts)) for table in (real, drawn)]
+        distance = np.abs(shares[0] - shares[1]).sum() / 2 / len(frame)  # in total variation; about .01 is chance
+        assert distance < 0.04, name
+    names = (*FEATURES, LABEL)
+    gap = np.corrcoef([real[n] for n in names]) - np.corrcoef([drawn[n] for n in names])
+    assert np.abs(gap).max() < 0.12  # the dependence that the tables leave out
+
+
+# Seeds
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others():
+    first, again, other = load("OK", 3), load("OK", 3), load("OK", 4)
+    for name in first.columns:
+        np.testing.assert_array_equal(first.columns[name], again.columns[name])
+    assert (first.columns["OCCP"] != other.columns["OCCP"]).mean() > 0.5
+
+
+def test_rows_are_in_random_order():
+    white = non_white(load("OK").columns) == 0
+    share, rows = 13_350 / 17_917, 8_000
+    assert abs(white[:rows].mean() - share) < SIGMAS * np.sqrt(share * (1 - share) / rows)
+
+
+def test_rows_of_one_seed_for_different_uses_are_unrelated():
+    """A model trained on load(state, 0) and judged on fresh rows with seed 0 must not meet its training rows."""
+    people = population("OK")
+    rows = [load("OK", 0), people.draw(17_917, 0), next(people.chunks(17_917, 0))]
+    for i, one in enumerate(rows):
+        for other in rows[:i]:
+            same = (one.columns["OCCP"] == other.columns["OCCP"]).mean()
+            assert same < 0.03, "independent people share an occupation by chance in about 2 % of rows"
+
+
+def test_a_short_draw_is_what_it_was():
+    """The same numbers on every platform: a change here is a change of everybody's simulated data."""
+    table = population("VA").draw(5, seed=2020)
+    found = np.stack([table.columns[name].astype(int) for name in FEATURES], axis=1).tolist()
+    assert found == [
+        [45, 5, 21, 5, 1050, 51, 0, 40, 1, 1],
+        [67, 6, 16, 3, 4760, 36, 0, 22, 2, 2],
+        [61, 3, 18, 1, 5000, 51, 0, 45, 1, 1],
+        [18, 1, 19, 5, 9620, 51, 17, 16, 1, 2],
+        [23, 1, 16, 5, 7700, 51, 17, 50, 1, 1],
+    ]
+    assert table.columns[LABEL].tolist() == [True, False, True, False, False]
+
+
+# Dependence
+
+
+def test_income_rises_with_schooling_hours_and_age_up_to_fifty(drawn):
+    label = drawn.columns[LABEL]
+    for name, starts in (("SCHL", [1, 16, 20, 21, 22]), ("WKHP", [1, 30, 40, 45]), ("AGEP", [17, 25, 35, 45])):
+        columns = {name: np.minimum(drawn.columns[name], 55)} if name == "AGEP" else drawn.columns
+        band = band_of(columns[name], starts)
+        rates = np.bincount(band, weights=label) / np.bincount(band)
+        assert (np.diff(rates) > 0.02).all(), (name, rates)
+
+
+def test_columns_depend_on_each_other_as_people_do(drawn):
+    columns = drawn.columns
+    age = {mar: columns["AGEP"][columns["MAR"] == mar].mean() for mar in range(1, 6)}
+    assert age[5] + 10 < age[1] < age[2] - 10, "the never married are young, widows old"
+    assert set(columns["RELP"][columns["MAR"] == 5]).isdisjoint({1}), "nobody's spouse is unmarried"
+    physicians = (columns["OCCP"] >= 3000) & (columns["OCCP"] < 3500)
+    assert columns["SCHL"][physicians].mean() > columns["SCHL"][columns["OCCP"] >= 9005].mean() + 2
+
+
+def test_plain_training_leaves_a_gap_that_a_bound_must_close():
+    """On the real rows the gap after such training is +.05 to +.06; .017 is its standard deviation over splits."""
+    table = load("OK")
+    X = np.stack([table.columns[name].astype(np.float32) for name in FEATURES[:-1]], axis=1)
+    X = torch.from_numpy((X - X.mean(0)) / X.std(0))
+    y, group = torch.from_numpy(table.columns[LABEL]).float(), torch.from_numpy(non_white(table.columns))
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(shape, generator=generator) / shape[0] ** 0.5 for shape in ((9, 32), (32, 1))]
+    parameters = [each.requires_grad_() for each in (weights[0], torch.zeros(32), weights[1], torch.zeros(1))]
+
+    def losses(rows):
+        hidden = torch.relu(X[rows] @ parameters[0] + parameters[1])
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            (hidden @ parameters[2] + parameters[3])[:, 0], y[rows], reduction="none"
+        )
+
+    optimiser = torch.optim.SGD(parameters, lr=0.1)
+    for _ in range(1500):
+        optimiser.zero_grad()
+        losses(torch.randint(len(y), (64,), generator=generator)).mean().backward()
+        optimiser.step()
+    with torch.no_grad():
+        final = losses(torch.arange(len(y)))
+    assert 0.36 < final.mean() < 0.45
+    assert 0.03 < final[group == 0].mean() - final[group == 1].mean() < 0.11
+
+
+# The truth
+
+
+def test_labels_follow_the_true_probability(people, drawn):
+    p, label = people.probability(drawn.columns), drawn.columns[LABEL]
+    assert 0 < p.min() < 0.02 < 0.9 < p.max() < 1
+    decile = np.searchsorted(np.quantile(p, np.arange(0.1, 1, 0.1)), p)
+    surplus = np.bincount(decile, weights=label - p)
+    spread = np.bincount(decile, weights=p * (1 - p))
+    assert (surplus**2 / spread).sum() < 35.6  # chi-square with 10 degrees of freedom: one in ten thousand
+
+
+def scores(table):
+    """Some model: not the truth, and different from group to group."""
+    return 0.15 * (table.columns["SCHL"].astype(float) - 19) + 0.05 * (table.columns["WKHP"].astype(float) - 45)
+
+
+@pytest.mark.parametrize(("groups", "count"), [(non_white, 2), (marital, 5)])
+def test_true_losses_agree_with_labelled_rows(people, drawn, groups, count):
+    true = true_group_losses(people, scores, groups, rows=300_000, seed=11)
+    assert true.keys.tolist() == list(range(count))
+    score, group = scores(drawn), groups(drawn.columns)
+    losses = np.where(drawn.columns[LABEL], cross_entropy(score, 1), cross_entropy(score, 0))
+    for key, loss, error in zip(true.keys, true.losses, true.errors, strict=True):
+        own = losses[group == key]
+        assert abs(own.mean() - loss) < SIGMAS * np.hypot(own.std() / np.sqrt(len(own)), error)
+
+
+def test_stated_errors_are_those_of_repeated_estimates():
+    """20 estimates of 2 losses: their spread over the stated error has a relative standard error of 1/sqrt(2 * 19)."""
+    runs = [true_group_losses(population("OK"), scores, non_white, rows=4_000, seed=seed) for seed in range(20)]
+    spread = np.std([run.losses for run in runs], axis=0, ddof=1)
+    stated = np.mean([run.errors for run in runs], axis=0)
+    assert (np.abs(spread / stated - 1) < SIGMAS / np.sqrt(2 * 19)).all()
+
+
+def test_no_model_beats_the_truth(people):
+    def truth(table):
+        p = people.probability(table.columns)
+        return np.log(p / (1 - p))
+
+    best = true_group_losses(people, truth, marital, rows=50_000)
+    for model in (scores, lambda t: truth(t) + 0.3, lambda t: 0.8 * truth(t)):
+        assert (best.losses < true_group_losses(people, model, marital, rows=50_000).losses).all()
+
+
+def test_chunks_are_one_sample():
+    sizes = [table.rows for table in population("OK").chunks(CHUNK + 7, seed=0)]
+    assert sizes == [CHUNK, 7]
+    first, second = (table.columns["OCCP"] for table in population("OK").chunks(2 * CHUNK, seed=0))
+    assert (first == second).mean() < 0.03
+
+
+def test_groups_may_be_an_intersection_and_scores_a_tensor():
+    both = Intersection((Against("RAC1P", 1, ("white", "non-white")), Coded("SEX", (1, 2), ("male", "female"))))
+    found = true_group_losses(population("OK"), lambda t: torch.zeros(t.rows, 1), both.keys, rows=2_000)
+    assert [both.name_of(int(key)) for key in found.keys] == [
+        "white, male", "white, female", "non-white, male", "non-white, female",
+    ]  # fmt: skip
+    np.testing.assert_allclose(found.losses, np.log(2))
+    np.testing.assert_allclose(found.errors, 0, atol=1e-8)
+    assert found.shares.sum() == pytest.approx(1)
+
+
+def test_rows_with_a_negative_key_are_in_no_group():
+    old = Banded("AGEP", (65,))
+    found = true_group_losses(
+        population("OK"), scores, lambda c: np.where(c["SEX"] == 1, old.levels(c["AGEP"]), -1), rows=5_000
+    )
+    assert found.keys.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="none of the 100 rows is in a group"):
+        true_group_losses(population("OK"), scores, lambda c: np.full(len(c["SEX"]), -1), rows=100)
+
+
+def test_pick_inverts_each_row_of_the_distribution_functions():
+    random = np.random.default_rng(0)
+    shares = random.random((7, 5)) * (random.random((7, 5)) < 0.7) + np.eye(7, 5)
+    shares[5:, 2] = 1
+    table, cell, uniform = cumulated(shares), random.integers(0, 7, 500), random.random(500)
+    expected = [next(code for code in range(5) if u < table[c, code]) for c, u in zip(cell, uniform, strict=True)]
+    assert pick(table, cell, uniform).tolist() == expected
+
+
+# Refusals
+
+
+def test_a_state_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(ValueError, match=r"no simulated census of 'CA'; there are OK, VA"):
+        load("CA")
+
+
+def test_the_truth_is_refused_for_rows_of_another_kind():
+    people = population("OK")
+    columns = dict(people.draw(10, seed=0).columns)
+    columns["OCCP"] = np.where(np.arange(10) == 4, 9920, columns["OCCP"])
+    with pytest.raises(ValueError, match="OCCP holds 9920 in row 4, which simulated:OK never draws"):
+        people.probability(columns)
+    del columns["WKHP"]
+    with pytest.raises(KeyError, match="WKHP is missing"):
+        people.probability({name: columns[name] for name in columns if name != "OCCP"} | {"OCCP": np.full(10, 10)})
+
+
+@pytest.mark.parametrize(
+    ("model", "groups", "message"),
+    [
+        (lambda t: np.zeros((t.rows, 2)), non_white, "the model returned shape"),
+        (lambda t: np.full(t.rows, np.nan), non_white, "100 NaN or infinite scores"),
+        (scores, lambda c: c["SEX"][:5], "the grouping returned shape"),
+    ],
+)
+def test_models_and_groupings_of_the_wrong_form_are_refused(model, groups, message):
+    with pytest.raises(ValueError, match=message):
+        true_group_losses(population("OK"), model, groups, rows=100)
+
+
+def test_empty_draws_and_negative_seeds_are_refused():
+    people = population("OK")
+    with pytest.raises(ValueError, match="rows=0"):
+        people.draw(0, seed=0)
+    with pytest.raises(ValueError, match="rows=0"):
+        true_group_losses(people, scores, non_white, rows=0)
+    with pytest.raises(ValueError, match="got -1"):
+        load("OK", seed=-1)

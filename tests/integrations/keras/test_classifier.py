@@ -1,0 +1,93 @@
+"""`FairClassifier` around a Keras model: it trains a copy, reports, predicts and is saved like any other."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("keras", reason="Keras is not installed: make test-keras")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed: make test-keras")
+
+import keras
+import keras_twins as twins
+from keras import layers
+from sklearn.base import clone
+
+from fairbound.integrations.sklearn import FairClassifier
+
+X, Y, SEX = twins.as_numpy(twins.people(rows=4_000))
+ANSWER = np.array(["no", "yes"])[Y.astype(int)]
+
+
+def fitted(model: Any, y: Any = ANSWER, **more: Any) -> FairClassifier:
+    settings = {"steps": 400, "bound": 0.05, "mode": "training rows", "random_state": 0} | more
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a run this short may still be moving
+        return FairClassifier(module=model, **settings).fit(X, y, sensitive_features=SEX)
+
+
+def test_a_copy_is_trained_reported_and_saved() -> None:
+    model = twins.network(widths=(9, 8, 1))
+    before = model.get_weights()
+    found = fitted(model)
+    assert all(np.array_equal(old, new) for old, new in zip(before, model.get_weights(), strict=True))
+    assert isinstance(found.module_, keras.Model)
+    assert found.score(X, ANSWER) > 0.75
+    assert found.verdict_.word in ("holds", "violated", "undecided")
+    assert set(found.kkt_.constraints) == {"A - B", "B - A"}
+    assert found.multipliers_.keys() == found.kkt_.constraints.keys()
+    assert found.predict_proba(X[:4]).shape == (4, 2)
+    logits = found.module_.predict(found._scaler.scaled(X.astype(float)).numpy(), verbose=0)[:, 0]
+    assert np.allclose(logits, found.decision_function(X), atol=1e-4)
+    again = pickle.loads(pickle.dumps(found))
+    assert np.allclose(again.predict_proba(X), found.predict_proba(X), atol=1e-6)
+
+
+def test_clones_and_seeds() -> None:
+    model = twins.network(widths=(9, 8, 1))
+    first = fitted(model, steps=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        second = clone(first).fit(X, ANSWER, sensitive_features=SEX)
+    assert np.allclose(first.decision_function(X), second.decision_function(X), atol=1e-5)
+
+
+def test_several_classes() -> None:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((9,)), layers.Dense(3)])
+    labels = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+    found = fitted(model, labels, steps=300)
+    assert found.predict_proba(X[:4]).shape == (4, 3)
+    assert found.score(X, labels) > 0.6
+
+
+def test_another_number_of_outputs_than_classes() -> None:
+    with pytest.raises(ValueError, match=r"y has 2 classes, so one output a row .* gives 2"):
+        fitted(twins.network(widths=(9, 2)))
+    with pytest.raises(ValueError, match=r"y has 3 classes, so 3 outputs a row, .* gives 1"):
+        fitted(twins.network(widths=(9, 1)), (X[:, 0] > 0).astype(int) + (X[:, 1] > 0))
+
+
+def test_probabilities_and_state_are_refused() -> None:
+    with pytest.raises(ValueError, match="ends in sigmoid, and logits are wanted"):
+        fitted(keras.Sequential([keras.Input((9,)), layers.Dense(1, "sigmoid")]))
+    with pytest.raises(ValueError, match=r"off \(Dropout\)"):
+        fitted(keras.Sequential([keras.Input((9,)), layers.Dropout(0.5, name="off"), layers.Dense(1)]))
+
+
+def test_a_model_that_looks_its_inputs_up_is_refused() -> None:
+    """Columns are standardised, and numbers around 0 would be cast to places in a table."""
+    model = keras.Sequential(
+        [keras.Input((9,), dtype="int32"), layers.Embedding(10, 2), layers.Flatten(), layers.Dense(1)]
+    )
+    with pytest.raises(ValueError, match=r"takes int32 inputs.*fairbound\.keras\.fit"):
+        fitted(model)
+
+
+def test_a_model_for_other_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"takes rows of shape \(4,\), got X of shape"):
+        fitted(twins.network(widths=(4, 8, 1)))

@@ -1,0 +1,245 @@
+"""What users of a loop trip over: each was wrong, silent or a crash once."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.utils.data import DataLoader, TensorDataset
+
+from fairbound import SSLALM, BalancedBatches, Constrained, DescentAscent, Rows, SwitchingSubgradient, kkt, limits
+from fairbound.algorithms.schedules import Linear
+from fairbound.constraints.notions import accuracy_equality
+from fairbound.core import Algorithm
+
+GROUP = torch.arange(16) % 2
+PARITY = limits.accuracy_equality(["A", "B"], bound=0.02)
+BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+
+
+def rows_of_people() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(16, 5, generator=generator), (torch.rand(16, generator=generator) < 0.5).float()
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
+
+
+def losses_of(model: nn.Module) -> Tensor:
+    X, y = rows_of_people()
+    return binary_cross_entropy_with_logits(model(X).reshape(-1), y, reduction="none")
+
+
+@pytest.mark.parametrize("method", [SSLALM(samples=1), SwitchingSubgradient()], ids=["SSLALM", "Switching"])
+def test_a_model_with_one_parameter_has_a_state_of_its_own(method: Algorithm[Any]) -> None:
+    model = nn.Linear(5, 1, bias=False)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    fair = Constrained(model, PARITY, method)
+    for _ in range(3):
+        optimiser.zero_grad(set_to_none=False)
+        further = [Rows(losses_of(model).detach(), GROUP)] * (method.draws - 1)
+        fair.backward(losses_of(model), GROUP, further=further)
+        optimiser.step()
+    saved = fair.state_dict()["state"]
+    kept = saved["zx" if isinstance(method, SSLALM) else "kept"]["weight"]
+    assert not kept.requires_grad
+    assert kept.data_ptr() != model.weight.data_ptr()
+    assert model.weight.grad is not None
+    assert model.weight.grad.grad_fn is None
+
+
+@BOTH
+def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, PARITY, method)
+    for _ in range(2):
+        fair.gather(losses_of(model), GROUP)
+    fair.backward(losses_of(model), GROUP)
+    with pytest.raises(ValueError, match="no graph"):
+        fair.backward(losses_of(model).detach(), GROUP)
+    seen = fair.backward(losses_of(model), GROUP)
+    assert not seen.skipped
+    assert fair.steps == 1
+    fair.state_dict()
+
+
+@pytest.mark.parametrize("limit", [PARITY, limits.equal_opportunity(["A", "B"], bound=0.1)], ids=["groups", "labels"])
+def test_a_group_that_no_limit_knows_is_refused_at_any_step(limit: limits.Limit) -> None:
+    model = network()
+    fair, y = Constrained(model, limit, DescentAscent()), rows_of_people()[1]
+    fair.backward(losses_of(model), GROUP, labels=y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(ValueError, match="groups must be 0 to 1"):
+            fair.backward(losses_of(model), GROUP + (torch.arange(16) % 3 == 0), labels=torch.ones(16))
+
+
+def test_what_is_given_beside_rows_is_not_dropped() -> None:
+    model = network()
+    fair = Constrained(model, PARITY, DescentAscent())
+    with pytest.raises(ValueError, match="weight= was given beside Rows"):
+        fair.backward(Rows(losses_of(model), GROUP), weight=torch.ones(16))
+
+
+def test_a_limit_that_no_row_is_about_is_told_of() -> None:
+    model = network()
+    fair = Constrained(model, limits.minimum_rate(0.8, groups=2, group=1, label=7), DescentAscent())
+    X, y = rows_of_people()
+    for _ in range(49):
+        fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
+    with pytest.warns(UserWarning, match=r"no mini-batch had the rows that 'rate of 1, y=7 >= 0.8' is about"):
+        seen = fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
+    assert seen.c.isnan().all()
+
+
+def test_a_report_does_not_flatter() -> None:
+    model = network()
+
+    def report(evaluate: Any, batches: Any = (0,)) -> Any:
+        return kkt(model, PARITY, batches, evaluate)
+
+    with pytest.raises(ValueError, match="carry no graph"):
+        report(lambda _: Rows(losses_of(model).detach(), GROUP))
+    data = TensorDataset(torch.arange(100), (torch.arange(100) < 20).long())
+    loader = DataLoader(data, batch_sampler=BalancedBatches(data.tensors[1], batch_size=8))
+    scale = torch.linspace(0, 3, 100)
+    with pytest.raises(ValueError, match="saw other rows"):
+        report(lambda batch: Rows(losses_of(model).mean() * scale[batch[0]], batch[1]), loader)
+    with torch.no_grad():
+        model[0].weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        report(lambda _: Rows(losses_of(model), GROUP))
+
+
+@BOTH
+def test_a_scaler_takes_a_step_that_was_left_out(method: Algorithm[Any]) -> None:
+    model = network()
+    optimiser, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    fair = Constrained(model, PARITY, method)
+    before = [p.clone() for p in model.parameters()]
+    with pytest.warns(RuntimeWarning, match="left out"):
+        fair.backward(losses_of(model) * torch.nan, GROUP, scaler=scaler)
+    scaler.step(optimiser)
+    scaler.update()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    optimiser.zero_grad()
+    fair.backward(losses_of(model), GROUP, scaler=scaler)
+    scaler.step(optimiser)
+    assert not all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@BOTH
+def test_a_scaler_that_is_switched_off_hides_no_gradient_that_is_not_finite(method: Algorithm[Any]) -> None:
+    model = nn.Linear(5, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    fair, scaler = Constrained(model, PARITY, method), torch.amp.GradScaler("cpu", enabled=False)
+    losses = model(rows_of_people()[0]).reshape(-1).square().sqrt()  # finite, with a slope of 0 / 0 at 0
+    with pytest.warns(RuntimeWarning, match="left out"):
+        seen = fair.backward(losses, GROUP, scaler=scaler)
+    assert seen.skipped
+    assert model.weight.grad is None
+
+
+@BOTH
+def test_other_rows_than_were_gathered_are_refused(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, PARITY, method)
+    for _ in range(2):
+        fair.gather(losses_of(model), GROUP)
+    fair.backward(losses_of(model), GROUP)
+    with pytest.raises(ValueError, match="other rows than gather"):
+        fair.backward(losses_of(model), torch.zeros_like(GROUP))
+    assert all(p.grad is None for p in model.parameters())
+    assert fair.steps == 0
+
+
+@BOTH
+def test_weights_in_another_precision_autocast_and_sparse_gradients(method: Algorithm[Any]) -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(4, 3, sparse=True), nn.Linear(3, 1)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.out(self.table(rows)).reshape(-1)
+
+    model, y = Embedded(), rows_of_people()[1]
+    fair = Constrained(model, PARITY, method)
+    for _ in range(2):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses = binary_cross_entropy_with_logits(model(torch.arange(16) % 4).float(), y, reduction="none")
+            seen = fair.backward(losses, GROUP, weight=torch.ones(16, dtype=torch.float64))
+        assert (seen.skipped, seen.c.dtype) == (False, torch.float32)
+    assert model.table.weight.grad is not None
+
+
+def test_misuses_are_sentences() -> None:
+    model = network()
+    fair = Constrained(model, PARITY, DescentAscent())
+    fair.backward(losses_of(model), GROUP)
+    with pytest.raises(ValueError, match=r"start\(\) would throw its state away"):
+        fair.start(losses_of(model), GROUP)
+    with pytest.raises(ValueError, match="no state of Constrained"):
+        fair.load_state_dict({})
+    with pytest.raises(TypeError, match=r"must be fairbound.Rows"):
+        fair.backward_from(lambda size: (losses_of(model), GROUP))  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="CellConstraint is no limit; use those of"):
+        Constrained(model, accuracy_equality(GROUP, bound=0.1), DescentAscent())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="given twice under two names"):
+        Constrained(model, {"a": PARITY, "b": PARITY}, DescentAscent())
+    with pytest.raises(TypeError, match="give a module or its parameters, got dict"):
+        Constrained([{"params": list(model.parameters())}], PARITY, DescentAscent())  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="complex"):
+        Constrained([nn.Parameter(torch.zeros(2, dtype=torch.complex64))], PARITY, DescentAscent())
+    with pytest.raises(ValueError, match="no groups"):
+        limits.loss_parity(0, bound=0.1)
+    with pytest.raises(ValueError, match="weights must be >= 0"):
+        Constrained(model, PARITY, DescentAscent()).backward(losses_of(model), GROUP, weight=-torch.ones(16))
+
+
+class Decaying(DescentAscent):
+    """Wrongly says that its step is a multiple of one gradient."""
+
+    def update(self, x: Tensor, state: Any, draw: Any) -> tuple[Tensor, Any]:
+        d, new = super().update(x, state, draw)
+        return d - 0.01 * x, new
+
+
+def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told() -> None:
+    model = network()
+    with pytest.raises(TypeError, match="let that property be False"):
+        Constrained(model, PARITY, Decaying()).backward(losses_of(model), GROUP)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.0])
+def test_the_direction_is_that_of_the_method_by_its_own_step(rate: float) -> None:
+    """A loop leaves `-tau *` undone, for a constant tau; a schedule of the same value is multiplied and divided."""
+    found = []
+    for tau in (rate, Linear(rate, 10, end=1.0)):
+        model = network()
+        fair = Constrained(model, PARITY, SSLALM(tau=tau, mu=0.5, samples=1))
+        for _ in range(3):
+            model.zero_grad()
+            fair.backward(losses_of(model), GROUP)
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.allclose(*found, rtol=1e-4, atol=1e-7)
+    assert found[0].any() == (rate > 0)
+
+
+@BOTH
+def test_losses_that_become_a_mean_on_the_way_are_a_sentence(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, PARITY, method)
+    fair.backward(losses_of(model), GROUP)
+    with pytest.raises(ValueError, match="one number per row"):
+        fair.backward(losses_of(model).mean(), GROUP)

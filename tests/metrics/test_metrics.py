@@ -1,0 +1,416 @@
+"""Metrics against published numbers, Fairlearn, hand-written numpy and scipy; batches, weights, absent groups."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from fairlearn import metrics as fairlearn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import wasserstein_distance
+
+from fairbound.metrics.counts import NAMES, Counts
+from fairbound.metrics.fairness_metrics import METRICS, group_rates, intervals, values
+from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
+from fairbound.metrics.intervals import Measured
+from fairbound.metrics.wasserstein import BINS, Scores, distances, w1, wd
+
+COMPAS = {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}  # FP, TN, FN, TP
+
+
+def some_rows(seed: int, rows: int = 4000, groups: int = 3) -> dict[str, np.ndarray]:
+    """Rows whose rates differ between groups, with scores and weights."""
+    rng = np.random.default_rng(seed)
+    g = rng.integers(0, groups, rows)
+    y = rng.random(rows) < 0.3 + 0.1 * g / groups
+    score = np.clip(rng.beta(2, 3, rows) + 0.2 * y + 0.05 * g, 0, 1)
+    return {"g": g, "y": y.astype(int), "p": (score >= 0.5).astype(int), "s": score, "w": rng.uniform(0.2, 3.0, rows)}
+
+
+class TestPublished:
+    def test_compas(self) -> None:
+        found = values(Counts.from_cells(COMPAS), reference="Caucasian")
+        expected = {
+            "demographic_parity_difference": 0.240200,
+            "demographic_parity_ratio": 0.591638,
+            "independence_printed": 0.120100,
+            "separation_printed": 0.102824,
+            "sufficiency_printed": 0.024949,
+            "independence_reported": 0.240200,
+            "separation_reported": 0.411298,
+            "sufficiency_reported": 0.099795,
+            "equalized_odds_difference": 0.213925,
+            "average_odds_difference": 0.205649,
+            "equal_opportunity_difference": 0.197373,
+        }
+        assert {name: round(found[name], 6) for name in expected} == expected
+
+    def test_propublica(self) -> None:
+        counts = Counts.from_cells(COMPAS)
+        assert counts.sizes().tolist() == [3696, 2454]
+        assert np.round(counts.rate("false_positive_rate"), 4).tolist() == [0.4485, 0.2345]
+        assert np.round(counts.rate("false_negative_rate"), 4).tolist() == [0.2799, 0.4772]
+
+    def test_adult_and_german(self) -> None:
+        adult = Counts.from_cells({"F": (0, 16192 - 1769, 1769, 0), "M": (0, 32650 - 9918, 9918, 0)})
+        assert np.round(adult.rate("base_rate"), 6).tolist() == [0.109251, 0.303767]
+        assert int(adult.sizes().sum()) == 48842
+        german = Counts.from_cells({"> 25": (0, 220, 590, 0), "else": (0, 80, 110, 0)})
+        assert np.round(german.rate("base_rate"), 6).tolist() == [0.728395, 0.578947]
+
+    def test_unit_arrays(self) -> None:
+        soft = Counts.soft([0, 1, 0, 1], [0.2, 0.6, 0.9, 0.8], [0, 0, 1, 1])
+        expected = {
+            "positive_rate": (0.4, 0.85),
+            "true_positive_rate": (0.6, 0.8),
+            "false_positive_rate": (0.2, 0.9),
+            "accuracy": (0.7, 0.45),
+        }
+        for name, numbers in expected.items():
+            assert soft.rate(name) == pytest.approx(numbers, abs=1e-12)
+        assert soft.sizes().tolist() == [2, 2]
+
+
+class TestFairlearn:
+    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_differences_and_ratios(self, seed: int, weighted: bool) -> None:
+        rows = some_rows(seed, groups=2 + seed)
+        w = rows["w"] if weighted else None
+        found = values(Counts.of(rows["y"], rows["p"], rows["g"], weights=w))
+        theirs = {"sensitive_features": rows["g"], "sample_weight": w}
+        for name in ("demographic_parity_difference", "demographic_parity_ratio", "equalized_odds_difference",
+                     "equalized_odds_ratio"):  # fmt: skip
+            assert found[name] == pytest.approx(getattr(fairlearn, name)(rows["y"], rows["p"], **theirs), abs=1e-12)
+        mean = fairlearn.equalized_odds_difference(rows["y"], rows["p"], agg="mean", **theirs)
+        assert found["equalized_odds_difference_mean"] == pytest.approx(mean, abs=1e-12)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_rates_of_groups(self, weighted: bool) -> None:
+        rows = some_rows(7, groups=5)
+        assert_rates_equal_fairlearn(rows["y"], rows["p"], rows["g"], rows["w"] if weighted else None)
+
+    def test_on_the_acs_data(self, acs_ok) -> None:
+        """Oklahoma, nine race groups, with a prediction from schooling and hours."""
+        y = acs_ok["PINCP_GT_50K"].astype(int)
+        p = ((acs_ok["SCHL"] >= 20) & (acs_ok["WKHP"] >= 38)).astype(int)
+        g = acs_ok["RAC1P"].astype(int) - 1
+        w = np.random.default_rng(0).uniform(0.5, 2.0, len(y))
+        for weights in (None, w):
+            assert_rates_equal_fairlearn(y, p, g, weights)
+            found = values(Counts.of(y, p, g, weights=weights))
+            for name in ("demographic_parity_difference", "equalized_odds_difference"):
+                theirs = getattr(fairlearn, name)(y, p, sensitive_features=g, sample_weight=weights)
+                assert found[name] == pytest.approx(theirs, abs=1e-12)
+
+
+def assert_rates_equal_fairlearn(y: np.ndarray, p: np.ndarray, g: np.ndarray, w: np.ndarray | None) -> None:
+    ours = {
+        "positive_rate": fairlearn.selection_rate,
+        "true_positive_rate": fairlearn.true_positive_rate,
+        "false_positive_rate": fairlearn.false_positive_rate,
+        "true_negative_rate": fairlearn.true_negative_rate,
+        "false_negative_rate": fairlearn.false_negative_rate,
+    }
+    params = None if w is None else {name: {"sample_weight": w} for name in ours}
+    frame = fairlearn.MetricFrame(metrics=ours, y_true=y, y_pred=p, sensitive_features=g, sample_params=params)
+    counts = Counts.of(y, p, g, weights=w)
+    populated = [i for i, size in enumerate(counts.sizes().tolist()) if size]
+    for name in ours:
+        mine = [counts.rate(name)[i] for i in populated]
+        # where a group has no such label we say undefined (None), Fairlearn says 0
+        assert [0.0 if m is None else m for m in mine] == pytest.approx(frame.by_group[name].tolist(), abs=1e-12)
+        assert counts.everyone().rate(name)[0] == pytest.approx(frame.overall[name], abs=1e-12)
+
+
+class TestBatches:
+    @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.booleans(), st.randoms(use_true_random=False))
+    @settings(max_examples=30, deadline=None)
+    def test_batch_by_batch_equals_all_at_once(self, cuts, weighted, random) -> None:
+        rows = some_rows(len(cuts), rows=sum(cuts) + 50, groups=4)
+        w = rows["w"] if weighted else np.ones(len(rows["y"]))
+        pieces = np.split(np.arange(len(w)), np.cumsum(cuts))
+        random.shuffle(pieces)
+        names = ["A", "B", "C", "D", "never seen"]
+        pick = {
+            "counts": lambda i: Counts.of(rows["y"][i], rows["p"][i], rows["g"][i], weights=w[i], names=names),
+            "losses": lambda i: Losses.of(1e6 + rows["s"][i], rows["g"][i], weights=w[i], names=names),
+            "scores": lambda i: Scores.of(rows["s"][i], rows["g"][i], weights=w[i], names=names),
+        }
+        whole = {name: make(np.arange(len(w))) for name, make in pick.items()}
+        parts = {name: sum((make(i) for i in pieces[1:]), make(pieces[0])) for name, make in pick.items()}
+        mine, theirs = values(parts["counts"]), values(whole["counts"])
+        assert all(mine[name] == pytest.approx(theirs[name], abs=1e-12) for name in METRICS)
+        assert torch.equal(parts["counts"].rows, whole["counts"].rows)
+        assert parts["losses"].mean[:4].tolist() == pytest.approx(whole["losses"].mean[:4].tolist(), abs=1e-8)
+        errors = (parts["losses"].errors()[0], whole["losses"].errors()[0])
+        assert torch.allclose(*errors, rtol=1e-6, atol=1e-10)
+        assert w1(parts["scores"], 0, 1) == pytest.approx(w1(whole["scores"], 0, 1), abs=1e-12)
+
+    def test_a_batch_without_a_group_shifts_nothing(self) -> None:
+        names = ["A", "B", "C"]
+        first = Counts.of([1, 0], [1, 0], [0, 2], names=names)
+        second = Counts.of([1, 1], [0, 1], [1, 1], names=names)
+        assert (first + second).rate("accuracy") == (1.0, 0.5, 1.0)
+
+    def test_tables_are_matched_by_name(self) -> None:
+        both = Counts.of([1], [1], [0], names=["B"]) + Counts.of([1, 0], [0, 0], [0, 1], names=["A", "B"])
+        assert both.names == ("B", "A")
+        assert both.sizes().tolist() == [2, 1]
+        assert both.rate("true_positive_rate") == (1.0, 0.0)
+
+    def test_absent_groups_change_nothing(self) -> None:
+        rows = some_rows(3)
+        plain = Counts.of(rows["y"], rows["p"], rows["g"], names=["0", "1", "2"])
+        padded = Counts.of(rows["y"], rows["p"], rows["g"] * 2, names=["0", "x", "1", "y", "2"])
+        assert values(plain) == values(padded)
+        assert intervals(plain, draws=500) == intervals(padded, draws=500)
+        assert padded.rate("accuracy")[1] is None
+        assert group_rates(padded)["accuracy"][1] == Measured(None)
+
+    def test_rows_in_no_group_are_left_out(self) -> None:
+        rows = some_rows(4)
+        keep = rows["g"] > 0
+        left = np.where(keep, rows["g"] - 1, -1)
+        mine = Counts.of(rows["y"], rows["p"], left, weights=rows["w"])
+        theirs = Counts.of(*(rows[c][keep] for c in "yp"), rows["g"][keep] - 1, weights=rows["w"][keep])
+        assert torch.equal(mine.rows, theirs.rows)
+        assert torch.allclose(mine.weight, theirs.weight, rtol=1e-15)
+
+
+class TestUndefined:
+    def test_one_group_has_nothing_to_compare(self) -> None:
+        found = values(Counts.of([0, 1, 1], [0, 1, 0], [0, 0, 0]))
+        assert found["demographic_parity_difference"] is None
+        assert found["inaccuracy"] == pytest.approx(1 / 3)
+
+    def test_reported_definitions_are_for_two_groups(self) -> None:
+        rows = some_rows(0, groups=3)
+        found = values(Counts.of(rows["y"], rows["p"], rows["g"]))
+        assert found["separation_reported"] is None
+        assert found["separation_printed"] is not None
+
+    def test_a_group_without_positives_has_no_true_positive_rate(self) -> None:
+        found = values(Counts.of([0, 0, 1, 0, 1, 0], [1, 0, 1, 0, 0, 1], [0, 0, 1, 1, 2, 2]))
+        assert found["equal_opportunity_difference"] is None  # the reference group, the first, has no positives
+        assert found["equalized_odds_difference"] == pytest.approx(1.0)
+
+    def test_nobody_predicted_positive(self) -> None:
+        found = intervals(Counts.of([0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 1]), draws=500)
+        assert found["demographic_parity_ratio"].value == 1.0
+        assert found["disparate_impact"].value is None
+        assert found["sufficiency_printed"].value is None
+
+    def test_nothing_is_ever_nan(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            rows = int(rng.integers(1, 9))
+            y, p, g = (rng.integers(0, k, rows) for k in (2, 2, 4))
+            counts = Counts.of(y, p, g, names=list("ABCDE"))
+            found = [
+                *intervals(counts, draws=50).values(),
+                *(one for rate in group_rates(counts).values() for one in rate),
+            ]
+            found += [
+                *distances(Scores.of(p + 0.1, g), draws=50).values(),
+                *loss_gaps(Losses.of(p, g), draws=50).values(),
+            ]
+            for measured in found:
+                assert all(number is None or np.isfinite(number) for number in measured)
+                if measured.low is not None:
+                    assert measured.low <= measured.value <= measured.high
+
+
+class TestLosses:
+    def test_against_numpy(self) -> None:
+        rows = some_rows(5)
+        losses = Losses.of(rows["s"], rows["g"])
+        for g in range(3):
+            mine = rows["s"][rows["g"] == g]
+            assert losses.means()[g] == pytest.approx(mine.mean(), abs=1e-12)
+            assert float(losses.errors()[0][g]) == pytest.approx(mine.std(ddof=1) / np.sqrt(len(mine)), rel=1e-9)
+        found = loss_gaps(losses, reference="0")
+        means = np.array(losses.means())
+        assert found["largest_loss_gap"].value == pytest.approx(np.ptp(means))
+        assert found["largest_loss_gap_from_mean"].value == pytest.approx(np.abs(means - means.mean()).max())
+        rest = rows["s"][rows["g"] > 0].mean()
+        assert found["loss_difference"].value == pytest.approx(rest - means[0])
+        assert found["loss"].value == pytest.approx(rows["s"].mean())
+
+    def test_the_interval_of_a_mean_is_students(self) -> None:
+        from scipy.stats import t
+
+        values = np.random.default_rng(1).normal(size=12)
+        (found,) = group_losses(Losses.of(values, np.zeros(12, dtype=int)), draws=200_000)
+        half = t.ppf(0.975, 11) * values.std(ddof=1) / np.sqrt(12)
+        assert (found.low, found.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.02)
+
+    def test_whole_weights_are_means_of_repeated_rows(self) -> None:
+        losses = Losses.of([1.0, 4.0], [0, 0], weights=[3, 1])
+        assert losses.means() == (1.75,)
+
+    def test_one_row_has_a_value_and_no_interval(self) -> None:
+        assert group_losses(Losses.of([2.0], [0])) == [Measured(2.0)]
+
+
+class TestScores:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_w1_is_scipys(self, seed: int) -> None:
+        rows = some_rows(seed)
+        scores = Scores.of(rows["s"], rows["g"], weights=rows["w"])
+        a, b = rows["g"] == 0, rows["g"] == 1
+        theirs = wasserstein_distance(rows["s"][a], rows["s"][b], rows["w"][a], rows["w"][b])
+        assert w1(scores, 0, 1) == pytest.approx(theirs, abs=1e-12)
+        largest = max(w1(scores, i, j) for i in range(3) for j in range(i))
+        assert distances(scores)["w1"].value == largest
+
+    def test_wd_is_the_squared_distance_of_the_histograms(self) -> None:
+        """By the assignment of sorted atoms: every bin's share as 10,000ths of the mass."""
+        rows = some_rows(2)
+        a, b = rows["s"][rows["g"] == 0], rows["s"][rows["g"] == 1]
+        heights, edges = np.histogram(a, BINS)
+        others, _ = np.histogram(b, edges)
+        centres = (edges[:-1] + edges[1:]) / 2
+        levels = (np.arange(100_000) + 0.5) / 100_000
+        quantile = [
+            centres[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)] for h in (heights, others)
+        ]
+        expected = np.square(quantile[0] - quantile[1]).mean()
+        assert wd(Scores.of(rows["s"], rows["g"]), 0, 1) == pytest.approx(expected, rel=1e-3)
+
+    def test_wd_of_a_shift_is_its_square(self) -> None:
+        x = np.linspace(0, 1, 501)
+        scores = Scores.of(np.concatenate([x, x * 0.5 + 0.25]), np.repeat([0, 1], 501))
+        uniform = 1 / 48  # W2^2 of U(0, 1) and U(1/4, 3/4)
+        assert wd(scores, 0, 1) == pytest.approx(uniform, rel=0.02)
+
+    def test_equal_scores(self) -> None:
+        scores = Scores.of(np.full(80, 0.3), np.repeat([0, 1], 40))
+        assert distances(scores)["w1"] == Measured(0.0, 0.0, 0.0)
+        assert distances(scores)["wd"].value == 0.0
+
+
+class TestIntervals:
+    def test_same_seed_same_digits_and_the_level_matters(self) -> None:
+        rows = some_rows(0)
+        counts = Counts.of(rows["y"], rows["p"], rows["g"])
+        assert intervals(counts, seed=3) == intervals(counts, seed=3)
+        narrow, wide = (intervals(counts, level=level)["equalized_odds_difference"] for level in (0.5, 0.99))
+        assert narrow.low > wide.low
+        assert narrow.high < wide.high
+
+    def test_weights_that_are_all_equal_change_nothing(self) -> None:
+        rows = some_rows(1)
+        plain = Counts.of(rows["y"], rows["p"], rows["g"])
+        scaled = Counts.of(rows["y"], rows["p"], rows["g"], weights=np.full(len(rows["y"]), 7.5))
+        for a, b in zip(plain.rates(), scaled.rates(), strict=True):
+            assert torch.allclose(a.double(), b.double(), rtol=1e-9)
+
+    def test_uneven_weights_widen(self) -> None:
+        rows = some_rows(1)
+        plain = Counts.of(rows["y"], rows["p"], rows["g"])
+        heavy = np.where(np.arange(len(rows["y"])) % 10 == 0, 50.0, 1.0)
+        weighted = Counts.of(rows["y"], rows["p"], rows["g"], weights=heavy)
+        assert (weighted.rates().trials < 0.4 * plain.rates().trials).all()
+
+    def test_a_rate_of_0_reaches_down_to_0_and_up_from_it(self) -> None:
+        found = group_rates(Counts.of([0] * 50, [0] * 50, [0] * 50))["false_positive_rate"][0]
+        assert (found.value, found.low) == (0.0, 0.0)
+        assert found.high == pytest.approx(1.96**2 / (50 + 1.96**2), abs=1e-4)  # Wilson's
+
+    def test_a_tiny_group_does_not_hide_a_difference_of_large_ones(self) -> None:
+        cells = {"A": (300, 700, 0, 0), "B": (500, 500, 0, 0), "tiny": (1, 1, 0, 0)}
+        found = intervals(Counts.from_cells(cells))["demographic_parity_difference"]
+        assert 0.1 < found.low < 0.2
+
+    def test_every_rate_is_complementary_where_it_should_be(self) -> None:
+        rows = some_rows(2)
+        rates = dict(zip(NAMES, Counts.of(rows["y"], rows["p"], rows["g"]).rates().values, strict=True))
+        for a, b in (("true_positive_rate", "false_negative_rate"), ("true_negative_rate", "false_positive_rate"),
+                     ("negative_predictive_value", "false_omission_rate"), ("accuracy", "inaccuracy")):  # fmt: skip
+            assert torch.allclose(rates[a] + rates[b], torch.ones(3, dtype=torch.float64))
+
+
+class TestScale:
+    def test_many_groups_with_gaps(self) -> None:
+        """A thousand groups, many without a label or a prediction of one sort: no crash, in seconds."""
+        rng = np.random.default_rng(0)
+        g = rng.integers(0, 1000, 12_000)
+        y, p, s = rng.random(12_000) < 0.1, rng.random(12_000) < 0.2, rng.random(12_000)
+        start = time.process_time()
+        found = intervals(Counts.of(y, p, g))
+        assert found["equalized_odds_difference"].low <= found["equalized_odds_difference"].value
+        few = Scores.of(np.tile(s, 3), np.tile(g % 300, 3))
+        assert distances(few)["w1"].value > 0
+        assert time.process_time() - start < 20
+
+    def test_w1_of_many_groups_holds_that_of_the_farthest_pair(self) -> None:
+        rng = np.random.default_rng(0)
+        g = np.repeat(np.arange(25), 200)
+        scores = Scores.of(rng.random(5000) + 0.3 * (g == 7), g)
+        found = distances(scores)["w1"]
+        exact = max(w1(scores, i, j) for i in range(25) for j in range(i))
+        assert found.value == pytest.approx(exact, rel=1e-9)
+        assert 0 < found.low < 0.3 < found.high
+
+    def test_a_far_group_does_not_spoil_the_grid(self) -> None:
+        rng = np.random.default_rng(0)
+        values = np.concatenate([rng.random(400), np.full(5, 1e4)])
+        found = distances(Scores.of(values, np.repeat([0, 1, 2], [200, 200, 5])))["w1"]
+        assert found.high - found.low > 0.02
+
+
+class TestWeights:
+    def test_a_group_whose_weights_are_0_is_absent(self) -> None:
+        rows = some_rows(0)
+        w = np.where(rows["g"] == 0, 0.0, 1.0)
+        here = rows["g"] > 0
+        with_it = Counts.of(rows["y"], rows["p"], rows["g"], weights=w)
+        without = Counts.of(rows["y"][here], rows["p"][here], rows["g"][here] - 1, names=["1", "2"])
+        assert values(with_it) == pytest.approx(values(without), abs=1e-12)
+        losses = loss_gaps(Losses.of(rows["s"], rows["g"], weights=w))
+        expected = loss_gaps(Losses.of(rows["s"][here], rows["g"][here] - 1, names=["1", "2"]))
+        assert {k: m.value for k, m in losses.items()} == pytest.approx({k: m.value for k, m in expected.items()})
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (([0, 2], [0, 1], [0, 1]), "labels must be 0 or 1, found 2"),
+            (([0, 1], [0.3, 1], [0, 1]), "predictions must be 0 or 1, found 0.3"),
+            (([0, 1], [0, 1, 1], [0, 1]), "lengths differ: labels 2, predictions 3, groups 2"),
+            (([0, 1], [0, 1], [0.0, 1.0]), "groups must be numbered"),
+            (([0, 1], [0, 1], [0, -2]), "found -2"),
+            (([0, float("nan")], [0, 1], [0, 1]), "labels must be 0 or 1, found nan"),
+            (([[0, 1]], [0, 1], [0, 1]), "one number per row"),
+        ],
+    )
+    def test_counts(self, arguments, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Counts.of(*arguments)
+
+    def test_weights_names_reference_level(self) -> None:
+        with pytest.raises(ValueError, match="finite and not negative"):
+            Counts.of([0, 1], [0, 1], [0, 1], weights=[1, -1])
+        with pytest.raises(ValueError, match="only 1 names"):
+            Counts.of([0, 1], [0, 1], [0, 1], names=["A"])
+        with pytest.raises(ValueError, match="'C' is none of A, B"):
+            values(Counts.of([0, 1], [0, 1], [0, 1], names=["A", "B"]), reference="C")
+        with pytest.raises(ValueError, match="got 95"):
+            intervals(Counts.of([0, 1], [0, 1], [0, 1]), level=95)
+        with pytest.raises(ValueError, match="NaN"):
+            Losses.of([float("nan")], [0])
+        with pytest.raises(ValueError, match="NaN"):
+            Scores.of([float("nan")], [0])
+        with pytest.raises(ValueError, match=r"Intersection\.group"):
+            Counts.of([0, 1], [0, 1], [0, 2**40])
+        with pytest.raises(ValueError, match="got 95"):
+            loss_gaps(Losses.of([1.0], [0]), level=95)
+        with pytest.raises(ValueError, match="no rate is called 'tpr'"):
+            Counts.of([0, 1], [0, 1], [0, 1]).rate("tpr")
+        with pytest.raises(ValueError, match=r"between 0 and 1, found 1\.5"):
+            Counts.soft([0], [1.5], [0])

@@ -1,0 +1,436 @@
+"""The runner: records, grouping, means, compilation, and what it refuses or survives."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import problems
+import pytest
+import torch
+from test_conformance import bce, classification
+
+from fairbound import ALGORITHMS, Dataset, Problem, Sampler, Split, Take, grid, run
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms.schedules import InverseSqrt, Linear
+from fairbound.constraints.cells import Cells
+from fairbound.constraints.constraint import FunctionConstraint
+from fairbound.constraints.notions import accuracy_equality
+from fairbound.core import Algorithm, Draw
+from fairbound.data.samplers import SamplerStack
+from fairbound.training.compile import COMPILED
+from fairbound.training.hyperparams import numbers, rebuilt, structure
+
+F64 = torch.float64
+
+
+def test_records_come_at_their_steps_and_at_the_end() -> None:
+    problem, sampler, x0 = classification()
+    going = run(problem, SSLALM(), sampler.seeded(0, 1), x0[:2], 25, every=10)
+    records = list(going)
+    assert [record.step for record in records] == [10, 20, 25]
+    assert all(record.runs == (0, 1) and record.x.shape == (2, 37) for record in records)
+    assert records[0].multipliers.shape == (2, 2)
+    assert set(records[0].monitors) == {"resets"}
+    with pytest.raises(StopIteration):
+        next(iter(going))
+    result = going.result()
+    assert torch.equal(records[-1].x, result.x)
+    shorter = run(problem, SSLALM(), sampler.seeded(0, 1), x0[:2], 10).result()
+    assert torch.equal(records[0].x, shorter.x)
+
+
+def test_gradients_stay_on_for_whoever_reads_the_records() -> None:
+    problem, sampler, x0 = classification()
+    assert all(torch.is_grad_enabled() for _ in run(problem, SSLALM(), sampler, x0[0], 4, every=1))
+    assert not any(record.x.requires_grad for record in run(problem, SSLALM(), sampler, x0[0].requires_grad_(), 2))
+
+
+def test_means_are_over_the_later_steps() -> None:
+    problem, sampler, x0 = classification()
+    going = run(problem, DescentAscent(eta=0.5), sampler, x0[0], 20, every=1, average_from=12)
+    records = list(going)
+    result = going.result()
+    late = [record for record in records if record.step > 12]
+    assert torch.allclose(result.mean_x[0], torch.stack([r.x[0] for r in late]).mean(0))
+    assert torch.allclose(result.mean_multipliers[0], torch.stack([r.multipliers[0] for r in late]).mean(0))
+    assert run(problem, SGD(), sampler, x0[0], 5).result().mean_x is None
+
+
+def test_methods_of_different_structure_run_group_by_group() -> None:
+    """Results come back in the caller's order, each equal to the run alone."""
+    problem, sampler, x0 = classification()
+    methods = [SSLALM(), SGD(), SSLALM(tau=0.03), SwitchingSubgradient(), SGD(tau=InverseSqrt(0.1))]
+    samplers = sampler.seeded(*range(5))
+    result = run(problem, methods, samplers, x0[:5], 15).result()
+    for i, method in enumerate(methods):
+        alone = run(problem, method, samplers[i], x0[i], 15).result()
+        assert torch.allclose(result.x[i], alone.x[0], atol=1e-12)
+        assert torch.equal(result.multipliers[i].isnan(), alone.multipliers[0].isnan())
+        assert result.monitors[i].keys() == alone.monitors[0].keys()
+    assert result.multipliers[1].isnan().all()
+
+
+def test_a_grid_is_one_stack() -> None:
+    methods = grid(SSLALM, tau=[0.01, 0.05], eta=[0.01, 0.05], mu=0.0)
+    assert [(m.tau, m.eta, m.mu) for m in methods] == [
+        (0.01, 0.01, 0),
+        (0.01, 0.05, 0),
+        (0.05, 0.01, 0),
+        (0.05, 0.05, 0),
+    ]
+    assert len({structure(m) for m in methods}) == 1
+    assert structure(SSLALM()) != structure(SSLALM(samples=3))
+    assert structure(StochasticGhost(p0=0.4)) != structure(StochasticGhost(p0=0.6))
+    assert structure(SGD(tau=Linear(0.1, 10))) == structure(SGD(tau=Linear(0.2, 20)))
+    assert numbers(SGD(tau=Linear(0.1, 10))) == {"tau.start": 0.1, "tau.steps": 10.0, "tau.end": 0.05}
+    assert rebuilt(SGD(tau=Linear(0.1, 10)), {"tau.start": 0.3}) == SGD(tau=Linear(0.3, 10))
+
+
+OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
+needs_compiler = pytest.mark.skipif(
+    OLD or not (shutil.which("g++") or shutil.which("clang++")),
+    reason="no C++ compiler on this machine, or a torch older than 2.11, whose compiler is not relied on",
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["SSLALM", "SwitchingSubgradient", "StochasticGhost"])
+def test_compiled_equals_eager_and_other_numbers_are_not_baked_in(name: str) -> None:
+    problem, sampler, x0 = classification()
+    build = ALGORITHMS[name]
+    first = next(iter(numbers(build())))
+    for value in (0.02, 0.07):
+        method = build(**{first: value})
+        fast = run(problem, method, sampler.seeded(0, 1, 2), x0[:3], 30, compile=True).result()
+        slow = run(problem, method, sampler.seeded(0, 1, 2), x0[:3], 30, compile=False).result()
+        assert fast.compiled
+        assert not slow.compiled
+        assert (fast.x - slow.x).abs().max() < 1e-10
+
+
+class Drifting(NamedTuple):
+    mean: torch.Tensor
+    k: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Algorithm[Drifting]):
+    """SGD that keeps the mean of its coins, whose precision is not that of x."""
+
+    tau: float = 0.05
+
+    def init(self, x: torch.Tensor, m: int, first: object = None) -> Drifting:
+        return Drifting(x.new_zeros(()), x.new_zeros(()))
+
+    def update(self, x: torch.Tensor, state: Drifting, draw: Draw) -> tuple[torch.Tensor, Drifting]:
+        mean = state.mean + (draw.u - state.mean) / (state.k + 1)
+        return -self.tau * draw.samples[0](x).grad(f=1.0), Drifting(mean, state.k + 1)
+
+    def monitor(self, state: Drifting) -> dict[str, torch.Tensor]:
+        return {"mean": state.mean}
+
+
+@needs_compiler
+@pytest.mark.parametrize("scale", [0.0, 0.5])  # at 0 every step is spoilt, the first one too
+def test_a_compiled_step_that_is_not_finite_is_skipped_as_an_eager_one_is(scale: float) -> None:
+    """A compiler that simplifies 0 * x to 0 must not get between a NaN and the look for it."""
+    problem, sampler, x0 = classification()
+
+    def spoilt(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.where(outputs.abs() > 0.6, torch.log(-outputs.abs()), bce(outputs, labels))
+
+    spoilt_problem = replace(problem, loss=spoilt)
+    x0 = scale * x0[:3]
+    eager, fast = (
+        run(spoilt_problem, DescentAscent(tau=0.5), sampler.seeded(0, 1, 2), x0, 60, compile=wish).result()
+        for wish in (False, True)
+    )
+    assert eager.skipped.sum() > 0
+    assert fast.skipped.tolist() == eager.skipped.tolist()
+    torch.testing.assert_close(fast.x, eager.x, rtol=0, atol=1e-10)
+    assert torch.isfinite(fast.x).all()
+
+
+@needs_compiler
+def test_a_state_keeps_its_precision_so_a_compiled_step_reads_what_was_written() -> None:
+    problem, sampler, x0 = classification()
+    single = replace(problem, data=problem.data.to(dtype=torch.float32))
+    ends = [run(single, Averaging(), sampler, x0[0].float(), 40, compile=fast).result() for fast in (True, False)]
+    torch.testing.assert_close(ends[0].x, ends[1].x, rtol=1e-4, atol=1e-5)
+    assert ends[0].monitors[0]["mean"] == pytest.approx(ends[1].monitors[0]["mean"], rel=1e-4)
+    assert 0.2 < ends[1].monitors[0]["mean"] < 0.8
+
+
+@needs_compiler
+def test_what_was_compiled_is_found_again_for_the_same_problem_only() -> None:
+    problem, sampler, x0 = classification()
+    run(problem, SGD(tau=0.1), sampler, x0[0], 3, compile=True).result()
+    built = dict(COMPILED[problem])
+    run(problem, SGD(tau=0.2), sampler.seeded(7), x0[1], 4, compile=True).result()
+    assert COMPILED[problem] == built
+    run(problem, SGD(tau=InverseSqrt(0.1)), sampler, x0[0], 3, compile=True).result()
+    assert len(COMPILED[problem]) == len(built) + 1
+    assert classification()[0] not in COMPILED
+
+
+def test_short_runs_are_not_compiled_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    problem, sampler, x0 = classification()
+    with caplog.at_level(logging.INFO, logger="fairbound"):
+        result = run(problem, SGD(), sampler, x0[0], 5).result()
+    assert not result.compiled
+    assert "5 steps are too few" in result.note or "no C++ compiler" in result.note
+    assert [record.message for record in caplog.records] == [result.note]
+
+
+def test_without_a_compiler_a_long_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairbound.training.compile import decide
+
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    chosen, note = decide(None, 1_000_000)
+    assert not chosen
+    assert "no C++ compiler was found" in note
+
+
+def test_epochs_equal_the_hand_written_loop_too() -> None:
+    problem, _, x0 = classification()
+    sampler = Sampler(Split.all_train(240), problem.constraint.cells, Take(7, 5), seed=2, replace=False)
+    result = run(problem, SSLALM(), sampler, x0[0], 60).result()
+    source, x, method = problem.source(sampler), x0[0].clone(), SSLALM()
+    state = method.init(x, 2, source.first(method.reads)(x))
+    for _ in range(60):
+        d, state = method.update(x, state, method.draw(source))
+        x = x + d
+    assert (result.x[0] - x).abs().max() < 1e-11
+
+
+# What is refused or survived
+# -------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_at_the_start_changes_nothing() -> None:
+    problem, sampler, x0 = classification()
+    broken = Problem(lambda x, X: problem.forward(x, X) / 0.0, bce, problem.constraint, problem.data)
+    kept = x0.clone()
+    with pytest.raises(ValueError, match=r"NaN or infinite at the starting point of runs \[0, 1\]; nothing was run"):
+        run(broken, SSLALM(), sampler.seeded(0, 1), x0[:2], 5)
+    assert torch.equal(x0, kept)
+    x0[1, 3] = torch.inf
+    with pytest.raises(ValueError, match=r"the starting points of runs \[1\] are not finite"):
+        run(problem, SGD(), sampler.seeded(0, 1), x0[:2], 5)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
+    name: str, poison: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One row in 240 makes the loss NaN or infinite: steps that meet it are left out, the rest go on as they were."""
+    problem, sampler, x0 = classification()
+    marked = problem.data.X[17].clone()
+
+    def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return bce(outputs[:, 0], labels) * outputs[:, 1]
+
+    def forward(x: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        return torch.stack([problem.forward(x, X), torch.where((marked == X).all(1), poison, 1.0).to(x.dtype)], 1)
+
+    poisoned = Problem(forward, loss, problem.constraint, problem.data)
+    result = run(poisoned, ALGORITHMS[name](), sampler.seeded(0, 1, 2), x0[:3], 60).result()
+    assert result.skipped.sum() > 0
+    assert result.skipped.max() < 60
+    assert torch.isfinite(result.x).all()
+    assert torch.isfinite(result.output).all()
+    assert (result.x - x0[:3]).abs().amax(1).min() > 1e-5
+    assert "skipped steps that were not finite" in caplog.text
+
+
+def test_bad_calls_are_sentences() -> None:
+    problem, sampler, x0 = classification()
+    with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
+        run(problem, SGD(), sampler, x0[0], 0)
+    with pytest.raises(ValueError, match="2 algorithms for 3 runs"):
+        run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
+    with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
+        run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [Take(2, 2)] * 3), x0[0], 5)
+    with pytest.raises(ValueError, match="average_from must be a step from 0 to 4, got 5"):
+        run(problem, SGD(), sampler, x0[0], 5, average_from=5)
+    with pytest.raises(ValueError, match="0 algorithms for"):
+        run(problem, [], sampler, x0[0], 5)
+    short = Dataset(problem.data.X[:100], problem.data.y[:100])
+    with pytest.raises(ValueError, match="go up to row 239, but the data have 100 rows"):
+        run(Problem(problem.forward, bce, problem.constraint, short), SGD(), sampler, x0[0], 5)
+    with pytest.raises(ValueError, match="SSLALM needs constraints, and the problem has none"):
+        run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
+    with pytest.raises(
+        ValueError, match=r"the sampler draws from 0 cells \(\) but the constraint is about 2 cells \(0, 1\)"
+    ):
+        run(problem, SSLALM(), Sampler(Split.all_train(240)), x0[0], 5)
+
+
+def test_a_sampler_for_other_groups_is_refused() -> None:
+    problem, _, x0 = classification()
+    other = accuracy_equality(1 - problem.data.groups["group"], bound=0.01)
+    with pytest.raises(ValueError, match="or their rows differ"):
+        run(problem, SSLALM(), Sampler(Split.all_train(240), other.cells, Take(6, 5)), x0[0], 5)
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "SGD"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison: float) -> None:
+    """The value of c is bad in some batches, its gradient never: switching would step on it, SSL-ALM reset itself."""
+    problem, sampler, x0 = classification()
+    marked = problem.data.X[17]
+
+    def fun(x: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        good = torch.stack([outputs[0][:, 0].mean() - 1, outputs[1][:, 0].mean() - 1])
+        bad = torch.stack([cell[:, 1].amax() for cell in outputs]).amax()
+        return good + torch.where(bad > 0, poison, 0.0)
+
+    def forward(x: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        return torch.stack([problem.forward(x, X), (marked == X).all(1).to(x.dtype)], 1)
+
+    own = FunctionConstraint(problem.constraint.cells, fun, ("a", "b"))
+    loss = lambda out, y: bce(out[:, 0], y)  # noqa: E731
+    going = run(Problem(forward, loss, own, problem.data), ALGORITHMS[name](), sampler, x0[0], 80, every=1)
+    hits, before = 0, x0[0]
+    stack = SamplerStack([sampler], ALGORITHMS[name]().draws, ALGORITHMS[name]().levels)
+    for k, record in enumerate(going):
+        if ALGORITHMS[name]().levels is None:
+            reads = ALGORITHMS[name]().reads
+            met = any((b.cells == 17).any() for b, r in zip(stack.block(k, 1), reads, strict=True) if "c" in r)
+            hits += int(met)
+            assert torch.equal(record.x[0], before) == met, "a step that met the bad row must change nothing"
+        before = record.x[0]
+    result = going.result()
+    assert result.skipped[0] > 0
+    if ALGORITHMS[name]().levels is None:
+        assert result.skipped[0] == hits
+    assert result.monitors[0].get("resets", 0) == 0
+
+
+def test_an_interrupted_run_has_no_result() -> None:
+    problem, sampler, x0 = classification()
+    going = run(problem, SGD(), sampler, x0[0], 5, every=1)
+    next(iter(going))
+    going._records.close()
+    with pytest.raises(RuntimeError, match="interrupted before its end"):
+        going.result()
+
+
+def test_a_compiler_that_fails_is_only_fatal_if_compilation_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise RuntimeError("cannot build")
+
+    monkeypatch.setattr("torch._inductor.compile", broken)
+    monkeypatch.setattr("fairbound.training.compile.LONG", 3)
+    monkeypatch.setenv("CXX", "/bin/false")
+    problem, sampler, x0 = classification()
+    result = run(problem, SGD(), sampler, x0[0], 5).result()
+    assert not result.compiled
+    assert "inductor failed (RuntimeError)" in result.note
+    with pytest.raises(RuntimeError, match="cannot build"):
+        run(problem, SGD(), sampler, x0[0], 5, compile=True).result()
+
+
+def test_integer_inputs_and_a_constraint_without_cells() -> None:
+    """An embedding with a bound on its weights; by hand and by the runner, the output rule's coin included."""
+    rows = 60
+    X, y = torch.arange(rows)[:, None] % 7, (torch.arange(rows) % 2).to(F64)
+    own = FunctionConstraint(Cells((), ()), lambda x, outputs, labels: (x @ x / 4 - 1).reshape(1), ("norm",))
+    problem = Problem(lambda x, Z: x[Z[:, 0]], bce, own, Dataset(X, y))
+    sampler = Sampler(Split.all_train(rows), sizes=Take(5, 5), seed=3)
+    x0 = torch.linspace(-2, 2, 7, dtype=F64)
+    for name, build in ALGORITHMS.items():
+        result = run(problem, build(), sampler, x0, 40).result()
+        assert result.skipped.sum() == 0, name
+        source, x, method = problem.source(sampler), x0.clone(), build()
+        state = method.init(x, 1, source.first(method.reads)(x) if method.reads_first else None)
+        for _ in range(40):
+            d, state = method.update(x, state, method.draw(source))
+            x = x + d
+        assert (result.x[0] - x).abs().max() < 1e-9, name
+        assert (result.output[0] - method.output(x, state)).abs().max() < 1e-9, name
+
+
+def test_capped_multipliers_and_unsaved_iterates_are_reported() -> None:
+    problem, (split,), cells = problems.table_of([problems.infeasible()])
+    sampler, x0 = problems.sampler_for(split, cells, 1), problems.infeasible().start
+    capped = run(problem, DescentAscent(tau=0.05, eta=0.1, y_max=2.0), sampler, x0, 300).result()
+    assert "stood at y_max" in capped.infeasible[0]
+    feasible, (split,), cells = problems.table_of([problems.nonsmooth()])
+    unsaved = run(feasible, SwitchingSubgradient(k0=1000), problems.sampler_for(split, cells, 1), x0, 50).result()
+    assert "no iterate was saved" in unsaved.infeasible[0]
+
+
+def test_sgd_needs_no_constraint_and_never_evaluates_one() -> None:
+    problem, _, x0 = classification()
+    sampler = Sampler(Split.all_train(240))
+    free = run(Problem(problem.forward, bce, None, problem.data), SGD(), sampler, x0[0], 10).result()
+    bound = run(problem, SGD(), sampler, x0[0], 10).result()
+    assert torch.equal(free.x, bound.x)
+    with_cells = Sampler(Split.all_train(240), problem.constraint.cells)
+    assert torch.equal(
+        run(Problem(problem.forward, bce, None, problem.data), SGD(), with_cells, x0[0], 10).result().x, free.x
+    )
+
+
+def test_multipliers_can_be_moved_by_rows_of_their_own() -> None:
+    """The train rows meet the bound by construction, the multipliers' rows break it: only those can move them."""
+    rows = 400
+    groups, held = torch.arange(rows) % 2, torch.arange(rows) >= 200
+    X = torch.ones(rows, 1, dtype=F64)
+    y = torch.where(held, groups * 2.0, 1.0).to(F64)  # the same labels for both groups in train, 0 and 2 elsewhere
+    constraint = accuracy_equality(groups, bound=0.01)
+    problem = Problem(lambda x, Z: Z @ x, lambda out, label: (out - label) ** 2, constraint, Dataset(X, y))
+    split = Split(torch.arange(200), multipliers=torch.arange(200, 400))
+    x0 = torch.full((1,), 1.5, dtype=F64)
+    moved = {}
+    for pool in ("train", "multipliers"):
+        sampler = Sampler(split, constraint.cells, (Take(8, 8), Take(8, 8, pool=pool)))
+        moved[pool] = (
+            run(problem, DescentAscent(second=True, tau=0.0, eta=0.1), sampler, x0, 20).result().multipliers.max()
+        )
+    assert moved["train"] == 0
+    assert moved["multipliers"] > 1
+
+
+@pytest.mark.parametrize("name", ["SSLALM", "StochasticGhost"])
+def test_float32_follows_float64(name: str) -> None:
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        problem, sampler, x0 = classification(dtype)
+        results.append(run(problem, ALGORITHMS[name](), sampler, x0[0], 30).result().x.double())
+    assert (results[0] - results[1]).abs().max() < 1e-4
+
+
+def test_ghost_evaluates_its_random_sizes_at_its_own_point_only() -> None:
+    class Wandering(StochasticGhost):
+        def update(self, x, state, draw):
+            return super().update(x + 1, state, Draw(draw.samples, draw.weight, draw.u))
+
+    problem, sampler, x0 = classification()
+    with pytest.raises(ValueError, match="at the step's own point only"):
+        run(problem, Wandering(), sampler, x0[0], 2).result()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_cuda_equals_cpu(name: str) -> None:
+    problem, sampler, x0 = classification()
+    on_cpu = run(problem, ALGORITHMS[name](), sampler.seeded(0, 1), x0[:2], 50).result()
+    moved = Problem(problem.forward, bce, problem.constraint, problem.data.to("cuda"))
+    on_gpu = run(moved, ALGORITHMS[name](), sampler.seeded(0, 1), x0[:2].cuda(), 50).result()
+    assert (on_cpu.x - on_gpu.x.cpu()).abs().max() < 1e-9
+
+
+def test_known_problem_is_the_table_s() -> None:
+    """The table's functions are the printed ones: values at the printed solutions."""
+    values = {"KA1": 0.5, "KA2": -2.0, "HS10": -1.0, "HS22": 1.0, "HS35": 1 / 9}
+    for known in problems.deterministic():
+        f, *c = problems.evaluate(known.x, known.rows)[0].tolist()
+        assert f == pytest.approx(values[known.name])
+        assert max(c) < 1e-12

@@ -1,0 +1,195 @@
+"""One run in plain autograd is a stack of one run: the same trajectories, records, signs and refusals."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from test_conformance import METHODS, bce, classification, every_method
+from torch import Tensor
+from torch.func import vjp
+
+from fairbound import Problem, Sampler, Split, Take, run
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.constraints.cells import Cells
+from fairbound.constraints.constraint import FunctionConstraint, together
+from fairbound.constraints.notions import demographic_parity
+from fairbound.constraints.regularizers import FairretNorm
+from fairbound.core import Algorithm
+from fairbound.training.eager import General, Means, eager
+from fairbound.training.sequential import _finite
+
+
+class OneByOne:
+    """A forward function that must not be vmapped."""
+
+    stacks = False
+
+    def __init__(self, forward: Any) -> None:
+        self.forward, self.n = forward, forward.n
+
+    def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
+        assert not torch._C._functorch.is_batchedtensor(x), "vmapped"
+        found: Tensor = self.forward(x, inputs)
+        return found
+
+
+class WithPullBack(OneByOne):
+    """The same with a pull-back of its own, as another library computes it: autograd never sees x."""
+
+    def at(self, x: Tensor, inputs: Tensor) -> WithPullBack:
+        here = WithPullBack(self.forward)  # several are asked in turn
+        here.given = x.detach(), inputs
+        return here
+
+    def outputs(self) -> Tensor:
+        return self(*self.given).detach()
+
+    def pull(self, cotangent: Tensor) -> Tensor:
+        x, inputs = self.given
+        _, pull = vjp(lambda point: self.forward(point, inputs), x)[:2]
+        return pull(cotangent)[0]
+
+
+def alone(problem: Problem, kind: type[OneByOne] = OneByOne) -> Problem:
+    return replace(problem, forward=kind(problem.forward))
+
+
+def assert_same_runs(a: Any, b: Any, tolerance: float = 1e-9) -> None:
+    for name in ("x", "output", "multipliers"):
+        assert torch.allclose(getattr(a, name), getattr(b, name), atol=tolerance, equal_nan=True), name
+    assert torch.equal(a.skipped, b.skipped)
+    assert a.infeasible == b.infeasible
+    for mine, theirs in zip(a.monitors, b.monitors, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-6)
+
+
+@every_method
+@pytest.mark.parametrize("kind", [OneByOne, WithPullBack])
+def test_a_single_run_equals_a_stack_of_one(method: Algorithm[Any], kind: type[OneByOne]) -> None:
+    problem, sampler, x0 = classification()
+    assert isinstance(eager(problem), Means)
+    mine, theirs = (run(p, method, sampler, x0[0], 40).result() for p in (alone(problem, kind), problem))
+    assert (mine.x - x0[0]).abs().max() > 1e-3
+    assert_same_runs(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "name", ["SGD", "DescentAscent, second draw", "SSLALM", "SwitchingSubgradient", "Ghost, small box"]
+)
+@pytest.mark.parametrize("kind", ["regulariser", "rates", "function", "together", "absolute"])
+def test_any_problem_the_same(name: str, kind: str) -> None:
+    """What is not a mean loss of cells goes the general way."""
+    problem, _, x0 = classification()
+    groups = problem.data.groups["group"]
+    rates = demographic_parity(groups, bound=0.05)
+    ridge = FunctionConstraint(
+        Cells.by_group(groups), lambda x, outputs, labels: (x.square().sum() + outputs[0].mean()).reshape(1), ("ridge",)
+    )
+    pair = problem.constraint
+    one_sided = replace(
+        pair, contrast=pair.contrast[:1], bound=pair.bound[:1], names=pair.names[:1], absolute=True
+    )  # |a - b| once: twice would leave the multipliers undetermined
+    made = {
+        "regulariser": replace(problem, regulariser=FairretNorm(column="group", levels=2)),
+        "rates": replace(problem, constraint=rates),
+        "function": replace(problem, constraint=ridge),
+        "together": replace(problem, constraint=together(problem.constraint, rates)),
+        "absolute": replace(problem, constraint=one_sided),
+    }[kind]
+    assert isinstance(eager(made), General)
+    sampler = Sampler(Split.all_train(made.data.rows), made.constraint.cells, Take(6, 5), seed=2)
+    mine, theirs = (run(p, METHODS[name], sampler, x0[1], 12).result() for p in (alone(made), made))
+    assert_same_runs(mine, theirs)
+
+
+def test_without_a_constraint() -> None:
+    problem, sampler, x0 = classification()
+    plain = replace(problem, constraint=None)
+    assert_same_runs(*(run(p, SGD(), sampler, x0[0], 20).result() for p in (alone(plain), plain)))
+    with pytest.raises(ValueError, match="SSLALM needs constraints"):
+        run(alone(plain), SSLALM(), sampler, x0[0], 20)
+
+
+def test_several_runs_go_one_after_another() -> None:
+    problem, sampler, x0 = classification()
+    methods = [SSLALM(), SGD(), SSLALM(tau=0.03)]
+    samplers = sampler.seeded(0, 1, 2)
+    going = run(alone(problem), methods, samplers, x0[:3], 12, every=5)
+    assert [(record.step, record.runs) for record in going] == [(k, (i,)) for i in range(3) for k in (5, 10, 12)]
+    theirs = run(problem, methods, samplers, x0[:3], 12).result()
+    assert_same_runs(going.result(), theirs)
+    assert not going.compiled
+    assert going.compiling == 0
+    assert "one by one" in going.note
+
+
+def test_records_and_means_are_a_stack_s() -> None:
+    problem, sampler, x0 = classification()
+    both = [
+        run(p, DescentAscent(eta=0.5), sampler, x0[0], 20, every=7, average_from=12) for p in (alone(problem), problem)
+    ]
+    for mine, theirs in zip(*both, strict=True):
+        assert mine.step == theirs.step
+        assert torch.allclose(mine.x, theirs.x)
+        assert torch.allclose(mine.multipliers, theirs.multipliers)
+        assert mine.monitors.keys() == theirs.monitors.keys()
+    mine, theirs = (going.result() for going in both)
+    assert torch.allclose(mine.mean_x, theirs.mean_x)
+    assert torch.allclose(mine.mean_multipliers, theirs.mean_multipliers)
+
+
+def test_gradients_stay_on_for_whoever_reads_the_records() -> None:
+    problem, sampler, x0 = classification()
+    assert all(torch.is_grad_enabled() for _ in run(alone(problem), SSLALM(), sampler, x0[0], 4, every=1))
+
+
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(), SwitchingSubgradient(), StochasticGhost(cap=2)])
+def test_steps_that_are_not_finite_are_left_out(method: Algorithm[Any], caplog: pytest.LogCaptureFixture) -> None:
+    """A row whose loss is NaN spoils the mini-batches that it is in, and nothing else."""
+    problem, sampler, x0 = classification()
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return bce(outputs, labels.clamp(max=1.0)) + torch.where(labels > 1, torch.nan, 0.0)
+
+    spoilt = problem.data.y.clone()
+    spoilt[:1] = 2.0
+    bad = replace(problem, loss=loss, data=replace(problem.data, y=spoilt))
+    with caplog.at_level(logging.WARNING, logger="fairbound"):
+        mine, theirs = (run(p, method, sampler.seeded(5), x0[0], 80).result() for p in (alone(bad), bad))
+    assert 0 < int(mine.skipped[0]) < 80
+    assert_same_runs(mine, theirs)
+    assert "not finite" in caplog.text
+
+
+def test_large_but_finite_numbers_are_no_reason_to_skip() -> None:
+    """Their sum overflows, which is not what is asked."""
+    assert _finite([torch.full((4,), 2e38), torch.zeros(())])
+    assert not _finite([torch.tensor([torch.inf, -torch.inf]), torch.zeros(())])
+    assert not _finite([torch.tensor([1.0, torch.nan])])
+
+
+def test_what_was_not_read_is_nan() -> None:
+    problem, sampler, x0 = classification()
+    for way in (Means(problem), General(problem)):
+        batch = problem.source(sampler)._stack(1, None).block(0, 1)[0]
+        for reads, missing in (("f", "c"), ("c", "f")):
+            parts = way.gather(type(batch)(batch.objective[0, 0], batch.cells[0, 0]), reads)
+            e = way.at(parts, reads, x0[0])
+            assert torch.isnan(getattr(e, missing)).all()
+            assert torch.isfinite(getattr(e, reads)).all()
+            weights = {"f": 1.0} if reads == "c" else {"c": torch.ones(2, dtype=x0.dtype)}
+            assert torch.isnan(e.grad(**weights)).all()
+            assert torch.isnan(e.jac()).all() == (reads == "f")
+            mine = {"c": torch.ones(2, dtype=x0.dtype)} if reads == "c" else {"f": 1.0}
+            assert torch.isfinite(e.grad(**mine)).all()
+
+
+def test_a_start_that_is_not_finite_is_refused() -> None:
+    problem, sampler, x0 = classification()
+    bad = alone(replace(problem, loss=lambda outputs, labels: bce(outputs, labels) * torch.nan))
+    with pytest.raises(ValueError, match="NaN or infinite at the starting point of run 0"):
+        run(bad, SSLALM(), sampler, x0[0], 3)
