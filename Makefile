@@ -14,7 +14,7 @@ SHORT := --seeds 3 --steps 5000
 
 test: lint types suite
 
-# A short Experiment 1 with all methods, on real census data where they are found, else on simulated people.
+# A short Experiment 1 with all methods, on real census data where they are found, else on synthetic people.
 bench: $(VENV)/.report
 	$(BIN)/fairbound run income-ok-race $(SHORT)
 	$(BIN)/fairbound report income-ok-race $(SHORT)

@@ -82,11 +82,11 @@ def over_splits(state: str, column: str, notion: str, bound: float, seeds: Seque
         seconds = time.perf_counter() - start
         ours.append(measured(fair, X[test], y[test], group[test]))
         others.append(measured(plain(X[train], y[train], seed), X[test], y[test], group[test]))
-        words[fair.verdict_.word] += 1
+        words[fair.verdict_.decision] += 1
         modes[fair.mode_] += 1
         print(
             f"{state} {seed:4}: {fair.mode_:13} gap {ours[-1].gap:+.3f}, plain {others[-1].gap:+.3f}; accuracy "
-            f"{ours[-1].accuracy:.3f}, plain {others[-1].accuracy:.3f}; {fair.verdict_.word}; {seconds:.0f} s",
+            f"{ours[-1].accuracy:.3f}, plain {others[-1].accuracy:.3f}; {fair.verdict_.decision}; {seconds:.0f} s",
             flush=True,
         )
     mine, theirs = np.array(ours), np.array(others)
@@ -166,7 +166,7 @@ def main() -> int:
     claims: dict[str, bool] = {}
     for state, column, notion, bound, judge in (
         ("VA", "MAR", "loss_parity", 0.05, va_claims),
-        ("OK", "RAC1P=1", "accuracy_equality", 0.02, ok_claims),
+        ("OK", "RAC1P=1", "pairwise_loss_parity", 0.02, ok_claims),
     ):
         if asked.state in (None, state):
             found = over_splits(state, column, notion, bound, seeds)

@@ -33,7 +33,7 @@ from fairbound.benchmark.experiment import Setting
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import Line, Measure, line_of, runs_by_row
 from fairbound.data.sources import best, load
-from fairbound.integrations.keras import functional
+from fairbound.integrations.keras import make_functional
 from fairbound.integrations.keras.autograd_bridge import At
 
 ROWS = ("SGD", "SGD-Fairret", "SSL-ALM", "ALM", "SSw", "Ghost, rho 0.1")  # of the paper's Table 4
@@ -47,7 +47,7 @@ class InTorchOrder:
     stacks = False
 
     def __init__(self, model: Any) -> None:
-        self.forward, x = functional(model)
+        self.forward, x = make_functional(model)
         self.n, place, start = self.forward.n, torch.arange(x.numel()), 0
         for variable in model.trainable_variables:
             shape = tuple(variable.shape)

@@ -32,6 +32,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fairbound import (
     SGD,
     SSLALM,
+    BatchSpec,
     Dataset,
     DescentAscent,
     Problem,
@@ -39,13 +40,12 @@ from fairbound import (
     Split,
     StochasticGhost,
     SwitchingSubgradient,
-    Take,
     run,
 )
-from fairbound.constraints.notions import accuracy_equality
+from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data.samplers import Batch, SamplerStack
-from fairbound.integrations.keras import functional
+from fairbound.integrations.keras import make_functional
 from fairbound.training.problem import join
 
 STEPS, EAGER_STEPS, ROUNDS = 400, 20, 7
@@ -95,12 +95,12 @@ def bce(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def drawn(sampler: Sampler, method: Algorithm[Any], steps: int, dtype: str) -> list[tuple[Any, ...]]:
     """The arguments of every step: the rows of its mini-batches, and the number that a method draws beside them."""
-    stack = SamplerStack([sampler], method.draws, method.levels)
-    if method.levels is not None:
+    stack = SamplerStack([sampler], method.draws, method.batch_size_probs)
+    if method.batch_size_probs is not None:
         return list(_of_random_size(stack, steps, dtype))
     blocks = [
-        _rows(Batch(batch.objective[:, 0], batch.cells[:, 0]), reads)
-        for batch, reads in zip(stack.block(0, steps, method.reads), method.reads, strict=True)
+        _rows(Batch(batch.objective[:, 0], batch.cells[:, 0]), evaluates)
+        for batch, evaluates in zip(stack.block(0, steps, method.evaluates), method.evaluates, strict=True)
     ]
     coins = [stack.coins(0, steps)[:, 0].numpy().astype(dtype)] * isinstance(method, SwitchingSubgradient)
     return list(zip(*blocks, *coins, strict=True))
@@ -114,8 +114,8 @@ def _of_random_size(stack: SamplerStack, steps: int, dtype: str) -> Iterator[tup
         yield *(_rows(join(chunks.batch, half), "fc") for half in halves), weight
 
 
-def _rows(batch: Batch, reads: str) -> np.ndarray:
-    parts = [batch.objective] * ("f" in reads) + [batch.cells.flatten(-2)] * ("c" in reads)
+def _rows(batch: Batch, evaluates: str) -> np.ndarray:
+    parts = [batch.objective] * ("f" in evaluates) + [batch.cells.flatten(-2)] * ("c" in evaluates)
     return torch.cat(parts, -1).numpy()
 
 
@@ -135,9 +135,9 @@ class Contest:
     def __init__(self, method: Method) -> None:
         self.method, self.steps = method.ours, method.steps
         data = people(method.dtype)
-        constraint = accuracy_equality(data.groups["group"], bound=BOUND)
-        self.sampler = Sampler(Split.all_train(ROWS), constraint.cells, Take(BATCH, BATCH), seed=SEED)
-        forward, self.x0 = functional(network(method.dtype))
+        constraint = pairwise_loss_parity(data.groups["group"], bound=BOUND)
+        self.sampler = Sampler(Split.all_train(ROWS), constraint.cells, BatchSpec(BATCH, BATCH), seed=SEED)
+        forward, self.x0 = make_functional(network(method.dtype))
         self.problem = Problem(forward, bce, constraint, data)
         self.given = drawn(self.sampler, method.ours, self.steps, method.dtype)
         first = self.problem.source(self.sampler).first(("fc",))(self.x0)
@@ -179,8 +179,8 @@ class Contest:
 
 def main() -> int:
     torch.set_num_threads(1)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelizm_threads(1)
+    tf.config.threading.set_inter_op_parallelizm_threads(1)
     missed = 0
     print(
         f"microseconds of CPU time a step, medians of {ROUNDS} alternating rounds; 9-64-32-1, mini-batches of {BATCH}"

@@ -54,7 +54,7 @@ Lines = dict[tuple[str, str], Line]
 def lines_of(experiment: str, asked: argparse.Namespace) -> Lines:
     """The stored runs of an experiment, by row and part."""
     found = prepared(Job(experiment=experiment, folder=asked.data))
-    if found.simulated:
+    if found.synthetic:
         sys.exit("these claims are about real data, and none were found: name their folder with --data")
     store, parts = Store(asked.out), ("train", "test")
     return {(one.row, part): one for part in parts for one in summary(found.setting, store, found.planned, part)}

@@ -14,7 +14,7 @@ import time
 import problems  # tests/problems.py: the Makefile puts tests/ on the path
 import torch
 
-from fairbound import Sampler, Take, run
+from fairbound import BatchSpec, Sampler, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import Linear, Power
 from fairbound.core import Algorithm
@@ -22,7 +22,7 @@ from fairbound.core import Algorithm
 
 def methods(steps: int) -> dict[str, tuple[Algorithm, int, object]]:
     """name -> algorithm, steps, rows it takes; Ghost makes a fifth of the steps, with some 6 times the rows each."""
-    batch, falling = Take(16, 16), Linear(0.05, steps)
+    batch, falling = BatchSpec(16, 16), Linear(0.05, steps)
     return {
         "SGD": (SGD(tau=falling), steps, batch),
         "Penalty": (Penalty(tau=falling, weight=0.4), steps, batch),
@@ -32,7 +32,7 @@ def methods(steps: int) -> dict[str, tuple[Algorithm, int, object]]:
         "SwitchingSubgradient": (
             SwitchingSubgradient(eta_f=falling, eta_c=falling),
             steps,
-            (Take(16, 128), Take(16, 16)),
+            (BatchSpec(16, 128), BatchSpec(16, 16)),
         ),
         "StochasticGhost": (StochasticGhost(alpha=Power(0.5, 0.6), decay=0.0, p0=0.6), steps // 5, batch),
     }

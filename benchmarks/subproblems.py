@@ -4,7 +4,7 @@
 
 The reference is what published Ghost code calls: qpsolvers with OSQP at its default tolerance (1e-3) for
 the QP, and scipy's HiGHS over n + 1 variables for kappa. It gets fairbound's kappa as right-hand side, so
-both solve the same QP. "easy" means that no coordinate is clipped and the linearisation can be repaired
+both solve the same QP. "easy" means that no coordinate is clipped and the linearization can be repaired
 inside the box (t = 0); "hard" that about 20% are clipped and it cannot (t > 0). Contestants alternate;
 times are medians, CPU beside wall, in ms.
 """

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/verdict.py [--replications 400] [--seed 0] [--strangers]
 
-Two populations: the simulated census (OK by race, VA by marital status; 400,000 people, drawn from with replacement, so
+Two populations: the synthetic census (OK by race, VA by marital status; 400,000 people, drawn from with replacement, so
 that their means are the truth), and the 42-state file where it is found (FAIRBOUND_DATA, ../shared/data): audit rows,
 drawn without replacement, against all rows of the file that trained nothing; at most 3 in 100 of a group are audited.
 A logistic model fitted to other rows is audited: group losses against their mean, and rates of positive decisions,
@@ -130,7 +130,7 @@ def fitted(X: Floats, y: Floats) -> Floats:
 
 
 class Model:
-    """Log-odds from the standardised features."""
+    """Log-odds from the standardized features."""
 
     def __init__(self, train: Table, confidence: float = 1.0) -> None:
         X, self.confidence = self._raw(train), confidence
@@ -158,12 +158,12 @@ def people_of(name: str, table: Table, model: Callable[[Table], Floats], by: str
     return People(name, [losses[groups == g] for g in each], [scores[groups == g] for g in each], replace)
 
 
-def simulated(name: str, rows: int = 400_000, seed: int = 1, confidence: float = 1.0) -> People:
-    """A simulated census; that its means are those of the model that made it is checked."""
+def synthetic(name: str, rows: int = 400_000, seed: int = 1, confidence: float = 1.0) -> People:
+    """A synthetic census; that its means are those of the model that made it is checked."""
     state, by = BY[name]
     census = population(state)
     model = Model(census.draw(20_000, seed=seed), confidence)
-    found = people_of(f"simulated {name}", census.draw(rows, seed=seed + 1), model, by, replace=True)
+    found = people_of(f"synthetic {name}", census.draw(rows, seed=seed + 1), model, by, replace=True)
     true = true_group_losses(census, model, lambda columns: grouped(columns, by), rows=rows // 2, seed=seed + 2)
     for g, losses in enumerate(found.losses):
         error = np.hypot(true.errors[g], losses.std() / np.sqrt(len(losses)))
@@ -183,10 +183,10 @@ def from_file() -> list[People]:
 
 
 def known() -> list[People]:
-    """The simulated census, and the file where it is found."""
+    """The synthetic census, and the file where it is found."""
     if not FILE.exists():
-        print(f"{FILE} is not there (set FAIRBOUND_DATA): the simulated census only")
-    return [simulated(name) for name in BY] + (from_file() if FILE.exists() else [])
+        print(f"{FILE} is not there (set FAIRBOUND_DATA): the synthetic census only")
+    return [synthetic(name) for name in BY] + (from_file() if FILE.exists() else [])
 
 
 def strangers() -> list[People]:
@@ -194,7 +194,7 @@ def strangers() -> list[People]:
     the losses, and shorter ones."""
     found = []
     for (name, confidence), seed in zip((("OK by race", 2.0), ("VA by marital status", 0.5)), (101, 201), strict=True):
-        people = simulated(name, seed=seed, confidence=confidence)
+        people = synthetic(name, seed=seed, confidence=confidence)
         found.append(replace(people, name=f"{people.name[10:]}, confidence {confidence:g}"))
     return found
 
@@ -235,9 +235,9 @@ def measured(setting: Setting, replications: int, seed: int) -> Measured:
         # limits of gaps do not depend on the bound: no third verdict is needed for the third bound
         at_most = max(np.inf if one.at_most is None else one.at_most for one in worst.gaps)
         counted += [
-            worst.word == "holds",
-            worst.word == "violated",
-            good.word == "holds",
+            worst.decision == "holds",
+            worst.decision == "violated",
+            good.decision == "holds",
             at_most <= away.gap + 2.5 * away.error,
         ]
     yardstick = attainable(moved, sizes, contrast, rng) if setting.kind == "losses" else POWER
@@ -245,7 +245,7 @@ def measured(setting: Setting, replications: int, seed: int) -> Measured:
 
 
 def attainable(values: list[Floats], sizes: list[int], contrast: Floats, rng: np.random.Generator) -> float:
-    """The power of the studentised largest gap in the corner, its critical value taken from the people themselves."""
+    """The power of the studentized largest gap in the corner, its critical value taken from the people themselves."""
     row = contrast[int(np.argmax(contrast @ [v.mean() for v in values]))]
     gap, square = np.zeros(YARDSTICK_DRAWS), np.zeros(YARDSTICK_DRAWS)  # off the truth, and its estimated variance
     for v, n, a in zip(values, sizes, row.tolist(), strict=True):
@@ -285,11 +285,11 @@ def missed(found: dict[Setting, Measured], replications: int) -> list[str]:
     for name, rate, sign in (("wrong_holds", ERROR, 1), ("wrong_violated", ERROR, 1), ("power", POWER, -1)):
         shares = np.array([getattr(one, name) for one in found.values()])
         each = allowance(rate, replications, len(shares))
-        together = allowance(rate, replications * len(shares))
+        combine = allowance(rate, replications * len(shares))
         for setting, share in zip(found, shares.tolist(), strict=True):
             if sign * (share - rate) > each:
                 wrong.append(f"{name} {share:.3f} where {rate} is meant: {_words(setting)}")
-        if sign * (shares.mean() - rate) > together:
+        if sign * (shares.mean() - rate) > combine:
             wrong.append(f"{name} {shares.mean():.4f} over all settings where {rate} is meant")
     return wrong
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import SGD, BalancedBatches, Constrained, DescentAscent, limits
+from fairbound import SGD, BalancedBatchSampler, Constrained, DescentAscent, limits
 from fairbound.algorithms.schedules import Linear
 
 EPOCHS, FLOOR = 14, 0.85
@@ -36,22 +36,22 @@ def judged(model, data):
 
 
 train, new = images(3000, seed=0), images(3000, seed=1)
-batches = BalancedBatches(train.tensors[2], batch_size=128)  # both cameras count alike
+batches = BalancedBatchSampler(train.tensors[2], batch_size=128)  # both cameras count alike
 steps = EPOCHS * len(batches)
 print(f"floor {FLOOR}")
 for method in (SGD(), DescentAscent(eta=Linear(0.4, steps))):  # SGD as the method is plain training
     torch.manual_seed(0)
     features = nn.Conv2d(1, 8, 5), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten()
     model = nn.Sequential(*features, nn.Linear(8, 1), nn.Flatten(0))
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.05, steps)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
     fair = Constrained(model, limit, method)
     for _ in range(EPOCHS):
         for X, y, group in DataLoader(train, batch_sampler=batches):
             outputs = model(X)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             fair.backward(loss(outputs, y), group, labels=y, outputs=outputs)
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     print(f"{type(method).__name__}, multipliers {fair.multipliers}")
     print(f"  training images: {judged(model, train)}\n  new images:      {judged(model, new)}")

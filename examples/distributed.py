@@ -11,7 +11,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import BalancedBatches, Constrained, DescentAscent, limits
+from fairbound import BalancedBatchSampler, Constrained, DescentAscent, limits
 from fairbound.algorithms.schedules import Linear
 
 EPOCHS, BATCH, BOUND = 10, 128, 0.02
@@ -35,16 +35,16 @@ def train(rank, processes, folder):
     if processes > 1:
         distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=processes)
         model = DistributedDataParallel(model)  # first this, then Constrained
-    batches = BalancedBatches(seen.tensors[2], BATCH // processes, rank=rank, world_size=processes)
+    batches = BalancedBatchSampler(seen.tensors[2], BATCH // processes, rank=rank, world_size=processes)
     method = DescentAscent(eta=Linear(0.4, EPOCHS * len(batches)))
-    fair = Constrained(model, limits.accuracy_equality(["A", "B"], bound=BOUND), method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.3)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.05, EPOCHS * len(batches))
+    fair = Constrained(model, limits.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, EPOCHS * len(batches))
     for _ in range(EPOCHS):
         for X, y, group in DataLoader(seen, batch_sampler=batches):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             fair.backward(loss(model(X), y), group, weight=batches.weights[group])
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     multipliers = ", ".join(f"{name} {value:.6f}" for name, value in fair.multipliers.items())
     gaps = f"gap on training rows {gap(model, seen):.4f}, on rows not seen {gap(model, new):.4f}"

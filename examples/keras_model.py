@@ -51,7 +51,7 @@ print(
 show("fit", model)
 
 model, optimizer = network(), keras.optimizers.SGD(falling)
-fair = fairbound.integrations.keras.Constrained(model, limits.accuracy_equality(names, bound=BOUND), method)
+fair = fairbound.integrations.keras.Constrained(model, limits.pairwise_loss_parity(names, bound=BOUND), method)
 forward = tf.function(lambda X: model(X, training=True)[:, 0])  # optional: ten times faster than an eager pass
 for _ in range(STEPS):
     rows = rng.integers(len(X), size=BATCH)

@@ -24,7 +24,7 @@ class ExponentiatedAscent(fb.Algorithm[Tensor]):  # the state is one tensor; sev
         return x.new_full((m,), 0.1)  # from 0 no factor leads away
 
     def update(self, x, y, draw):
-        (e,) = (sample(x) for sample in draw.checked(self))
+        (e,) = (sample(x) for sample in draw.unpack(self))
         d = -self.tau * e.grad(f=1.0, c=y)  # one backward pass: grad f + J'y
         return d, (y * torch.exp(self.eta * e.c)).clamp(min=1e-3)
 
@@ -40,19 +40,19 @@ if __name__ == "__main__":
     X, group = torch.randn(6000, 5), (torch.rand(6000) < 0.3).long()
     y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()  # group 1 follows a rule of its own
     split = fb.Split(torch.arange(4000), test=torch.arange(4000, 6000))
-    limit, loss = fb.limits.accuracy_equality(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
+    limit, loss = fb.limits.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
     forward, start = fb.functional(model)
     problem = fb.Problem(forward, loss, limit.on(group), fb.Dataset(X, y))
-    sampler = fb.Sampler(split, problem.constraint.cells, fb.Take(objective=256, cell=128))
+    sampler = fb.Sampler(split, problem.constraint.cells, fb.BatchSpec(objective=256, cell=128))
     methods = [fb.SGD(tau=0.3), ExponentiatedAscent()]  # plain training, and ours
     plain, ours = fb.run(problem, methods, sampler, start, steps=500, compile=False).result().x
 
-    fair, optimiser = fb.Constrained(model, limit, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
+    fair, optimizer = fb.Constrained(model, limit, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
     for rows in torch.randint(4000, (500, 512)):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         fair.backward(loss(model(X[rows]), y[rows]), group[rows])
-        optimiser.step()
+        optimizer.step()
     print(f"bound {BOUND}; multipliers in the loop: {fair.multipliers}")
     for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.functional(model)[1]}.items():
         gaps = [problem.measure(x, rows).c.max() + BOUND for rows in (split.train, split.test)]

@@ -1,6 +1,6 @@
 """An ordinary PyTorch loop that keeps a bound: two of its lines are new.
 
-Simulated people of Oklahoma: who earns more than 50,000 dollars a year? The mean loss over white people and the mean
+Synthetic people of Oklahoma: who earns more than 50,000 dollars a year? The mean loss over white people and the mean
 loss over all others may differ by .02. Plain training is the same loop with `SGD()` as the method.
 """
 
@@ -8,21 +8,21 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import SGD, BalancedBatches, Constrained, DescentAscent, Rows, limits
+from fairbound import SGD, BalancedBatchSampler, Constrained, DescentAscent, MiniBatch, limits
 from fairbound.algorithms.schedules import Linear
 from fairbound.data import load, random_split, scaled
 
 EPOCHS, BOUND = 10, 0.02
 
-data = load("simulated:OK").dataset("RAC1P=1")  # two groups, and RAC1P is no input of the model
+data = load("synthetic:OK").dataset("RAC1P=1")  # two groups, and RAC1P is no input of the model
 group = data.groups["RAC1P"]
 split = random_split(group, {"train": 0.7, "test": 0.3}, seed=0)
 data = scaled(data, split)
 train, test = (TensorDataset(data.X[rows], data.y[rows], group[rows]) for rows in (split.train, split.test))
 
 loss = nn.BCEWithLogitsLoss(reduction="none")  # one number per row
-limit = limits.accuracy_equality(["white", "other"], bound=BOUND)
-batches = BalancedBatches(train.tensors[2], batch_size=128)  # 64 people of each group
+limit = limits.pairwise_loss_parity(["white", "other"], bound=BOUND)
+batches = BalancedBatchSampler(train.tensors[2], batch_size=128)  # 64 people of each group
 steps = EPOCHS * len(batches)
 
 
@@ -37,15 +37,15 @@ def gap(model, people):
 def trained(method):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(data.X.shape[1], 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.05, steps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
     fair = Constrained(model, limit, method)  # NEW
     for _ in range(EPOCHS):
         for X, y, group in DataLoader(train, batch_sampler=batches):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             # NEW: was loss(model(X), y).mean().backward(). The weights make each group count as in the population.
             fair.backward(loss(model(X), y), group, weight=batches.weights[group])
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     (here, _), (new, error) = gap(model, train), gap(model, test)
     print(f"{type(method).__name__}: gap on training rows {here:+.4f}, on rows not seen {new:+.4f} +- {error:.4f}")
@@ -55,4 +55,4 @@ def trained(method):
 print(f"bound {BOUND}")
 trained(SGD())
 model, fair = trained(DescentAscent(eta=Linear(0.4, steps)))  # the step of the multipliers falls like the learning rate
-print(fair.report([train.tensors], lambda batch: Rows(loss(model(batch[0]), batch[1]), batch[2])))
+print(fair.report([train.tensors], lambda batch: MiniBatch(loss(model(batch[0]), batch[1]), batch[2])))

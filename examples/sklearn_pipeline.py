@@ -1,6 +1,6 @@
 """A scikit-learn pipeline around FairClassifier: scaling, cross-validation with groups, a verdict at the end.
 
-Simulated people of Virginia: who earns more than 50,000 dollars a year? The mean losses of people by marital status
+Synthetic people of Virginia: who earns more than 50,000 dollars a year? The mean losses of people by marital status
 may lie .05 around their mean.
 """
 
@@ -18,7 +18,7 @@ from fairbound.integrations.sklearn import FairClassifier
 torch.set_num_threads(1)
 set_config(enable_metadata_routing=True)  # so that the groups find their way through the pipeline
 
-data = load("simulated:VA").dataset("MAR")
+data = load("synthetic:VA").dataset("MAR")
 X, y, status = data.X.numpy(), data.y.numpy().astype(int), data.groups["MAR"].numpy()
 
 

@@ -12,11 +12,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no greetings from TensorFl
 import keras
 import numpy as np
 import torch
-from test_conformance import bce
+from methods import bce
 from torch import Tensor
 
-from fairbound import Dataset, Problem, Sampler, Split, Take
-from fairbound.constraints.notions import accuracy_equality
+from fairbound import BatchSpec, Dataset, Problem, Sampler, Split
+from fairbound.constraints.notions import pairwise_loss_parity
 
 WIDTHS = (9, 64, 32, 1)
 ROWS = 2_000
@@ -52,14 +52,14 @@ def people(dtype: torch.dtype = torch.float32, rows: int = ROWS) -> Dataset:
 
 def problem(forward: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype = torch.float32) -> Problem:
     data = people(dtype)
-    return Problem(forward, bce, accuracy_equality(data.groups["group"], bound=0.01), data)
+    return Problem(forward, bce, pairwise_loss_parity(data.groups["group"], bound=0.01), data)
 
 
 def sampler(of: Problem, seed: int = 3) -> Sampler:
     assert of.constraint is not None
-    return Sampler(Split.all_train(of.data.rows), of.constraint.cells, Take(8, 8), seed=seed)
+    return Sampler(Split.all_train(of.data.rows), of.constraint.cells, BatchSpec(8, 8), seed=seed)
 
 
 def as_numpy(data: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, labels, and the names of groups."""
+    """MiniBatch, labels, and the names of groups."""
     return data.X.numpy(), data.y.numpy(), np.array(["A", "B"])[data.groups["group"].numpy()]

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from test_conformance import METHODS, bce
+from methods import METHODS, bce
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from fairbound import Constrained, Rows, limits
+from fairbound import Constrained, MiniBatch, limits
 from fairbound.core import Algorithm
-from fairbound.integrations.torch.constrained import Seen
+from fairbound.integrations.torch.constrained import StepInfo
 
 F64 = torch.float64
-FIXED: dict[str, Algorithm[Any]] = {name: method for name, method in METHODS.items() if method.levels is None}
+FIXED: dict[str, Algorithm[Any]] = {name: method for name, method in METHODS.items() if method.batch_size_probs is None}
 ONE_DRAW = {name: method for name, method in FIXED.items() if method.draws == 1}
-GHOSTS = {name: method for name, method in METHODS.items() if method.levels is not None}
+GHOSTS = {name: method for name, method in METHODS.items() if method.batch_size_probs is not None}
 LR = 0.05
 
 
@@ -68,20 +68,20 @@ def three_limits() -> dict[str, Any]:
     }
 
 
-def rows_of(model: nn.Module, who: People, numbers: Tensor) -> Rows:
+def rows_of(model: nn.Module, who: People, numbers: Tensor) -> MiniBatch:
     """Some people after the model's forward pass."""
     outputs = model(who.X[numbers]).squeeze(-1)
     labels = who.y[numbers]
-    return Rows(bce(outputs, labels), {"race": who.race[numbers], "sex": who.sex[numbers]}, labels, outputs)
+    return MiniBatch(bce(outputs, labels), {"race": who.race[numbers], "sex": who.sex[numbers]}, labels, outputs)
 
 
-def step(fair: Constrained, optimiser: torch.optim.Optimizer, model: nn.Module, who: People, draws: Tensor) -> Seen:
+def step(fair: Constrained, optimizer: torch.optim.Optimizer, model: nn.Module, who: People, draws: Tensor) -> StepInfo:
     """One step of a loop on a set of rows for each draw, (draws, B): the first is passed backward."""
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     with torch.no_grad():
         further = [rows_of(model, who, numbers) for numbers in draws[1:]]
-    seen = fair.backward(rows_of(model, who, draws[0]), further=further)
-    optimiser.step()
+    seen = fair.backward(rows_of(model, who, draws[0]), extra_batches=further)
+    optimizer.step()
     return seen
 
 

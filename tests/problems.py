@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairbound import Dataset, Problem, Sampler, Split, Take
+from fairbound import BatchSpec, Dataset, Problem, Sampler, Split
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
-from fairbound.constraints.notions import accuracy_equality
+from fairbound.constraints.notions import pairwise_loss_parity
 
 F64 = torch.float64
 N, M = 3, 4  # all problems of the table are padded to 3 variables and 4 constraints
@@ -211,7 +211,9 @@ def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
 def sampler_for(split: Split, cells: Cells, batch: int, test: int | None = None, seed: int = 0) -> Sampler:
     """Batches of `batch` rows (one where the problem has a single row); `test` rows for switching's first draw."""
     size = min(batch, len(split.train))
-    sizes = Take(size, size) if test is None else (Take(size, min(test, len(split.train))), Take(size, size))
+    sizes = (
+        BatchSpec(size, size) if test is None else (BatchSpec(size, min(test, len(split.train))), BatchSpec(size, size))
+    )
     return Sampler(split, cells, sizes, seed)
 
 
@@ -252,7 +254,7 @@ def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float
     problem = Problem(
         lambda x, X: X @ x,
         lambda out, label: 0.5 * (out - label) ** 2,
-        accuracy_equality(groups, bound=bound),
+        pairwise_loss_parity(groups, bound=bound),
         data,
     )
     return TwoGroups(problem, Split.all_train(sum(per_group)), mean - (y[0] - y[1]) * k, y)

@@ -1,4 +1,4 @@
-"""A small experiment on the simulated census, as the text of a TOML file: what tests of the benchmark run."""
+"""A small experiment on the synthetic census, as the text of a TOML file: what tests of the benchmark run."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fairbound import SGD, SSLALM, Draw, Problem, StochasticGhost, SwitchingSubgradient
-from fairbound.constraints.notions import accuracy_equality
+from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data.samplers import Batch
-from fairbound.training.functional import functional
+from fairbound.training.functional import make_functional
 
 SPEED = Path(__file__).parent.parent / "benchmarks" / "speed"
 if not SPEED.is_dir():
@@ -32,7 +32,7 @@ every_part = importlib.import_module("all")
 STEPS = 6
 
 
-class Given(by_hand.Rows):
+class Given(by_hand.MiniBatch):
     """Rows that are known beforehand."""
 
     def __init__(self, data: Any, rows: Iterator[Tensor]) -> None:
@@ -52,8 +52,10 @@ def flat(model: torch.nn.Module) -> Tensor:
 
 def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: list[float] | None = None) -> Any:
     """The last x and state."""
-    forward, x = functional(setting.network())
-    problem = Problem(forward, setting.row_losses, accuracy_equality(data.groups["group"], bound=setting.BOUND), data)
+    forward, x = make_functional(setting.network())
+    problem = Problem(
+        forward, setting.row_losses, pairwise_loss_parity(data.groups["group"], bound=setting.BOUND), data
+    )
     state = method.init(x, problem.m)
     for batches, weight in zip(steps, weights or [1.0] * len(steps), strict=True):
         samples = [problem.sample(problem.gather(batch, "fc")) for batch in batches]
@@ -65,7 +67,7 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
 def drawn() -> tuple[Any, list[Tensor], list[list[Tensor]]]:
     """People, for every step the rows of the objective, and those of the groups of two mini-batches."""
     data = setting.people(400)
-    rows = by_hand.Rows(data)
+    rows = by_hand.MiniBatch(data)
     objective = [rows.objective() for _ in range(STEPS)]
     return data, objective, [[rows.group(g) for g in (0, 1, 0, 1)] for _ in range(STEPS)]
 
@@ -116,7 +118,7 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
         pytest.importorskip(solver)
     method, levels = StochasticGhost(p0=0.4, cap=2, alpha=0.02, decay=5.0, beta=0.03, rho=0.0005), [1, 0, 2]
     data = setting.people(400)
-    rows, given, steps = by_hand.Rows(data), [], []
+    rows, given, steps = by_hand.MiniBatch(data), [], []
     for level in levels:
         single, whole = ((rows.objective(b), rows.group(0, b), rows.group(1, b)) for b in (8, 8 * 2 ** (level + 1)))
         given += [*single, *whole]
@@ -126,7 +128,7 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
     step = by_hand.authors_ghost(method, Given(data, iter(given)), model, iter(levels))
     for _ in levels:
         step()
-    expected, _ = by_us(method, data, steps, [1 / method.levels[level] for level in levels])
+    expected, _ = by_us(method, data, steps, [1 / method.batch_size_probs[level] for level in levels])
     start = flat(setting.network())
     # OSQP as it is called there solves to 1e-3. beta cuts some coordinates off here, and decay shortens steps.
     assert (flat(model) - expected).norm() < 0.01 * (expected - start).norm()
@@ -136,7 +138,7 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
 def test_a_plain_step_is_one_pass(make: Callable[..., Callable[[], None]]) -> None:
     model, passes = setting.network(), []
     model.register_forward_hook(lambda *_: passes.append(1))
-    step = make(by_hand.Rows(setting.people(400)), model)
+    step = make(by_hand.MiniBatch(setting.people(400)), model)
     for _ in range(STEPS):
         step()
     assert len(passes) == STEPS

@@ -27,7 +27,7 @@ B, TAU, ETA, RHO, MU, BETA = 8, 0.01, 0.05, 1.0, 2.0, 0.5
 Step = Callable[[], None]
 
 
-class Rows:
+class MiniBatch:
     """Mini-batches: rows of the objective and as many of each of two groups."""
 
     def __init__(self, data: Dataset) -> None:
@@ -89,22 +89,22 @@ class Flat:
 # Plain eager loops ----------------------------------------------------------------------------------------------------
 
 
-def plain_sgd(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
-    rows, model = rows or Rows(people()), model or network()
-    optimiser = torch.optim.SGD(model.parameters(), lr=TAU)
+def plain_sgd(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
+    rows, model = rows or MiniBatch(people()), model or network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=TAU)
 
     def step() -> None:
         chosen = rows.objective()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         bce(model(rows.X[chosen]), rows.y[chosen]).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
 
-def plain_ssl_alm(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
+def plain_ssl_alm(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
     """Both mini-batches in one pass: they are evaluated at the same x."""
-    rows, model = rows or Rows(people()), model or network()
+    rows, model = rows or MiniBatch(people()), model or network()
     parameters = Flat(model)
     x, zx = parameters.x, parameters.x.clone()
     y, s, zs = torch.zeros(2), torch.zeros(2), torch.zeros(2)
@@ -129,9 +129,9 @@ def plain_ssl_alm(rows: Rows | None = None, model: nn.Module | None = None) -> S
     return step
 
 
-def plain_switching(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
+def plain_switching(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
     """Test, objective and constraint in one pass: a second one costs more than the rows that are not used."""
-    rows, model = rows or Rows(people()), model or network()
+    rows, model = rows or MiniBatch(people()), model or network()
     parameters, k = Flat(model), 0
 
     def step() -> None:
@@ -155,8 +155,8 @@ def plain_switching(rows: Rows | None = None, model: nn.Module | None = None) ->
 class Passes:
     """Values and gradients one by one: passes of its own for each."""
 
-    def __init__(self, rows: Rows | None = None, model: nn.Module | None = None) -> None:
-        self.rows, self.model = rows or Rows(people()), model or network()
+    def __init__(self, rows: MiniBatch | None = None, model: nn.Module | None = None) -> None:
+        self.rows, self.model = rows or MiniBatch(people()), model or network()
 
     def _passed(self, value: Tensor) -> tuple[float, Tensor]:
         self.model.zero_grad()
@@ -182,7 +182,7 @@ class Passes:
         return g, torch.tensor([value for value, _ in found]), torch.stack([row for _, row in found])
 
 
-def authors_ssl_alm(rows: Rows | None = None, model: nn.Module | None = None) -> Step:
+def authors_ssl_alm(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
     """SSL-ALM that evaluates the objective and every constraint by itself.
 
     Modelled: a forward and a backward pass for the objective and for each constraint of the first mini-batch, forward
@@ -231,7 +231,7 @@ def solved(g: Tensor, c: Tensor, J: Tensor, rho: float, beta: float, lam: float)
 
 def authors_ghost(
     method: StochasticGhost,
-    rows: Rows | None = None,
+    rows: MiniBatch | None = None,
     model: nn.Module | None = None,
     levels: Iterator[int] | None = None,
 ) -> Step:
@@ -245,8 +245,8 @@ def authors_ghost(
     import qpsolvers  # noqa: F401
     import scipy.optimize  # noqa: F401
 
-    assert method.levels is not None
-    law = np.array(method.levels)
+    assert method.batch_size_probs is not None
+    law = np.array(method.batch_size_probs)
     passes, alpha = Passes(rows, model), method.alpha
     rows, drawn = passes.rows, levels or _levels(law)
 

@@ -12,10 +12,10 @@ import argparse
 
 import torch
 from by_hand import authors_ghost, plain_sgd, repeated
-from measuring import Checks, Contestant, alternate, leave_out, machine
+from measuring import Checks, Contestant, alternate, machine, skip
 from setting import Stack
 
-from fairbound import Take
+from fairbound import BatchSpec
 from fairbound.algorithms import SSLALM, StochasticGhost
 
 GHOST = StochasticGhost(p0=0.4, cap=7)  # for the authors' form too
@@ -24,13 +24,13 @@ AUTHORS = "Ghost, authors' form"
 
 def equal_batch() -> int:
     """SSL-ALM's batch b with 5 b rows a step (b + 2 b, and 2 b again) equal to Ghost's mean of 24 (1 + 2^(N+1))."""
-    assert GHOST.levels is not None
-    mean = 24 * (1 + sum(p * 2 ** (n + 1) for n, p in enumerate(GHOST.levels)))
+    assert GHOST.batch_size_probs is not None
+    mean = 24 * (1 + sum(p * 2 ** (n + 1) for n, p in enumerate(GHOST.batch_size_probs)))
     return round(mean / 5)
 
 
 def contestants(size: int) -> dict[str, Contestant]:
-    take = Take(objective=size, cell=size)
+    take = BatchSpec(objective=size, cell=size)
     found: dict[str, Contestant] = {
         "Ghost, 10 stacked": Stack(GHOST, 10, 20),
         "Ghost, 100 stacked": Stack(GHOST, 100, 5),
@@ -41,7 +41,7 @@ def contestants(size: int) -> dict[str, Contestant]:
     try:
         found[AUTHORS] = repeated(authors_ghost(GHOST), 3)
     except ModuleNotFoundError as error:
-        leave_out(AUTHORS, f"{error}; pip install -r benchmarks/requirements.txt")
+        skip(AUTHORS, f"{error}; pip install -r benchmarks/requirements.txt")
     return found
 
 

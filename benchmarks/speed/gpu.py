@@ -12,7 +12,7 @@ import statistics
 import time
 
 import torch
-from measuring import Checks, leave_out
+from measuring import Checks, skip
 from setting import Stack, people
 
 from fairbound.algorithms import SSLALM
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        leave_out("stacked runs on a GPU", "there is no NVIDIA GPU here")
+        skip("stacked runs on a GPU", "there is no NVIDIA GPU here")
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     checks, data = Checks(), people(device="cuda")

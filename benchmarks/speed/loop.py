@@ -5,7 +5,7 @@
 A 9-64-32-1 net, 64 rows for the objective and 32 of each of two groups for the constraint, all 128 in one forward pass;
 the plain step is SGD on the mean loss of the same 128 rows. Two settings:
 
-- fixed: the groups have the same places in every mini-batch, as `BalancedBatches` puts them. `Constrained` is told
+- fixed: the groups have the same places in every mini-batch, as `BalancedBatchSampler` puts them. `Constrained` is told
   nothing: it compares the groups with those before and keeps what it made of them. A peer's user, who writes the
   constraint by hand, may read them by slices. The targets are judged here.
 - shuffled: the groups are anywhere, and a peer's user has masks.
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from measuring import Checks, Contestant, Rounds, alternate, leave_out, machine
+from measuring import Checks, Contestant, Rounds, alternate, machine, skip
 from setting import network
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
@@ -41,7 +41,7 @@ class Batches:
 
     def __init__(self, shuffled: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)
-        fixed = torch.arange(64) // 32  # as `BalancedBatches` lists them: all of group 0, then all of group 1
+        fixed = torch.arange(64) // 32  # as `BalancedBatchSampler` lists them: all of group 0, then all of group 1
         orders = [torch.randperm(64, generator=generator) if shuffled else torch.arange(64) for _ in range(16)]
         self.objective = torch.arange(128) < 64
         self.made = [
@@ -70,26 +70,26 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 def plain() -> Step:
     model = network()
-    optimiser = sgd(model)
+    optimizer = sgd(model)
 
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         bce(model(X), y).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
 
 def constrained(method: Algorithm[Any], objective: Tensor) -> Step:
     model = network()
-    optimiser = sgd(model)
-    fair = Constrained(model, limits.accuracy_equality(["A", "B"], bound=BOUND), method)
+    optimizer = sgd(model)
+    fair = Constrained(model, limits.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
 
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         losses = bce(model(X), y, reduction="none")
         fair.backward(losses, group, objective=objective)
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -97,7 +97,7 @@ def constrained(method: Algorithm[Any], objective: Tensor) -> Step:
 # Peers ----------------------------------------------------------------------------------------------------------------
 
 
-class Reading(NamedTuple):
+class BatchStatistics(NamedTuple):
     """How code written by hand reads the groups of a mini-batch."""
 
     gaps: Callable[[Tensor, Tensor], Tensor]  # (128,) losses, (128,) groups -> both sides of the gap, less the bound
@@ -123,12 +123,14 @@ def gaps_by_matrix(losses: Tensor, group: Tensor) -> Tensor:
 MEMBERS = torch.eye(2).repeat_interleave(32, 0)
 SIDES = torch.cat([torch.zeros(2, 64), torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).repeat_interleave(32, 1) / 32], 1)
 
-SLICES = Reading(gaps_by_slices, lambda group: MEMBERS)
-MATRIX = Reading(gaps_by_matrix, lambda group: MEMBERS)  # fewer operations than slices, if the peer's user thinks of it
-MASKS = Reading(gaps_by_masks, lambda group: torch.stack([group[64:] == 0, group[64:] == 1], 1).float())
+SLICES = BatchStatistics(gaps_by_slices, lambda group: MEMBERS)
+MATRIX = BatchStatistics(
+    gaps_by_matrix, lambda group: MEMBERS
+)  # fewer operations than slices, if the peer's user thinks of it
+MASKS = BatchStatistics(gaps_by_masks, lambda group: torch.stack([group[64:] == 0, group[64:] == 1], 1).float())
 
 
-def by_cooper(read: Reading) -> Step:
+def by_cooper(read: BatchStatistics) -> Step:
     import cooper
 
     class Parity(cooper.ConstrainedMinimizationProblem):
@@ -146,59 +148,59 @@ def by_cooper(read: Reading) -> Step:
             return cooper.CMPState(losses[:64].mean(), {self.gap: state})
 
     model, problem = network(), Parity()
-    optimiser = cooper.optim.SimultaneousOptimizer(
+    optimizer = cooper.optim.SimultaneousOptimizer(
         cmp=problem,
         primal_optimizers=sgd(model),
         dual_optimizers=torch.optim.SGD(problem.dual_parameters(), lr=ETA, maximize=True),
     )
 
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
-        optimiser.roll(compute_cmp_state_kwargs={"model": model, "X": X, "y": y, "group": group})
+        optimizer.roll(compute_cmp_state_kwargs={"model": model, "X": X, "y": y, "group": group})
 
     return step
 
 
-def by_humancompatible(read: Reading, smoothed: bool) -> Step:
+def by_humancompatible(read: BatchStatistics, smoothed: bool) -> Step:
     """Its Lagrangian; `smoothed` with penalty and Moreau envelope, which is its SSL-ALM."""
     from humancompatible.train.dual_optim.alm import ALM
     from humancompatible.train.dual_optim.moreau import MoreauEnvelope
 
     model = network()
-    optimiser = MoreauEnvelope(sgd(model), mu=2.0, beta=0.5) if smoothed else sgd(model)
+    optimizer = MoreauEnvelope(sgd(model), mu=2.0, beta=0.5) if smoothed else sgd(model)
     dual = ALM(m=2, lr=ETA, penalty=1.0 if smoothed else 0.0, is_ineq=True)
 
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
         losses = bce(model(X), y, reduction="none")
         dual.forward_update(losses[:64].mean(), read.gaps(losses, group)).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return step
 
 
-def by_fairret(read: Reading) -> Step:
-    """Its regulariser of the positive rate: a penalty, so no multipliers."""
+def by_fairret(read: BatchStatistics) -> Step:
+    """Its regularizer of the positive rate: a penalty, so no multipliers."""
     from fairret.loss import NormLoss
     from fairret.statistic import PositiveRate
 
-    model, regulariser = network(), NormLoss(PositiveRate())
-    optimiser = sgd(model)
+    model, regularizer = network(), NormLoss(PositiveRate())
+    optimizer = sgd(model)
 
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
         logits = model(X)
-        loss = bce(logits[:64], y[:64]) + 0.5 * regulariser(logits[64:, None], read.one_hot(group))
-        optimiser.zero_grad()
+        loss = bce(logits[:64], y[:64]) + 0.5 * regularizer(logits[64:, None], read.one_hot(group))
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
 
-PEERS: dict[str, Callable[[Reading], Step]] = {
+PEERS: dict[str, Callable[[BatchStatistics], Step]] = {
     COOPER: by_cooper,
     "humancompatible-train, Lagrangian": lambda read: by_humancompatible(read, False),
     "humancompatible-train, SSL-ALM-like": lambda read: by_humancompatible(read, True),
-    "fairret, regulariser": by_fairret,
+    "fairret, regularizer": by_fairret,
 }
 
 
@@ -209,7 +211,7 @@ def peers() -> dict[str, tuple[Step, Step]]:
         try:
             found[name] = made(SLICES), made(MASKS)
         except ModuleNotFoundError as error:
-            leave_out(name, f"{error}; pip install -r benchmarks/requirements.txt")
+            skip(name, f"{error}; pip install -r benchmarks/requirements.txt")
     return found
 
 

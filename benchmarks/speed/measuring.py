@@ -81,7 +81,7 @@ def machine() -> str:
     )
 
 
-def leave_out(what: str, why: object) -> None:
+def skip(what: str, why: object) -> None:
     """Tell what is not measured here; `all.py` repeats it at the end."""
     print(f"{LEFT_OUT} {what}: {why}", flush=True)
 

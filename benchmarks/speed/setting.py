@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from fairbound import Problem, Sampler, Take, run
-from fairbound.constraints.notions import accuracy_equality
+from fairbound import BatchSpec, Problem, Sampler, run
+from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data import Dataset, Split
-from fairbound.training.functional import functional
+from fairbound.training.functional import make_functional
 from fairbound.training.runner import Run
 
 ROWS = 14_333  # Oklahoma's training rows
@@ -53,11 +53,11 @@ class Stack:
         runs: int,
         chunk: int,
         data: Dataset | None = None,
-        take: Take = Take(objective=8, cell=8),  # noqa: B008  (frozen)
+        take: BatchSpec = BatchSpec(objective=8, cell=8),  # noqa: B008  (frozen)
     ) -> None:
         data = people() if data is None else data
-        constraint = accuracy_equality(data.groups["group"], bound=BOUND)
-        forward, x0 = functional(network())
+        constraint = pairwise_loss_parity(data.groups["group"], bound=BOUND)
+        forward, x0 = make_functional(network())
         problem = Problem(forward, row_losses, constraint, data)
         samplers = Sampler(Split.all_train(data.rows), constraint.cells, take, seed=0).seeded(*range(runs))
         points = x0.expand(runs, -1).to(data.X.device)

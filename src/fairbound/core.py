@@ -37,22 +37,22 @@ class Estimate(NamedTuple):
 
     f: Tensor  # ()
     c: Tensor  # (m,); feasible means c <= 0
-    pull: Callable[[Tensor], Tensor]  # (1+m,) -> (n,): transposed Jacobian of [f, c]
-    rows: Callable[[], Tensor] | None = None  # -> (m, n): a cheaper Jacobian of c, where there is one
+    vjp: Callable[[Tensor], Tensor]  # (1+m,) -> (n,): transposed Jacobian of [f, c]
+    jacobian_fn: Callable[[], Tensor] | None = None  # -> (m, n): a cheaper Jacobian of c, where there is one
 
     def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
         """Gradient of `f * F + c'C` in one backward pass: (n,)."""
         weight_f = f.to(self.f).reshape(1) if isinstance(f, Tensor) else self.f.new_full((1,), f)
         weight_c = torch.zeros_like(self.c) if c is None else c
-        return self.pull(torch.cat([weight_f, weight_c]))
+        return self.vjp(torch.cat([weight_f, weight_c]))
 
     def jac(self) -> Tensor:
         """Jacobian of the constraints: (m, n)."""
-        if self.rows is not None:
-            return self.rows()
+        if self.jacobian_fn is not None:
+            return self.jacobian_fn()
         m = self.c.shape[0]
         unit = torch.eye(1 + m, dtype=self.c.dtype, device=self.c.device)[1:]
-        return torch.func.vmap(self.pull)(unit)
+        return torch.func.vmap(self.vjp)(unit)
 
 
 class Sample(NamedTuple):
@@ -88,13 +88,13 @@ class Draw(NamedTuple):
 
     samples: tuple[Sample, ...]  # independent mini-batches
     weight: Tensor  # () 1 / probability of this draw; 1 unless the number of rows is random (Ghost)
-    u: Tensor  # () uniform in [0, 1): the step's own coin (the output rule of switching)
+    uniform: Tensor  # () in [0, 1): the step's own random number (the output rule of switching)
 
     @staticmethod
-    def of(*samples: Sample, weight: float | Tensor = 1.0, u: float | Tensor = 0.0) -> Draw:
-        return Draw(samples, torch.as_tensor(weight), torch.as_tensor(u))
+    def of(*samples: Sample, weight: float | Tensor = 1.0, uniform: float | Tensor = 0.0) -> Draw:
+        return Draw(samples, torch.as_tensor(weight), torch.as_tensor(uniform))
 
-    def checked(self, algorithm: Algorithm[Any]) -> tuple[Sample, ...]:
+    def unpack(self, algorithm: Algorithm[Any]) -> tuple[Sample, ...]:
         """The samples, after a look at their number."""
         if len(self.samples) != algorithm.draws:
             raise ValueError(
@@ -122,7 +122,7 @@ def one_more(k: Tensor) -> Tensor:
 class Source(Protocol):
     """Where a run's draws come from, step after step (`Problem.source`)."""
 
-    def next(self, reads: Sequence[str], levels: Sequence[float] | None) -> Draw: ...
+    def next(self, evaluates: Sequence[str], batch_size_probs: Sequence[float] | None) -> Draw: ...
 
 
 class Algorithm(ABC, Generic[State]):
@@ -144,22 +144,22 @@ class Algorithm(ABC, Generic[State]):
         return 1
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def evaluates(self) -> tuple[str, ...]:
         """What each draw is asked for: "f", "c" or "fc". Rows that nobody reads are not passed through the model."""
         return ("fc",) * self.draws
 
     @property
-    def levels(self) -> tuple[float, ...] | None:
+    def batch_size_probs(self) -> tuple[float, ...] | None:
         """Probabilities of the levels 0, 1, ... of a random batch size; None where sizes are fixed."""
         return None
 
     @property
-    def reads_first(self) -> bool:
+    def needs_initial_estimate(self) -> bool:
         """Whether `init` uses an estimate at the starting point."""
         return False
 
     @property
-    def follows_one_gradient(self) -> bool:
+    def is_gradient_step(self) -> bool:
         """Whether d is minus `primal_step` times one gradient, and x is read through its estimates only.
 
         In a user's loop such a method costs one backward pass into `.grad` and no vector of the model's size.
@@ -192,7 +192,7 @@ class Algorithm(ABC, Generic[State]):
 
     def draw(self, source: Source) -> Draw:
         """The randomness of one step, for a loop written by hand."""
-        return source.next(self.reads, self.levels)
+        return source.next(self.evaluates, self.batch_size_probs)
 
 
 class Bounds(NamedTuple):

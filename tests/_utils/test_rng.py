@@ -31,7 +31,7 @@ def test_uniform() -> None:
         assert u.max() < 1
 
 
-def test_neighbours_are_uncorrelated() -> None:
+def test_neighbors_are_uncorrelated() -> None:
     """Between adjacent slots, steps and seeds: |r| < 4/sqrt(n)."""
     n = 40_000
     table = uniforms(keys(torch.arange(200))[:, None], torch.arange(200), torch.tensor(5))  # (seeds, steps)

@@ -8,58 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from methods import F64, classification, every_method
+from torch import Tensor
 from transcription import draws
 
-from fairbound import ALGORITHMS, Dataset, Problem, Sampler, Split, Take, functional, initial_points, run
-from fairbound.algorithms import SSLALM, Adaptive, DescentAscent, StochasticGhost, SwitchingSubgradient
-from fairbound.algorithms.schedules import InverseSqrt, Linear
-from fairbound.constraints.notions import accuracy_equality
+from fairbound import ALGORITHMS, run
+from fairbound.algorithms import SSLALM, Adaptive, SwitchingSubgradient
 from fairbound.core import Algorithm, Draw, Sample
-from fairbound.training.hyperparams import numbers, rebuilt
-
-F64 = torch.float64
-METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHMS.items()} | {
-    "DescentAscent, second draw": DescentAscent(second=True, eta=InverseSqrt(0.05)),
-    "ALM": SSLALM(mu=0.0),
-    "SSLALM, one draw": SSLALM(samples=1, clamp=True, y_max=0.05),
-    "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
-    "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
-    "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
-}
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+from fairbound.training.hyperparams import numbers, with_hyperparams
 
 
-def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))
-
-
-def bce(outputs: Tensor, labels: Tensor) -> Tensor:
-    return binary_cross_entropy_with_logits(outputs, labels, reduction="none")
-
-
-def classification(dtype: torch.dtype = F64, rows: int = 240, bound: float = 0.01) -> tuple[Problem, Sampler, Tensor]:
-    """A small net on two groups of simulated people: problem, sampler and eight starting points."""
-    generator = torch.Generator().manual_seed(0)
-    groups = (torch.arange(rows) % 3 == 0).long()
-    X = torch.randn(rows, 4, dtype=F64, generator=generator) + 0.5 * groups[:, None]
-    y = (X.sum(1) + 2 * torch.randn(rows, dtype=F64, generator=generator) > groups).to(F64)
-    data = Dataset(X, y, {"group": groups}).to(dtype=dtype)
-    constraint = accuracy_equality(groups, bound=bound)
-    problem = Problem(functional(network())[0], bce, constraint, data)
-    sampler = Sampler(Split.all_train(rows), constraint.cells, Take(6, 5))
-    return problem, sampler, initial_points(network, range(8)).to(dtype)
-
-
-def leaves(state: Any) -> list[Tensor]:
+def tree_leaves(state: Any) -> list[Tensor]:
     return list(torch.utils._pytree.tree_flatten(state)[0])
 
 
 def scaled(method: Algorithm[Any], factor: float) -> Algorithm[Any]:
     """The same method with its first number changed: tau, eta_f or alpha, or a schedule's start."""
     name, value = next(iter(numbers(method).items()))
-    return rebuilt(method, {name: value * factor})
+    return with_hyperparams(method, {name: value * factor})
 
 
 @every_method
@@ -73,11 +39,11 @@ def test_shapes_and_precision_are_the_point_s(method: Algorithm[Any], dtype: tor
     ]
     state = method.init(point, 3, samples[0](point))
     for _ in range(3):
-        d, after = method.update(point, state, Draw.of(*samples, weight=2.5, u=0.3))
+        d, after = method.update(point, state, Draw.of(*samples, weight=2.5, uniform=0.3))
         assert d.shape == point.shape
         assert d.dtype == dtype
-        assert [(leaf.shape, leaf.dtype) for leaf in leaves(after)] == [
-            (leaf.shape, leaf.dtype) for leaf in leaves(state)
+        assert [(leaf.shape, leaf.dtype) for leaf in tree_leaves(after)] == [
+            (leaf.shape, leaf.dtype) for leaf in tree_leaves(state)
         ]
         assert method.output(point, after).shape == point.shape
         y = method.multipliers(after)
@@ -91,14 +57,14 @@ def test_update_is_pure(method: Algorithm[Any]) -> None:
     _, samples, x = draws(method.draws)
     point = torch.tensor(x)
     state = method.init(point, 3, samples[0](point))
-    kept = [leaf.clone() for leaf in (point, *leaves(state))]
+    kept = [leaf.clone() for leaf in (point, *tree_leaves(state))]
     torch.manual_seed(1)
-    first = method.update(point, state, Draw.of(*samples, weight=2.5, u=0.3))
+    first = method.update(point, state, Draw.of(*samples, weight=2.5, uniform=0.3))
     torch.manual_seed(2)
-    second = method.update(point, state, Draw.of(*samples, weight=2.5, u=0.3))
-    assert all(torch.equal(a, b) for a, b in zip(kept, (point, *leaves(state)), strict=True))
+    second = method.update(point, state, Draw.of(*samples, weight=2.5, uniform=0.3))
+    assert all(torch.equal(a, b) for a, b in zip(kept, (point, *tree_leaves(state)), strict=True))
     assert torch.equal(first[0], second[0])
-    assert all(torch.equal(a, b) for a, b in zip(leaves(first[1]), leaves(second[1]), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(tree_leaves(first[1]), tree_leaves(second[1]), strict=True))
 
 
 @every_method
@@ -110,17 +76,17 @@ def test_vmap_equals_a_loop(method: Algorithm[Any]) -> None:
     values = value * torch.linspace(0.5, 1.5, 5, dtype=F64)
 
     def step(point: Tensor, number: Tensor) -> tuple[Tensor, Any]:
-        own = rebuilt(method, {name: number})
-        return own.update(point, own.init(point, 3, samples[0](point)), Draw.of(*samples, weight=2.5, u=0.3))
+        own = with_hyperparams(method, {name: number})
+        return own.update(point, own.init(point, 3, samples[0](point)), Draw.of(*samples, weight=2.5, uniform=0.3))
 
     d, states = torch.func.vmap(step)(points, values)
     for i in range(5):
-        own = rebuilt(method, {name: float(values[i])})
+        own = with_hyperparams(method, {name: float(values[i])})
         alone, state = own.update(
-            points[i], own.init(points[i], 3, samples[0](points[i])), Draw.of(*samples, weight=2.5, u=0.3)
+            points[i], own.init(points[i], 3, samples[0](points[i])), Draw.of(*samples, weight=2.5, uniform=0.3)
         )
         assert torch.allclose(d[i], alone, atol=1e-12)
-        for stacked, single in zip(leaves(states), leaves(state), strict=True):
+        for stacked, single in zip(tree_leaves(states), tree_leaves(state), strict=True):
             assert torch.allclose(stacked[i] if stacked.ndim > single.ndim else stacked, single, atol=1e-12)
 
 
@@ -158,8 +124,8 @@ def test_hand_written_loop_equals_the_runner(method: Algorithm[Any]) -> None:
     result = run(problem, method, sampler, x0[0], 200, compile=False).result()
     source = problem.source(sampler)
     x = x0[0].clone()
-    first = source.first(method.reads)(x)
-    state = method.init(x, problem.m, first if method.reads_first else None)
+    first = source.first(method.evaluates)(x)
+    state = method.init(x, problem.m, first if method.needs_initial_estimate else None)
     for _ in range(200):
         d, state = method.update(x, state, method.draw(source))
         x = x + d
@@ -214,9 +180,9 @@ def test_a_number_out_of_range_is_named(name: str) -> None:
 
 @every_method
 def test_what_is_read_is_declared(method: Algorithm[Any]) -> None:
-    """`reads` names a part for each draw, and nothing undeclared is used: what is not read is NaN."""
-    assert len(method.reads) == method.draws
-    assert set(method.reads) <= {"f", "c", "fc"}
+    """`evaluates` names a part for each draw, and nothing undeclared is used: what is not read is NaN."""
+    assert len(method.evaluates) == method.draws
+    assert set(method.evaluates) <= {"f", "c", "fc"}
     problem, sampler, x0 = classification()
     result = run(problem, method, sampler, x0[0], 20, compile=False).result()
     assert torch.isfinite(result.x).all()

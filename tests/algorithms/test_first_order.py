@@ -43,7 +43,7 @@ def test_penalty_with_both_sides_at_bound_zero_is_eq_13() -> None:
 
     losses = torch.tensor([0.3, 0.9, 0.4], dtype=torch.float64)
     constraint = loss_parity(torch.tensor([0, 1, 2]), bound=0.05).with_bound(0.0)
-    c, contrast = constraint.linearised(losses)
+    c, contrast = constraint.linearized(losses)
     leaf = losses.clone().requires_grad_()
     printed = (leaf - leaf.mean()).abs().sum()
     printed.backward()

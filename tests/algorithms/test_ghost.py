@@ -12,7 +12,7 @@ from scipy import optimize, stats
 from torch import Tensor
 from transcription import Quadratic, draws
 
-from fairbound import Dataset, Problem, Sampler, Split, Take, run
+from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, run
 from fairbound.algorithms import StochasticGhost
 from fairbound.algorithms.schedules import Power
 from fairbound.constraints.cells import Cells
@@ -83,7 +83,7 @@ def test_a_schedule_takes_the_place_of_the_recursion() -> None:
 @pytest.mark.parametrize("p0", [0.4, 0.5, 0.6])
 @pytest.mark.parametrize("cap", [0, 3, 7])
 def test_levels_are_the_truncated_geometric_law(p0: float, cap: int) -> None:
-    levels = StochasticGhost(p0=p0, cap=cap).levels
+    levels = StochasticGhost(p0=p0, cap=cap).batch_size_probs
     assert math.fsum(levels) == pytest.approx(1, abs=1e-14)
     expected = [p0 * (1 - p0) ** n / (1 - (1 - p0) ** (cap + 1)) for n in range(cap + 1)]
     assert levels == pytest.approx(expected)
@@ -91,22 +91,22 @@ def test_levels_are_the_truncated_geometric_law(p0: float, cap: int) -> None:
 
 def two_cell_sampler(seed: int = 0, batch: int = 3) -> Sampler:
     cells = Cells(("a", "b"), (torch.arange(0, 500), torch.arange(500, 700)))
-    return Sampler(Split.all_train(700), cells, Take(batch, batch), seed)
+    return Sampler(Split.all_train(700), cells, BatchSpec(batch, batch), seed)
 
 
 def test_drawn_levels_and_weights_follow_the_law() -> None:
     """Chi-square test on 200 runs x 100 steps, level 1e-4; the weight is 1 / probability."""
     method = StochasticGhost(p0=0.4, cap=7)
-    stack = SamplerStack(two_cell_sampler().seeded(*range(200)), 4, method.levels)
+    stack = SamplerStack(two_cell_sampler().seeded(*range(200)), 4, method.batch_size_probs)
     level, weight = stack.levels(0, 100)
     counts = np.bincount(level.flatten(), minlength=8)
-    law = np.array(method.levels)
+    law = np.array(method.batch_size_probs)
     assert stats.chisquare(counts, law * counts.sum()).pvalue > 1e-4
     assert np.allclose(weight, 1 / law[level])
 
 
 def test_halves_partition_the_large_batch() -> None:
-    stack = SamplerStack(two_cell_sampler().seeded(*range(40)), 4, StochasticGhost(cap=4).levels)
+    stack = SamplerStack(two_cell_sampler().seeded(*range(40)), 4, StochasticGhost(cap=4).batch_size_probs)
     level, _ = stack.levels(5, 1)
     chunks = stack.chunks(5, level[0])
     assert level.max() > 1
@@ -154,7 +154,7 @@ def combined_directions(p0: float, replications: int, cap: int = 7, seeds_from: 
     problem, x = noisy_quadratic()
     method = StochasticGhost(alpha=1.0, decay=0.0, p0=p0, cap=cap, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
     assert problem.constraint is not None
-    sampler = Sampler(Split.all_train(COUNT), problem.constraint.cells, Take(4, 4))
+    sampler = Sampler(Split.all_train(COUNT), problem.constraint.cells, BatchSpec(4, 4))
     seeds = range(seeds_from, seeds_from + replications)
     result = run(problem, method, sampler.seeded(*seeds), x, steps=1).result()
     whole = problem.sample(problem.gather(_all_rows(), "fc"))
@@ -186,7 +186,7 @@ def test_the_test_of_bias_has_power() -> None:
     """One mini-batch of the base size, without the correction, fails it."""
     problem, x = noisy_quadratic()
     _, exact = combined_directions(0.6, 10)
-    sampler = Sampler(Split.all_train(COUNT), problem.constraint.cells, Take(4, 4))
+    sampler = Sampler(Split.all_train(COUNT), problem.constraint.cells, BatchSpec(4, 4))
     method = StochasticGhost(alpha=1.0, decay=0.0, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
     batch = SamplerStack(sampler.seeded(*range(4000)), 4, None).block(0, 1)[0]
 

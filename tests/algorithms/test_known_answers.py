@@ -13,7 +13,7 @@ import pytest
 import torch
 from problems import F64
 
-from fairbound import Result, Sampler, Take, run
+from fairbound import BatchSpec, Result, Sampler, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt, Linear, Power
 from fairbound.core import Algorithm
@@ -188,10 +188,12 @@ S3_FIRST_ORDER = {
 @cache
 def solved_s3(method: str) -> tuple[Result, problems.TwoGroups]:
     known = problems.two_groups()
-    size = Take(4, 4)
+    size = BatchSpec(4, 4)
     steps = GHOST_STEPS if method == "StochasticGhost" else STEPS
     sampler = Sampler(
-        known.split, known.problem.constraint.cells, (Take(4, 64), size) if method == "SwitchingSubgradient" else size
+        known.split,
+        known.problem.constraint.cells,
+        (BatchSpec(4, 64), size) if method == "SwitchingSubgradient" else size,
     )
     algorithm = ghost(noisy=True) if method == "StochasticGhost" else S3_FIRST_ORDER[method]
     runs = sampler.seeded(0, 1, 2)
@@ -238,14 +240,14 @@ def test_two_group_closed_form_is_a_kkt_point() -> None:
 
 def test_sgd_reaches_the_unconstrained_optimum() -> None:
     known = problems.two_groups()
-    sampler = Sampler(known.split, known.problem.constraint.cells, Take(64, 4))
+    sampler = Sampler(known.split, known.problem.constraint.cells, BatchSpec(64, 4))
     result = run(known.problem, SGD(tau=Linear(0.1, 3000)), sampler, known.x, 3000, average_from=1500).result()
     data = known.problem.data
     optimum = torch.linalg.lstsq(data.X, data.y).solution
     assert (result.mean_x[0] - optimum).norm() / optimum.norm() < 0.02
 
 
-def test_penalty_reaches_its_own_minimiser() -> None:
+def test_penalty_reaches_its_own_minimizer() -> None:
     """F + w [c]_+ with w above y* solves the problem, below it does not: F = (x-2)^2/2, c = x - 1, y* = 1."""
     problem, (split,), cells = problems.table_of([problems.sample_bias(0.0)])
     sampler = problems.sampler_for(split, cells, 1)

@@ -57,7 +57,7 @@ def run_outputs(method: SwitchingSubgradient, values: list[float], coins: np.nda
         x = torch.zeros(1, dtype=torch.float64)
         state = method.init(x, 1)
         for k, value in enumerate(values):
-            _, state = method.update(x, state, Draw.of(constant(value), constant(value), u=u[k]))
+            _, state = method.update(x, state, Draw.of(constant(value), constant(value), uniform=u[k]))
             x = x + 1
         return method.output(x, state)[0]
 

@@ -25,7 +25,7 @@ from fairbound.auditing.figures import OUTLINES, PANELS, SHOWN, figure_json, gla
 from fairbound.auditing.page import page, write_page
 from fairbound.auditing.text import RATE_WORDS, explained, number, title, why_undefined
 from fairbound.metrics.counts import RATES
-from fairbound.metrics.intervals import Measured
+from fairbound.metrics.intervals import IntervalEstimate
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NASTY = (
@@ -35,7 +35,7 @@ NASTY = (
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
-def simulated(groups: int, rows: int, *, names: tuple[str, ...] = (), scored: bool = True, **settings: Any) -> Audit:
+def synthetic(groups: int, rows: int, *, names: tuple[str, ...] = (), scored: bool = True, **settings: Any) -> Audit:
     """An audit of made-up rows in groups of falling size and unequal rates."""
     random = np.random.default_rng(groups)
     share = 1 / np.arange(2, groups + 2)
@@ -50,11 +50,11 @@ def simulated(groups: int, rows: int, *, names: tuple[str, ...] = (), scored: bo
 @pytest.fixture(scope="module")
 def crossed() -> Audit:
     """40 intersections (copies of five groups: an audit of 40 takes seconds) and both attributes alone."""
-    whole = simulated(5, 3000, attributes=("race", "sex"), source="acs:OK")
+    whole = synthetic(5, 3000, attributes=("race", "sex"), source="acs:OK")
     copies = tuple(
         dataclasses.replace(group, name=f"{group.name}, copy {i}") for i in range(8) for group in whole.groups
     )
-    parts = tuple(simulated(n, 600, scored=False, attributes=(name,)) for n, name in ((5, "race"), (2, "sex")))
+    parts = tuple(synthetic(n, 600, scored=False, attributes=(name,)) for n, name in ((5, "race"), (2, "sex")))
     return dataclasses.replace(whole, groups=copies, reference=copies[0].name, left_out=17, parts=parts)
 
 
@@ -123,7 +123,7 @@ def test_page_is_well_formed(crossed_page: str) -> None:
     assert read.open == []
     ids = read.all("id")
     assert len(ids) == len(set(ids)) > 10
-    assert set(read.all("aria-labelledby")) <= set(ids)
+    assert set(read.all("aria-labeledby")) <= set(ids)
     assert ("html", {"lang": "en"}) in read.tags
     assert ("meta", {"charset": "utf-8"}) in read.tags
 
@@ -196,7 +196,7 @@ def test_long_names_keep_both_ends() -> None:
 
 
 def test_rates_figure_shows_values_intervals_and_everyone() -> None:
-    found = simulated(3, 600)
+    found = synthetic(3, 600)
     drawn = figure(rates(found))
     first = drawn["data"][:2]  # positive rate: the other groups, then the reference group
     by_row = {
@@ -226,7 +226,7 @@ def test_arrangements_differ_in_layout_only(crossed: Audit) -> None:
 
 
 def test_glance_separates_what_excludes_zero() -> None:
-    found = simulated(2, 2000)
+    found = synthetic(2, 2000)
     certain, _, open_, _ = figure(glance(found))["data"]  # each followed by its arrows
     names = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
     excluded = [i for i, name in enumerate(names) if found.metrics[name].low > 0]
@@ -237,8 +237,11 @@ def test_glance_separates_what_excludes_zero() -> None:
 
 
 def test_endless_intervals_end_in_an_arrow() -> None:
-    found = simulated(2, 300, scored=False)
-    gaps = {"accuracy_difference": Measured(0.2, 0.1, 154.9), "equalized_odds_difference": Measured(0.3)}
+    found = synthetic(2, 300, scored=False)
+    gaps = {
+        "accuracy_difference": IntervalEstimate(0.2, 0.1, 154.9),
+        "equalized_odds_difference": IntervalEstimate(0.3),
+    }
     drawn = figure(glance(dataclasses.replace(found, metrics={**found.metrics, **gaps})))
     certain, arrows, open_, _ = drawn["data"]
     assert (arrows["x"], arrows["y"]) == ([1.0], [2])
@@ -261,15 +264,15 @@ def test_outlines_are_few_at_first_and_small_groups_wait(crossed: Audit, nasty: 
 
 
 def test_predictions_alone_have_no_scores() -> None:
-    read = Read.of(page(simulated(3, 300, scored=False)))
+    read = Read.of(page(synthetic(3, 300, scored=False)))
     assert "Scores by group" not in read.words
     assert "Largest loss gap" not in read.words
     assert "Rates by group" in read.words
 
 
-def test_simulated_rows_are_called_so(crossed_page: str) -> None:
-    assert "Simulated data." not in Read.of(crossed_page).words
-    assert "Simulated data." in Read.of(page(simulated(2, 100, scored=False, source="simulated:OK"))).words
+def test_synthetic_rows_are_called_so(crossed_page: str) -> None:
+    assert "Synthetic data." not in Read.of(crossed_page).words
+    assert "Synthetic data." in Read.of(page(synthetic(2, 100, scored=False, source="synthetic:OK"))).words
 
 
 def test_weights_are_mentioned_where_counts_are_their_sums(crossed_page: str) -> None:
@@ -346,7 +349,7 @@ def test_places_that_cannot_hold_a_page(quick: Audit, tmp_path: Path) -> None:
 def test_without_plotly_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ImportError, match=r"The HTML page needs plotly.*fairbound\[report\]"):
-        page(simulated(2, 50))
+        page(synthetic(2, 50))
 
 
 # What a reader would do, and what is then seen: sort by value twice, unfold everything, wait for the pictures.

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fairbound import limits
-from fairbound.auditing import Verdict, rows_for, verdict
+from fairbound.auditing import Verdict, examples_needed, verdict
 from fairbound.constraints.contrasts import pairwise
-from fairbound.constraints.limits import Limit, Who
+from fairbound.constraints.limits import Cell, Limit
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]
@@ -53,7 +53,7 @@ def test_457_rows_never_show_that_a_bound_of_005_holds() -> None:
     for _ in range(50):
         groups, losses = skewed(rng, 1335, 457)
         found = verdict(limits.loss_parity(["white", "other"], bound=0.005), groups, losses=losses)
-        assert found.word != "holds"
+        assert found.decision != "holds"
         if all(gap.estimate <= gap.bound for gap in found.gaps):
             assert found.decisive.needed > 10 * 457
 
@@ -64,10 +64,10 @@ def test_the_three_words_hang_on_the_limits_of_gaps() -> None:
     for bound in np.linspace(0.05, 0.6, 40):
         found = verdict(two(bound), groups, losses=losses)
         ours = found.gaps[1]
-        assert (found.word == "holds") == all(gap.at_most <= bound for gap in found.gaps)
-        assert (found.word == "violated") == any(gap.low > bound for gap in found.gaps)
+        assert (found.decision == "holds") == all(gap.at_most <= bound for gap in found.gaps)
+        assert (found.decision == "violated") == any(gap.low > bound for gap in found.gaps)
         assert ours.low < ours.estimate < ours.at_most < ours.high  # one-sided and alone: nearer than all at once
-        words[found.word] = found
+        words[found.decision] = found
     assert list(words) == ["violated", "undecided", "holds"]
     assert "more rows of 'B'" in words["undecided"].sentence
     assert words["holds"].decisive.name == words["violated"].decisive.name == "B - A"
@@ -76,7 +76,7 @@ def test_the_three_words_hang_on_the_limits_of_gaps() -> None:
 def test_an_estimate_on_its_bound_is_never_decided() -> None:
     losses = np.tile([0.0, 0.5, 1.0, 1.5], 50)
     found = verdict(two(0.25), np.repeat([0, 1], 100), losses=losses + np.repeat([0.0, 0.25], 100))
-    assert found.word == "undecided"
+    assert found.decision == "undecided"
     assert math.isinf(found.gaps[1].needed)
     assert "no number of rows decides" in found.sentence
 
@@ -94,7 +94,7 @@ def test_a_cell_that_tells_nothing_is_never_said_to_hold(rows: int, losses: Any,
     others = np.random.default_rng(1).random(400)
     given = np.concatenate([others, losses(rows)])
     found = verdict(two(10.0), np.repeat([0, 1], [400, rows]), losses=given)
-    assert found.word == "undecided"
+    assert found.decision == "undecided"
     assert all(reason in gap.reason and gap.at_most is None for gap in found.gaps)
     assert reason in found.sentence
     assert all(len(line) <= 80 for line in str(found).splitlines())
@@ -102,15 +102,15 @@ def test_a_cell_that_tells_nothing_is_never_said_to_hold(rows: int, losses: Any,
 
 def test_a_small_group_does_not_hide_that_two_others_differ() -> None:
     groups, losses = skewed(np.random.default_rng(7), 2000, 2000, 5)
-    found = verdict(limits.accuracy_equality(3, bound=0.1), groups, losses=losses + (groups == 0))
-    assert found.word == "violated"
-    assert {gap.word for gap in found.gaps if "2" in gap.name} == {"undecided"}
+    found = verdict(limits.pairwise_loss_parity(3, bound=0.1), groups, losses=losses + (groups == 0))
+    assert found.decision == "violated"
+    assert {gap.decision for gap in found.gaps if "2" in gap.name} == {"undecided"}
 
 
 def test_few_effective_rows_are_few_rows() -> None:
     groups, losses = skewed(np.random.default_rng(8), 100, 100)
     found = verdict(two(5.0), groups, losses=losses, weight=np.where(np.arange(200) % 100 < 5, 1000.0, 1.0))
-    assert found.word == "undecided"
+    assert found.decision == "undecided"
     assert "tell as much as 5" in found.gaps[0].reason
 
 
@@ -118,10 +118,10 @@ def test_a_rate_of_nobody_in_many_holds() -> None:
     """0 of n is no certainty, but Cai's limit stays sensible there: about 3 in n."""
     groups = np.repeat([0, 1], 5000)
     found = verdict(limits.demographic_parity(TWO, bound=0.01), groups, predictions=np.zeros(10_000))
-    assert found.word == "holds"
+    assert found.decision == "holds"
     assert 0.0005 < found.gaps[0].at_most < 0.0012
     tight = verdict(limits.demographic_parity(TWO, bound=0.0003), groups, predictions=np.zeros(10_000))
-    assert tight.word == "undecided"
+    assert tight.decision == "undecided"
 
 
 def test_minimum_rates_read_as_they_are_meant() -> None:
@@ -130,7 +130,7 @@ def test_minimum_rates_read_as_they_are_meant() -> None:
     found = verdict(recall, np.repeat(TWO, 200), predictions=made, labels=y)
     (gap,) = found.gaps
     assert (gap.estimate, gap.bound, gap.minimum) == (pytest.approx(-0.8), -0.7, True)
-    assert found.word == "holds"
+    assert found.decision == "holds"
     assert re.search(r"0\.800 \[0\.7\d\d, 0\.8\d\d\] >= 0\.7\d\d 0\.700 holds", str(found))
     assert "at least 0.7" in found.sentence
 
@@ -139,7 +139,7 @@ def test_minimum_rates_read_as_they_are_meant() -> None:
 def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
     groups, losses = skewed(np.random.default_rng(9), 60, 80, 200, 300, 20, 1000)
     named = [f"a group with a long name {g}" for g in range(6)]
-    for limit in (limits.accuracy_equality(named, bound=bound), limits.bounded_group_loss(6, bound=bound)):
+    for limit in (limits.pairwise_loss_parity(named, bound=bound), limits.bounded_group_loss(6, bound=bound)):
         found = verdict({"race": limit}, groups, losses=1000 * losses, level=0.999)
         lines = str(found).splitlines()
         assert max(map(len, lines)) <= 80
@@ -156,7 +156,7 @@ def test_the_same_limit_twice_costs_nothing() -> None:
     rng = np.random.default_rng(10)
     groups, losses = skewed(rng, 300, 300)
     alone = verdict(two(0.3), groups, losses=losses)
-    both = {name: limits.accuracy_equality(TWO, bound=0.3, by=name) for name in ("race", "sex")}
+    both = {name: limits.pairwise_loss_parity(TWO, bound=0.3, by=name) for name in ("race", "sex")}
     copy = verdict(both, {"race": groups, "sex": groups}, losses=losses)
     other = verdict(both, {"race": groups, "sex": rng.permutation(groups)}, losses=losses)
     assert copy.gaps[0].low == pytest.approx(alone.gaps[0].low, abs=1e-9)
@@ -167,7 +167,7 @@ def test_the_same_limit_twice_costs_nothing() -> None:
 
 def test_a_group_against_everyone() -> None:
     """Cells that overlap within one gap: the group's own rows are part of everyone."""
-    who = (Who("B", 1), Who("all"))
+    who = (Cell("B", 1), Cell("all"))
     contrast, bound = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([0.2], dtype=torch.float64)
     limit = Limit(who, contrast, bound, ("B - all",), groups=2)
     rng, gaps = np.random.default_rng(11), []
@@ -178,7 +178,7 @@ def test_a_group_against_everyone() -> None:
     widths = np.mean([gap.at_most - gap.estimate for gap in gaps])
     assert widths == pytest.approx(1.645 * spread, rel=0.15)
     everyone_is_b = verdict(limit, np.ones(300, dtype=int), losses=losses[:300])
-    assert everyone_is_b.word == "holds"
+    assert everyone_is_b.decision == "holds"
     assert everyone_is_b.gaps[0].estimate == 0
 
 
@@ -189,7 +189,7 @@ def test_rates_and_losses_together() -> None:
     several = [two(0.5), limits.demographic_parity(["a", "b"], bound=0.2)]
     found = verdict(several, groups, losses=losses, predictions=made)
     assert [gap.name for gap in found.gaps] == ["A - B", "B - A", "a - b", "b - a"]
-    assert found.word == "holds"
+    assert found.decision == "holds"
 
 
 # Columns --------------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_refused_with_a_sentence(case: str) -> None:
 
 def test_rows_for_refuses_what_no_rows_show() -> None:
     with pytest.raises(ValueError, match="not within its bound"):
-        rows_for(0.05, gap=0.05)
+        examples_needed(0.05, gap=0.05)
 
 
 # The page -------------------------------------------------------------------------------------------------------------

@@ -106,9 +106,9 @@ def test_means_of_skewed_losses(rows: int) -> None:
 # Error rates and power of verdicts ------------------------------------------------------------------------------------
 
 
-def test_the_benchmark_in_short_on_simulated_people() -> None:
+def test_the_benchmark_in_short_on_synthetic_people() -> None:
     """Some settings of benchmarks/verdict.py, 100 replications: no rate is missed by more than chance explains."""
-    people = SCRIPT.simulated("OK by race", rows=50_000)
+    people = SCRIPT.synthetic("OK by race", rows=50_000)
     settings = [
         SCRIPT.Setting(people, "losses", 30, "lowest"),
         SCRIPT.Setting(people, "losses", 100, "highest"),
@@ -130,7 +130,7 @@ def test_the_benchmark_in_short_on_42_states() -> None:
 
 def test_the_benchmark_can_fail() -> None:
     people = SCRIPT.People("nobody", [], [], True)
-    one = {SCRIPT.Setting(people, "losses", 30, "lowest"): SCRIPT.Measured(0.09, 0.02, 0.7, 0.4, 0.6)}
+    one = {SCRIPT.Setting(people, "losses", 30, "lowest"): SCRIPT.IntervalEstimate(0.09, 0.02, 0.7, 0.4, 0.6)}
     assert [line.split()[0] for line in SCRIPT.missed(one, 400)] == ["corner", *["wrong_holds"] * 2, *["power"] * 2]
     fine = {setting: measured._replace(wrong_holds=0.05, power=0.8, corner=0.5) for setting, measured in one.items()}
     assert SCRIPT.missed(fine, 400) == []
@@ -150,14 +150,14 @@ def test_five_groups_that_do_not_differ() -> None:
     """A bound of 0 puts all 20 gaps on their bounds: "violated" in at most 5 %, and not much less, since the joint law
     is known; the joint intervals contain all true gaps as often as they say."""
     rng, reps, violated = np.random.default_rng(1), 200, 0
-    limit = limits.accuracy_equality(5, bound=0.0)
+    limit = limits.pairwise_loss_parity(5, bound=0.0)
     for _ in range(reps):
         groups, losses = skewed(rng, 60, 100, 200, 457, 457)
         found = verdict(limit, groups, losses=losses)
         covered = all(gap.low <= 0 <= gap.high for gap in found.gaps)
-        assert covered == (found.word != "violated")  # A - B and B - A mirror each other
-        assert found.word != "holds"
-        violated += found.word == "violated"
+        assert covered == (found.decision != "violated")  # A - B and B - A mirror each other
+        assert found.decision != "holds"
+        violated += found.decision == "violated"
     assert 0.015 <= violated / reps <= 0.05 + SCRIPT.allowance(0.05, reps)
 
 
@@ -167,7 +167,7 @@ def test_survey_weights() -> None:
     for _ in range(reps):
         groups, losses = skewed(rng, 900, 300, shift=1.0)
         found = verdict(two(1 - 1e-9), groups, losses=losses, weight=rng.lognormal(0, 0.8, len(groups)))
-        wrong += found.word == "holds"
+        wrong += found.decision == "holds"
     assert 0.01 <= wrong / reps <= 0.05 + SCRIPT.allowance(0.05, reps)
 
 
@@ -179,12 +179,12 @@ def test_the_rows_that_are_said_to_decide_do(shift: float, word: str) -> None:
     exact *= 1 / exact.mean()
     losses = np.concatenate([np.tile(exact, 20), exact + shift])
     gap = verdict(two(0.2), groups, losses=losses).gaps[1]  # B - A
-    assert gap.word == "undecided"
+    assert gap.decision == "undecided"
     assert (gap.cell, gap.rows) == ("B", 100)
     assert gap.needed is not None
     rng, n, reps, decided = np.random.default_rng(4), int(gap.needed), 200, 0
     for _ in range(reps):
         rows, values = skewed(rng, 20 * n, n, shift=shift)
         found = verdict(two(0.2), rows, losses=values)
-        decided += found.word == word
+        decided += found.decision == word
     assert 0.72 <= decided / reps <= 0.93

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_conformance import classification
+from methods import classification
 
 from fairbound.benchmark import config
 from fairbound.benchmark.custom_algorithm import Own, own_method, with_own
@@ -143,14 +143,14 @@ def test_it_trains_in_a_stack(file: Path) -> None:
     made = [own.method(**own.settings) for own in methods]
     assert structure(made[0]) == structure(made[1])
     start = x0[:1].repeat(2, 1)
-    together = run(problem, made, sampler.seeded(3, 3), start, 150).result()
+    combine = run(problem, made, sampler.seeded(3, 3), start, 150).result()
     for i, method in enumerate(made):
         alone = run(problem, method, sampler.seeded(3), start[:1], 150).result()
-        assert torch.allclose(together.x[i], alone.x[0], atol=1e-10)
+        assert torch.allclose(combine.x[i], alone.x[0], atol=1e-10)
     rows = sampler.split.train
-    free, held = problem.measure(together.x, rows).c.clamp(min=0).amax(1).tolist()
+    free, held = problem.measure(combine.x, rows).c.clamp(min=0).amax(1).tolist()
     assert held < free / 2
-    assert problem.measure(together.x, rows).loss[0] < problem.measure(start, rows).loss[0]
+    assert problem.measure(combine.x, rows).loss[0] < problem.measure(start, rows).loss[0]
 
 
 def test_the_same_file_is_the_same_class_and_a_changed_one_another(file: Path, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("Heavier", "{file}: Heavier is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
         ("Open", "{file}: the field 'eta' of Open has no default; give it one, such as eta: float = 0.1"),
         ("Strict(tau=2)", "{file}: Strict(tau=2.0) cannot be made: tau must be at most 1, got 2.0"),
-        ("Greedy", "{file}: Greedy makes 1 draws a step, so `reads` has 1 of 'f', 'c', 'fc'; got ('fc', 'c')"),
+        ("Greedy", "{file}: Greedy makes 1 draws a step, so `evaluates` has 1 of 'f', 'c', 'fc'; got ('fc', 'c')"),
         ("HeavyPenalty(taw=2)", "my_file.py:HeavyPenalty has no setting 'taw'; the nearest is tau"),
         ("HeavyPenalty(tau='a')", "my_file.py:HeavyPenalty: tau must be a number, True or False, got 'a'"),
         ("HeavyPenalty(tau=NUMBER)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got NUMBER"),

@@ -46,7 +46,7 @@ class Broken(Algorithm[torch.Tensor]):
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     (tmp_path / "small.toml").write_text(small_experiment(ROWS, seeds=2, records=2))
-    return Job(experiment=str(tmp_path / "small.toml"), source="simulated:OK")
+    return Job(experiment=str(tmp_path / "small.toml"), source="synthetic:OK")
 
 
 def contents(folder: Path) -> dict[str, list[bytes]]:
@@ -91,7 +91,7 @@ def test_processes_end_when_the_one_that_started_them_is_killed(job: Job, tmp_pa
     main = "from fairbound.cli import main; main()"
     command = [sys.executable, "-c", main, "run", str(tmp_path / "long.toml"), "--jobs", "2"]
     started = subprocess.Popen(
-        [*command, "--source", "simulated:OK", "--out", str(tmp_path / "results")],
+        [*command, "--source", "synthetic:OK", "--out", str(tmp_path / "results")],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     children = waited_for(lambda: children_of(started.pid), lambda found: len(found) >= 2)

@@ -26,11 +26,11 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def setting() -> Setting:
-    """Experiment 1 with four of its rows, few records and a small network, on simulated people, two splits."""
+    """Experiment 1 with four of its rows, few records and a small network, on synthetic people, two splits."""
     whole = config.load("income-ok-race")
     rows = tuple(row for row in whole.rows if row.name in ("SGD", "SSL-ALM", "ALM", "SSw"))
     small = replace(whole, rows=rows, hidden=(4,), records=3, seeds=2)
-    return Setting.of(small, load("simulated:OK"), splits=2)
+    return Setting.of(small, load("synthetic:OK"), splits=2)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_compiled_stacks_come_back_the_same(setting: Setting, tmp_path: Path, mo
     monkeypatch.setattr("fairbound.training.compile.LONG", STEPS)
     stores = [Store(tmp_path / name) for name in ("first", "second")]
     rows = tuple(row for row in setting.experiment.rows if row.name == "SSL-ALM")
-    fresh = [Setting.of(replace(setting.experiment, rows=rows), load("simulated:OK"), splits=1) for _ in stores]
+    fresh = [Setting.of(replace(setting.experiment, rows=rows), load("synthetic:OK"), splits=1) for _ in stores]
     for store, one in zip(stores, fresh, strict=True):
         (stack,) = stacks(one, steps=STEPS)
         assert execute(one, store, [stack]) == 2
@@ -146,4 +146,4 @@ def test_settings_that_decide_results_change_the_key(setting: Setting, planned: 
 
 def test_groups_that_the_data_lack(setting: Setting) -> None:
     with pytest.raises(ValueError, match="names 3 groups, but RAC1P=1 gives 2"):
-        Setting.of(replace(setting.experiment, groups=("a", "b", "c")), load("simulated:OK"))
+        Setting.of(replace(setting.experiment, groups=("a", "b", "c")), load("synthetic:OK"))

@@ -59,7 +59,7 @@ def serve() -> None:
     from fairbound.data import load
 
     torch.set_num_threads(1)
-    load("simulated:OK")
+    load("synthetic:OK")
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -132,7 +132,7 @@ class Commands:
 
     def start(self, out: Path, *options: str, largest_file: int = 0) -> int:
         """`fairbound run`; its process, which leads a group."""
-        arguments = ["run", str(self.file), "--source", "simulated:OK", "--out", str(out), *options]
+        arguments = ["run", str(self.file), "--source", "synthetic:OK", "--out", str(out), *options]
         return self._ask({"arguments": arguments, "said": str(self.said), "largest_file": largest_file})
 
     def end(self) -> Done:
@@ -145,7 +145,7 @@ class Commands:
         return self.end()
 
 
-class Whole(NamedTuple):
+class Flat(NamedTuple):
     """An uninterrupted run."""
 
     store: Store
@@ -163,13 +163,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="module")
-def whole(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Flat:
     store = Store(tmp_path_factory.mktemp("whole") / "results")
     done = commands.run(store.folder, *ALONE)
     assert done.status == 0, done.said
     assert len(cells_in(store.folder)) == ROWS * SEEDS
     stored = sorted(path.stat().st_mtime for path in cells_in(store.folder))
-    return Whole(store, done.said, (stored[-1] - stored[0]) / (ROWS - 1))
+    return Flat(store, done.said, (stored[-1] - stored[0]) / (ROWS - 1))
 
 
 def cells_in(folder: Path) -> list[Path]:
@@ -221,7 +221,7 @@ def kill_when(pid: int, folder: Path, cells: int, later: float) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def test_killed_three_times_and_resumed(commands: Commands, whole: Whole, tmp_path: Path) -> None:
+def test_killed_three_times_and_resumed(commands: Commands, whole: Flat, tmp_path: Path) -> None:
     """At three moments of a seeded generator: so many cells are there, and the next are being computed."""
     rng = random.Random(20)
     folder, killed = tmp_path / "results", 0
@@ -245,7 +245,7 @@ def tables_of(said: str) -> str:
     return said[said.index("train: mean") :]
 
 
-def test_a_finished_run_computes_nothing(commands: Commands, whole: Whole) -> None:
+def test_a_finished_run_computes_nothing(commands: Commands, whole: Flat) -> None:
     kept = finished(whole.store.folder)
     assert len(kept) == ROWS * SEEDS
     done = commands.run(whole.store.folder)
@@ -257,7 +257,7 @@ def test_a_finished_run_computes_nothing(commands: Commands, whole: Whole) -> No
 # Damaged --------------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_results_are_named_and_computed_again(commands: Commands, whole: Whole, tmp_path: Path) -> None:
+def test_damaged_results_are_named_and_computed_again(commands: Commands, whole: Flat, tmp_path: Path) -> None:
     """A bit of one cell is flipped, another lost its second half; both rows are computed again, the others are not."""
     folder = tmp_path / "results"
     shutil.copytree(whole.store.folder, folder)
@@ -273,11 +273,11 @@ def test_damaged_results_are_named_and_computed_again(commands: Commands, whole:
     kept = stamps(path for (row, _), path in cells.items() if row in ("SGD", "Descent-ascent"))
     done = commands.run(folder, *ALONE)
     assert done.status == 0, done.said
-    together = done.said.replace(" ", "")
+    combine = done.said.replace(" ", "")
     for path in (flipped, halved):
-        assert f"{path}isdamaged:" in together
+        assert f"{path}isdamaged:" in combine
         assert path.with_suffix(".damaged").exists()
-    assert together.count("isdamaged:") == 2
+    assert combine.count("isdamaged:") == 2
     assert stamps(kept) == kept
     assert_same(Store(folder), whole.store)
 
@@ -321,7 +321,7 @@ def test_a_read_only_folder(commands: Commands, disk: Path) -> None:
 # A full disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk(commands: Commands, whole: Whole, disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk(commands: Commands, whole: Flat, disk: Path, tmp_path: Path) -> None:
     """It has room for some of the rows; with more room the run goes on from them."""
     seen = commands.seen(disk)
     said = f"Error: results cannot be stored in {disk}: no space is left; free some and start again, stored cells are"
@@ -336,7 +336,7 @@ def test_a_full_disk(commands: Commands, whole: Whole, disk: Path, tmp_path: Pat
     assert_same(Store(seen), whole.store)
 
 
-def test_files_that_may_not_be_large(commands: Commands, whole: Whole, tmp_path: Path) -> None:
+def test_files_that_may_not_be_large(commands: Commands, whole: Flat, tmp_path: Path) -> None:
     """A quota of another kind, which every process can set itself: small notes can be written, cells cannot."""
     folder = tmp_path / "results"
     (folder / "cells").mkdir(parents=True)

@@ -34,7 +34,7 @@ Cells = dict[str, list[Cell]]
 def setting() -> Setting:
     whole = config.load("income-ok-race")
     rows = tuple(row for row in whole.rows if row.name in ("SGD", "ALM", "SSw"))
-    return Setting.of(replace(whole, rows=rows, hidden=(4,), records=3, seeds=3), load("simulated:OK"))
+    return Setting.of(replace(whole, rows=rows, hidden=(4,), records=3, seeds=3), load("synthetic:OK"))
 
 
 @pytest.fixture(scope="module")
@@ -319,7 +319,7 @@ def test_names_are_text_for_both(tmp_path: Path) -> None:
 def test_five_groups_from_a_store(tmp_path: Path) -> None:
     whole = config.load("income-va-marital")
     small = replace(whole, rows=whole.rows[:1], hidden=(4,), records=2, seeds=1)
-    setting = Setting.of(small, load("simulated:VA"))
+    setting = Setting.of(small, load("synthetic:VA"))
     planned, store = stacks(setting, steps=4), Store(tmp_path / "store")
     execute(setting, store, planned)
     along, ends = curves(setting, store, planned), endings(setting, store, planned)

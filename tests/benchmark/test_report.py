@@ -41,7 +41,7 @@ PAPER = Paper(
 )
 
 
-def made_setting(*, splits: int = 1, source: str = "simulated:OK", **changes: Any) -> Setting:
+def made_setting(*, splits: int = 1, source: str = "synthetic:OK", **changes: Any) -> Setting:
     """Experiment 1 with three rows on a few made-up people; the paper has figures for the first of them."""
     whole = config.load("income-ok-race")
     rows = [replace(row, paper=Paper({}, {}, {}), note="") for row in whole.rows if row.name in ROWS]
@@ -104,7 +104,7 @@ def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str, 
     assert " ".join(found.tables) == tables
     assert " ".join(found.figures) == figures
     assert found.notes == {"SGD": "a <b>note</b> & more"}
-    assert found.simulated
+    assert found.synthetic
     if "seconds" in found.figures:
         assert {panel.title for panel in found.figures["seconds"].rows[0]} == {"SGD"}
     shown = {panel.title for panel in found.figures["trade-off"].panels()}
@@ -283,20 +283,20 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
     assert "src" not in read.attributes
     assert any("default-src 'none'" in said for said in read.attributes["content"])
     assert read.scripts == 2 + sum(len(one.figures) for one in both)  # none came in with a title or a note
-    for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "simulated:OK",
+    for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "synthetic:OK",
                  "Equal rows for every method", both[0].at, "Beyond the axis"):  # fmt: skip
         assert said in words
-    assert words.count("Simulated data.") == 1
+    assert words.count("Synthetic data.") == 1
     assert len(html) < 7e6  # five of them plotly's
 
 
-def test_only_simulated_sections_have_the_banner_where_sources_differ(both: list[Section], tmp_path: Path) -> None:
+def test_only_synthetic_sections_have_the_banner_where_sources_differ(both: list[Section], tmp_path: Path) -> None:
     bare = replace(both[2], figures={})
-    real = replace(bare, name="real", source="acs:OK", simulated=False)
+    real = replace(bare, name="real", source="acs:OK", synthetic=False)
     mixed = write_report([real, bare], tmp_path, []).read_text()
-    assert mixed.count("Simulated data.") == 1
-    assert mixed.index("Simulated data.") > mixed.index("Data: acs:OK.")  # below the real section's heading
-    assert "Simulated data." not in write_report([real], tmp_path, []).read_text()
+    assert mixed.count("Synthetic data.") == 1
+    assert mixed.index("Synthetic data.") > mixed.index("Data: acs:OK.")  # below the real section's heading
+    assert "Synthetic data." not in write_report([real], tmp_path, []).read_text()
 
 
 # What a reader would do: sort the first table by a column of means, look at every figure, and at the width of the page.

@@ -649,16 +649,16 @@ for _ in range(5):
     store.put_many(Cell(*example(i, 500)) for i in range(8))
 """
     keys = [key(example(i)[0]) for i in range(8)]
-    reads = 0
+    evaluates = 0
     with child(code, store.folder) as one, child(code, store.folder) as two:
         while one.poll() is None or two.poll() is None:
             for i, name in enumerate(keys):
                 cell = store.get(name)
                 if cell is not None:
                     assert_is_example(cell, i, 500)
-                    reads += 1
+                    evaluates += 1
         assert (one.wait(), two.wait()) == (0, 0)
-    assert reads > 0
+    assert evaluates > 0
     assert store.missing(keys) == []
     assert files_of(store, "*.part") == []
 

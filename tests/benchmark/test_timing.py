@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from commands import call
 from small_experiment import small_experiment
-from test_cli import call
 
 from fairbound.benchmark import config, timing
 from fairbound.benchmark.experiment import Setting
@@ -31,9 +31,9 @@ SYSTEM = {"date": "2025-01-31", "cpu": "a processor"}
 
 @pytest.fixture
 def setting() -> Setting:
-    """Experiment 1 with a small network, on simulated people."""
+    """Experiment 1 with a small network, on synthetic people."""
     experiment = replace(config.load("income-ok-race"), hidden=(4,))
-    return Setting.of(experiment, load("simulated:OK"), splits=1)
+    return Setting.of(experiment, load("synthetic:OK"), splits=1)
 
 
 class Clock:
@@ -252,11 +252,11 @@ def test_the_command_prints_a_table_and_keeps_it(tmp_path: Path, monkeypatch: py
         return times
 
     monkeypatch.setattr("fairbound.cli.time.measure", measured)
-    printed = call("time", "income-ok-race", "--source", "simulated:OK", "--rounds", "3", "--out", tmp_path / "r")
+    printed = call("time", "income-ok-race", "--source", "synthetic:OK", "--rounds", "3", "--out", tmp_path / "r")
     assert asked == [3]
     lines = printed.splitlines()
     assert all(len(line) <= 80 for line in lines[:-1])  # the last one names the folder
-    assert "simulated data: generated, not people" in lines
+    assert "synthetic data: generated, not people" in lines
     (sgd,) = [line.split() for line in lines if line.startswith("SGD ")]
     assert sgd == ["SGD", "8", "1.50", "2.00", "3.0", "15,000", "30,000", "25,000"]
     assert "busy" not in printed
@@ -272,7 +272,7 @@ def test_the_command_says_where_the_machine_is_busy(tmp_path: Path, monkeypatch:
     names = [row.name for row in config.load("income-ok-race").rows]
     times = {name: replace(EXAMPLE["SGD"], spread=0.0006) for name in names}
     monkeypatch.setattr("fairbound.cli.time.measure", lambda setting, **options: times)
-    printed = call("time", "income-ok-race", "--source", "simulated:OK", "--out", tmp_path)
+    printed = call("time", "income-ok-race", "--source", "synthetic:OK", "--out", tmp_path)
     assert "The rounds differ by up to 40%: the machine is busy." in printed
 
 
@@ -287,7 +287,7 @@ def test_a_small_experiment_for_real(tmp_path: Path) -> None:
 """
         )
     )
-    call("time", file, "--source", "simulated:OK", "--rounds", "1", "--out", tmp_path / "results")
+    call("time", file, "--source", "synthetic:OK", "--rounds", "1", "--out", tmp_path / "results")
     times = Store(tmp_path / "results").times("small")
     assert times is not None
     assert [(name, one.steps) for name, one in times.items()] == [("SGD", 80), ("Ghost", 78)]

@@ -9,20 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import RUNNER, call
 
 from fairbound.cli.app import app
-
-RUNNER = CliRunner()
-
-
-def call(*arguments: str | Path, code: int = 0) -> str:
-    """What a command prints, both streams; it must end with that exit status."""
-    done = RUNNER.invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80", "TERM": "dumb"})
-    assert done.exit_code == code, done.output
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.output
 
 
 @pytest.fixture
@@ -140,15 +129,15 @@ class TestAudit:
 
 
 class TestGroups:
-    def test_simulated(self, tmp_path: Path) -> None:
-        printed = call("groups", "simulated:OK", "--by", "RAC1P=1,SEX", "--json", tmp_path / "g.json")
-        assert "simulated" in printed
+    def test_synthetic(self, tmp_path: Path) -> None:
+        printed = call("groups", "synthetic:OK", "--by", "RAC1P=1,SEX", "--json", tmp_path / "g.json")
+        assert "synthetic" in printed
         assert "4 groups can be defined; 4 have people" in printed
         found = json.loads((tmp_path / "g.json").read_text())
         assert sum(group["rows"] for group in found["groups"]) == 17_917
 
     def test_billions(self) -> None:
-        printed = call("groups", "simulated:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3")
+        printed = call("groups", "synthetic:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3")
         assert "1,605,744,000 groups can be defined" in printed
 
     def test_a_file_with_and_without_a_label(self, predictions: Path) -> None:
@@ -161,16 +150,16 @@ class TestGroups:
         assert "rows are left out" in out
 
     def test_wrong_input(self, predictions: Path) -> None:
-        assert "did you mean SEX" in call("groups", "simulated:OK", "--by", "SXE", code=1)
-        assert "did you mean SEX" in call("groups", "simulated:OK", "--by", "sex", code=1)
-        assert "--label is for files" in call("groups", "simulated:OK", "--by", "SEX", "--label", "y", code=1)
+        assert "did you mean SEX" in call("groups", "synthetic:OK", "--by", "SXE", code=1)
+        assert "did you mean SEX" in call("groups", "synthetic:OK", "--by", "sex", code=1)
+        assert "--label is for files" in call("groups", "synthetic:OK", "--by", "SEX", "--label", "y", code=1)
         assert "did you mean" in call("groups", predictions, "--by", "race", "--label", "yy", code=1)
 
 
 class TestData:
     def test_list(self, tmp_path: Path) -> None:
         printed = call("data", "list", "--data", tmp_path)
-        assert "simulated:OK" in printed
+        assert "synthetic:OK" in printed
         assert "fairbound data fetch" in printed
 
     def test_fetch_without_a_network(self, tmp_path: Path) -> None:
@@ -214,11 +203,11 @@ settings = { tau = 0.05, eta = 0.01 }
 
     def test_run_resume_and_report(self, tmp_path: Path) -> None:
         (tmp_path / "two.toml").write_text(self.FILE)
-        options = [tmp_path / "two.toml", "--source", "simulated:OK", "--out", tmp_path / "results"]
+        options = [tmp_path / "two.toml", "--source", "synthetic:OK", "--out", tmp_path / "results"]
         assert "4 runs computed, 0 were there" in call("run", *options)
         again = call("run", *options)
         assert "0 runs computed, 4 were there" in again
-        assert "simulated" in again
+        assert "synthetic" in again
         assert "Descent-ascent" in call("report", *options, "--to", tmp_path / "report")
         assert (tmp_path / "report" / "tables" / "two-fairness-reported.csv").exists()
         assert (tmp_path / "report" / "figures" / "two-curves.pdf").stat().st_size > 1000
@@ -228,7 +217,7 @@ settings = { tau = 0.05, eta = 0.01 }
         (tmp_path / "two.toml").write_text(self.FILE.replace("tau =", "tua ="))
         assert "tau" in call("run", tmp_path / "two.toml", code=1)
         (tmp_path / "two.toml").write_text(self.FILE)
-        options = [tmp_path / "two.toml", "--source", "simulated:OK", "--out", tmp_path / "none"]
+        options = [tmp_path / "two.toml", "--source", "synthetic:OK", "--out", tmp_path / "none"]
         assert "compute them first" in call("report", *options, code=1)
 
 

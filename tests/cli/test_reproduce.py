@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_cli import call
+from commands import call
 
 from fairbound.benchmark import config
 from fairbound.benchmark.store import Store
@@ -26,7 +26,7 @@ def test_one_command_computes_times_and_reports_and_does_nothing_twice(
     monkeypatch.setattr(config, "names", lambda: FEW)
     monkeypatch.setattr(reproduce, "ROUNDS", 1)
     monkeypatch.setattr(reproduce, "TIMED", 2)
-    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))  # no census here: simulated people
+    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))  # no census here: synthetic people
     monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: [])
     options = (
         "--seeds",
@@ -41,7 +41,7 @@ def test_one_command_computes_times_and_reports_and_does_nothing_twice(
         tmp_path / "report",
     )
     said = " ".join(call("reproduce", *options).split())
-    assert "simulated data: generated, not people" in said
+    assert "synthetic data: generated, not people" in said
     assert "income-ok-race:" in said
     assert "comparisons with the paper's figures" in said
     assert "20 runs in" in said  # 13 rows and 7; three steps are the same runs within either budget

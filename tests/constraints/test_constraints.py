@@ -13,15 +13,15 @@ from torch import Tensor
 
 from fairbound import Dataset, Problem
 from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import FunctionConstraint, together
+from fairbound.constraints.constraint import FunctionConstraint, combine
 from fairbound.constraints.contrasts import against_pooled, pairwise
 from fairbound.constraints.notions import (
-    accuracy_equality,
     demographic_parity,
     equal_opportunity,
     equalized_odds,
     false_positive_parity,
     loss_parity,
+    pairwise_loss_parity,
     true_positive_parity,
 )
 from fairbound.constraints.statistics import soft_positive
@@ -72,7 +72,7 @@ def test_loss_parity_against_the_pooled_mean() -> None:
 @pytest.mark.parametrize(
     ("constraint", "values"),
     [
-        (accuracy_equality(GROUP, bound=0.1), means(LOSS)),
+        (pairwise_loss_parity(GROUP, bound=0.1), means(LOSS)),
         (loss_parity(GROUP, bound=0.1, contrast=pairwise), means(LOSS)),
         (equal_opportunity(GROUP, LABEL, bound=0.1), means(LOSS, LABEL == 1)),
         (demographic_parity(GROUP, bound=0.1), means(SCORE)),
@@ -103,8 +103,8 @@ def test_absolute_rows_are_the_larger_of_the_two_sides() -> None:
     one = replace(both, contrast=both.contrast[::2], bound=both.bound[::2], names=both.names[::2], absolute=True)
     assert np.allclose(measured(one), measured(both).reshape(3, 2).max(1))
     statistics = torch.tensor([0.2, 0.5, 0.1], dtype=torch.float64, requires_grad=True)
-    jacobian = one.linearised(statistics.detach())[1]
-    expected = torch.autograd.functional.jacobian(lambda s: one.linearised(s)[0], statistics)
+    jacobian = one.linearized(statistics.detach())[1]
+    expected = torch.autograd.functional.jacobian(lambda s: one.linearized(s)[0], statistics)
     assert torch.allclose(jacobian, expected)
 
 
@@ -127,12 +127,12 @@ def test_together_keeps_each_part() -> None:
     norm = FunctionConstraint(
         Cells.by_group(GROUP), lambda x, outputs, labels: (x @ x - 2).reshape(1) + 0 * outputs[0].mean(), ("norm",)
     )
-    parts = (accuracy_equality(GROUP, bound=0.1), norm, demographic_parity(other, bound=0.2))
-    combined = together(*parts)
+    parts = (pairwise_loss_parity(GROUP, bound=0.1), norm, demographic_parity(other, bound=0.2))
+    combined = combine(*parts)
     assert combined.names == sum((part.names for part in parts), ())
     assert np.allclose(measured(combined), np.concatenate([measured(part) for part in parts]))
     assert not combined.averages
-    assert together(parts[0], parts[2]).averages
+    assert combine(parts[0], parts[2]).averages
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -141,24 +141,24 @@ def test_contrasts_see_differences_only(values: list[float], shift: float) -> No
     """A constant added to every cell changes nothing, and rows come in opposite pairs."""
     groups = torch.arange(len(values))
     cells = torch.tensor(values, dtype=torch.float64)
-    for build in (accuracy_equality, loss_parity):
+    for build in (pairwise_loss_parity, loss_parity):
         constraint = build(groups, bound=0.3)
-        c = constraint.linearised(cells)[0]
-        assert torch.allclose(c, constraint.linearised(cells + shift)[0], atol=1e-12)
+        c = constraint.linearized(cells)[0]
+        assert torch.allclose(c, constraint.linearized(cells + shift)[0], atol=1e-12)
         assert torch.allclose(c[::2] + c[1::2], torch.tensor(-0.6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda: accuracy_equality(torch.tensor([0, 0]), bound=0.1), "needs at least two cells"),
-        (lambda: accuracy_equality(torch.tensor([0.0, 1.0]), bound=0.1), "whole numbers"),
-        (lambda: accuracy_equality(torch.tensor([-1, 1]), bound=0.1), "numbered 0, 1"),
-        (lambda: accuracy_equality(torch.tensor([0, 1]), bound=-0.1), "bounds must be finite and >= 0"),
-        (lambda: accuracy_equality(torch.tensor([0, 1]), bound=float("nan")), "bounds must be finite"),
-        (lambda: accuracy_equality(torch.tensor([0, 2]), bound=0.1, names=["a", "b"]), "only 2 names"),
+        (lambda: pairwise_loss_parity(torch.tensor([0, 0]), bound=0.1), "needs at least two cells"),
+        (lambda: pairwise_loss_parity(torch.tensor([0.0, 1.0]), bound=0.1), "whole numbers"),
+        (lambda: pairwise_loss_parity(torch.tensor([-1, 1]), bound=0.1), "numbered 0, 1"),
+        (lambda: pairwise_loss_parity(torch.tensor([0, 1]), bound=-0.1), "bounds must be finite and >= 0"),
+        (lambda: pairwise_loss_parity(torch.tensor([0, 1]), bound=float("nan")), "bounds must be finite"),
+        (lambda: pairwise_loss_parity(torch.tensor([0, 2]), bound=0.1, names=["a", "b"]), "only 2 names"),
         (lambda: equal_opportunity(torch.tensor([0, 1]), torch.ones(3), bound=0.1), "labels"),
-        (lambda: together(), "at least one"),
+        (lambda: combine(), "at least one"),
         (lambda: against_pooled([100, 300]), "sum to 1"),
         (lambda: soft_positive(torch.zeros(4, 3), torch.zeros(4)), "one logit per row"),
     ],

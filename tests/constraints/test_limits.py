@@ -13,10 +13,10 @@ import torch
 from loops import F64, network, seeded
 from torch import nn
 
-from fairbound import KKT, Constrained, Rows, kkt, limits
+from fairbound import KKT, Constrained, MiniBatch, kkt, limits
 from fairbound.algorithms import SGD, DescentAscent
 from fairbound.constraints.contrasts import against_mean, pairwise
-from fairbound.constraints.limits import FunctionLimit, Limit, Who
+from fairbound.constraints.limits import Cell, FunctionLimit, Limit
 from fairbound.constraints.statistics import soft_positive
 from fairbound.core import Draw
 from fairbound.integrations.torch import statistics
@@ -131,7 +131,7 @@ CASES = {
         limits.loss_parity(NAMES, bound=BOUND, contrast=pairwise), lambda t, v, w: gaps(of_group(t, v, w))
     ),
     "accuracy equality": of_loss(
-        limits.accuracy_equality(NAMES, bound=BOUND), lambda t, v, w: gaps(of_group(t, v, w))
+        limits.pairwise_loss_parity(NAMES, bound=BOUND), lambda t, v, w: gaps(of_group(t, v, w))
     ),
     "equal opportunity": of_loss(
         limits.equal_opportunity(NAMES, bound=BOUND), lambda t, v, w: gaps(of_group(t, v, w, t.label == 1))
@@ -189,9 +189,11 @@ class Free(nn.Module):
         self.losses = nn.Parameter(torch.tensor(t.loss))
 
 
-def rows_of(model: Free, t: Table, case: Case, weighted: bool = False) -> Rows:
+def rows_of(model: Free, t: Table, case: Case, weighted: bool = False) -> MiniBatch:
     labels, weight = torch.as_tensor(getattr(t, case.labels)).double(), torch.as_tensor(t.weight)
-    return Rows(model.losses * 1, torch.as_tensor(t.group), labels, model.outputs * 1, weight if weighted else None)
+    return MiniBatch(
+        model.losses * 1, torch.as_tensor(t.group), labels, model.outputs * 1, weight if weighted else None
+    )
 
 
 def found_in(t: Table, case: Case, weighted: bool = False) -> KKT:
@@ -221,7 +223,7 @@ def over_a_dataset(t: Table, case: Case, model: Free) -> torch.Tensor:
     parts = (rows.outputs, rows.labels, rows.losses)
     by_cell = [[part[member] for member in constraint.cells.members] for part in parts if part is not None]
     assert constraint.names == case.limit.names
-    c: torch.Tensor = constraint.linearised(constraint.statistics(torch.zeros(1), *by_cell))[0]
+    c: torch.Tensor = constraint.linearized(constraint.statistics(torch.zeros(1), *by_cell))[0]
     return c
 
 
@@ -237,7 +239,7 @@ class Priced(SGD):
     """Follows the constraints alone, each with a price of its own."""
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def evaluates(self) -> tuple[str, ...]:
         return ("fc",)
 
     def update(self, x: torch.Tensor, state: Any, draw: Draw) -> tuple[torch.Tensor, Any]:
@@ -280,7 +282,7 @@ def test_several_columns_are_told_by_name() -> None:
     model = Free(t, "logit")
     both = [limits.bounded_group_loss(3, bound=0.1, by="race"), limits.bounded_group_loss(2, bound=0.2, by="sex")]
     columns = {"sex": torch.as_tensor(t.label), "race": torch.as_tensor(t.group)}
-    found = kkt(model, both, [0], lambda _: Rows(model.losses * 1, columns))
+    found = kkt(model, both, [0], lambda _: MiniBatch(model.losses * 1, columns))
     expected = [t.loss[t.group == g].mean() - 0.1 for g in range(3)] + [
         t.loss[t.label == g].mean() - 0.2 for g in (0, 1)
     ]
@@ -290,7 +292,7 @@ def test_several_columns_are_told_by_name() -> None:
 def test_a_limit_of_one_s_own_cells() -> None:
     """A group against everybody, and a group within a label against the label: cells of all four kinds."""
     t = table(1)
-    who = (Who("A", 0), Who("all"), Who("A, y=1", 0, 1), Who("y=1", None, 1))
+    who = (Cell("A", 0), Cell("all"), Cell("A, y=1", 0, 1), Cell("y=1", None, 1))
     contrast = torch.tensor([[1.0, -1, 0, 0], [0, 0, 1, -1]], dtype=F64)
     limit = Limit(who, contrast, torch.tensor([0.1, 0.2], dtype=F64), ("A - all", "A - all among y=1"))
     case = of_loss(limit, lambda t, v, w: [])
@@ -313,24 +315,24 @@ def test_groups_may_be_whole_numbers_of_any_kind(dtype: torch.dtype) -> None:
     assert [*fair.constraints.values()] == pytest.approx([t.loss[t.label == g].mean() for g in (0, 1)])
 
 
-def variations() -> dict[str, Rows]:
+def variations() -> dict[str, MiniBatch]:
     """Mini-batches in a row, each of which differs from the one before it in one thing only."""
     t = table(4)
     losses, groups = torch.tensor(t.loss), torch.tensor(t.group)
     some = torch.arange(ROWS) % 4 > 0
     return {
-        "first": Rows(losses, groups),
-        "other losses": Rows(losses.flip(0), groups),
-        "an objective": Rows(losses, groups, objective=some),
-        "weights like it": Rows(losses, groups, weight=some.double()),
-        "no weights": Rows(losses, groups),
-        "other weights": Rows(losses, groups, weight=torch.tensor(t.weight)),
-        "both": Rows(losses, groups, weight=torch.tensor(t.weight), objective=some),
-        "fewer rows": Rows(losses[:30], groups[:30]),
-        "other groups": Rows(losses[:30], groups[:30].flip(0)),
-        "a group less": Rows(losses[:30], groups[:30].clamp(max=1)),
-        "float32": Rows(losses[:30].float(), groups[:30].clamp(max=1)),
-        "last": Rows(losses, groups),
+        "first": MiniBatch(losses, groups),
+        "other losses": MiniBatch(losses.flip(0), groups),
+        "an objective": MiniBatch(losses, groups, objective=some),
+        "weights like it": MiniBatch(losses, groups, weight=some.double()),
+        "no weights": MiniBatch(losses, groups),
+        "other weights": MiniBatch(losses, groups, weight=torch.tensor(t.weight)),
+        "both": MiniBatch(losses, groups, weight=torch.tensor(t.weight), objective=some),
+        "fewer rows": MiniBatch(losses[:30], groups[:30]),
+        "other groups": MiniBatch(losses[:30], groups[:30].flip(0)),
+        "a group less": MiniBatch(losses[:30], groups[:30].clamp(max=1)),
+        "float32": MiniBatch(losses[:30].float(), groups[:30].clamp(max=1)),
+        "last": MiniBatch(losses, groups),
     }
 
 
@@ -384,7 +386,7 @@ def test_the_weight_norm_and_its_gradient() -> None:
     y = fair.multipliers["weight norm <= 0.5"]
     assert y == pytest.approx(float(x.norm()) - 0.5)
     model.zero_grad()
-    fair.backward(Rows(0 * model(torch.ones(2, 4, dtype=F64))[:, 0]))
+    fair.backward(MiniBatch(0 * model(torch.ones(2, 4, dtype=F64))[:, 0]))
     found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert torch.allclose(found, y * x / x.norm(), atol=1e-12)
 
@@ -410,7 +412,7 @@ def test_a_function_of_one_s_own() -> None:
     """It sees losses, outputs, labels, groups and parameters, and may give several values."""
     model = seeded(lambda: nn.Linear(3, 1)).double()
 
-    def spread(rows: Rows) -> torch.Tensor:
+    def spread(rows: MiniBatch) -> torch.Tensor:
         assert rows.outputs is not None
         assert rows.labels is not None
         return torch.stack([rows.outputs.var() - 1, (rows.outputs * rows.labels).mean(), rows.parameters[1].sum()])
@@ -446,7 +448,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a name that is a string": (lambda: FunctionLimit(lambda rows: rows.losses, "ab"), TypeError, "got 'ab'"),  # type: ignore[arg-type]
     "no labels over a dataset": (lambda: limits.equal_opportunity(2, bound=0.1).on(torch.arange(2)), ValueError, "give labels="),  # noqa: E501
     "labels of another dataset": (lambda: limits.equal_opportunity(2, bound=0.1).on(torch.arange(2), torch.ones(3)), ValueError, r"\(2,\) but labels \(3,\)"),  # noqa: E501
-    "a contrast of another size": (lambda: Limit((Who("A", 0),), torch.eye(2), torch.zeros(2), ("a", "b")), ValueError, r"contrast of shape \(2, 1\)"),  # noqa: E501
+    "a contrast of another size": (lambda: Limit((Cell("A", 0),), torch.eye(2), torch.zeros(2), ("a", "b")), ValueError, r"contrast of shape \(2, 1\)"),  # noqa: E501
 }  # fmt: skip
 
 
@@ -465,7 +467,7 @@ def test_a_class_that_is_not_there_is_a_sentence() -> None:
 
 def test_two_columns_in_one_tensor_are_a_sentence() -> None:
     """Limits that name different columns cannot both mean the one that is given."""
-    both = [limits.bounded_group_loss(2, bound=0.5, by="race"), limits.accuracy_equality(2, bound=0.5, by="sex")]
+    both = [limits.bounded_group_loss(2, bound=0.5, by="race"), limits.pairwise_loss_parity(2, bound=0.5, by="sex")]
     model = network()
     fair = Constrained(model, both, SGD())
     with pytest.raises(ValueError, match=r"race.*sex|sex.*race"):

@@ -1,11 +1,11 @@
-"""The Fairret regulariser against the fairret library, value and gradient."""
+"""The Fairret regularizer against the fairret library, value and gradient."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fairbound import Dataset, Problem, Sampler, Split, Take, run
+from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, run
 from fairbound.algorithms import SGD
 from fairbound.constraints.regularizers import FairretNorm
 
@@ -45,7 +45,7 @@ def test_an_accuracy_of_zero_is_finite() -> None:
     assert torch.isfinite(value)
 
 
-def test_regularised_sgd_narrows_the_accuracy_gap() -> None:
+def test_regularized_sgd_narrows_the_accuracy_gap() -> None:
     """The paper's SGD-Fairret, in stacked runs: two groups of which one is noisier."""
     generator = torch.Generator().manual_seed(0)
     groups = torch.arange(1000) % 2
@@ -55,10 +55,16 @@ def test_regularised_sgd_narrows_the_accuracy_gap() -> None:
     loss = lambda out, label: torch.nn.functional.binary_cross_entropy_with_logits(out, label, reduction="none")  # noqa: E731
     soft_gap = {}
     for weight in (0.0, 3.0):
-        regulariser = FairretNorm(column="g", levels=2, weight=weight)
-        problem = Problem(lambda x, Z: Z @ x[:2] + x[2] + x[3] * Z[:, 0] * Z[:, 1], loss, None, data, regulariser)
+        regularizer = FairretNorm(column="g", levels=2, weight=weight)
+        problem = Problem(lambda x, Z: Z @ x[:2] + x[2] + x[3] * Z[:, 0] * Z[:, 1], loss, None, data, regularizer)
         x = (
-            run(problem, SGD(tau=0.1), Sampler(Split.all_train(1000), sizes=Take(64)).seeded(0, 1), torch.zeros(4), 400)
+            run(
+                problem,
+                SGD(tau=0.1),
+                Sampler(Split.all_train(1000), sizes=BatchSpec(64)).seeded(0, 1),
+                torch.zeros(4),
+                400,
+            )
             .result()
             .x
         )

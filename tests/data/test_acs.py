@@ -219,7 +219,7 @@ def test_oklahoma_is_the_paper_s() -> None:
     assert round(100 * rich[~white].mean(), 3) == 20.758
     assert table.features == tuple(folktables.ACSIncome.features)
     assert table.source == "acs:OK"
-    assert not table.simulated
+    assert not table.synthetic
 
 
 @real
@@ -340,7 +340,7 @@ def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         acs.load(["OK"], folder=tmp_path)
     said = str(error.value)
-    for part in ("psam_p40.csv", str(tmp_path), "fairbound data fetch OK --year 2018", "simulated:OK"):
+    for part in ("psam_p40.csv", str(tmp_path), "fairbound data fetch OK --year 2018", "synthetic:OK"):
         assert part in said
     assert "only" not in said
     pq.write_table(pa.table({"AGEP": [1]}), tmp_path / "acsincome_2018_OK.parquet")

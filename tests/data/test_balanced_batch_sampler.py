@@ -19,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound.data.balanced_batch_sampler import BalancedBatches
+from fairbound.data.balanced_batch_sampler import BalancedBatchSampler
 
 T = TypeVar("T")
 few = settings(max_examples=60, deadline=None, derandomize=True)
@@ -44,11 +44,11 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def processes(case: dict[str, Any]) -> list[BalancedBatches]:
-    return [BalancedBatches(**case, rank=rank) for rank in range(case["world_size"])]
+def processes(case: dict[str, Any]) -> list[BalancedBatchSampler]:
+    return [BalancedBatchSampler(**case, rank=rank) for rank in range(case["world_size"])]
 
 
-def steps_of(samplers: Sequence[BalancedBatches], epochs: int) -> list[list[list[int]]]:
+def steps_of(samplers: Sequence[BalancedBatchSampler], epochs: int) -> list[list[list[int]]]:
     """[epoch][step]: the rows of all processes together."""
     return [[[*np.concatenate(rows)] for rows in zip(*samplers, strict=True)] for _ in range(epochs)]
 
@@ -121,18 +121,20 @@ def test_no_row_twice_in_a_step_where_its_group_has_enough(case: dict[str, Any])
 @few
 @given(cases())
 def test_processes_together_draw_what_one_process_would(case: dict[str, Any]) -> None:
-    one = BalancedBatches(**case | {"batch_size": case["world_size"] * case["batch_size"], "world_size": 1}, rank=0)
+    one = BalancedBatchSampler(
+        **case | {"batch_size": case["world_size"] * case["batch_size"], "world_size": 1}, rank=0
+    )
     samplers = processes(case)
     assert {len(sampler) for sampler in samplers} == {len(one)}
-    for together, alone in zip(steps_of(samplers, 3), steps_of([one], 3), strict=True):
-        assert [sorted(rows) for rows in together] == [sorted(rows) for rows in alone]
+    for combine, alone in zip(steps_of(samplers, 3), steps_of([one], 3), strict=True):
+        assert [sorted(rows) for rows in combine] == [sorted(rows) for rows in alone]
 
 
 @few
 @given(case=cases(), epoch=st.integers(0, 30), data=st.data())
 def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoch: int, data: st.DataObject) -> None:
     """The rows do not depend on what was drawn before: short groups' permutations avoid each other all the same."""
-    walked, jumped = (BalancedBatches(**case, rank=0) for _ in range(2))
+    walked, jumped = (BalancedBatchSampler(**case, rank=0) for _ in range(2))
     start = data.draw(st.integers(0, len(walked) - 1))
     for _ in range(epoch):
         list(walked)
@@ -140,7 +142,7 @@ def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoc
     assert list(walked)[start:] == list(jumped)
     assert list(walked) == list(jumped)  # and the epochs go on alike
     walked.set_epoch(epoch, start)  # back again, with the permutations of a later epoch kept
-    jumped = BalancedBatches(**case, rank=0)
+    jumped = BalancedBatchSampler(**case, rank=0)
     jumped.set_epoch(epoch, start)
     assert list(walked) == list(jumped)
 
@@ -148,13 +150,13 @@ def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoc
 @few
 @given(case=cases(), epochs=st.integers(0, 5), data=st.data())
 def test_resumed_equals_uninterrupted(case: dict[str, Any], epochs: int, data: st.DataObject) -> None:
-    sampler = BalancedBatches(**case, rank=0)
+    sampler = BalancedBatchSampler(**case, rank=0)
     for _ in range(epochs):
         list(sampler)
     under_way = iter(sampler)
     list(islice(under_way, data.draw(st.integers(0, len(sampler)))))
     state = json.loads(json.dumps(sampler.state_dict()))  # plain numbers
-    resumed = BalancedBatches(**case, rank=0)
+    resumed = BalancedBatchSampler(**case, rank=0)
     resumed.load_state_dict(state)
     resumed.set_epoch(state["epoch"])  # as a loop does at the head of every epoch: keeps the place
     left = list(under_way) or list(sampler)  # all handed out: the next epoch
@@ -167,7 +169,7 @@ LARGE = [0] * 1000 + [1] * 10  # a large group and a small one
 
 def test_epochs_go_on_where_the_last_one_ended() -> None:
     """No prefix again and again: the large group is used up once before any of its rows comes again."""
-    sampler = BalancedBatches(LARGE, batch_size=10, seed=3)
+    sampler = BalancedBatchSampler(LARGE, batch_size=10, seed=3)
     assert len(sampler) == 2
     epochs = steps_of([sampler], 100)  # 10 rows of the large group in each
     large = [of_group(joined(epoch), LARGE, 0) for epoch in epochs]
@@ -184,7 +186,7 @@ def test_permutations_are_uniform() -> None:
     """Every row is equally likely at every place: chi-square over 1,500 epochs, level 1e-4."""
     from scipy import stats
 
-    sampler = BalancedBatches([0] * 6, batch_size=6, seed=5)
+    sampler = BalancedBatchSampler([0] * 6, batch_size=6, seed=5)
     places = np.zeros((6, 6))
     for _ in range(1500):
         (rows,) = sampler
@@ -194,7 +196,7 @@ def test_permutations_are_uniform() -> None:
 
 def test_the_seed_decides() -> None:
     def rows(seed: int) -> list[list[int]]:
-        return list(BalancedBatches(LARGE, batch_size=10, seed=seed))
+        return list(BalancedBatchSampler(LARGE, batch_size=10, seed=seed))
 
     assert rows(1) == rows(1)
     assert len({str(rows(seed)) for seed in range(50)}) == 50
@@ -202,17 +204,17 @@ def test_the_seed_decides() -> None:
 
 def test_groups_are_drawn_independently() -> None:
     """Two groups of equal size are not shuffled alike."""
-    ((*rows,),) = BalancedBatches([0] * 50 + [1] * 50, batch_size=100)
+    ((*rows,),) = BalancedBatchSampler([0] * 50 + [1] * 50, batch_size=100)
     assert [row + 50 for row in rows[:50]] != rows[50:]
 
 
 def test_the_same_in_every_process_of_python() -> None:
     code = (
-        "from fairbound.data.balanced_batch_sampler import BalancedBatches\n"
-        f"sampler = BalancedBatches({LARGE}, batch_size=10, seed=7)\n"
+        "from fairbound.data.balanced_batch_sampler import BalancedBatchSampler\n"
+        f"sampler = BalancedBatchSampler({LARGE}, batch_size=10, seed=7)\n"
         "print([list(sampler) for _ in range(3)])"
     )
-    here = BalancedBatches(LARGE, batch_size=10, seed=7)
+    here = BalancedBatchSampler(LARGE, batch_size=10, seed=7)
     expected = str([list(here) for _ in range(3)])
     out = subprocess.run(
         [sys.executable, "-c", code],
@@ -245,7 +247,7 @@ def test_rows_are_those_of_the_written_rule() -> None:
     """Group 1 (4 rows, 2 a batch) takes a whole permutation an epoch, group 0 (8 rows) half of a carried one."""
     groups = [0, 1, 0] * 4
     large, small = ([row for row in range(12) if groups[row] == group] for group in (0, 1))
-    sampler = BalancedBatches(groups, batch_size=4, seed=42)
+    sampler = BalancedBatchSampler(groups, batch_size=4, seed=42)
     for epoch in range(6):
         carried = shuffled(large, 42, 0, 0, epoch // 2)[epoch % 2 * 4 :]
         whole = shuffled(small, 42, 1, 1, epoch)
@@ -256,7 +258,7 @@ def test_rows_are_those_of_the_written_rule() -> None:
 
 
 def test_set_epoch_repeats_an_epoch_and_plain_loops_go_on() -> None:
-    sampler = BalancedBatches(LARGE, batch_size=10)
+    sampler = BalancedBatchSampler(LARGE, batch_size=10)
     first, second = list(sampler), list(sampler)
     assert sampler.epoch == 2
     sampler.set_epoch(0)
@@ -274,9 +276,9 @@ def test_set_epoch_repeats_an_epoch_and_plain_loops_go_on() -> None:
 def test_in_a_data_loader(workers: int) -> None:
     """Workers ask for two iterators and read ahead; the batches are the same."""
     dataset = TensorDataset(torch.arange(1010), torch.tensor(LARGE))
-    sampler = BalancedBatches(LARGE, batch_size=10, seed=2)
+    sampler = BalancedBatchSampler(LARGE, batch_size=10, seed=2)
     loader = DataLoader(dataset, batch_sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
-    plain = BalancedBatches(LARGE, batch_size=10, seed=2)
+    plain = BalancedBatchSampler(LARGE, batch_size=10, seed=2)
     assert len(loader) == 2
     for _ in range(2):
         batches = list(loader)
@@ -285,7 +287,7 @@ def test_in_a_data_loader(workers: int) -> None:
 
 
 def test_resumes_a_data_loader_from_steps() -> None:
-    sampler = BalancedBatches(LARGE, batch_size=4)
+    sampler = BalancedBatchSampler(LARGE, batch_size=4)
     loader = DataLoader(range(1010), batch_sampler=sampler)
     seen = [rows.tolist() for _ in range(3) for rows in loader]
     for steps in (0, 1, 7, len(sampler), 2 * len(sampler) + 3):
@@ -295,7 +297,7 @@ def test_resumes_a_data_loader_from_steps() -> None:
 
 
 def test_pickles() -> None:
-    sampler = BalancedBatches(LARGE, batch_size=10, seed=9)
+    sampler = BalancedBatchSampler(LARGE, batch_size=10, seed=9)
     list(sampler)
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
 
@@ -318,7 +320,7 @@ def test_pickles() -> None:
 def test_shares_become_rows_by_largest_remainders(
     batch_size: int, shares: Sequence[float] | None, expected: tuple[int, ...]
 ) -> None:
-    assert BalancedBatches([0, 1, 2] * 5, batch_size, shares=shares).per_batch == expected
+    assert BalancedBatchSampler([0, 1, 2] * 5, batch_size, shares=shares).per_batch == expected
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=8), st.integers(1, 500))
@@ -327,11 +329,11 @@ def test_rounding_keeps_the_sum_and_is_off_by_less_than_one(parts: list[int], ba
     shares = np.array(parts) / sum(parts)
     groups = np.arange(len(parts))
     try:
-        rows = BalancedBatches(groups, batch_size, shares=list(shares)).per_batch
+        rows = BalancedBatchSampler(groups, batch_size, shares=list(shares)).per_batch
     except ValueError as refused:
         enough = int(str(refused).split("batch_size=")[1].split()[0])
         assert enough > batch_size
-        rows, batch_size = BalancedBatches(groups, enough, shares=list(shares)).per_batch, enough
+        rows, batch_size = BalancedBatchSampler(groups, enough, shares=list(shares)).per_batch, enough
     assert sum(rows) == batch_size
     assert min(rows) >= 1
     assert np.abs(np.array(rows) - batch_size * shares).max() < 1 + 1e-9
@@ -339,7 +341,7 @@ def test_rounding_keeps_the_sum_and_is_off_by_less_than_one(parts: list[int], ba
 
 def test_a_group_left_out_and_rows_of_no_group_are_never_drawn() -> None:
     groups = torch.tensor([0, 1, 2, -1, 0, 1, 2, -1])
-    sampler = BalancedBatches(groups, 4, shares=[0.5, 0, 0.5, 0])  # group 3 has no row, and needs none
+    sampler = BalancedBatchSampler(groups, 4, shares=[0.5, 0, 0.5, 0])  # group 3 has no row, and needs none
     drawn = {row for _ in range(5) for rows in sampler for row in rows}
     assert drawn == {0, 4, 2, 6}
     assert sampler.weights.tolist() == [1, 0, 1, 0]
@@ -347,7 +349,7 @@ def test_a_group_left_out_and_rows_of_no_group_are_never_drawn() -> None:
 
 @pytest.mark.parametrize("groups", [np.array([0, 0, 1], np.uint8), torch.tensor([0, 0, 1], dtype=torch.int32)])
 def test_groups_of_any_whole_type(groups: Any) -> None:
-    assert list(BalancedBatches(groups, 2)) == list(BalancedBatches([0, 0, 1], 2))
+    assert list(BalancedBatchSampler(groups, 2)) == list(BalancedBatchSampler([0, 0, 1], 2))
 
 
 @pytest.mark.parametrize("shares", [None, [0.25, 0.75]])
@@ -355,7 +357,7 @@ def test_weighted_means_are_unbiased(shares: list[float] | None) -> None:
     """After 3 epochs of 4 batches every row of a group was seen equally often, so that the mean is exact."""
     groups = torch.tensor([0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0])  # 12 and 4 rows
     values = torch.arange(16.0).square()
-    sampler = BalancedBatches(groups, 4, shares=shares, batches=4)
+    sampler = BalancedBatchSampler(groups, 4, shares=shares, batches=4)
     weighted, plain, weights = [], [], sampler.weights
     for _ in range(3):
         for rows in sampler:
@@ -366,7 +368,7 @@ def test_weighted_means_are_unbiased(shares: list[float] | None) -> None:
 
 
 def test_weights_have_mean_one_over_a_batch_and_the_default_type() -> None:
-    sampler = BalancedBatches(LARGE, 7, shares=[0.8, 0.2])
+    sampler = BalancedBatchSampler(LARGE, 7, shares=[0.8, 0.2])
     counts = torch.tensor(sampler.per_batch)
     assert sampler.weights.dtype == torch.get_default_dtype()
     torch.testing.assert_close((sampler.weights * counts).sum() / 7, torch.tensor(1.0))
@@ -376,18 +378,18 @@ def test_weights_have_mean_one_over_a_batch_and_the_default_type() -> None:
 
 
 def test_reads_the_process_from_torch_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (BalancedBatches(LARGE, 4).rank, BalancedBatches(LARGE, 4).world_size) == (0, 1)
+    assert (BalancedBatchSampler(LARGE, 4).rank, BalancedBatchSampler(LARGE, 4).world_size) == (0, 1)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
-    assert list(BalancedBatches(LARGE, 4)) == list(BalancedBatches(LARGE, 4, rank=1, world_size=3))
+    assert list(BalancedBatchSampler(LARGE, 4)) == list(BalancedBatchSampler(LARGE, 4, rank=1, world_size=3))
 
 
 def test_a_state_serves_every_process() -> None:
-    first, second = (BalancedBatches(LARGE, 2, rank=rank, world_size=2) for rank in range(2))
+    first, second = (BalancedBatchSampler(LARGE, 2, rank=rank, world_size=2) for rank in range(2))
     rows = iter(second)
     next(rows), next(iter(first))
-    resumed = BalancedBatches(LARGE, 2, rank=1, world_size=2)
+    resumed = BalancedBatchSampler(LARGE, 2, rank=1, world_size=2)
     resumed.load_state_dict(first.state_dict())
     assert list(resumed) == list(rows)
 
@@ -429,12 +431,12 @@ def test_a_state_serves_every_process() -> None:
 )
 def test_refusals(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011  (the sentence follows)
-        BalancedBatches(**{"groups": [0, 0, 0, 1], "batch_size": 2} | changes)
+        BalancedBatchSampler(**{"groups": [0, 0, 0, 1], "batch_size": 2} | changes)
     assert sentence in str(error.value)
 
 
 def test_refuses_places_that_are_not_there() -> None:
-    sampler = BalancedBatches(LARGE, batch_size=10)
+    sampler = BalancedBatchSampler(LARGE, batch_size=10)
     for place in ((-1, 0), (0, -1), (0, 2)):
         with pytest.raises(ValueError, match=r"an epoch has batches 0 to 1, .* set_epoch\(\*divmod\(steps, 2\)\)"):
             sampler.set_epoch(*place)
@@ -443,11 +445,11 @@ def test_refuses_places_that_are_not_there() -> None:
 
 
 def test_refuses_states_of_another_sampler() -> None:
-    sampler = BalancedBatches(LARGE, batch_size=10)
+    sampler = BalancedBatchSampler(LARGE, batch_size=10)
     state = sampler.state_dict()
     with pytest.raises(ValueError, match="saved with seed 0, here it is 1; make the sampler as it was"):
-        BalancedBatches(LARGE, batch_size=10, seed=1).load_state_dict(state)
+        BalancedBatchSampler(LARGE, batch_size=10, seed=1).load_state_dict(state)
     with pytest.raises(ValueError, match=r"saved with rows_of_groups \[1000, 10\], here it is \[1000, 11\]"):
-        BalancedBatches([*LARGE, 1], batch_size=10, batches=2).load_state_dict(state)
+        BalancedBatchSampler([*LARGE, 1], batch_size=10, batches=2).load_state_dict(state)
     with pytest.raises(ValueError, match="has the keys epoch, batch and settings, got"):
         sampler.load_state_dict({"epoch": 1})

@@ -1,4 +1,4 @@
-"""The data of the paper's two experiments, from the file to the split, real and simulated."""
+"""The data of the paper's two experiments, from the file to the split, real and synthetic."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairbound import ALGORITHMS, Problem, Sampler, Take, functional, initial_points, run
-from fairbound.constraints.notions import accuracy_equality
+from fairbound import ALGORITHMS, BatchSpec, Problem, Sampler, initial_points, make_functional, run
+from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.constraints.subgroups import Against
 from fairbound.data import load, paper_split, scaled
 from fairbound.data.synthetic import population
@@ -18,7 +18,7 @@ WHITE = Against("RAC1P", 1, ("white", "non-white"))
 FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX")
 
 
-@pytest.mark.parametrize("source", ["acs:OK", "simulated:OK"])
+@pytest.mark.parametrize("source", ["acs:OK", "synthetic:OK"])
 def test_experiment_1(source: str, request: pytest.FixtureRequest) -> None:
     """Oklahoma by race: 13,350 white rows, 30.794 % positive; 4,567 others, 20.758 %; 14,333 / 1,792 / 1,792."""
     if source.startswith("acs"):
@@ -31,7 +31,7 @@ def test_experiment_1(source: str, request: pytest.FixtureRequest) -> None:
     counts = Counts.of(data.y, data.y, groups, names=data.levels["RAC1P"])
     assert counts.sizes().tolist() == [13_350, 4_567]
     rates = np.array(counts.rate("base_rate"))
-    tolerance = 5e-6 if source.startswith("acs") else 4 * np.sqrt(0.25 / 4_567)  # simulated labels vary: p < 1e-4
+    tolerance = 5e-6 if source.startswith("acs") else 4 * np.sqrt(0.25 / 4_567)  # synthetic labels vary: p < 1e-4
     assert rates == pytest.approx([0.30794, 0.20758], abs=tolerance)
     split = paper_split(groups)
     assert [len(split.train), len(split.selection), len(split.test)] == [14_333, 1_792, 1_792]
@@ -40,7 +40,7 @@ def test_experiment_1(source: str, request: pytest.FixtureRequest) -> None:
     assert (X.std(0, correction=0) - 1).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("source", ["acs:VA", "simulated:VA"])
+@pytest.mark.parametrize("source", ["acs:VA", "synthetic:VA"])
 def test_experiment_2(source: str, request: pytest.FixtureRequest) -> None:
     """Virginia by marital status: five groups, their sizes and rates; 36,915 / 4,614 / 4,615."""
     if source.startswith("acs"):
@@ -58,12 +58,12 @@ def test_experiment_2(source: str, request: pytest.FixtureRequest) -> None:
     assert [len(split.train), len(split.selection), len(split.test)] == [36_915, 4_614, 4_615]
 
 
-def test_plain_training_leaves_a_gap_on_the_simulated_census() -> None:
+def test_plain_training_leaves_a_gap_on_the_synthetic_census() -> None:
     """The bound has something to close: SGD's loss differs by race, on its own rows and in the population."""
-    data = load("simulated:OK").dataset(WHITE)
+    data = load("synthetic:OK").dataset(WHITE)
     split = paper_split(data.groups["RAC1P"])
     standard = scaled(data, split)
-    bound = accuracy_equality(data.groups["RAC1P"], bound=0.005, names=data.levels["RAC1P"])
+    bound = pairwise_loss_parity(data.groups["RAC1P"], bound=0.005, names=data.levels["RAC1P"])
 
     def net() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(9, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
@@ -71,9 +71,9 @@ def test_plain_training_leaves_a_gap_on_the_simulated_census() -> None:
     def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
 
-    forward, _ = functional(net())
+    forward, _ = make_functional(net())
     problem = Problem(forward, loss, bound, standard)
-    sampler = Sampler(split, bound.cells, Take(objective=64, cell=64))
+    sampler = Sampler(split, bound.cells, BatchSpec(objective=64, cell=64))
     method = ALGORITHMS["SGD"](tau=0.1)
     result = run(problem, method, sampler.seeded(0), initial_points(net, [0]), 1_500, compile=False).result()
     gap = float(problem.measure(result.x, split.train).c[0, 0]) + 0.005

@@ -1,4 +1,4 @@
-"""Reading: every form of the same table gives the same columns, and what cannot be read is refused in a sentence."""
+"""Readers: every form of the same table gives the same columns, and what cannot be read is refused in a sentence."""
 
 from __future__ import annotations
 
@@ -138,12 +138,12 @@ def test_features_are_all_but_the_label_and_what_is_dropped() -> None:
     assert read_table(dict(table.columns), label="y", features=["sex"]).features == ("sex",)
 
 
-def test_the_source_is_the_file_and_only_a_loader_says_simulated(tmp_path: Path) -> None:
-    file = tmp_path / "simulated_people.csv"
+def test_the_source_is_the_file_and_only_a_loader_says_synthetic(tmp_path: Path) -> None:
+    file = tmp_path / "synthetic_people.csv"
     file.write_text("a,y\n1,0\n2,1\n")
     table = read_table(file, label="y")
-    assert table.source == "simulated_people.csv"
-    assert not table.simulated
+    assert table.source == "synthetic_people.csv"
+    assert not table.synthetic
 
 
 def test_arrays_and_tensors() -> None:
@@ -263,7 +263,7 @@ def test_a_truncated_parquet_file_is_named_and_called_damaged(tmp_path: Path) ->
             read_columns(file)
 
 
-def test_a_file_that_is_not_there_names_its_neighbours(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_names_its_neighbors(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text(CSV)
     with pytest.raises(FileNotFoundError, match=r"there is no file .*poeple.csv; did you mean people.csv\?"):
         read_columns(tmp_path / "poeple.csv")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fairbound import Sampler, Split, Take
+from fairbound import BatchSpec, Sampler, Split
 from fairbound.constraints.cells import Cells
 from fairbound.data.samplers import SamplerStack
 
@@ -20,7 +20,7 @@ SPLIT = Split(
 
 
 def sampler(**changes: object) -> Sampler:
-    return Sampler(**{"split": SPLIT, "cells": CELLS, "sizes": Take(4, 3), "seed": 0} | changes)  # type: ignore[arg-type]
+    return Sampler(**{"split": SPLIT, "cells": CELLS, "sizes": BatchSpec(4, 3), "seed": 0} | changes)  # type: ignore[arg-type]
 
 
 def stack(*samplers: Sampler, draws: int = 2) -> SamplerStack:
@@ -28,7 +28,7 @@ def stack(*samplers: Sampler, draws: int = 2) -> SamplerStack:
 
 
 def test_what_is_not_read_is_not_drawn_and_changes_nothing() -> None:
-    runs = stack(*sampler(sizes=(Take(4, 3), Take(2, 5))).seeded(0, 1))
+    runs = stack(*sampler(sizes=(BatchSpec(4, 3), BatchSpec(2, 5))).seeded(0, 1))
     (first, second), (test, step) = runs.block(0, 20), runs.block(0, 20, ("c", "f"))
     assert test.objective.shape == (20, 2, 0)
     assert step.cells.shape == (20, 2, 2, 0)
@@ -38,7 +38,7 @@ def test_what_is_not_read_is_not_drawn_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_rows_come_from_the_pool_and_the_cell(replace: bool) -> None:
-    sizes = (Take(4, 3), Take(2, 5, pool="multipliers"))
+    sizes = (BatchSpec(4, 3), BatchSpec(2, 5, pool="multipliers"))
     first, second = stack(*sampler(sizes=sizes, replace=replace).seeded(0, 1, 2)).block(0, 50)
     assert first.objective.shape == (50, 3, 4)
     assert second.cells.shape == (50, 3, 2, 5)
@@ -121,10 +121,10 @@ def test_runs_may_have_splits_of_their_own() -> None:
             {"cells": Cells(("a", "empty"), (torch.arange(60), torch.arange(0)))},
             "cell 'empty' has no row in pool 'train'",
         ),
-        ({"sizes": Take(4, 21)}, "cell 'b' has 20 rows in pool 'train', fewer than its batch of 21"),
-        ({"sizes": Take(51, 3)}, "pool 'train' has 50 rows, fewer than an objective batch of 51"),
-        ({"sizes": Take(4, 3, pool="selection")}, "cell 'a' has no row in pool 'selection'"),
-        ({"sizes": Take(4, 3, pool="dual")}, "no pool is called 'dual'"),
+        ({"sizes": BatchSpec(4, 21)}, "cell 'b' has 20 rows in pool 'train', fewer than its batch of 21"),
+        ({"sizes": BatchSpec(51, 3)}, "pool 'train' has 50 rows, fewer than an objective batch of 51"),
+        ({"sizes": BatchSpec(4, 3, pool="selection")}, "cell 'a' has no row in pool 'selection'"),
+        ({"sizes": BatchSpec(4, 3, pool="dual")}, "no pool is called 'dual'"),
         ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold row numbers, got torch.bool"),
         ({"split": Split(torch.arange(-1, 50))}, "rows are numbered from 0"),
         ({"seed": 2**63}, "a seed must fit in 64 bits"),
@@ -137,13 +137,13 @@ def test_bad_samplers_are_sentences(changes: dict[str, object], sentence: str) -
 
 def test_bad_sizes_are_sentences() -> None:
     with pytest.raises(ValueError, match="Take: cell must be a whole number >= 1, got 0"):
-        Take(4, 0)
+        BatchSpec(4, 0)
     with pytest.raises(ValueError, match="makes 3 draws a step but the sampler has 2 sizes"):
-        stack(sampler(sizes=(Take(4, 3), Take(4, 3))), draws=3)
+        stack(sampler(sizes=(BatchSpec(4, 3), BatchSpec(4, 3))), draws=3)
 
 
 def test_random_sizes_refuse_epochs_and_unequal_draws() -> None:
     with pytest.raises(ValueError, match="shuffled epochs need batches of fixed size"):
         SamplerStack([sampler(replace=False)], 4, (0.5, 0.5))
     with pytest.raises(ValueError, match="takes the same rows in every draw"):
-        SamplerStack([sampler(sizes=(Take(4, 3), Take(2, 3)))], 2, (0.5, 0.5))
+        SamplerStack([sampler(sizes=(BatchSpec(4, 3), BatchSpec(2, 3)))], 2, (0.5, 0.5))

@@ -8,14 +8,14 @@ import pytest
 from fairbound.data import attribute, attributes, load, sources
 
 
-def test_files_and_simulated_data(tmp_path) -> None:
+def test_files_and_synthetic_data(tmp_path) -> None:
     (tmp_path / "own.csv").write_text("age,sex,y\n30,f,0\n40,m,1\n50,f,1\n")
     table = load(str(tmp_path / "own.csv"), label="y")
     assert (table.rows, table.features) == (3, ("age", "sex"))
-    simulated = load("simulated:VA")
-    assert (simulated.rows, simulated.source, simulated.simulated) == (46_144, "simulated:VA", True)
-    assert load("Simulated:va").source == "simulated:VA"
-    assert load("simulated:OK", seed=1).columns["AGEP"].tolist() != load("simulated:OK").columns["AGEP"].tolist()
+    synthetic = load("synthetic:VA")
+    assert (synthetic.rows, synthetic.source, synthetic.synthetic) == (46_144, "synthetic:VA", True)
+    assert load("Synthetic:va").source == "synthetic:VA"
+    assert load("synthetic:OK", seed=1).columns["AGEP"].tolist() != load("synthetic:OK").columns["AGEP"].tolist()
 
 
 def test_real_data_by_name(acs_ok) -> None:
@@ -27,15 +27,15 @@ def test_real_data_by_name(acs_ok) -> None:
     assert load("ACS:ok").source == "acs:OK"
 
 
-def test_without_real_data_the_simulated_census_is_best(tmp_path) -> None:
-    assert sources.best("OK", tmp_path) == sources.best("ok", tmp_path) == "simulated:OK"
+def test_without_real_data_the_synthetic_census_is_best(tmp_path) -> None:
+    assert sources.best("OK", tmp_path) == sources.best("ok", tmp_path) == "synthetic:OK"
     with pytest.raises(
         FileNotFoundError, match=r"no data of TX were found, and only OK and VA .*`fairbound data fetch TX`"
     ):
         sources.best("tx", tmp_path)
     with pytest.raises(ValueError, match="no state is abbreviated 'OKK'"):
         sources.best("OKK", tmp_path)
-    with pytest.raises(FileNotFoundError, match="simulated:OK"):
+    with pytest.raises(FileNotFoundError, match="synthetic:OK"):
         load("acs:OK", folder=tmp_path)
 
 
@@ -43,8 +43,8 @@ def test_without_real_data_the_simulated_census_is_best(tmp_path) -> None:
     ("source", "arguments", "message"),
     [
         ("own.csv", {}, "the column to predict must be named"),
-        ("simulated:OK", {"label": "y"}, "is census data"),
-        ("simulated:TX", {}, "no simulated census of 'TX'; there are OK, VA"),
+        ("synthetic:OK", {"label": "y"}, "is census data"),
+        ("synthetic:TX", {}, "no synthetic census of 'TX'; there are OK, VA"),
         ("acs:", {}, "acs:STATES"),
         ("acs:OK:Income:2018:1-Year:more", {}, "acs:STATES"),
         ("acs:OK:Income:2018:more", {}, "the horizon is 1-Year or 5-Year, got 'more'"),
@@ -83,7 +83,7 @@ class TestAttributes:
     def test_a_level_of_the_census_by_its_label(self) -> None:
         one = attribute("MAR=widowed", COLUMNS, census=True)
         assert one.labels == ("Widowed", "not Widowed")
-        assert (one.levels(COLUMNS["MAR"]) == 0).sum() == 18
+        assert (one.batch_size_probs(COLUMNS["MAR"]) == 0).sum() == 18
         with pytest.raises(ValueError, match=r"'Marred' is neither a code nor a label of MAR; did you mean Married"):
             attribute("MAR=Marred", COLUMNS, census=True)
 
@@ -105,7 +105,7 @@ class TestAttributes:
         assert bands.levels(columns["g"]).tolist() == [0, 1, 2]
 
     def test_the_same_list_in_words_and_in_a_table(self) -> None:
-        table = load("simulated:OK")
+        table = load("synthetic:OK")
         listed = attributes("SEX, AGEP:25:65", table.columns, census=True)
         assert table.intersection(" SEX,AGEP:25:65,").attributes == tuple(listed)
         assert table.intersection([" SEX", listed[1]]).attributes == tuple(listed)

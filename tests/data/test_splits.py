@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from fairbound import Dataset, Sampler, Split, Take, initial_points
+from fairbound import BatchSpec, Dataset, Sampler, Split, initial_points
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.subgroups import Against, Attribute, Coded
 from fairbound.data.readers import read_table
@@ -144,7 +144,7 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
         """The training rows, the initial point, and the places within the pool that the steps take."""
         made = random_split(GROUPS, {"train": 0.6, "test": 0.4}, seed=split)
         point = initial_points(lambda: torch.nn.Linear(3, 1), [start])
-        stack = SamplerStack(Sampler(made, cells, Take(4, 2)).seeded(draws), 1, None)
+        stack = SamplerStack(Sampler(made, cells, BatchSpec(4, 2)).seeded(draws), 1, None)
         rows = stack.block(0, 20)[0].objective
         return made.train, point, torch.searchsorted(made.train, rows.contiguous())
 

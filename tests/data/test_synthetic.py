@@ -1,4 +1,4 @@
-"""The simulated census: published facts, valid codes, seeds, dependence, and true probabilities and losses.
+"""The synthetic census: published facts, valid codes, seeds, dependence, and true probabilities and losses.
 
 Statistical tests have fixed seeds. Their limits are 4.5 standard errors (7 in a million by chance for one comparison),
 or a chi-square quantile that is named.
@@ -114,8 +114,8 @@ def test_columns_are_those_of_acsincome(people, drawn):
     assert {str(drawn.columns[name].dtype) for name in (*FEATURES, "ST")} == {"int64"}
     assert (drawn.columns["AGEP"] - 40).min() < 0  # unsigned codes would wrap around
     assert set(drawn.columns["ST"]) == {{"OK": 40, "VA": 51}[people.state]}
-    assert drawn.source == f"simulated:{people.state}"
-    assert drawn.simulated
+    assert drawn.source == f"synthetic:{people.state}"
+    assert drawn.synthetic
 
 
 def test_codes_keep_the_limits_of_the_code_book(drawn):
@@ -182,7 +182,7 @@ def test_rows_of_one_seed_for_different_uses_are_unrelated():
 
 
 def test_a_short_draw_is_what_it_was():
-    """The same numbers on every platform: a change here is a change of everybody's simulated data."""
+    """The same numbers on every platform: a change here is a change of everybody's synthetic data."""
     table = population("VA").draw(5, seed=2020)
     found = np.stack([table.columns[name].astype(int) for name in FEATURES], axis=1).tolist()
     assert found == [
@@ -232,11 +232,11 @@ def test_plain_training_leaves_a_gap_that_a_bound_must_close():
             (hidden @ parameters[2] + parameters[3])[:, 0], y[rows], reduction="none"
         )
 
-    optimiser = torch.optim.SGD(parameters, lr=0.1)
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
     for _ in range(1500):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         losses(torch.randint(len(y), (64,), generator=generator)).mean().backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         final = losses(torch.arange(len(y)))
     assert 0.36 < final.mean() < 0.45
@@ -261,7 +261,7 @@ def scores(table):
 
 
 @pytest.mark.parametrize(("groups", "count"), [(non_white, 2), (marital, 5)])
-def test_true_losses_agree_with_labelled_rows(people, drawn, groups, count):
+def test_true_losses_agree_with_labeled_rows(people, drawn, groups, count):
     true = true_group_losses(people, scores, groups, rows=300_000, seed=11)
     assert true.keys.tolist() == list(range(count))
     score, group = scores(drawn), groups(drawn.columns)
@@ -330,7 +330,7 @@ def test_pick_inverts_each_row_of_the_distribution_functions():
 
 
 def test_a_state_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(ValueError, match=r"no simulated census of 'CA'; there are OK, VA"):
+    with pytest.raises(ValueError, match=r"no synthetic census of 'CA'; there are OK, VA"):
         load("CA")
 
 
@@ -338,7 +338,7 @@ def test_the_truth_is_refused_for_rows_of_another_kind():
     people = population("OK")
     columns = dict(people.draw(10, seed=0).columns)
     columns["OCCP"] = np.where(np.arange(10) == 4, 9920, columns["OCCP"])
-    with pytest.raises(ValueError, match="OCCP holds 9920 in row 4, which simulated:OK never draws"):
+    with pytest.raises(ValueError, match="OCCP holds 9920 in row 4, which synthetic:OK never draws"):
         people.probability(columns)
     del columns["WKHP"]
     with pytest.raises(KeyError, match="WKHP is missing"):

@@ -1,4 +1,4 @@
-"""Do the intervals cover the truth as often as they say? 2,000 simulated samples a scenario, seeds fixed.
+"""Do the intervals cover the truth as often as they say? 2,000 synthetic samples a scenario, seeds fixed.
 
 Nominal 95 %. Two-sided kinds (rates, signed differences, ratios, loss gaps, W1 away from 0) must cover in 93 to 97 %,
 conservative kinds (absolute, largest, mean absolute gaps, true value 0 included) in at least 93 %. With 2,000 samples

@@ -15,7 +15,7 @@ from scipy.stats import wasserstein_distance
 from fairbound.metrics.counts import NAMES, Counts
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, intervals, values
 from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
-from fairbound.metrics.intervals import Measured
+from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import BINS, Scores, distances, w1, wd
 
 COMPAS = {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}  # FP, TN, FN, TP
@@ -169,7 +169,7 @@ class TestBatches:
         assert values(plain) == values(padded)
         assert intervals(plain, draws=500) == intervals(padded, draws=500)
         assert padded.rate("accuracy")[1] is None
-        assert group_rates(padded)["accuracy"][1] == Measured(None)
+        assert group_rates(padded)["accuracy"][1] == IntervalEstimate(None)
 
     def test_rows_in_no_group_are_left_out(self) -> None:
         rows = some_rows(4)
@@ -253,7 +253,7 @@ class TestLosses:
         assert losses.means() == (1.75,)
 
     def test_one_row_has_a_value_and_no_interval(self) -> None:
-        assert group_losses(Losses.of([2.0], [0])) == [Measured(2.0)]
+        assert group_losses(Losses.of([2.0], [0])) == [IntervalEstimate(2.0)]
 
 
 class TestScores:
@@ -289,7 +289,7 @@ class TestScores:
 
     def test_equal_scores(self) -> None:
         scores = Scores.of(np.full(80, 0.3), np.repeat([0, 1], 40))
-        assert distances(scores)["w1"] == Measured(0.0, 0.0, 0.0)
+        assert distances(scores)["w1"] == IntervalEstimate(0.0, 0.0, 0.0)
         assert distances(scores)["wd"].value == 0.0
 
 

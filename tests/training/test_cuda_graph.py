@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fairbound import SGD, SSLALM, DescentAscent, Problem, Sampler, SwitchingSubgradient, Take, run
-from fairbound.constraints.notions import accuracy_equality
+from fairbound import SGD, SSLALM, BatchSpec, DescentAscent, Problem, Sampler, SwitchingSubgradient, run
+from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data import Dataset, Split
-from fairbound.training.cuda_graph import Replayed
-from fairbound.training.functional import functional
+from fairbound.training.cuda_graph import CUDAGraphStep
+from fairbound.training.functional import make_functional
 from fairbound.training.runner import Run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -30,11 +30,11 @@ def started(method: Algorithm[Any], compiled: bool, seeds: range, steps: int = 4
     X, groups = torch.randn(300, 5, generator=generator), torch.arange(300) % 2
     y = (X[:, 0] + groups + torch.randn(300, generator=generator) > 0.5).float()
     data = Dataset(X, y, {"g": groups}).to("cuda")
-    constraint = accuracy_equality(data.groups["g"], bound=0.01)
+    constraint = pairwise_loss_parity(data.groups["g"], bound=0.01)
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
-    forward, x0 = functional(net.cuda())
-    sampler = Sampler(Split.all_train(300), constraint.cells, Take(objective=8, cell=8), seed=0)
+    forward, x0 = make_functional(net.cuda())
+    sampler = Sampler(Split.all_train(300), constraint.cells, BatchSpec(objective=8, cell=8), seed=0)
     problem = Problem(forward, loss, constraint, data)
     return run(problem, method, sampler.seeded(*seeds), x0, steps, every=10, compile=compiled)
 
@@ -44,7 +44,7 @@ def test_a_replayed_run_equals_one_that_is_not_compiled(method: Algorithm[Any]) 
     replayed, plain = started(method, True, range(3)), started(method, False, range(3))
     for one, other in zip(replayed, plain, strict=True):
         assert torch.allclose(one.x, other.x, atol=2e-5), one.step
-    assert isinstance(replayed._groups[0].step, Replayed)
+    assert isinstance(replayed._groups[0].step, CUDAGraphStep)
     assert replayed._groups[0].step.graph is not None
     a, b = replayed.result(), plain.result()
     assert torch.allclose(a.multipliers, b.multipliers, atol=2e-5, equal_nan=True)
@@ -66,7 +66,7 @@ def test_what_cannot_be_recorded_is_called_as_it_is() -> None:
     def waits(x: Tensor, by: Tensor) -> tuple[Tensor]:
         return (x + by * float(x.sum() > 0),)
 
-    step, x = Replayed(waits, 1), torch.ones(2, device="cuda")
+    step, x = CUDAGraphStep(waits, 1), torch.ones(2, device="cuda")
     for _ in range(3):
         (x,) = step(x, torch.ones(2, device="cuda"))
     assert step.failed
@@ -74,7 +74,7 @@ def test_what_cannot_be_recorded_is_called_as_it_is() -> None:
 
 
 def test_only_what_changes_is_copied() -> None:
-    step, x = Replayed(lambda x, by: (x + by, 2 * x), 1), torch.zeros(2, device="cuda")
+    step, x = CUDAGraphStep(lambda x, by: (x + by, 2 * x), 1), torch.zeros(2, device="cuda")
     for k in range(4):
         x, double = step(x, torch.full((2,), float(k), device="cuda"))
         assert x.tolist() == [k * (k + 1) / 2] * 2
@@ -84,13 +84,13 @@ def test_only_what_changes_is_copied() -> None:
 
 def test_arguments_that_change_places_and_calls_that_bring_nothing_new() -> None:
     one, two, ahead = (torch.full((), value, device="cuda") for value in (1.0, 2.0, 0.5))
-    swapped = Replayed(lambda a, b, c: (b, a), fed_back=2)
+    swapped = CUDAGraphStep(lambda a, b, c: (b, a), fed_back=2)
     a, b = swapped(one, two, ahead)
     assert (float(a), float(b)) == (2.0, 1.0)
     a, b = swapped(a, b, ahead)
     assert (float(a), float(b)) == (1.0, 2.0)
 
-    doubled = Replayed(lambda a: (2 * a,), fed_back=1)
+    doubled = CUDAGraphStep(lambda a: (2 * a,), fed_back=1)
     (a,) = doubled(one)
     for _ in range(3):
         (a,) = doubled(a)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_conformance import bce, classification, network
+from methods import bce, classification, network
 from torch import nn
 
-from fairbound import Dataset, Problem, Sampler, Split, Take, functional, initial_points, load_flat, run
+from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, initial_points, load_flat, make_functional, run
 from fairbound.algorithms import SGD, SSLALM
 from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import FunctionConstraint, together
-from fairbound.constraints.notions import accuracy_equality, demographic_parity
+from fairbound.constraints.constraint import FunctionConstraint, combine
+from fairbound.constraints.notions import demographic_parity, pairwise_loss_parity
 from fairbound.data.samplers import SamplerStack
 
 F64 = torch.float64
@@ -68,9 +68,9 @@ def test_what_is_not_read_is_nan_and_costs_no_rows() -> None:
 def test_the_jacobian_takes_one_row_per_cell_not_per_constraint() -> None:
     groups = torch.arange(60) % 5
     data = Dataset(torch.randn(60, 2, dtype=F64), torch.ones(60, dtype=F64))
-    constraint = accuracy_equality(groups, bound=0.1)  # 20 rows on 5 cells
+    constraint = pairwise_loss_parity(groups, bound=0.1)  # 20 rows on 5 cells
     problem = Problem(lambda x, X: X @ x, bce, constraint, data)
-    sampler = Sampler(Split.all_train(60), constraint.cells, Take(4, 4))
+    sampler = Sampler(Split.all_train(60), constraint.cells, BatchSpec(4, 4))
     e = problem.sample(problem.gather(batch_of(sampler), "fc"))(torch.ones(2, dtype=F64))
     assert e.jac().shape == (20, 2)
     assert torch.linalg.matrix_rank(e.jac()) <= 2
@@ -121,9 +121,9 @@ def test_a_constraint_written_as_a_function() -> None:
     )
     from fairbound.algorithms import StochasticGhost
 
-    combined = together(own, demographic_parity(groups, bound=0.3))
+    combined = combine(own, demographic_parity(groups, bound=0.3))
     problem = Problem(problem.forward, bce, combined, problem.data)
-    sampler = Sampler(Split.all_train(240), combined.cells, Take(8, 8))
+    sampler = Sampler(Split.all_train(240), combined.cells, BatchSpec(8, 8))
     for method, steps in ((SSLALM(tau=0.03, eta=0.1), 600), (StochasticGhost(alpha=0.3, p0=0.6, cap=2, decay=0.0), 60)):
         result = run(problem, method, sampler.seeded(0, 1), 2 * x0[:2], steps).result()
         before, after = (problem.measure(x, torch.arange(240)).c for x in (2 * x0[:2], result.x))
@@ -136,12 +136,12 @@ def test_a_constraint_written_as_a_function() -> None:
 
 def test_flat_parameters_and_back() -> None:
     module = network()
-    forward, x = functional(module)
+    forward, x = make_functional(module)
     X = torch.randn(7, 4)
     assert torch.allclose(forward(x, X), module(X).squeeze(-1))
     assert forward.n == 37
     load_flat(module, 2 * x)
-    assert torch.equal(functional(module)[1], 2 * x)
+    assert torch.equal(make_functional(module)[1], 2 * x)
     with pytest.raises(ValueError, match="has 37 parameters, got a vector of shape"):
         load_flat(module, x[:5])
 
@@ -149,12 +149,12 @@ def test_flat_parameters_and_back() -> None:
 def test_the_paper_s_net_has_2753_parameters() -> None:
     """9-64-32-1; the 194 in the paper's text is a miscount."""
     net = nn.Sequential(nn.Linear(9, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
-    assert functional(net)[0].n == 2753
+    assert make_functional(net)[0].n == 2753
 
 
 def test_initial_points_are_torch_s_own_and_leave_the_global_stream_alone() -> None:
     torch.manual_seed(5)
-    expected = functional(network())[1]
+    expected = make_functional(network())[1]
     torch.manual_seed(9)
     untouched = torch.rand(3)
     torch.manual_seed(9)
@@ -169,12 +169,12 @@ def test_frozen_parameters_stay_as_they_are() -> None:
     module = network()
     module[0].weight.requires_grad_(False)
     kept = module[0].weight.clone()
-    forward, x = functional(module)
+    forward, x = make_functional(module)
     assert x.shape == (37 - 24,)
     result = run(Problem(forward, bce, problem.constraint, problem.data), SGD(), sampler, x, 20).result()
     load_flat(module, result.x[0])
     assert torch.equal(module[0].weight, kept)
-    assert not torch.equal(functional(network())[1][:13], result.x[0])
+    assert not torch.equal(make_functional(network())[1][:13], result.x[0])
 
 
 def test_random_operations_inside_a_model_are_a_sentence() -> None:
@@ -190,7 +190,7 @@ def test_random_operations_inside_a_model_are_a_sentence() -> None:
 def test_layers_with_state_are_refused_in_stacked_runs(layer: nn.Module) -> None:
     problem, sampler, _ = classification(torch.float32)
     module = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 1))
-    forward, x = functional(module)
+    forward, x = make_functional(module)
     stateful = Problem(forward, bce, problem.constraint, problem.data)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     with pytest.raises(ValueError, match=rf"{type(layer).__name__}.*put the module in eval mode"):

@@ -10,18 +10,18 @@ from typing import NamedTuple
 import problems
 import pytest
 import torch
-from test_conformance import bce, classification
+from methods import bce, classification
 
-from fairbound import ALGORITHMS, Dataset, Problem, Sampler, Split, Take, grid, run
+from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, grid, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
-from fairbound.constraints.notions import accuracy_equality
+from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw
 from fairbound.data.samplers import SamplerStack
 from fairbound.training.compile import COMPILED
-from fairbound.training.hyperparams import numbers, rebuilt, structure
+from fairbound.training.hyperparams import numbers, structure, with_hyperparams
 
 F64 = torch.float64
 
@@ -86,7 +86,7 @@ def test_a_grid_is_one_stack() -> None:
     assert structure(StochasticGhost(p0=0.4)) != structure(StochasticGhost(p0=0.6))
     assert structure(SGD(tau=Linear(0.1, 10))) == structure(SGD(tau=Linear(0.2, 20)))
     assert numbers(SGD(tau=Linear(0.1, 10))) == {"tau.start": 0.1, "tau.steps": 10.0, "tau.end": 0.05}
-    assert rebuilt(SGD(tau=Linear(0.1, 10)), {"tau.start": 0.3}) == SGD(tau=Linear(0.3, 10))
+    assert with_hyperparams(SGD(tau=Linear(0.1, 10)), {"tau.start": 0.3}) == SGD(tau=Linear(0.3, 10))
 
 
 OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
@@ -126,7 +126,7 @@ class Averaging(Algorithm[Drifting]):
         return Drifting(x.new_zeros(()), x.new_zeros(()))
 
     def update(self, x: torch.Tensor, state: Drifting, draw: Draw) -> tuple[torch.Tensor, Drifting]:
-        mean = state.mean + (draw.u - state.mean) / (state.k + 1)
+        mean = state.mean + (draw.uniform - state.mean) / (state.k + 1)
         return -self.tau * draw.samples[0](x).grad(f=1.0), Drifting(mean, state.k + 1)
 
     def monitor(self, state: Drifting) -> dict[str, torch.Tensor]:
@@ -197,10 +197,10 @@ def test_without_a_compiler_a_long_run_says_so(monkeypatch: pytest.MonkeyPatch) 
 
 def test_epochs_equal_the_hand_written_loop_too() -> None:
     problem, _, x0 = classification()
-    sampler = Sampler(Split.all_train(240), problem.constraint.cells, Take(7, 5), seed=2, replace=False)
+    sampler = Sampler(Split.all_train(240), problem.constraint.cells, BatchSpec(7, 5), seed=2, replace=False)
     result = run(problem, SSLALM(), sampler, x0[0], 60).result()
     source, x, method = problem.source(sampler), x0[0].clone(), SSLALM()
-    state = method.init(x, 2, source.first(method.reads)(x))
+    state = method.init(x, 2, source.first(method.evaluates)(x))
     for _ in range(60):
         d, state = method.update(x, state, method.draw(source))
         x = x + d
@@ -255,7 +255,7 @@ def test_bad_calls_are_sentences() -> None:
     with pytest.raises(ValueError, match="2 algorithms for 3 runs"):
         run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
     with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
-        run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [Take(2, 2)] * 3), x0[0], 5)
+        run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [BatchSpec(2, 2)] * 3), x0[0], 5)
     with pytest.raises(ValueError, match="average_from must be a step from 0 to 4, got 5"):
         run(problem, SGD(), sampler, x0[0], 5, average_from=5)
     with pytest.raises(ValueError, match="0 algorithms for"):
@@ -273,9 +273,9 @@ def test_bad_calls_are_sentences() -> None:
 
 def test_a_sampler_for_other_groups_is_refused() -> None:
     problem, _, x0 = classification()
-    other = accuracy_equality(1 - problem.data.groups["group"], bound=0.01)
+    other = pairwise_loss_parity(1 - problem.data.groups["group"], bound=0.01)
     with pytest.raises(ValueError, match="or their rows differ"):
-        run(problem, SSLALM(), Sampler(Split.all_train(240), other.cells, Take(6, 5)), x0[0], 5)
+        run(problem, SSLALM(), Sampler(Split.all_train(240), other.cells, BatchSpec(6, 5)), x0[0], 5)
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "SGD"])
@@ -297,17 +297,17 @@ def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison:
     loss = lambda out, y: bce(out[:, 0], y)  # noqa: E731
     going = run(Problem(forward, loss, own, problem.data), ALGORITHMS[name](), sampler, x0[0], 80, every=1)
     hits, before = 0, x0[0]
-    stack = SamplerStack([sampler], ALGORITHMS[name]().draws, ALGORITHMS[name]().levels)
+    stack = SamplerStack([sampler], ALGORITHMS[name]().draws, ALGORITHMS[name]().batch_size_probs)
     for k, record in enumerate(going):
-        if ALGORITHMS[name]().levels is None:
-            reads = ALGORITHMS[name]().reads
-            met = any((b.cells == 17).any() for b, r in zip(stack.block(k, 1), reads, strict=True) if "c" in r)
+        if ALGORITHMS[name]().batch_size_probs is None:
+            evaluates = ALGORITHMS[name]().evaluates
+            met = any((b.cells == 17).any() for b, r in zip(stack.block(k, 1), evaluates, strict=True) if "c" in r)
             hits += int(met)
             assert torch.equal(record.x[0], before) == met, "a step that met the bad row must change nothing"
         before = record.x[0]
     result = going.result()
     assert result.skipped[0] > 0
-    if ALGORITHMS[name]().levels is None:
+    if ALGORITHMS[name]().batch_size_probs is None:
         assert result.skipped[0] == hits
     assert result.monitors[0].get("resets", 0) == 0
 
@@ -342,13 +342,13 @@ def test_integer_inputs_and_a_constraint_without_cells() -> None:
     X, y = torch.arange(rows)[:, None] % 7, (torch.arange(rows) % 2).to(F64)
     own = FunctionConstraint(Cells((), ()), lambda x, outputs, labels: (x @ x / 4 - 1).reshape(1), ("norm",))
     problem = Problem(lambda x, Z: x[Z[:, 0]], bce, own, Dataset(X, y))
-    sampler = Sampler(Split.all_train(rows), sizes=Take(5, 5), seed=3)
+    sampler = Sampler(Split.all_train(rows), sizes=BatchSpec(5, 5), seed=3)
     x0 = torch.linspace(-2, 2, 7, dtype=F64)
     for name, build in ALGORITHMS.items():
         result = run(problem, build(), sampler, x0, 40).result()
         assert result.skipped.sum() == 0, name
         source, x, method = problem.source(sampler), x0.clone(), build()
-        state = method.init(x, 1, source.first(method.reads)(x) if method.reads_first else None)
+        state = method.init(x, 1, source.first(method.evaluates)(x) if method.needs_initial_estimate else None)
         for _ in range(40):
             d, state = method.update(x, state, method.draw(source))
             x = x + d
@@ -384,13 +384,13 @@ def test_multipliers_can_be_moved_by_rows_of_their_own() -> None:
     groups, held = torch.arange(rows) % 2, torch.arange(rows) >= 200
     X = torch.ones(rows, 1, dtype=F64)
     y = torch.where(held, groups * 2.0, 1.0).to(F64)  # the same labels for both groups in train, 0 and 2 elsewhere
-    constraint = accuracy_equality(groups, bound=0.01)
+    constraint = pairwise_loss_parity(groups, bound=0.01)
     problem = Problem(lambda x, Z: Z @ x, lambda out, label: (out - label) ** 2, constraint, Dataset(X, y))
     split = Split(torch.arange(200), multipliers=torch.arange(200, 400))
     x0 = torch.full((1,), 1.5, dtype=F64)
     moved = {}
     for pool in ("train", "multipliers"):
-        sampler = Sampler(split, constraint.cells, (Take(8, 8), Take(8, 8, pool=pool)))
+        sampler = Sampler(split, constraint.cells, (BatchSpec(8, 8), BatchSpec(8, 8, pool=pool)))
         moved[pool] = (
             run(problem, DescentAscent(second=True, tau=0.0, eta=0.1), sampler, x0, 20).result().multipliers.max()
         )
@@ -410,7 +410,7 @@ def test_float32_follows_float64(name: str) -> None:
 def test_ghost_evaluates_its_random_sizes_at_its_own_point_only() -> None:
     class Wandering(StochasticGhost):
         def update(self, x, state, draw):
-            return super().update(x + 1, state, Draw(draw.samples, draw.weight, draw.u))
+            return super().update(x + 1, state, Draw(draw.samples, draw.weight, draw.uniform))
 
     problem, sampler, x0 = classification()
     with pytest.raises(ValueError, match="at the step's own point only"):

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from test_conformance import METHODS, bce, classification, every_method
+from methods import METHODS, bce, classification, every_method
 from torch import Tensor
 from torch.func import vjp
 
-from fairbound import Problem, Sampler, Split, Take, run
+from fairbound import BatchSpec, Problem, Sampler, Split, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import FunctionConstraint, together
+from fairbound.constraints.constraint import FunctionConstraint, combine
 from fairbound.constraints.notions import demographic_parity
 from fairbound.constraints.regularizers import FairretNorm
 from fairbound.core import Algorithm
@@ -80,7 +80,7 @@ def test_a_single_run_equals_a_stack_of_one(method: Algorithm[Any], kind: type[O
 @pytest.mark.parametrize(
     "name", ["SGD", "DescentAscent, second draw", "SSLALM", "SwitchingSubgradient", "Ghost, small box"]
 )
-@pytest.mark.parametrize("kind", ["regulariser", "rates", "function", "together", "absolute"])
+@pytest.mark.parametrize("kind", ["regularizer", "rates", "function", "together", "absolute"])
 def test_any_problem_the_same(name: str, kind: str) -> None:
     """What is not a mean loss of cells goes the general way."""
     problem, _, x0 = classification()
@@ -94,14 +94,14 @@ def test_any_problem_the_same(name: str, kind: str) -> None:
         pair, contrast=pair.contrast[:1], bound=pair.bound[:1], names=pair.names[:1], absolute=True
     )  # |a - b| once: twice would leave the multipliers undetermined
     made = {
-        "regulariser": replace(problem, regulariser=FairretNorm(column="group", levels=2)),
+        "regularizer": replace(problem, regularizer=FairretNorm(column="group", levels=2)),
         "rates": replace(problem, constraint=rates),
         "function": replace(problem, constraint=ridge),
-        "together": replace(problem, constraint=together(problem.constraint, rates)),
+        "together": replace(problem, constraint=combine(problem.constraint, rates)),
         "absolute": replace(problem, constraint=one_sided),
     }[kind]
     assert isinstance(eager(made), General)
-    sampler = Sampler(Split.all_train(made.data.rows), made.constraint.cells, Take(6, 5), seed=2)
+    sampler = Sampler(Split.all_train(made.data.rows), made.constraint.cells, BatchSpec(6, 5), seed=2)
     mine, theirs = (run(p, METHODS[name], sampler, x0[1], 12).result() for p in (alone(made), made))
     assert_same_runs(mine, theirs)
 
@@ -176,15 +176,15 @@ def test_what_was_not_read_is_nan() -> None:
     problem, sampler, x0 = classification()
     for way in (Means(problem), General(problem)):
         batch = problem.source(sampler)._stack(1, None).block(0, 1)[0]
-        for reads, missing in (("f", "c"), ("c", "f")):
-            parts = way.gather(type(batch)(batch.objective[0, 0], batch.cells[0, 0]), reads)
-            e = way.at(parts, reads, x0[0])
+        for evaluates, missing in (("f", "c"), ("c", "f")):
+            parts = way.gather(type(batch)(batch.objective[0, 0], batch.cells[0, 0]), evaluates)
+            e = way.at(parts, evaluates, x0[0])
             assert torch.isnan(getattr(e, missing)).all()
-            assert torch.isfinite(getattr(e, reads)).all()
-            weights = {"f": 1.0} if reads == "c" else {"c": torch.ones(2, dtype=x0.dtype)}
+            assert torch.isfinite(getattr(e, evaluates)).all()
+            weights = {"f": 1.0} if evaluates == "c" else {"c": torch.ones(2, dtype=x0.dtype)}
             assert torch.isnan(e.grad(**weights)).all()
-            assert torch.isnan(e.jac()).all() == (reads == "f")
-            mine = {"c": torch.ones(2, dtype=x0.dtype)} if reads == "c" else {"f": 1.0}
+            assert torch.isnan(e.jac()).all() == (evaluates == "f")
+            mine = {"c": torch.ones(2, dtype=x0.dtype)} if evaluates == "c" else {"f": 1.0}
             assert torch.isfinite(e.grad(**mine)).all()
 
 

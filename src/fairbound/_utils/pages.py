@@ -16,7 +16,7 @@ from string import Template
 from fairbound._utils.optional import need
 
 Cell = tuple[str, float | str | None]  # HTML, and what it is sorted by (None: always last)
-SIMULATED = '<p class="banner"><strong>Simulated data.</strong> These rows were generated; they describe no people.</p>'
+SYNTHETIC = '<p class="banner"><strong>Synthetic data.</strong> These rows were generated; they describe no people.</p>'
 
 
 def whole(title: str, content: str, style: str = "") -> str:
@@ -46,16 +46,16 @@ def section(name: str, heading: str, words: str, content: str) -> str:
     """Content below a heading such as h2, which `#name` leads to.
 
     >>> section("rates", "h2", "True & false", "<p>...</p>")
-    '<section aria-labelledby="rates"><h2 id="rates">True &amp; false</h2><p>...</p></section>'
+    '<section aria-labeledby="rates"><h2 id="rates">True &amp; false</h2><p>...</p></section>'
     """
-    return f'<section aria-labelledby="{name}"><{heading} id="{name}">{escape(words)}</{heading}>{content}</section>'
+    return f'<section aria-labeledby="{name}"><{heading} id="{name}">{escape(words)}</{heading}>{content}</section>'
 
 
 def facts(said: Mapping[str, str]) -> str:
     """Names and what they are, side by side.
 
-    >>> facts({"Rows": "1,000"})
-    '<dl class="facts"><div><dt>Rows</dt><dd>1,000</dd></div></dl>'
+    >>> facts({"MiniBatch": "1,000"})
+    '<dl class="facts"><div><dt>MiniBatch</dt><dd>1,000</dd></div></dl>'
     """
     listed = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in said.items())
     return f'<dl class="facts">{listed}</dl>'

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 
-def leaves(tree: Any) -> list[Tensor]:
+def tree_leaves(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in order."""
     found: list[Tensor] = []
     _collect(tree, found)
@@ -37,13 +37,13 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
         raise TypeError(f"a tree holds tensors in tuples, lists and dicts, got {type(tree).__name__}")
 
 
-def refilled(tree: Any, values: Iterator[Tensor]) -> Any:
+def tree_unflatten(tree: Any, values: Iterator[Tensor]) -> Any:
     """A tree of the same form with other tensors, in order."""
     if isinstance(tree, Tensor):
         return next(values)
     if isinstance(tree, dict):
-        return {key: refilled(part, values) for key, part in tree.items()}
+        return {key: tree_unflatten(part, values) for key, part in tree.items()}
     if isinstance(tree, tuple | list):
-        parts = [refilled(part, values) for part in tree]
+        parts = [tree_unflatten(part, values) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return tree

@@ -25,7 +25,7 @@ def _shifted(z: Tensor, by: int) -> Tensor:
 
 
 def mixed(z: Tensor) -> Tensor:
-    """SplitMix64's finaliser: a bijection of 64-bit numbers that scatters neighbours."""
+    """SplitMix64's finaliser: a bijection of 64-bit numbers that scatters neighbors."""
     z = _shifted(z, 30) * FIRST
     z = _shifted(z, 27) * SECOND
     return _shifted(z, 31)

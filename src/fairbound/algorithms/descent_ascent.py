@@ -54,11 +54,11 @@ class DescentAscent(Algorithm[State]):
         return 2 if self.second else 1
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def evaluates(self) -> tuple[str, ...]:
         return ("fc", "c") if self.second else ("fc",)
 
     @property
-    def follows_one_gradient(self) -> bool:
+    def is_gradient_step(self) -> bool:
         return True
 
     def primal_step(self, state: State) -> float | Tensor:
@@ -68,7 +68,7 @@ class DescentAscent(Algorithm[State]):
         return State(y=x.new_zeros(m), k=x.new_zeros(()), capped=x.new_zeros(()))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        estimates = [sample(x) for sample in draw.checked(self)]
+        estimates = [sample(x) for sample in draw.unpack(self)]
         e, c = estimates[0], estimates[-1].c
         d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
         y = torch.relu(plus(state.y, value(self.eta, state.k), c))

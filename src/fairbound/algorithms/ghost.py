@@ -15,7 +15,7 @@ Facchinei and Kungurtsev 2023 (arXiv 2307.02943) on Facchinei et al. 2021; the p
 sampler's batch.
 
 Differs from it:
-- N is capped and its law renormalised: p_N = p0 (1 - p0)^N / (1 - (1 - p0)^(cap + 1)). Without a cap the mean number of
+- N is capped and its law renormalized: p_N = p0 (1 - p0)^N / (1 - (1 - p0)^(cap + 1)). Without a cap the mean number of
   rows is infinite for p0 <= 1/2 (the paper's 0.4), and near a solution no p0 gives both finite cost and finite variance
   (algorithms.md, A1). What remains is the bias of one mini-batch of B0 2^(cap+1) rows.
 - The paper's recursion for alpha is undefined at k = 0; alpha_0 = alpha. A schedule may take its place.
@@ -105,7 +105,7 @@ class StochasticGhost(Algorithm[State]):
         return State(k=x.new_zeros(()), alpha=start, y=x.new_zeros(m), kappa=x.new_zeros(()), length=x.new_zeros(()))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        estimates = [sample(x) for sample in draw.checked(self)]
+        estimates = [sample(x) for sample in draw.unpack(self)]
         g = torch.stack([e.grad(f=1.0) for e in estimates])  # (4, n)
         c = torch.stack([e.c for e in estimates])  # (4, m)
         J = torch.stack([e.jac() for e in estimates])  # (4, m, n)

@@ -5,7 +5,7 @@ r"""SGD on the penalised problem (the paper's eq. 13), for any constraints c <= 
 Eq. 13 penalises |a| for every group's gap a. Written as the two rows a <= 0 and -a <= 0 (bound 0), it is the same:
 [a]_+ + [-a]_+ = |a|. Train on the constraint with bound 0, measure with the experiment's bound.
 
-Differs from the constrained methods: the minimiser depends on `weight`, and [.]_+ of a mini-batch's mean is biased
+Differs from the constrained methods: the minimizer depends on `weight`, and [.]_+ of a mini-batch's mean is biased
 upwards by its noise, so the fixed point depends on the batch size too.
 """
 
@@ -41,7 +41,7 @@ class Penalty(Algorithm[State]):
         require(self, NONNEGATIVE, "weight")
 
     @property
-    def follows_one_gradient(self) -> bool:
+    def is_gradient_step(self) -> bool:
         return True
 
     def primal_step(self, state: State) -> float | Tensor:
@@ -51,6 +51,6 @@ class Penalty(Algorithm[State]):
         return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (e,) = (sample(x) for sample in draw.checked(self))
+        (e,) = (sample(x) for sample in draw.unpack(self))
         violated = (e.c > 0).to(x.dtype)
         return -value(self.tau, state.k) * e.grad(f=1.0, c=self.weight * violated), State(one_more(state.k))

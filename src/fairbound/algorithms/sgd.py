@@ -2,7 +2,7 @@ r"""Stochastic gradient descent, the unconstrained baseline.
 
     x+ = x - tau_k * grad f(x, xi)
 
-It never asks for the constraints, so they cost nothing. On a problem with a Fairret regulariser it is the paper's
+It never asks for the constraints, so they cost nothing. On a problem with a Fairret regularizer it is the paper's
 SGD-Fairret.
 """
 
@@ -36,11 +36,11 @@ class SGD(Algorithm[State]):
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def evaluates(self) -> tuple[str, ...]:
         return ("f",)
 
     @property
-    def follows_one_gradient(self) -> bool:
+    def is_gradient_step(self) -> bool:
         return True
 
     def primal_step(self, state: State) -> float | Tensor:
@@ -50,5 +50,5 @@ class SGD(Algorithm[State]):
         return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (e,) = (sample(x) for sample in draw.checked(self))
+        (e,) = (sample(x) for sample in draw.unpack(self))
         return -value(self.tau, state.k) * e.grad(f=1.0), State(one_more(state.k))

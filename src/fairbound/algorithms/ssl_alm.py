@@ -1,4 +1,4 @@
-r"""SSL-ALM: the stochastic smoothed and linearised augmented Lagrangian method, with slacks for c <= 0.
+r"""SSL-ALM: the stochastic smoothed and linearized augmented Lagrangian method, with slacks for c <= 0.
 
     y+ = y + eta (c(x, zeta0) + s);  y+ = 0 if |y+| >= M_y
     w  = y+ + rho (c(x, zeta2) + s)
@@ -61,7 +61,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SSLALM(Algorithm[State]):
-    """Smoothed, linearised augmented Lagrangian; `mu=0.0` is the plain ALM.
+    """Smoothed, linearized augmented Lagrangian; `mu=0.0` is the plain ALM.
 
     >>> SSLALM(mu=0.0).draws
     2
@@ -93,11 +93,11 @@ class SSLALM(Algorithm[State]):
         return self.samples
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def evaluates(self) -> tuple[str, ...]:
         return {1: ("fc",), 2: ("fc", "c"), 3: ("c", "fc", "c")}[self.samples]
 
     @property
-    def reads_first(self) -> bool:
+    def needs_initial_estimate(self) -> bool:
         return self.slack_from_first
 
     def primal_step(self, state: State) -> float | Tensor:
@@ -109,7 +109,7 @@ class SSLALM(Algorithm[State]):
         return State(y=zeros, s=s, zx=x.clone(), zs=s.clone(), k=x.new_zeros(()), resets=x.new_zeros(()))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        estimates = [sample(x) for sample in draw.checked(self)]
+        estimates = [sample(x) for sample in draw.unpack(self)]
         dual, slope, penalty = ROLES[self.samples](estimates)
         tau = value(self.tau, state.k)
 

@@ -92,7 +92,7 @@ class SwitchingSubgradient(Algorithm[State]):
         return 2
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def evaluates(self) -> tuple[str, ...]:
         return ("c", "fc")
 
     def primal_step(self, state: State) -> float | Tensor:
@@ -103,7 +103,7 @@ class SwitchingSubgradient(Algorithm[State]):
         return State(k=zero, kept=x.clone(), mass=zero, feasible_steps=zero)
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        test, fresh = (sample(x) for sample in draw.checked(self))
+        test, fresh = (sample(x) for sample in draw.unpack(self))
         eps = torch.as_tensor(value(self.eps, state.k), dtype=x.dtype, device=x.device)
         v = test.c.max()
         ok = (v <= eps).to(x.dtype)
@@ -117,7 +117,7 @@ class SwitchingSubgradient(Algorithm[State]):
 
         saved = ((state.k >= self.k0) & ((ok > 0) | (not self.feasible_only))) * eta
         mass = state.mass + saved
-        kept = torch.where(draw.u * mass < saved, x, state.kept)
+        kept = torch.where(draw.uniform * mass < saved, x, state.kept)
         return -eta * s, State(state.k + 1, kept, mass, state.feasible_steps + ok)
 
     def _step(self, rule: float | Schedule | Adaptive, target: Tensor, s: Tensor, k: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Audits of predictions and verdicts on constraints: the numbers, their text, and a page."""
 
 from fairbound.auditing.audits import Audit, GroupAudit, audit, audit_columns
-from fairbound.auditing.decisions import Gap, rows_for
+from fairbound.auditing.decisions import Gap, examples_needed
 from fairbound.auditing.verdicts import Verdict, verdict
 
-__all__ = ["Audit", "Gap", "GroupAudit", "Verdict", "audit", "audit_columns", "rows_for", "verdict"]
+__all__ = ["Audit", "Gap", "GroupAudit", "Verdict", "audit", "audit_columns", "examples_needed", "verdict"]

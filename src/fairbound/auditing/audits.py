@@ -31,7 +31,7 @@ from fairbound.metrics.counts import (
 )
 from fairbound.metrics.fairness_metrics import group_rates, intervals, largest_group
 from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
-from fairbound.metrics.intervals import DRAWS, Measured
+from fairbound.metrics.intervals import DRAWS, IntervalEstimate
 from fairbound.metrics.wasserstein import Scores, distances
 
 
@@ -42,8 +42,8 @@ class GroupAudit:
     name: str
     rows: int
     counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. rows where there are none
-    rates: Mapping[str, Measured]
-    loss: Measured | None = None  # mean cross-entropy of the scores
+    rates: Mapping[str, IntervalEstimate]
+    loss: IntervalEstimate | None = None  # mean cross-entropy of the scores
     histogram: tuple[float, ...] = ()  # share of the group's weight in each bin of Audit.bins
 
 
@@ -55,7 +55,7 @@ class Audit:
     rows: int
     reference: str  # the group that signed differences compare the others to
     level: float  # of the intervals
-    metrics: Mapping[str, Measured]
+    metrics: Mapping[str, IntervalEstimate]
     groups: tuple[GroupAudit, ...]
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
@@ -159,8 +159,8 @@ class _Rows(NamedTuple):
 class _Scored(NamedTuple):
     """What is known from scores beside what predictions tell."""
 
-    metrics: dict[str, Measured]
-    losses: Sequence[Measured | None]  # by group
+    metrics: dict[str, IntervalEstimate]
+    losses: Sequence[IntervalEstimate | None]  # by group
     bins: tuple[float, ...]
     histograms: Sequence[tuple[float, ...]]  # by group
     notes: list[str]
@@ -199,7 +199,9 @@ def _scored(rows: _Rows, score: Tensor, counts: Counts, reference: str, settings
     return _Scored(metrics, group_losses(losses, **settings), bins, histograms, not_compared(counts))
 
 
-def _group_audits(counts: Counts, rates: Mapping[str, Sequence[Measured]], scored: _Scored) -> tuple[GroupAudit, ...]:
+def _group_audits(
+    counts: Counts, rates: Mapping[str, Sequence[IntervalEstimate]], scored: _Scored
+) -> tuple[GroupAudit, ...]:
     sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
     return tuple(
         GroupAudit(

@@ -9,7 +9,7 @@ Two questions need two kinds of limits.
 - *holds* claims that every gap is within its bound. The claim is wrong only if some gap is not, and then the limit of
   that one gap must have failed: each may be looked at alone, at 5 % (an intersection-union test).
 - *violated* claims that some gap exceeds its bound, whichever stands out: 5 % must cover all of them at once. The
-  largest of the studentised gaps is drawn from their joint normal law; its quantile gives the tail that each may have.
+  largest of the studentized gaps is drawn from their joint normal law; its quantile gives the tail that each may have.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.auditing.verdict_samples import Cell, Sample
+from fairbound.auditing.verdict_samples import CellSummary, VerdictSample
 from fairbound.constraints.limits import Limit
 from fairbound.metrics.intervals import normal_quantile, quantile
 
-Word = Literal["holds", "violated", "undecided"]
+Decision = Literal["holds", "violated", "undecided"]
 POWER = 0.8  # with which the rows that are said to decide would decide
-DRAWS = 10_000  # of the largest studentised gap
+DRAWS = 10_000  # of the largest studentized gap
 AT_A_TIME = 4_000_000  # numbers
 
 
@@ -43,7 +43,7 @@ class Gap:
     low: float | None  # with `high`: where all gaps lie at once; `low` above the bound is a violation
     high: float | None
     at_most: float | None  # where this gap alone ends; a limit holds where this is within the bound
-    word: Word
+    decision: Decision
     reason: str  # why nothing can be said; empty where something can
     cell: str  # the cell that adds most to the noise: the scarcest group, as a rule
     rows: int  # of that cell
@@ -60,7 +60,9 @@ class _Noise(NamedTuple):
     below: Tensor  # (m,)
 
 
-def judged(limits: Sequence[Limit], names: Sequence[str], sample: Sample, level: float, seed: int) -> tuple[Gap, ...]:
+def judged(
+    limits: Sequence[Limit], names: Sequence[str], sample: VerdictSample, level: float, seed: int
+) -> tuple[Gap, ...]:
     """Every row of the limits."""
     contrast = torch.block_diag(*(limit.contrast.double().cpu() for limit in limits))
     bound = torch.cat([limit.bound.double().cpu() for limit in limits]).tolist()
@@ -86,7 +88,7 @@ class _Row(NamedTuple):
     minimum: bool
 
 
-def _untold(row: _Row, cells: Sequence[Cell]) -> Gap:
+def _untold(row: _Row, cells: Sequence[CellSummary]) -> Gap:
     """A gap that needs a cell of which nothing can be said."""
     cell = min((cell for cell in cells if cell.trouble), key=lambda cell: cell.effective)
     estimate = row.estimate if all(cell.rows > 0 for cell in cells) else None
@@ -97,7 +99,7 @@ def _untold(row: _Row, cells: Sequence[Cell]) -> Gap:
         low=None,
         high=None,
         at_most=None,
-        word="undecided",
+        decision="undecided",
         reason=cell.trouble,
         cell=cell.name,
         rows=cell.rows,
@@ -106,9 +108,9 @@ def _untold(row: _Row, cells: Sequence[Cell]) -> Gap:
     )
 
 
-def _decided(row: _Row, noise: _Noise, scarcest: Cell) -> Gap:
+def _decided(row: _Row, noise: _Noise, scarcest: CellSummary) -> Gap:
     low, at_most = row.estimate - float(noise.below), row.estimate + float(noise.alone)
-    word: Word = "violated" if low > row.bound else "holds" if at_most <= row.bound else "undecided"
+    decision: Decision = "violated" if low > row.bound else "holds" if at_most <= row.bound else "undecided"
     return Gap(
         name=row.name,
         estimate=row.estimate,
@@ -116,11 +118,11 @@ def _decided(row: _Row, noise: _Noise, scarcest: Cell) -> Gap:
         low=low,
         high=row.estimate + float(noise.above),
         at_most=at_most,
-        word=word,
+        decision=decision,
         reason="",
         cell=scarcest.name,
         rows=scarcest.rows,
-        needed=_rows_that_decide(row, noise, scarcest.rows) if word == "undecided" else float(scarcest.rows),
+        needed=_rows_that_decide(row, noise, scarcest.rows) if decision == "undecided" else float(scarcest.rows),
         minimum=row.minimum,
     )
 
@@ -133,7 +135,7 @@ def _rows_that_decide(row: _Row, noise: _Noise, rows: int) -> float:
     return float(math.ceil(rows * (wanted / distance) ** 2)) if distance > 1e-9 * wanted else math.inf
 
 
-def _noise(sample: Sample, contrast: Tensor, usable: Tensor, level: float, seed: int) -> _Noise:
+def _noise(sample: VerdictSample, contrast: Tensor, usable: Tensor, level: float, seed: int) -> _Noise:
     spread = contrast * sample.error
     error = _combined(spread, sample.correlation)
     noisy = usable & (error > 1e-9 * spread.abs().amax(1))  # cells with the same rows have no gap, and no noise
@@ -142,7 +144,7 @@ def _noise(sample: Sample, contrast: Tensor, usable: Tensor, level: float, seed:
     return _Noise(error, alone, *_above_and_below(sample, contrast, tail))
 
 
-def _above_and_below(sample: Sample, contrast: Tensor, tail: float) -> tuple[Tensor, Tensor]:
+def _above_and_below(sample: VerdictSample, contrast: Tensor, tail: float) -> tuple[Tensor, Tensor]:
     """(m,) each: how far above and below its estimate every gap may lie."""
     above, below = sample.above_and_below(tail)
     ups = torch.where(contrast > 0, above, below) * contrast
@@ -155,14 +157,14 @@ def _combined(parts: Tensor, correlation: Tensor) -> Tensor:
     return ((parts @ correlation) * parts).sum(1).clamp(min=0).sqrt()
 
 
-def _simultaneous_tail(studentised: Tensor, correlation: Tensor, level: float, seed: int) -> float:
+def _simultaneous_tail(studentized: Tensor, correlation: Tensor, level: float, seed: int) -> float:
     """The probability on either side that each gap may have, so that all are within their limits at `level`.
 
-    studentised: (m, K) what every cell adds to a gap, in units of the gap's standard error.
+    studentized: (m, K) what every cell adds to a gap, in units of the gap's standard error.
     """
     values, vectors = torch.linalg.eigh(correlation)
     root = vectors * values.clamp(min=0).sqrt()  # R = root root'
-    to_gaps = _one_of_each(studentised @ root)
+    to_gaps = _one_of_each(studentized @ root)
     m, K = to_gaps.shape
     if m <= 1:
         return (1 - level) / 2
@@ -184,7 +186,7 @@ def _one_of_each(rows: Tensor) -> Tensor:
     return once
 
 
-def rows_for(
+def examples_needed(
     bound: float, *, gap: float | None = None, deviation: float = 0.5, level: float = 0.95, power: float = POWER
 ) -> int:
     """Rows in each of two groups of one size, for "holds" with probability `power`.
@@ -193,7 +195,7 @@ def rows_for(
     gap: the true difference; half of the bound if not given.
     deviation: standard deviation of the numbers in a group: at most .5 for a rate, about .5 for cross-entropy.
 
-    >>> rows_for(0.05), rows_for(0.005)
+    >>> examples_needed(0.05), examples_needed(0.005)
     (4947, 494605)
     """
     gap = bound / 2 if gap is None else gap

@@ -1,7 +1,7 @@
 """The pictures of an audit's page: metrics at a glance, rates by group, score distributions by group.
 
 A figure comes in two arrangements of the same traces, for wide and for narrow screens; the page takes the one that
-fits. Colours are names of the page's own, such as var(--dot), so that light, dark and print each give them theirs.
+fits. Colors are names of the page's own, such as var(--dot), so that light, dark and print each give them theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.notes import SMALL
 from fairbound.auditing.text import excludes_zero, interval, number, title, why_undefined
 from fairbound.metrics.counts import Counts
-from fairbound.metrics.intervals import Measured
+from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = 30  # groups in a picture
 OUTLINES = 10  # score distributions visible at once; the legend shows the others
@@ -24,7 +24,7 @@ NOTIONS = ("demographic_parity_difference", "equalized_odds_difference", "accura
 PANELS = (
     "positive_rate", "base_rate", "accuracy", "true_positive_rate", "false_positive_rate", "positive_predictive_value",
 )  # fmt: skip
-# Okabe and Ito's palette for all kinds of colour vision, without its yellow, which is faint on white.
+# Okabe and Ito's palette for all kinds of color vision, without its yellow, which is faint on white.
 LINES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "var(--ink)")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 NARROWEST = 0.2  # width of a rate's axis: below, differences that do not matter would look large
@@ -178,7 +178,7 @@ def _label_rows(figure: Any, labels: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def _dots(rows: Sequence[int], found: Sequence[Measured], words: Sequence[str], color: str) -> Any:
+def _dots(rows: Sequence[int], found: Sequence[IntervalEstimate], words: Sequence[str], color: str) -> Any:
     """A dot and a whisker in each of these rows; the undefined are left out."""
     there = [(i, measured.value, measured) for i, measured in enumerate(found) if measured.value is not None]
     return _plotly().Scatter(
@@ -195,7 +195,7 @@ def _dots(rows: Sequence[int], found: Sequence[Measured], words: Sequence[str], 
 
 
 def _mark_undefined(
-    figure: Any, found: Sequence[Measured], why: Sequence[str], where: Mapping[str, int] | None = None
+    figure: Any, found: Sequence[IntervalEstimate], why: Sequence[str], where: Mapping[str, int] | None = None
 ) -> None:  # fmt: skip
     for i, measured in enumerate(found):
         if measured.value is None:
@@ -214,7 +214,7 @@ def _add_rate(
         + (f"<br>everyone: {number(everyone)}" if everyone is not None else "")
         for group, measured in zip(groups, found, strict=True)
     ]
-    for chosen in (False, True):  # the reference group has a colour of its own
+    for chosen in (False, True):  # the reference group has a color of its own
         rows = [i for i, group in enumerate(groups) if (group.name == audit.reference) == chosen]
         color = "var(--ink)" if chosen else "var(--dot)"
         figure.add_trace(_dots(rows, [found[i] for i in rows], [words[i] for i in rows], color), **where)
@@ -224,7 +224,7 @@ def _add_rate(
     figure.update_xaxes(range=_range(found), **where)
 
 
-def _range(found: Sequence[Measured]) -> list[float]:
+def _range(found: Sequence[IntervalEstimate]) -> list[float]:
     """From the lowest to the highest end of an interval, with some room, between 0 and 1 and not too narrow."""
     ends = [end for measured in found for end in measured if end is not None] or [0.0, 1.0]
     low, high = min(ends), max(ends)
@@ -255,7 +255,7 @@ def _outline(group: GroupAudit, bins: Sequence[float], i: int, visible: bool) ->
     )  # fmt: skip
 
 
-def _end(found: Sequence[Measured]) -> float:
+def _end(found: Sequence[IntervalEstimate]) -> float:
     """Where the axis of gaps ends: with the intervals, but before one that goes far beyond 1, as that of a loss gap
     does when a group has two rows; it would make all the others look like nothing."""
     values = [measured.value for measured in found if measured.value is not None]
@@ -265,11 +265,13 @@ def _end(found: Sequence[Measured]) -> float:
     return min(max([*values, *highs, 0.01]), max([1.0, *(1.2 * value for value in values)]))
 
 
-def _within(measured: Measured, end: float) -> Measured:
+def _within(measured: IntervalEstimate, end: float) -> IntervalEstimate:
     return measured._replace(high=None if measured.high is None else min(measured.high, end))
 
 
-def _beyond(rows: Sequence[int], found: Sequence[Measured], words: Sequence[str], color: str, end: float) -> Any:
+def _beyond(
+    rows: Sequence[int], found: Sequence[IntervalEstimate], words: Sequence[str], color: str, end: float
+) -> Any:
     """An arrow at the end of the axis for every interval that goes on."""
     there = [i for i, measured in enumerate(found) if measured.high is not None and measured.high > end]
     return _plotly().Scatter(
@@ -279,11 +281,11 @@ def _beyond(rows: Sequence[int], found: Sequence[Measured], words: Sequence[str]
     )  # fmt: skip
 
 
-def _words(audit: Audit, found: Mapping[str, Measured], rows: Sequence[int]) -> list[str]:
+def _words(audit: Audit, found: Mapping[str, IntervalEstimate], rows: Sequence[int]) -> list[str]:
     names = list(found)
     level = f"{100 * audit.level:g} % interval"
     return [f"<b>{title(names[i])}</b><br>{_said(found[names[i]])} ({level})" for i in rows]
 
 
-def _said(measured: Measured) -> str:
+def _said(measured: IntervalEstimate) -> str:
     return f"{number(measured.value)} {interval(measured)}".strip()

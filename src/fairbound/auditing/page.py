@@ -11,11 +11,11 @@ from html import escape
 from pathlib import Path
 
 from fairbound._utils.files import write_text
-from fairbound._utils.pages import SIMULATED, Cell, facts, filled, picture, section, table, text, whole
+from fairbound._utils.pages import SYNTHETIC, Cell, facts, filled, picture, section, table, text, whole
 from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.figures import NOTIONS, PANELS, SHOWN, figure_json, glance, largest, outlined, rates, scores
 from fairbound.auditing.text import RATE_WORDS, excludes_zero, explained, interval, number, title, why_undefined
-from fairbound.metrics.intervals import UNDEFINED, Measured
+from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate
 
 TABLED = 1_000  # groups in the table: more make a page that browsers cannot hold
 COUNTS = {"true_positives": "TP", "false_positives": "FP", "true_negatives": "TN", "false_negatives": "FN"}
@@ -48,14 +48,14 @@ def write_page(audit: Audit, path: str | Path) -> Path:
 def _head(audit: Audit) -> str:
     said = {
         "Source": audit.source or "not named",
-        "Rows": f"{audit.rows:,}",
+        "MiniBatch": f"{audit.rows:,}",
         "Groups": f"{len(audit.groups):,}, by {' x '.join(audit.attributes)}",
         "Reference group": audit.reference,
         "Predictions": "as given" if audit.threshold is None else f"1 where the score is at least {audit.threshold:g}",
         "Intervals": f"level {_percent(audit.level)}",
         "Left out": _rows_of(audit.left_out) + " in no group" if audit.left_out else "no rows",
     }
-    banner = SIMULATED if audit.source.startswith("simulated") else ""
+    banner = SYNTHETIC if audit.source.startswith("synthetic") else ""
     return banner + facts(said) + _notes(audit.notes)
 
 
@@ -135,7 +135,7 @@ def _metrics(audit: Audit) -> str:
     return table("Metrics", names, rows, kind="metrics")
 
 
-def _metric_cells(audit: Audit, name: str, found: Measured) -> Iterable[Cell]:
+def _metric_cells(audit: Audit, name: str, found: IntervalEstimate) -> Iterable[Cell]:
     words, source = explained(name)
     why = why_undefined(audit, name) if found.value is None else ""
     yield (f"{number(found.value)}" + (f"<small>{escape(why)}</small>" if why else ""), found.value)
@@ -146,7 +146,7 @@ def _metric_cells(audit: Audit, name: str, found: Measured) -> Iterable[Cell]:
 
 def _groups(audit: Audit) -> str:
     shown = largest(audit.groups, TABLED)
-    names = ["Group", "Rows", *COUNTS.values(), *map(title, RATE_WORDS)]
+    names = ["Group", "MiniBatch", *COUNTS.values(), *map(title, RATE_WORDS)]
     titles = {title(rate): words for rate, words in RATE_WORDS.items()} | {
         short: title(count).lower() for count, short in COUNTS.items()
     }

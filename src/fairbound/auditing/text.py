@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairbound.auditing.audits import Audit
 from fairbound.metrics.fairness_metrics import METRICS, Metric
 from fairbound.metrics.group_losses import FEWEST, LOSS_GAPS
-from fairbound.metrics.intervals import Measured
+from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import MOST_GROUPS
 
 RATE_WORDS = {
@@ -61,7 +61,7 @@ def number(value: float | None) -> str:
     return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
 
 
-def interval(measured: Measured) -> str:
+def interval(measured: IntervalEstimate) -> str:
     """The interval in brackets; nothing where there is none.
 
     >>> interval(Measured(0.2, 0.1, 0.3))
@@ -72,7 +72,7 @@ def interval(measured: Measured) -> str:
     return f"[{number(measured.low)}, {number(measured.high)}]"
 
 
-def excludes_zero(measured: Measured) -> bool:
+def excludes_zero(measured: IntervalEstimate) -> bool:
     """Whether the whole interval lies on one side of 0."""
     return measured.low is not None and measured.high is not None and (measured.low > 0 or measured.high < 0)
 
@@ -104,7 +104,7 @@ def _so_many(groups: int) -> str:
 
 
 def _why_no_rate(audit: Audit, metric: Metric) -> str:
-    for rate in metric.reads:
+    for rate in metric.evaluates:
         words = title(rate).lower()
         having = {group.name: group.rates[rate].value for group in audit.groups if group.rates[rate].value is not None}
         if len(having) < 2:

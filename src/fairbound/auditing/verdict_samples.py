@@ -15,7 +15,7 @@ from fairbound.constraints.limits import Limit
 FEWEST = 30  # effective rows of a cell that is judged: of fewer, spread and skewness are hardly known
 
 
-class Cell(NamedTuple):
+class CellSummary(NamedTuple):
     """One cell of one limit."""
 
     name: str
@@ -28,10 +28,10 @@ class Cell(NamedTuple):
     trouble: str  # why nothing can be said of it; empty where something can
 
 
-class Sample(NamedTuple):
+class VerdictSample(NamedTuple):
     """The cells of all limits, one after the other."""
 
-    cells: list[Cell]
+    cells: list[CellSummary]
     mean: Tensor  # (K,) 0 where there are no rows
     error: Tensor  # (K,)
     correlation: Tensor  # (K, K) of the means: the same people may be in cells of several limits
@@ -49,9 +49,9 @@ class Sample(NamedTuple):
         return above, below
 
 
-def sampled(limits: Sequence[Limit], columns: Columns) -> Sample:
+def sampled(limits: Sequence[Limit], columns: Columns) -> VerdictSample:
     """Every cell of every limit."""
-    cells: list[Cell] = []
+    cells: list[CellSummary] = []
     places: list[Tensor] = []  # the rows of every cell, and
     influences: list[Tensor] = []  # how much each moves its mean
     for limit in limits:
@@ -64,7 +64,7 @@ def sampled(limits: Sequence[Limit], columns: Columns) -> Sample:
             influences.append(influence)
     mean = torch.tensor([cell.mean for cell in cells], dtype=torch.float64)
     error = torch.tensor([cell.error for cell in cells], dtype=torch.float64)
-    return Sample(cells, mean, error, _correlation(places, influences, columns.rows))
+    return VerdictSample(cells, mean, error, _correlation(places, influences, columns.rows))
 
 
 def _members(limit: Limit, columns: Columns) -> list[tuple[str, Tensor]]:
@@ -73,10 +73,10 @@ def _members(limit: Limit, columns: Columns) -> list[tuple[str, Tensor]]:
     return [(name, rows[columns.weight[rows] > 0]) for name, rows in zip(cells.names, cells.members, strict=True)]
 
 
-def _cell(name: str, values: Tensor, weight: Tensor, shares: bool) -> tuple[Cell, Tensor]:
+def _cell(name: str, values: Tensor, weight: Tensor, shares: bool) -> tuple[CellSummary, Tensor]:
     """A cell, and how much each of its rows moves the mean."""
     if len(values) == 0:
-        return Cell(name, 0, 0.0, 0.0, 0.0, 0.0, shares, f"{name!r} has no rows"), values
+        return CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, shares, f"{name!r} has no rows"), values
     share = weight / weight.sum()
     effective = 1 / float(share.square().sum())
     mean = float(share @ values)
@@ -95,7 +95,7 @@ def _cell(name: str, values: Tensor, weight: Tensor, shares: bool) -> tuple[Cell
         shrunk = (mean * effective + 1) / (effective + 2)  # a share of 0 or 1 is not known without error
         error = (shrunk * (1 - shrunk) / (effective + 2)) ** 0.5
     trouble = _trouble(name, len(values), effective, constant=alike and not shares)
-    return Cell(name, len(values), effective, mean, error, skewness, shares, trouble), influence
+    return CellSummary(name, len(values), effective, mean, error, skewness, shares, trouble), influence
 
 
 def _alike(values: Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fairbound.auditing.decisions import Gap, Word
+from fairbound.auditing.decisions import Decision, Gap
 
 WIDTH = 80
 MOST_SHOWN = 24  # gaps in the table; of more, those nearest to their bounds
@@ -28,15 +28,15 @@ def table(gaps: Sequence[Gap], level: float) -> list[str]:
     return lines
 
 
-def sentence(gap: Gap, word: Word, level: float) -> str:
+def sentence(gap: Gap, decision: Decision, level: float) -> str:
     """What to make of a verdict that hangs on this gap."""
     sure = f"at {100 * level:g} % confidence"
-    if word == "holds":
+    if decision == "holds":
         return (
             f"Holds: {sure} every limit is kept for the people these rows were drawn from; nearest to its bound is "
             f"{gap.name!r}, {_end(gap)} where {_asked(gap)}."
         )
-    if word == "violated":
+    if decision == "violated":
         low, high = _turned(gap)
         end = f"at most {_number(high)}" if gap.minimum else f"at least {_number(low)}"
         return (
@@ -57,7 +57,7 @@ def nearness(gap: Gap) -> float:
 
 
 def _weight(gap: Gap) -> tuple[int, float]:
-    return ("holds", "undecided", "violated").index(gap.word), nearness(gap)
+    return ("holds", "undecided", "violated").index(gap.decision), nearness(gap)
 
 
 def needed(gap: Gap) -> float:
@@ -128,7 +128,7 @@ def _rough(count: float) -> str:
 
 def _short(gap: Gap) -> str:
     """The rows that would decide, in six characters; nothing where it is decided."""
-    if gap.word != "undecided":
+    if gap.decision != "undecided":
         return ""
     if gap.needed is None:
         return "?"
@@ -145,14 +145,14 @@ def _entries(gap: Gap) -> tuple[str, ...]:
         "" if low is None else f"[{_number(low)}, {_number(high)}]",
         "" if gap.at_most is None else f"{'>=' if gap.minimum else '<='} {_number(_sign(gap) * gap.at_most)}",
         _bound(gap),
-        gap.word,
+        gap.decision,
         _short(gap),
     )
 
 
 def _line(entries: Sequence[str], widths: Sequence[int]) -> str:
-    name, word, width = entries[0], entries[5], widths[0]
+    name, decision, width = entries[0], entries[5], widths[0]
     if len(name) > width:  # cut in the middle: names differ at their ends
         name = f"{name[: (width - 1) // 2]}~{name[len(name) - width // 2 :]}"
     aligned = [f"{entry:>{w}}" for entry, w in zip(entries, widths, strict=True)]
-    return " ".join([f"{name:<{width}}", *aligned[1:5], f"{word:<{widths[5]}}", aligned[6]]).rstrip()
+    return " ".join([f"{name:<{width}}", *aligned[1:5], f"{decision:<{widths[5]}}", aligned[6]]).rstrip()

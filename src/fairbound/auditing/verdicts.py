@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairbound.auditing.decisions import Gap, Word, judged
+from fairbound.auditing.decisions import Decision, Gap, judged
 from fairbound.auditing.verdict_inputs import Columns
 from fairbound.auditing.verdict_samples import sampled
 from fairbound.auditing.verdict_text import WIDTH, nearness, needed, sentence, table
@@ -19,17 +19,17 @@ from fairbound.metrics.intervals import check_level
 class Verdict:
     """What rows tell of limits; `print` shows a table and a sentence."""
 
-    word: Word
+    decision: Decision
     gaps: tuple[Gap, ...]  # one for every row of the limits
     rows: int
     level: float
 
     @property
     def decisive(self) -> Gap:
-        """The gap that the word hangs on: the clearest violation, the one nearest to its bound, the one to settle."""
-        if self.word != "undecided":
-            return max((gap for gap in self.gaps if gap.word == self.word), key=nearness)
-        open_ = [gap for gap in self.gaps if gap.word == "undecided"]
+        """The gap that decides: the clearest violation, the one nearest to its bound, the one to settle."""
+        if self.decision != "undecided":
+            return max((gap for gap in self.gaps if gap.decision == self.decision), key=nearness)
+        open_ = [gap for gap in self.gaps if gap.decision == "undecided"]
         told = [gap for gap in open_ if gap.needed is not None]
         over = [gap for gap in told if gap.estimate is not None and gap.estimate > gap.bound]
         if over:  # one violation is enough, so the one that needs the fewest rows
@@ -40,7 +40,7 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """What to make of it, in plain words."""
-        return sentence(self.decisive, self.word, self.level)
+        return sentence(self.decisive, self.decision, self.level)
 
     def __str__(self) -> str:
         return "\n".join([*table(self.gaps, self.level), *textwrap.wrap(self.sentence, WIDTH)])
@@ -97,6 +97,6 @@ def verdict(
         )
     columns = Columns.of(groups, losses, predictions, outputs, labels, weight)
     gaps = judged(judgeable, names, sampled(judgeable, columns), level, seed)
-    words = {gap.word for gap in gaps}
-    word: Word = "violated" if "violated" in words else "undecided" if "undecided" in words else "holds"
-    return Verdict(word, gaps, columns.rows, level)
+    words = {gap.decision for gap in gaps}
+    decision: Decision = "violated" if "violated" in words else "undecided" if "undecided" in words else "holds"
+    return Verdict(decision, gaps, columns.rows, level)

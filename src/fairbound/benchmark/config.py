@@ -111,7 +111,7 @@ class Row:
     notion: str  # a key of NOTIONS
     bound: float  # 0 for the penalised problem, eq. (13)
     at: str  # where in the paper the numbers stand
-    fairret: float = 0.0  # weight of the Fairret regulariser; 0 for none
+    fairret: float = 0.0  # weight of the Fairret regularizer; 0 for none
     pools: tuple[str, ...] = ()  # whose rows each draw's constraints read; empty: those of "train"
     paper: Paper = Paper({}, {}, {})
     note: str = ""  # where the paper contradicts itself, or leaves something open
@@ -135,10 +135,10 @@ class Row:
         halves are the same rows.
         """
         method = self.algorithm(self.steps)
-        draws: list[int] = [self.batch * (("f" in read) + groups * ("c" in read)) for read in method.reads]
-        if method.levels is None:
+        draws: list[int] = [self.batch * (("f" in read) + groups * ("c" in read)) for read in method.evaluates]
+        if method.batch_size_probs is None:
             return float(sum(draws))
-        return draws[0] * (1 + math.fsum(2.0 ** (level + 1) * p for level, p in enumerate(method.levels)))
+        return draws[0] * (1 + math.fsum(2.0 ** (level + 1) * p for level, p in enumerate(method.batch_size_probs)))
 
 
 @dataclass(frozen=True)

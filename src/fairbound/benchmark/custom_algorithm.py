@@ -214,8 +214,10 @@ def _refuse_unbuildable(own: Own) -> None:
     place = f"{own.path}: {own.name}"
     try:
         made = own.method(**own.settings)
-        draws, reads = made.draws, made.reads
+        draws, evaluates = made.draws, made.evaluates
     except Exception as error:
         raise ValueError(f"{place} cannot be made: {error}") from error
-    if len(reads) != draws or not all(read in ("f", "c", "fc") for read in reads):
-        raise ValueError(f"{place} makes {draws} draws a step, so `reads` has {draws} of 'f', 'c', 'fc'; got {reads!r}")
+    if len(evaluates) != draws or not all(read in ("f", "c", "fc") for read in evaluates):
+        raise ValueError(
+            f"{place} makes {draws} draws a step, so `evaluates` has {draws} of 'f', 'c', 'fc'; got {evaluates!r}"
+        )

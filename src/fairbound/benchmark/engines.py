@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fairbound.benchmark.executor import Progress, Spent, completed
+from fairbound.benchmark.executor import Spent, TrainingState, completed
 from fairbound.benchmark.job import Job, Prepared, prepared
 from fairbound.benchmark.store import Store
 
@@ -50,7 +50,7 @@ class Done(NamedTuple):
     spent: Spent  # of all processes together
 
 
-def carry_out(jobs: Sequence[Job], folder: Path, processes: int, progress: Progress | None = None) -> Done:
+def carry_out(jobs: Sequence[Job], folder: Path, processes: int, progress: TrainingState | None = None) -> Done:
     """Compute what the results folder lacks of the jobs."""
     store = Store(folder)
     waiting, cells = _waiting([(job, prepared(job)) for job in jobs], store)
@@ -97,7 +97,7 @@ def _completed(bundle: Bundle, whole: Prepared, store: Store, advanced: Callable
 class _Following:
     """How far all bundles together are, and what they took."""
 
-    def __init__(self, work: Sequence[int], progress: Progress | None) -> None:
+    def __init__(self, work: Sequence[int], progress: TrainingState | None) -> None:
         self.work, self.progress = work, progress
         self.shares = [0.0] * len(work)
         self.spent = Spent()

@@ -27,7 +27,7 @@ from fairbound.training.hyperparams import structure
 from fairbound.training.runner import run
 
 Budget = Literal["paper", "rows"]
-Progress = Callable[[int, int], None]  # work done and work in all, as `Stack.work` counts it
+TrainingState = Callable[[int, int], None]  # work done and work in all, as `Stack.work` counts it
 MOST = 48  # runs of a stack: more are no faster a run, and divide badly among processes
 OFTEN = 5_000_000  # rows of a stack, over its runs and records, from which compiling their evaluation pays: .03 us each
 OVERHEAD = 30  # what a step costs beside the rows that pass through the model, in such rows
@@ -159,7 +159,7 @@ def _settings(setting: Setting, plan: Plan, code: str) -> dict[str, Any]:
     }
 
 
-def execute(setting: Setting, store: Store, planned: Sequence[Stack], progress: Progress | None = None) -> int:
+def execute(setting: Setting, store: Store, planned: Sequence[Stack], progress: TrainingState | None = None) -> int:
     """Compute what is missing, in this process; how many cells were."""
     waiting = [stack for stack in planned if store.missing(stack.keys)]
     groups = len(setting.experiment.groups)

@@ -22,10 +22,10 @@ from fairbound.constraints.contrasts import against_mean, against_pooled, pairwi
 from fairbound.constraints.notions import loss_parity
 from fairbound.constraints.regularizers import FairretNorm
 from fairbound.data.dataset import Dataset, Split
-from fairbound.data.samplers import Sampler, Take
+from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.data.splits import paper_split, random_split, scaled
 from fairbound.data.table import Table
-from fairbound.training.functional import functional
+from fairbound.training.functional import make_functional
 from fairbound.training.problem import Problem
 
 PAPERS_SHARES = {"train": 0.8, "selection": 0.1, "test": 0.1}
@@ -102,7 +102,7 @@ class Setting:
 
     @cached_property
     def forward(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return functional(self.network().to(self.device))[0]
+        return make_functional(self.network().to(self.device))[0]
 
     def constraint(self, notion: str, bound: float) -> CellConstraint:
         """On the group losses, as an experiment or a row asks for it."""
@@ -119,9 +119,9 @@ class Setting:
         """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""
         same = (row.notion, row.bound, row.fairret)
         if same not in self._problems:
-            regulariser = self._fairret(row.fairret) if row.fairret else None
+            regularizer = self._fairret(row.fairret) if row.fairret else None
             constraint = self.constraint(row.notion, row.bound)
-            self._problems[same] = Problem(self.forward, cross_entropy, constraint, self.data, regulariser)
+            self._problems[same] = Problem(self.forward, cross_entropy, constraint, self.data, regularizer)
         return self._problems[same]
 
     @cached_property
@@ -134,9 +134,9 @@ class Setting:
     def sampler(self, row: Row, problem: Problem, draws: int, split: int, seed: int) -> Sampler:
         """The sampling of one run."""
         pools = row.pools or ("train",) * draws
-        takes = [Take(objective=row.batch, cell=row.batch, pool=pool) for pool in pools]
+        specs = [BatchSpec(objective=row.batch, cell=row.batch, pool=pool) for pool in pools]
         assert problem.constraint is not None
-        return Sampler(self.moved(split), problem.constraint.cells, takes, seed=seed)
+        return Sampler(self.moved(split), problem.constraint.cells, specs, seed=seed)
 
     def evaluator(self, split: int, parts: Sequence[str], compiled: bool = False) -> Evaluator:
         rows = self.moved(split)

@@ -13,11 +13,11 @@ import numpy as np
 
 from fairbound.benchmark.results import Values
 
-# Okabe and Ito's palette for all kinds of colour vision, without its yellow, which is faint on white.
+# Okabe and Ito's palette for all kinds of color vision, without its yellow, which is faint on white.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "x")
-# With 8 markers and 7 colours, 56 pairs differ, neighbours in both
+# With 8 markers and 7 colors, 56 pairs differ, neighbors in both
 Range = tuple[float, float]
 
 
@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Panel:
-    """Axes without a label show no numbers either: those of a neighbour hold for them."""
+    """Axes without a label show no numbers either: those of a neighbor hold for them."""
 
     x_range: Range = (0.0, 1.0)
     y_range: Range = (0.0, 1.0)

@@ -40,7 +40,7 @@ DECIDING = (
     "fairness/intervals.py",
     "fairness/limits.py",
     "fairness/notions.py",
-    "fairness/regularisers.py",
+    "fairness/regularizers.py",
     "fairness/scores.py",
     "fairness/values.py",
     "data/dataset.py",

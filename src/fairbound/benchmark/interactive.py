@@ -1,6 +1,6 @@
 """Sheets as plotly figures, for a page: the same panels as in `drawing.py`, with numbers under the pointer.
 
-Colours of text and grids are names of the page's own, such as var(--ink), so that light, dark and print give theirs.
+Colors of text and grids are names of the page's own, such as var(--ink), so that light, dark and print give theirs.
 """
 
 from __future__ import annotations

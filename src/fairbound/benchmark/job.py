@@ -24,7 +24,7 @@ class Job:
     experiment: str  # a name or a TOML file
     budget: Budget = "paper"
     folder: Path | None = None  # with census data
-    source: str | None = None  # other data than the state's real or simulated ones
+    source: str | None = None  # other data than the state's real or synthetic ones
     seeds: int | None = None
     splits: int | None = None
     steps: int | None = None  # no run is longer
@@ -38,7 +38,7 @@ class Prepared:
 
     setting: Setting
     planned: list[Stack]
-    simulated: bool
+    synthetic: bool
 
 
 def prepared(job: Job) -> Prepared:
@@ -51,7 +51,7 @@ def prepared(job: Job) -> Prepared:
     table = _table(job.source or best(experiment.state, job.folder), job.folder)
     setting = Setting.of(experiment, table, job.splits, job.device)
     planned = stacks(setting, budget=job.budget, seeds=job.seeds, steps=job.steps, own=files)
-    return Prepared(setting, planned, table.simulated)
+    return Prepared(setting, planned, table.synthetic)
 
 
 @cache

@@ -19,14 +19,14 @@ from fairbound.benchmark.report_page import page
 from fairbound.benchmark.report_sections import Section
 from fairbound.benchmark.table_writers import Table
 
-Progress = Callable[[int, int], None]  # tables and figures written, and all of them
+TrainingState = Callable[[int, int], None]  # tables and figures written, and all of them
 
 
 def write_report(
     sections: Sequence[Section],
     to: Path | str,
     systems: Sequence[Mapping[str, Any]],
-    progress: Progress | None = None,
+    progress: TrainingState | None = None,
 ) -> Path:
     """Write tables, figures and the page into a folder; the path of the page. `systems` is `Store.systems()`."""
     if not sections:

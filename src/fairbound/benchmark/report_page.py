@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fairbound._utils.pages import SIMULATED, Cell, facts, filled, picture, section, table, text, whole
+from fairbound._utils.pages import SYNTHETIC, Cell, facts, filled, picture, section, table, text, whole
 from fairbound.benchmark.config import REFERENCE_STEPS
 from fairbound.benchmark.figure_specs import Sheet
 from fairbound.benchmark.interactive import drawing
@@ -45,7 +45,7 @@ NONE_FAR = "Every figure of the paper is met."
 def page(sections: Sequence[Section], stems: Sequence[str], systems: Sequence[Mapping[str, Any]]) -> str:
     """The whole page as text; a stem is how the names of a section's files begin."""
     numbered = list(zip(sections, stems, strict=True))
-    mixed = len({one.simulated for one in sections}) > 1  # else the head says for all whether people are real
+    mixed = len({one.synthetic for one in sections}) > 1  # else the head says for all whether people are real
     content = filled(
         "benchmark.html",
         head=_head(sections, systems),
@@ -63,7 +63,7 @@ def _head(sections: Sequence[Section], systems: Sequence[Mapping[str, Any]]) -> 
         said[f"Computed on{f' ({number})' if len(systems) > 1 else ''}"] = _system(system)
     if systems:
         said["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
-    banner = SIMULATED if all(one.simulated for one in sections) else ""
+    banner = SYNTHETIC if all(one.synthetic for one in sections) else ""
     agreement = f"<p>{escape(met[0])}</p>" if len(sections) == len(met) == 1 else ""
     return banner + facts(said) + agreement
 
@@ -94,7 +94,7 @@ def _first_words(heading: str) -> str:
 
 def _section(one: Section, stem: str, mixed: bool) -> str:
     meta = f"{BUDGETS[one.budget]}. In the paper: {one.at}. Data: {one.source}."
-    content = f'<p class="meta">{escape(meta)}</p>' + (SIMULATED if mixed and one.simulated else "")
+    content = f'<p class="meta">{escape(meta)}</p>' + (SYNTHETIC if mixed and one.synthetic else "")
     for name, found in one.tables.items():
         content += section(f"{stem}-{name}", "h3", TABLES[name], _table(found, f"{stem}-{name}"))
     for name, sheet in one.figures.items():

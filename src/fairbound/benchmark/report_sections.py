@@ -38,7 +38,7 @@ class Section:
     budget: Budget
     at: str  # where it stands in the paper
     source: str  # of the data
-    simulated: bool
+    synthetic: bool
     notes: Mapping[str, str]  # by row: where the paper contradicts itself, or leaves something open
     tables: Mapping[str, Table]
     figures: Mapping[str, Sheet]
@@ -60,7 +60,7 @@ def section(
         budget=budget,
         at=experiment.at,
         source=setting.source,
-        simulated=setting.source.partition(":")[0] == "simulated",
+        synthetic=setting.source.partition(":")[0] == "synthetic",
         notes={row.name: row.note for row in experiment.rows if row.note},
         tables=_tables(setting, once, planned, budget),
         figures=dict(_figures(setting, once, planned, seconds, _system(timed_on or {}))),

@@ -34,7 +34,7 @@ from fairbound.training.problem import ProblemSource
 SEED = 0  # of the run that is timed
 STEPS = 80  # of a turn
 WARM_UP = 10  # steps: the first ones allocate memory and choose kernels
-Progress = Callable[[int, int], None]  # turns done and turns in all
+TrainingState = Callable[[int, int], None]  # turns done and turns in all
 
 
 class Seconds(NamedTuple):
@@ -50,7 +50,7 @@ def now() -> Seconds:
 
 
 def measure(
-    setting: Setting, *, rounds: int = 5, steps: int = STEPS, progress: Progress | None = None
+    setting: Setting, *, rounds: int = 5, steps: int = STEPS, progress: TrainingState | None = None
 ) -> dict[str, Timing]:
     """Seconds per step of every row, by its name; `steps` of each are timed in a round."""
     for name, value in (("rounds", rounds), ("steps", steps)):
@@ -67,7 +67,7 @@ def measure(
 
 
 def _cost(row: Row) -> tuple[Any, ...]:
-    """What decides how long a step of the row takes; the bound and the weight of the regulariser do not."""
+    """What decides how long a step of the row takes; the bound and the weight of the regularizer do not."""
     return structure(row.algorithm(row.steps)), row.batch, row.notion, row.pools, row.fairret > 0
 
 
@@ -98,7 +98,7 @@ def _contests(setting: Setting) -> dict[tuple[Any, ...], Contest]:
 
 
 def _taking_turns(
-    turns: Sequence[Turn], rounds: int, steps: int, progress: Progress | None
+    turns: Sequence[Turn], rounds: int, steps: int, progress: TrainingState | None
 ) -> dict[Turn, list[Seconds]]:
     found: dict[Turn, list[Seconds]] = {turn: [] for turn in turns}
     for i in range(rounds):
@@ -145,9 +145,13 @@ class RowLoop:
     def __init__(self, setting: Setting, row: Row) -> None:
         self.method, problem = row.algorithm(row.steps), setting.problem(row)
         sampler = setting.sampler(row, problem, self.method.draws, split=0, seed=SEED)
-        self.levels = [Level(problem.source(sampler), p, law) for p, law in _laws(self.method.levels)]
+        self.levels = [Level(problem.source(sampler), p, law) for p, law in _laws(self.method.batch_size_probs)]
         self.start, self.m = initial_points(setting.network, [SEED])[0], problem.m
-        self.first = self.levels[0].source.first(self.method.reads)(self.start) if self.method.reads_first else None
+        self.first = (
+            self.levels[0].source.first(self.method.evaluates)(self.start)
+            if self.method.needs_initial_estimate
+            else None
+        )
         self._restart()
         self.seconds(WARM_UP)
 
@@ -185,7 +189,7 @@ class Level(NamedTuple):
         """What the method draws when the level is this one."""
         if self.law is None:
             return method.draw(self.source)
-        draw = self.source.next(method.reads, self.law)
+        draw = self.source.next(method.evaluates, self.law)
         return draw._replace(weight=draw.weight / self.probability)
 
 

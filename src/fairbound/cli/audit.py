@@ -19,7 +19,7 @@ from fairbound.data.attributes import attributes
 from fairbound.data.readers import read_columns
 from fairbound.metrics.fairness_metrics import METRICS
 from fairbound.metrics.group_losses import LOSS_GAPS
-from fairbound.metrics.intervals import Measured
+from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
          "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip
@@ -164,22 +164,22 @@ def _source(name: str) -> str:
     return "cross-entropy" if name in LOSS_GAPS else {"w1": "W1 of scores", "wd": "the paper, Wd"}[name]
 
 
-def _value(measured: Measured) -> str:
+def _value(measured: IntervalEstimate) -> str:
     return "-" if measured.value is None else f"{measured.value:.4f}"
 
 
-def _interval(measured: Measured) -> str:
+def _interval(measured: IntervalEstimate) -> str:
     return "" if measured.low is None else f"{measured.low:.3f} to {measured.high:.3f}"
 
 
-def _short(measured: Measured) -> str:
+def _short(measured: IntervalEstimate) -> str:
     return "-" if measured.value is None else f"{measured.value:.3f}"
 
 
-def _with_interval(measured: Measured) -> str:
+def _with_interval(measured: IntervalEstimate) -> str:
     return "-" if measured.value is None else f"{measured.value:.3f} {_ends(measured)}"
 
 
-def _ends(measured: Measured) -> str:
+def _ends(measured: IntervalEstimate) -> str:
     ends: list[Any] = [f"{end:.2f}".removeprefix("0") for end in (measured.low or 0.0, measured.high or 0.0)]
     return escape(f"[{ends[0]}, {ends[1]}]")

@@ -20,7 +20,7 @@ from fairbound.data.synthetic_tables import facts
 def list_command(
     folder: Annotated[Path | None, typer.Option("--data", help="The folder to look in.")] = None,
 ) -> None:
-    """What there is: census files found on this machine, and the simulated census."""
+    """What there is: census files found on this machine, and the synthetic census."""
     out = console()
     there = acs_files.available(folder)
     grid = Grid(box=None, padding=(0, 2, 0, 0))
@@ -30,7 +30,7 @@ def list_command(
         grid.add_row(*_row(found))
     for state in facts()["states"]:
         rows = int(population(state).counts.sum())
-        grid.add_row(f"simulated:{state}", f"Income, {rows:,} rows", "(generated, not people)")
+        grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated, not people)")
     out.print(grid)
     if not there:
         none = f"{folder}, which does not exist" if folder else "none of the usual places exists"

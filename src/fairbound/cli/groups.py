@@ -22,13 +22,13 @@ from fairbound.data.outcomes import binary
 from fairbound.data.readers import read_columns
 from fairbound.data.sources import load
 from fairbound.data.table import is_census
-from fairbound.metrics.intervals import Measured, wilson
+from fairbound.metrics.intervals import IntervalEstimate, wilson
 
 FEW = 50  # rows: below, a group's rates are hardly known
 
 
 def groups_command(
-    source: Annotated[str, typer.Argument(help="acs:OK, simulated:OK, or a CSV or parquet file.")],
+    source: Annotated[str, typer.Argument(help="acs:OK, synthetic:OK, or a CSV or parquet file.")],
     by: Annotated[str, typer.Option(help="Columns: SEX,RAC1P,MAR; bands: AGEP:25:65; one against all: RAC1P=1.")],
     label: Annotated[str | None, typer.Option(help="Of a file: the column whose rate of 1 is shown.")] = None,
     positive: Annotated[str | None, typer.Option(help="The label that counts as 1, where that is not evident.")] = None,
@@ -43,8 +43,8 @@ def groups_command(
     intersection = Intersection(tuple(attributes(by, columns, census=is_census(source))))
     found = intersection.group(columns, min_size, small.words)
     out = console()
-    if is_census(source) and name.startswith("simulated:"):
-        out.print("[bold yellow]simulated data[/]: generated, not people")
+    if is_census(source) and name.startswith("synthetic:"):
+        out.print("[bold yellow]synthetic data[/]: generated, not people")
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
     order = torch.argsort(found.sizes, descending=True, stable=True).tolist()
     rates = _rates(found, outcome)
@@ -94,7 +94,7 @@ def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Cons
         )
 
 
-def _rates(found: Grouping, outcome: Any) -> list[Measured] | None:
+def _rates(found: Grouping, outcome: Any) -> list[IntervalEstimate] | None:
     """The rate of label 1 with its interval, by group."""
     if outcome is None or len(found) == 0:
         return None
@@ -102,10 +102,10 @@ def _rates(found: Grouping, outcome: Any) -> list[Measured] | None:
     hits = torch.bincount(found.ids[inside], y[inside].double(), minlength=len(found))
     rate = hits / found.sizes
     table = torch.stack([rate, *wilson(rate, found.sizes.double(), 0.95)], -1)
-    return [Measured(*three) for three in table.tolist()]
+    return [IntervalEstimate(*three) for three in table.tolist()]
 
 
-def _print_groups(found: Grouping, shown: list[int], rates: list[Measured] | None, console: Console) -> None:
+def _print_groups(found: Grouping, shown: list[int], rates: list[IntervalEstimate] | None, console: Console) -> None:
     grid = Grid(box=None, padding=(0, 2, 0, 0))
     grid.add_column("group", overflow="fold")
     grid.add_column("rows", justify="right")
@@ -121,7 +121,7 @@ def _print_groups(found: Grouping, shown: list[int], rates: list[Measured] | Non
     console.print(grid)
 
 
-def _as_dict(found: Grouping, order: list[int], rates: list[Measured] | None, name: str) -> dict[str, Any]:
+def _as_dict(found: Grouping, order: list[int], rates: list[IntervalEstimate] | None, name: str) -> dict[str, Any]:
     groups = []
     for i in order:
         one: dict[str, Any] = {"name": found.names[i], "rows": int(found.sizes[i])}

@@ -54,7 +54,7 @@ def report_command(
             device=checked_device(device),
         )  # fmt: skip
         found = {one: prepared(replace(job, budget=one)) for one in wanted}
-        announce(found[wanted[0]].setting, found[wanted[0]].simulated)
+        announce(found[wanted[0]].setting, found[wanted[0]].synthetic)
         sections += [section_of(its, store, one) for one, its in with_results(store, found).items()]
     show(sections, to)
     page = write_with_progress(sections, to, store)

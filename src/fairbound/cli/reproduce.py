@@ -38,7 +38,7 @@ def reproduce_command(
     )
     for name in compared():
         found = prepared(next(job for job in planned if job.experiment == name))
-        announce(found.setting, found.simulated)
+        announce(found.setting, found.synthetic)
     done = compute(planned, out, jobs)
     computed = time.perf_counter()
     store = Store(out)

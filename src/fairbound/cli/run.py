@@ -11,7 +11,14 @@ from typing import Annotated
 import torch
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table as Grid
 
 from fairbound.benchmark.engines import Done, carry_out
@@ -34,7 +41,7 @@ MOST_JOBS = 4  # unless asked for: every process holds the data and a copy of to
 
 Experiment = Annotated[str, typer.Argument(help="income-ok-race or another of those installed, or a TOML file.")]
 Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
-Source = Annotated[str | None, typer.Option(help="Other data than the state's real or simulated ones.")]
+Source = Annotated[str | None, typer.Option(help="Other data than the state's real or synthetic ones.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")]
@@ -66,7 +73,7 @@ def run_command(
         steps=steps, own=algorithm, device=checked_device(device),
     )  # fmt: skip
     found = prepared(job)
-    announce(found.setting, found.simulated)
+    announce(found.setting, found.synthetic)
     cells = sum(len(stack.plans) for stack in found.planned)
     screen = console()
     screen.print(f"{len(found.setting.experiment.rows)} rows, {cells} runs; results in {out}", highlight=False)
@@ -100,13 +107,13 @@ def compute(jobs: Sequence[Job], out: Path, processes: int | None, device: str =
         return carry_out(jobs, out, wanted, lambda done, total: progress.update(task, completed=done, total=total))
 
 
-def announce(setting: Setting, simulated: bool) -> None:
+def announce(setting: Setting, synthetic: bool) -> None:
     """What is run, and on what."""
     screen = console()
     screen.print(f"[bold]{escape(setting.experiment.title)}[/]", highlight=False)
     screen.print(escape(setting.source), highlight=False)
-    if simulated:
-        screen.print("[bold yellow]simulated data[/]: generated, not people")
+    if synthetic:
+        screen.print("[bold yellow]synthetic data[/]: generated, not people")
 
 
 def show(found: Prepared, store: Store) -> None:

@@ -44,7 +44,7 @@ def time_command(
     chosen = config.load(experiment)
     table = load(source or best(chosen.state, folder), folder=folder)
     setting, store, screen = Setting.of(chosen, table, splits=1), Store(out), console()
-    announce(setting, table.simulated)
+    announce(setting, table.synthetic)
     times = timed(setting, store, rounds)
     screen.print(_grid(chosen, times))
     screen.print(LEGEND.format(seconds=", ".join(f"{seconds} s" for seconds in PAPERS_SECONDS)), highlight=False)

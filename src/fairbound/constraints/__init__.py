@@ -1,15 +1,15 @@
 """Fairness notions as constraints (who, how, what, how much), subgroups, and metrics with intervals."""
 
 from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import CellConstraint, Constraint, FunctionConstraint, together
+from fairbound.constraints.constraint import CellConstraint, Constraint, FunctionConstraint, combine
 from fairbound.constraints.contrasts import against_mean, against_pooled, pairwise
 from fairbound.constraints.notions import (
-    accuracy_equality,
     demographic_parity,
     equal_opportunity,
     equalized_odds,
     false_positive_parity,
     loss_parity,
+    pairwise_loss_parity,
     true_positive_parity,
 )
 from fairbound.constraints.regularizers import FairretNorm
@@ -28,16 +28,16 @@ __all__ = [
     "FunctionConstraint",
     "Grouping",
     "Intersection",
-    "accuracy_equality",
     "against_mean",
     "against_pooled",
+    "combine",
     "demographic_parity",
     "equal_opportunity",
     "equalized_odds",
     "false_positive_parity",
     "loss_parity",
     "pairwise",
+    "pairwise_loss_parity",
     "soft_positive",
-    "together",
     "true_positive_parity",
 ]

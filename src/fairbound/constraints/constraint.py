@@ -54,7 +54,7 @@ class Constraint(ABC):
         """(q,) from the model's outputs, the labels and the losses by cell: entry k of each belongs to cell k."""
 
     @abstractmethod
-    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
         """c, (m,), and its Jacobian with respect to the statistics, (m, q)."""
 
 
@@ -111,7 +111,7 @@ class CellConstraint(Constraint):
     def made_ready(self, like: Tensor) -> None:
         self._ready[like.dtype, like.device] = self.contrast.to(like), self.bound.to(like)
 
-    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
         ready = self._ready.get((statistics.dtype, statistics.device))
         contrast, bound = ready or (self.contrast.to(statistics), self.bound.to(statistics))
         gaps = contrast @ statistics
@@ -155,7 +155,7 @@ class FunctionConstraint(Constraint):
             )
         return c
 
-    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
         return statistics, torch.eye(self.m, dtype=statistics.dtype, device=statistics.device)
 
 
@@ -199,17 +199,17 @@ class Together(Constraint):
             start = own.stop
         return torch.cat(found)
 
-    def linearised(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
+    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
         values, jacobians, start = [], [], 0
         for part in self.parts:
-            c, jacobian = part.linearised(statistics[start : start + part.size])
+            c, jacobian = part.linearized(statistics[start : start + part.size])
             values.append(c)
             jacobians.append(jacobian)
             start += part.size
         return torch.cat(values), torch.block_diag(*jacobians)
 
 
-def together(*constraints: Constraint) -> Constraint:
+def combine(*constraints: Constraint) -> Constraint:
     """All of the constraints: several protected attributes, or several notions."""
     if not constraints:
         raise ValueError("together() needs at least one constraint")

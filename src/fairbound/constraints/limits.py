@@ -28,7 +28,7 @@ from fairbound.constraints.statistics import Value, rate_of, soft_positive
 Groups = int | Sequence[str]  # how many groups there are, or their names
 
 
-class Who(NamedTuple):
+class Cell(NamedTuple):
     """A cell: the rows of a group, of a label, or of a group within a label."""
 
     name: str
@@ -45,7 +45,7 @@ class Who(NamedTuple):
 class Limit:
     """contrast @ cell_means <= bound."""
 
-    who: tuple[Who, ...]
+    who: tuple[Cell, ...]
     contrast: Tensor  # (m, K)
     bound: Tensor  # (m,)
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ class Limit:
 class FunctionLimit:
     """fun(rows) <= 0, a function of the user's on a mini-batch: (m,), written with torch operations.
 
-    `rows` has losses, outputs, labels, groups and the model's parameters (`fairbound.Rows`). Its value on a
+    `rows` has losses, outputs, labels, groups and the model's parameters (`fairbound.MiniBatch`). Its value on a
     mini-batch should be an unbiased estimate of what is meant, as a mean over rows is.
     """
 
@@ -155,13 +155,13 @@ def group_names(groups: Groups) -> tuple[str, ...]:
     return names
 
 
-def _of_groups(names: Sequence[str], label: float | None = None) -> tuple[Who, ...]:
+def _of_groups(names: Sequence[str], label: float | None = None) -> tuple[Cell, ...]:
     suffix = "" if label is None else f", y={label:g}"
-    return tuple(Who(f"{name}{suffix}", code, label) for code, name in enumerate(names))
+    return tuple(Cell(f"{name}{suffix}", code, label) for code, name in enumerate(names))
 
 
 def _gaps(
-    who: tuple[Who, ...],
+    who: tuple[Cell, ...],
     bound: float,
     contrast: Compare,
     value: Value | None,
@@ -180,7 +180,7 @@ def loss_parity(groups: Groups, *, bound: float, contrast: Compare = against_mea
     return _gaps(_of_groups(group_names(groups)), bound, contrast, None, by)
 
 
-def accuracy_equality(groups: Groups, *, bound: float, by: str | None = None) -> Limit:
+def pairwise_loss_parity(groups: Groups, *, bound: float, by: str | None = None) -> Limit:
     """Table 1: |loss of A - loss of B| <= bound, for every pair of groups."""
     return loss_parity(groups, bound=bound, contrast=pairwise, by=by)
 
@@ -289,11 +289,11 @@ def _one_sided(
     )
 
 
-def _chosen(groups: Groups | None, group: str | int | None, label: float | None) -> tuple[Who, ...]:
+def _chosen(groups: Groups | None, group: str | int | None, label: float | None) -> tuple[Cell, ...]:
     if groups is None:
         if group is not None:
             raise ValueError(f"group={group!r} needs groups=, the names of all groups or their number")
-        return (Who("all" if label is None else f"all, y={label:g}", None, label),)
+        return (Cell("all" if label is None else f"all, y={label:g}", None, label),)
     names = group_names(groups)
     who = _of_groups(names, label)
     if group is None:

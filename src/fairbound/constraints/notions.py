@@ -2,7 +2,7 @@
 
 >>> import torch
 >>> race = torch.tensor([0, 0, 1, 1])
->>> accuracy_equality(race, bound=0.005, names=["white", "non-white"]).names
+>>> pairwise_loss_parity(race, bound=0.005, names=["white", "non-white"]).names
 ('white - non-white', 'non-white - white')
 """
 
@@ -26,9 +26,9 @@ def loss_parity(
     return limits.loss_parity(level_names(groups, names), bound=bound, contrast=contrast).on(groups)
 
 
-def accuracy_equality(groups: Tensor, *, bound: float, names: Sequence[str] | None = None) -> CellConstraint:
+def pairwise_loss_parity(groups: Tensor, *, bound: float, names: Sequence[str] | None = None) -> CellConstraint:
     """Table 1: |loss of A - loss of B| <= bound, for every pair of groups."""
-    return limits.accuracy_equality(level_names(groups, names), bound=bound).on(groups)
+    return limits.pairwise_loss_parity(level_names(groups, names), bound=bound).on(groups)
 
 
 def equal_opportunity(

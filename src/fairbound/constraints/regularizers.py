@@ -1,4 +1,4 @@
-r"""Regularisers that see a whole mini-batch: outputs, labels, groups.
+r"""Regularizers that see a whole mini-batch: outputs, labels, groups.
 
 Fairret, norm form, on the statistic accuracy (Buyl, Defrance, De Bie 2024):
 

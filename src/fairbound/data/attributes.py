@@ -98,9 +98,9 @@ def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None
     code = meaning(level)  # "1" and "true" as numbers and truth values
     if not isinstance(code, str):
         return code
-    labelled = [code for code, label in codes.items() if label.lower() == level.strip().lower() and code is not None]
-    if labelled:
-        return labelled[0]
+    labeled = [code for code, label in codes.items() if label.lower() == level.strip().lower() and code is not None]
+    if labeled:
+        return labeled[0]
     if codes:
         close = get_close_matches(level, codes.values(), n=3, cutoff=0.4)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""

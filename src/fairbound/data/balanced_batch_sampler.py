@@ -33,13 +33,13 @@ from fairbound._utils.rng import bits, keys
 from fairbound.core import require_whole
 from fairbound.metrics.counts import as_numbers, as_vector
 
-Rows = NDArray[np.int64]
+MiniBatch = NDArray[np.int64]
 
 CARRIED, WHOLE = 0, 1  # the two streams of a group: permutations carried from epoch to epoch, and those of one epoch
 SMALL = 4096  # rows whose bits cost less than the calls that make them
 
 
-class BalancedBatches(Sampler[list[int]]):
+class BalancedBatchSampler(Sampler[list[int]]):
     """Row numbers of batches with equal, or given, shares of every group.
 
     `groups` numbers the group of every row of the dataset 0, 1, ...; a row with -1 is in no group and is never drawn.
@@ -51,10 +51,10 @@ class BalancedBatches(Sampler[list[int]]):
 
     With several processes `batch_size` is that of one process, as with `DistributedSampler`, and every process has
     the same rows per group. Together they take in a step what one process with `world_size` times as many rows of each
-    group would take. `rank` and `world_size` come from `torch.distributed` where it is initialised.
+    group would take. `rank` and `world_size` come from `torch.distributed` where it is initialized.
 
     >>> from torch.utils.data import DataLoader
-    >>> batches = BalancedBatches([0, 0, 0, 0, 0, 1, 1, 1], batch_size=4, seed=1)
+    >>> batches = BalancedBatchSampler([0, 0, 0, 0, 0, 1, 1, 1], batch_size=4, seed=1)
     >>> batches.per_batch, len(batches)
     ((2, 2), 2)
     >>> for rows in DataLoader(range(8), batch_sampler=batches):
@@ -138,10 +138,10 @@ class BalancedBatches(Sampler[list[int]]):
         A DataLoader with workers asks for batches before the loop gets them. There, save the number of steps, and
         go on with `set_epoch(*divmod(steps, len(batches)))`.
 
-        >>> batches = BalancedBatches([0, 0, 0, 1, 1, 1], batch_size=2)
+        >>> batches = BalancedBatchSampler([0, 0, 0, 1, 1, 1], batch_size=2)
         >>> rows = iter(batches)
         >>> first, state = next(rows), batches.state_dict()
-        >>> resumed = BalancedBatches([0, 0, 0, 1, 1, 1], batch_size=2)
+        >>> resumed = BalancedBatchSampler([0, 0, 0, 1, 1, 1], batch_size=2)
         >>> resumed.load_state_dict(state)
         >>> list(resumed) == list(rows)
         True
@@ -153,7 +153,7 @@ class BalancedBatches(Sampler[list[int]]):
         """Go on where `state_dict` was taken; the sampler must draw from the same rows with the same settings."""
         if set(state) != {"epoch", "batch", "settings"}:
             raise ValueError(
-                f"a state of BalancedBatches has the keys epoch, batch and settings, got {sorted(map(str, state))}"
+                f"a state of BalancedBatchSampler has the keys epoch, batch and settings, got {sorted(map(str, state))}"
             )
         for name, here in self._settings().items():
             there = state["settings"].get(name)
@@ -181,7 +181,7 @@ class BalancedBatches(Sampler[list[int]]):
         A batch over-represents small groups. `(weights[groups] * losses).mean()` over its rows is unbiased for the mean
         loss over all rows, those of no group or of a group left out excepted.
 
-        >>> BalancedBatches([0, 0, 0, 0, 0, 0, 1, 1], batch_size=4).weights
+        >>> BalancedBatchSampler([0, 0, 0, 0, 0, 0, 1, 1], batch_size=4).weights
         tensor([1.5000, 0.5000])
         """
         per_batch = torch.tensor(self.per_batch, dtype=torch.float64)
@@ -193,14 +193,14 @@ class BalancedBatches(Sampler[list[int]]):
 class _Group:
     """The rows of one group: an endless sequence of epochs, each cut into `batches` pieces of `width` rows."""
 
-    def __init__(self, rows: Rows, seed: int, group: int, width: int, batches: int) -> None:
+    def __init__(self, rows: MiniBatch, seed: int, group: int, width: int, batches: int) -> None:
         self.rows, self.width = rows, width
         self.whole, self.rest = divmod(batches * width, len(rows))  # q and r of the module's equation
         self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor([CARRIED, WHOLE]))
-        self._kept: dict[int, Rows] = {}  # the last carried permutation: number -> rows
+        self._kept: dict[int, MiniBatch] = {}  # the last carried permutation: number -> rows
         self._drawn = [(-1, rows)] * 2  # of each stream of a small group: the first number of those drawn, their orders
 
-    def epoch(self, number: int) -> Iterator[Rows]:
+    def epoch(self, number: int) -> Iterator[MiniBatch]:
         """The pieces of an epoch: first its carried rows, then its whole permutations."""
         held = self._rest(number)
         end = (number + 1) * self.whole
@@ -209,14 +209,14 @@ class _Group:
             held = np.concatenate((held, self._avoiding(held, self._permutation(WHOLE, fresh))))
         yield from self._cut(held)
 
-    def _cut(self, rows: Rows) -> Generator[Rows, None, Rows]:
+    def _cut(self, rows: MiniBatch) -> Generator[MiniBatch, None, MiniBatch]:
         """Yield the full pieces of the rows, return what is left."""
         full = len(rows) - len(rows) % self.width
         for at in range(0, full, self.width):
             yield rows[at : at + self.width]
         return rows[full:]
 
-    def _rest(self, epoch: int) -> Rows:
+    def _rest(self, epoch: int) -> MiniBatch:
         """(r,) rows epoch * r, ... of the carried permutations."""
         if self.rest == 0:
             return self.rows[:0]
@@ -226,7 +226,7 @@ class _Group:
             rows = np.concatenate((rows, self._carried(number + 1)[: self.rest - len(rows)]))
         return rows
 
-    def _carried(self, number: int) -> Rows:
+    def _carried(self, number: int) -> MiniBatch:
         """Carried permutation `number`, which avoids the last rows of the one before where both meet in a batch."""
         # Only its first `width` rows depend on the one before. So the last ones of the one before are those it was
         # drawn with if it has two widths; in a shorter one they may depend on the one before that, and so on.
@@ -245,7 +245,7 @@ class _Group:
         """How many rows its batch holds already when carried permutation `number` begins."""
         return (number * len(self.rows) % self.rest) % self.width if len(self.rows) >= self.width else 0
 
-    def _permutation(self, stream: int, number: int) -> Rows:
+    def _permutation(self, stream: int, number: int) -> MiniBatch:
         """Permutation `number` of the group's rows. Those of a small group are drawn many at a time, and kept."""
         many = SMALL // len(self.rows)
         if many < 2:
@@ -253,16 +253,16 @@ class _Group:
         first = number - number % many
         if self._drawn[stream][0] != first:
             self._drawn[stream] = (first, self._orders(stream, first, many))
-        order: Rows = self._drawn[stream][1][number - first]
+        order: MiniBatch = self._drawn[stream][1][number - first]
         return self.rows[order]
 
-    def _orders(self, stream: int, first: int, many: int) -> Rows:
+    def _orders(self, stream: int, first: int, many: int) -> MiniBatch:
         """(many, n) the orders of permutations first, first + 1, ..."""
         number, place = torch.arange(first, first + many)[:, None], torch.arange(len(self.rows))
         # Within a permutation the bits are all different, so that their order does not depend on how one sorts.
         return np.argsort(bits(self.key[stream], number, place).numpy(), axis=-1)
 
-    def _avoiding(self, held: Rows, order: Rows) -> Rows:
+    def _avoiding(self, held: MiniBatch, order: MiniBatch) -> MiniBatch:
         """The order, with those of its first `width` rows that the batch holds already behind the others."""
         if len(held) and len(self.rows) >= self.width:  # a smaller group must repeat rows
             head = order[: self.width]
@@ -296,7 +296,7 @@ def _checked(shares: Sequence[float]) -> NDArray[np.float64]:
     return given / total
 
 
-def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[Rows]:
+def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[MiniBatch]:
     """The rows of each group, ascending; a group with a share has some."""
     vector = as_vector(groups)
     if vector.numel() == 0:
@@ -332,7 +332,7 @@ def _per_batch(batch_size: int, shares: NDArray[np.float64]) -> tuple[int, ...]:
     return tuple(rows.tolist())
 
 
-def _rounded(total: int, shares: NDArray[np.float64]) -> Rows:
+def _rounded(total: int, shares: NDArray[np.float64]) -> MiniBatch:
     exact = total * shares
     rows = np.floor(exact).astype(np.int64)
     remainder = (exact - rows).round(9)  # equal shares tie, and the first groups get the rows left over

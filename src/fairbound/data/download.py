@@ -29,7 +29,7 @@ CENSUS = "https://www2.census.gov/programs-surveys/acs/data/pums"
 CHUNK = 1 << 18  # bytes between two calls of `progress`
 LONGEST_PAUSE = 120.0  # seconds; also when a server asks for more
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers that may be another in a moment
-Progress = Callable[[int, int | None], None]  # bytes that are here, bytes in all where the server said
+TrainingState = Callable[[int, int | None], None]  # bytes that are here, bytes in all where the server said
 
 
 class _PassingError(Exception):
@@ -84,7 +84,7 @@ def fetch(
     horizon: str = "1-Year",
     folder: str | Path | None = None,
     base_url: str = CENSUS,
-    progress: Progress | None = None,
+    progress: TrainingState | None = None,
     retries: int = 4,
     timeout: float = 60.0,
     pause: Callable[[float], None] = time.sleep,
@@ -134,7 +134,7 @@ def _silent(line: str) -> None:
 
 def _fetched(
     download: _Download,
-    progress: Progress | None,
+    progress: TrainingState | None,
     retries: int,
     timeout: float,
     pause: Callable[[float], None],
@@ -171,7 +171,7 @@ def _is_sound(download: _Download, path: Path) -> bool:
 # ------------------------------------------------------------------------------------------------------- receiving
 
 
-def _receive(download: _Download, progress: Progress | None, timeout: float) -> None:
+def _receive(download: _Download, progress: TrainingState | None, timeout: float) -> None:
     """The rest of the file, appended to the part that is here."""
     have = download.part.stat().st_size if download.part.exists() else 0
     headers = {"User-Agent": "fairbound", "Accept-Encoding": "identity"}
@@ -189,7 +189,7 @@ def _receive(download: _Download, progress: Progress | None, timeout: float) -> 
         _save(answer, download.part, have, progress)
 
 
-def _save(answer: http.client.HTTPResponse, part: Path, have: int, progress: Progress | None) -> None:
+def _save(answer: http.client.HTTPResponse, part: Path, have: int, progress: TrainingState | None) -> None:
     """Write what comes; a server that ignores or misreads the range sends all of it again."""
     told = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
     if answer.status == 206 and not (told and int(told[1]) == have):

@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Take:
+class BatchSpec:
     """What one draw takes: rows for the objective, rows of each cell for the constraints, and their pools."""
 
     objective: int = 8
@@ -47,7 +47,8 @@ class Take:
 class Sampler:
     """The sampling of one run.
 
-    `sizes` is one `Take` for all draws of a step, or one for each. With `replace=False` rows come in shuffled epochs.
+    `sizes` is one `BatchSpec` for all draws of a step, or one for each. With `replace=False`
+    rows come in shuffled epochs.
 
     >>> cells = Cells.by_group(torch.tensor([0, 0, 1, 1, 1]))
     >>> sampler = Sampler(Split.all_train(5), cells, Take(objective=2, cell=2), seed=1)
@@ -57,24 +58,24 @@ class Sampler:
         self,
         split: Split,
         cells: Cells | None = None,
-        sizes: Take | Sequence[Take] = Take(),  # noqa: B008  (frozen)
+        sizes: BatchSpec | Sequence[BatchSpec] = BatchSpec(),  # noqa: B008  (frozen)
         seed: int = 0,
         *,
         replace: bool = True,
     ) -> None:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
-        self.sizes = sizes if isinstance(sizes, Take) else tuple(sizes)
+        self.sizes = sizes if isinstance(sizes, BatchSpec) else tuple(sizes)
         self.seed = checked_seed(seed)
         self.replace = replace
         _refuse_masks(split)
-        takes = [self.sizes] if isinstance(self.sizes, Take) else self.sizes
+        specs = [self.sizes] if isinstance(self.sizes, BatchSpec) else self.sizes
         self.rows = 1 + max((int(r.max()) for r in (*split, *self.cells.members) if r.numel()), default=-1)
-        self._cells = {take.pool: self.cells.within(split.pool(take.pool), self.rows) for take in takes}
-        for take in takes:
+        self._cells = {take.pool: self.cells.within(split.pool(take.pool), self.rows) for take in specs}
+        for take in specs:
             self._check(take)
 
-    def _check(self, take: Take) -> None:
+    def _check(self, take: BatchSpec) -> None:
         available = self.split.pool(take.objective_pool).numel()
         if available < take.objective:
             raise ValueError(
@@ -100,9 +101,9 @@ class Sampler:
             made.append(sampler)
         return made
 
-    def takes(self, draws: int) -> tuple[Take, ...]:
+    def specs(self, draws: int) -> tuple[BatchSpec, ...]:
         """The take of each of a step's draws."""
-        if isinstance(self.sizes, Take):
+        if isinstance(self.sizes, BatchSpec):
             return (self.sizes,) * draws
         if len(self.sizes) != draws:
             raise ValueError(
@@ -111,13 +112,13 @@ class Sampler:
             )
         return self.sizes
 
-    def pools(self, take: Take) -> tuple[Tensor, ...]:
+    def pools(self, take: BatchSpec) -> tuple[Tensor, ...]:
         """The rows to draw from: the objective's, then each cell's."""
         return (self.split.pool(take.objective_pool).cpu(), *self._cells[take.pool].members)
 
     def structure(self, draws: int) -> tuple[object, ...]:
         """What runs of one stack must have in common."""
-        return (self.takes(draws), len(self.cells), self.replace)
+        return (self.specs(draws), len(self.cells), self.replace)
 
 
 def _refuse_masks(split: Split) -> None:
@@ -174,7 +175,7 @@ class SamplerStack:
     ) -> None:
         first = samplers[0]
         self.drawn = _compiled_drawn() if compiled else _drawn
-        self.takes = first.takes(draws)
+        self.specs = first.specs(draws)
         self.replace = first.replace
         self.cells = len(first.cells)
         self.runs = len(samplers)
@@ -185,7 +186,7 @@ class SamplerStack:
             raise ValueError(
                 "shuffled epochs need batches of fixed size; use replace=True with a method that draws random sizes"
             )
-        if levels is not None and len(set(self.takes)) > 1:
+        if levels is not None and len(set(self.specs)) > 1:
             raise ValueError(
                 "a method that draws random sizes takes the same rows in every draw; give the sampler one size"
             )
@@ -196,7 +197,7 @@ class SamplerStack:
 
     def _lay_out(self, samplers: Sequence[Sampler]) -> None:
         """Columns: the pools of a step in order, each draw's objective, then its cells. Slots: the rows of a batch."""
-        sizes = [size for take in self.takes for size in (take.objective, *[take.cell] * self.cells)]
+        sizes = [size for take in self.specs for size in (take.objective, *[take.cell] * self.cells)]
         self.column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(self.device)  # (slots,)
         self.place = torch.cat([torch.arange(size) for size in sizes]).to(
             self.device
@@ -207,7 +208,7 @@ class SamplerStack:
         parts, total = [], 0
         start, count = [], []
         for sampler in samplers:
-            for take in self.takes:
+            for take in self.specs:
                 for pool in sampler.pools(take):
                     if id(pool) not in laid:
                         laid[id(pool)] = total
@@ -227,29 +228,29 @@ class SamplerStack:
     def _steps(self, first: int, steps: int) -> Tensor:
         return torch.arange(first, first + steps, device=self.device)[:, None]  # (T, 1)
 
-    def block(self, first: int, steps: int, reads: Sequence[str] | None = None) -> tuple[Batch, ...]:
+    def block(self, first: int, steps: int, evaluates: Sequence[str] | None = None) -> tuple[Batch, ...]:
         """The mini-batches of `steps` steps from `first` on: for each draw a Batch (T, R, B), (T, R, K, b).
 
-        `reads` says "f", "c" or "fc" for each draw: what is not read may come without rows, as drawing takes time.
+        `evaluates` says "f", "c" or "fc" for each draw: what is not read may come without rows, as drawing takes time.
         """
-        if reads is None or not self.replace:
-            reads = ("fc",) * len(self.takes)
-        slot = self._slots(reads)
+        if evaluates is None or not self.replace:
+            evaluates = ("fc",) * len(self.specs)
+        slot = self._slots(evaluates)
         count, start = self.count[:, self.column[slot]], self.start[:, self.column[slot]]  # (R, slots)
         if not self.replace:
-            return self._cut(self.members[self._by_epochs(first, steps) + start], reads)
+            return self._cut(self.members[self._by_epochs(first, steps) + start], evaluates)
         rows = self.drawn(self.key, self._steps(first, steps), ROWS + slot, count, start, self.members)
-        return self._cut(rows, reads)
+        return self._cut(rows, evaluates)
 
-    def _slots(self, reads: Sequence[str]) -> Tensor:
+    def _slots(self, evaluates: Sequence[str]) -> Tensor:
         """The slots of what is read, of all that `_lay_out` laid out."""
-        read = [part in wanted for wanted in reads for part in "f" + "c" * self.cells]  # by column
+        read = [part in wanted for wanted in evaluates for part in "f" + "c" * self.cells]  # by column
         return torch.tensor(read, device=self.device)[self.column].nonzero().flatten()
 
-    def _cut(self, rows: Tensor, reads: Sequence[str]) -> tuple[Batch, ...]:
+    def _cut(self, rows: Tensor, evaluates: Sequence[str]) -> tuple[Batch, ...]:
         """(..., slots) row numbers as one Batch for each draw."""
-        takes = zip(self.takes, reads, strict=True)
-        sizes = [(take.objective * ("f" in read), take.cell * ("c" in read)) for take, read in takes]
+        specs = zip(self.specs, evaluates, strict=True)
+        sizes = [(take.objective * ("f" in read), take.cell * ("c" in read)) for take, read in specs]
         parts = iter(rows.split([size for objective, cell in sizes for size in (objective, cell * self.cells)], -1))
         return tuple(Batch(next(parts), next(parts).unflatten(-1, (self.cells, cell))) for _, cell in sizes)
 
@@ -300,7 +301,7 @@ class SamplerStack:
 
         The large one's chunks go in turn to the odd and to the even half.
         """
-        take = self.takes[0]
+        take = self.specs[0]
         size = 1 + (2 << level)  # (R,) chunks of each run
         run = torch.repeat_interleave(torch.arange(self.runs, device=self.device), size)
         number = (

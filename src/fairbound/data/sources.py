@@ -1,7 +1,7 @@
-"""One way to name data everywhere: `acs:OK`, `simulated:OK`, or a file.
+"""One way to name data everywhere: `acs:OK`, `synthetic:OK`, or a file.
 
 acs:STATES[:TASK[:YEAR[:HORIZON]]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2017, acs:OK:Income:2018:5-Year
-simulated:STATE                      simulated:OK, simulated:VA
+synthetic:STATE                      synthetic:OK, synthetic:VA
 anything else                        a CSV or parquet file of the user's own; needs a label
 """
 
@@ -30,9 +30,9 @@ def load(
     seed: int = 0,
 ) -> Table:
     """The table of that name. `label`, `features` and `positive` are for files, `folder` and `missing` for census data,
-    `seed` for simulated ones.
+    `seed` for synthetic ones.
 
-    >>> load("simulated:OK").rows
+    >>> load("synthetic:OK").rows
     17917
     """
     kind, _, rest = source.partition(":")
@@ -42,22 +42,22 @@ def load(
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
         raise ValueError(f"{source} is census data: its label and features are those of its task")
-    if kind.lower() == "simulated":
+    if kind.lower() == "synthetic":
         return synthetic.load(rest, seed)
     states, task, year, horizon = _acs_parts(source, rest)
     return acs.load(states, task, year, horizon, folder, missing)
 
 
 def best(state: str, folder: str | Path | None = None) -> str:
-    """`acs:STATE` where its real data are found, else `simulated:STATE`."""
+    """`acs:STATE` where its real data are found, else `synthetic:STATE`."""
     there = acs_files.available(folder)
     (state,) = acs_files.states_of([state], [found.state for found in there])
     if any(found.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for found in there):
         return f"acs:{state}"
     if state in synthetic.states():
-        return f"simulated:{state}"
+        return f"synthetic:{state}"
     raise FileNotFoundError(
-        f"no data of {state} were found, and only {' and '.join(synthetic.states())} have a simulated census; get "
+        f"no data of {state} were found, and only {' and '.join(synthetic.states())} have a synthetic census; get "
         f"them with `fairbound data fetch {state}`, or name the folder where they are (folder, --data)"
     )
 

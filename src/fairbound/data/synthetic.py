@@ -1,12 +1,12 @@
-"""A simulated census: rows like those of ACSIncome (2018), generated from a seed instead of downloaded.
+"""A synthetic census: rows like those of ACSIncome (2018), generated from a seed instead of downloaded.
 
 `load("OK")` and `load("VA")` have the columns, codes and number of rows of the real extracts, and exactly their sizes
-of the groups that the paper protects. People are drawn column by column (`simulated_tables`):
+of the groups that the paper protects. People are drawn column by column (`synthetic_tables`):
 
     race and marital status -> sex -> age -> schooling -> place of birth -> occupation -> class of worker -> hours
     -> relationship
 
-and the label from a logistic model of all of them (`simulated_income`), calibrated so that the shares of incomes above
+and the label from a logistic model of all of them (`synthetic_income`), calibrated so that the shares of incomes above
 50,000 dollars in the population meet those of the state by race, marital status and sex, to within .002. What the real
 census has and this one has not: dependence beyond the tables. What this one has and the real one has not: the truth.
 The probability of every label is known, so that a model's expected losses can be computed (`true_losses`).
@@ -64,7 +64,7 @@ class Population:
 
     @property
     def source(self) -> str:
-        return f"simulated:{self.state}"
+        return f"synthetic:{self.state}"
 
     def draw(self, rows: int, seed: int) -> Table:
         """Independent rows. The same seed gives the same rows, unrelated to those of `load` with that seed."""
@@ -124,18 +124,18 @@ class Population:
 
 
 def population(state: str) -> Population:
-    """The simulated population of a state, "OK" or "VA".
+    """The synthetic population of a state, "OK" or "VA".
 
     >>> population("OK").source
-    'simulated:OK'
+    'synthetic:OK'
     """
     if state.upper() not in states():
-        raise ValueError(f"there is no simulated census of {state!r}; there are {', '.join(states())}")
+        raise ValueError(f"there is no synthetic census of {state!r}; there are {', '.join(states())}")
     return _population(state.upper())
 
 
 def states() -> tuple[str, ...]:
-    """Those that have a simulated census.
+    """Those that have a synthetic census.
 
     >>> states()
     ('OK', 'VA')
@@ -144,11 +144,11 @@ def states() -> tuple[str, ...]:
 
 
 def load(state: str, seed: int = 0) -> Table:
-    """The simulated counterpart of ACSIncome 2018 for a state: as many rows, and groups of the same sizes.
+    """The synthetic counterpart of ACSIncome 2018 for a state: as many rows, and groups of the same sizes.
 
     >>> table = load("OK")
     >>> table.rows, table.source, int((table.columns["RAC1P"] == 1).sum())
-    (17917, 'simulated:OK', 13350)
+    (17917, 'synthetic:OK', 13350)
     """
     return population(state).sample(seed)
 

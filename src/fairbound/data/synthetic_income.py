@@ -1,4 +1,4 @@
-"""Who earns more than 50,000 dollars in the simulated census: a logistic model with known effects.
+"""Who earns more than 50,000 dollars in the synthetic census: a logistic model with known effects.
 
     log-odds  =  strength * (sum over columns of effect(code)  +  effect(SEX, MAR))  +  own(RAC1P) + own(MAR) + own(SEX)
 

@@ -1,10 +1,10 @@
-"""The calibrated tables behind the simulated census, read from `simulated.toml` into arrays that can be drawn from.
+"""The calibrated tables behind the synthetic census, read from `synthetic.toml` into arrays that can be drawn from.
 
 Every column but race and marital status is drawn from a table of shares, given columns that were drawn before it:
 
     P(code | cell)  =  P(code | band) P(band | cell),        P(band | cell)  ~  share(band | cell) * tilt(band)
 
-A *band* is a run of neighbouring codes (ages 25 to 29, the occupations of one major group), a *cell* a combination of
+A *band* is a run of neighboring codes (ages 25 to 29, the occupations of one major group), a *cell* a combination of
 bands of the given columns. The shares are those of 42 states; the tilts, which may depend on the first given column,
 move them to the margins of one state. So one set of tables serves every state, and a state costs some 200 numbers.
 
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 @cache
 def facts() -> dict[str, Any]:
-    """The numbers that `tools/calibrate_simulated.py` wrote: aggregates, never rows."""
+    """The numbers that `tools/calibrate_synthetic.py` wrote: aggregates, never rows."""
     return tomllib.loads(resources.files("fairbound.data").joinpath("synthetic.toml").read_text(encoding="utf-8"))
 
 

@@ -24,7 +24,7 @@ from fairbound.data.outcomes import binary
 
 # One attribute or several, whose combinations are the groups; text as in `fairbound.data.attributes`: "SEX,AGEP:25:65"
 Groups = str | Attribute | Sequence[str | Attribute] | Intersection
-CENSUS_KINDS = ("acs", "simulated")  # of sources whose columns are those of the census code book
+CENSUS_KINDS = ("acs", "synthetic")  # of sources whose columns are those of the census code book
 Small = Literal["merge", "leave out"]
 
 
@@ -39,7 +39,7 @@ class Table:
     columns: Mapping[str, NDArray[Any]]  # name -> (rows,); numbers, truth values or text; missing: NaN or None
     label: str  # the column to predict
     features: tuple[str, ...]  # the columns that a model may see
-    source: str  # "acs:OK", "simulated:OK", the name of a file
+    source: str  # "acs:OK", "synthetic:OK", the name of a file
     positive: Any = None  # the label's value that counts as 1, where that is not evident
     missing: int | None = None  # census: the number that was written into empty fields; None: they are NaN
 
@@ -61,9 +61,9 @@ class Table:
         return len(self.columns[self.label])
 
     @property
-    def simulated(self) -> bool:
+    def synthetic(self) -> bool:
         """Whether the rows are generated: everything made from them must say so."""
-        return self.source.partition(":")[0] == "simulated"  # a file "simulated.csv" is the user's own affair
+        return self.source.partition(":")[0] == "synthetic"  # a file "synthetic.csv" is the user's own affair
 
     @property
     def census(self) -> bool:
@@ -209,7 +209,7 @@ class Table:
 
 
 def is_census(source: str) -> bool:
-    """Whether a source, by its name, is census data, real or simulated.
+    """Whether a source, by its name, is census data, real or synthetic.
 
     >>> is_census("ACS:OK"), is_census("acs.csv")
     (True, False)

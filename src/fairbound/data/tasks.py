@@ -3,7 +3,7 @@
     keep the rows where every filter holds;  label = rule(label column);  group = RAC1P;  empty fields get a number
 
 Reference: Ding, Hardt, Miller and Schmidt, "Retiring Adult: New Datasets for Fair Machine Learning", NeurIPS 2021.
-Rows, columns and labels are those of the package folktables 0.0.12, which the tests compare with, value for value.
+MiniBatch, columns and labels are those of the package folktables 0.0.12, which the tests compare with, value for value.
 
 Differs from the paper, as the package does: `Employment` keeps all ages (the paper: between 16 and 90).
 """

@@ -1,4 +1,4 @@
-"""A model's true losses by group: expectations over a simulated population, not averages over a test set.
+"""A model's true losses by group: expectations over a synthetic population, not averages over a test set.
 
 The population knows P(label = 1 | columns), so only the people are drawn, as many as wanted and none of them seen in
 training, and their labels are averaged over. What is left of the noise is stated as a standard error.

@@ -3,14 +3,14 @@
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, intervals, values
 from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
-from fairbound.metrics.intervals import Measured
+from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import Scores, distances, w1, wd
 
 __all__ = [
     "METRICS",
     "Counts",
+    "IntervalEstimate",
     "Losses",
-    "Measured",
     "Scores",
     "distances",
     "group_losses",

@@ -39,7 +39,7 @@ from fairbound.metrics.counts import NAMES, Counts
 from fairbound.metrics.intervals import (
     DRAWS,
     UNDEFINED,
-    Measured,
+    IntervalEstimate,
     around,
     beta_draws,
     check_level,
@@ -63,7 +63,7 @@ class Metric:
     """A definition: which rates it reads, what it makes of them, and by which rule its interval is found."""
 
     name: str
-    reads: tuple[str, ...]  # rates
+    evaluates: tuple[str, ...]  # rates
     form: Form
     kind: Kind
     words: str
@@ -167,21 +167,21 @@ def intervals(
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
-) -> dict[str, Measured]:
+) -> dict[str, IntervalEstimate]:
     """Every metric with its interval; the same seed gives the same digits."""
     check_level(level)
     views = _Views(counts, reference, draws, seed)
     return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
 
 
-def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[Measured]]:
+def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[IntervalEstimate]]:
     """Every rate of every group with its interval, by the name of the rate and in the order of the groups."""
     check_level(level)
     rates = counts.rates()
     table = torch.stack([rates.values, *wilson(rates.values, rates.trials, level)], -1).tolist()
     defined = rates.defined.tolist()
     return {
-        name: [Measured(*three) if ok else UNDEFINED for three, ok in zip(table[i], defined[i], strict=True)]
+        name: [IntervalEstimate(*three) if ok else UNDEFINED for three, ok in zip(table[i], defined[i], strict=True)]
         for i, name in enumerate(NAMES)
     }
 
@@ -210,7 +210,7 @@ class _Views:
     def parts(self, metric: Metric) -> list[Tensor] | None:
         """The rates that the metric reads, of the groups that have them; None where it is undefined."""
         rates = self.rates[metric.view]
-        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.reads)]
+        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.evaluates)]
         fewest = 1 if metric.view == "everyone" else 2
         if metric.groups == "two" and self.present != 2:
             return None
@@ -220,7 +220,7 @@ class _Views:
 
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
-        return [self._drawn(draw, metric.view, name, settings) for name in metric.reads]
+        return [self._drawn(draw, metric.view, name, settings) for name in metric.evaluates]
 
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
@@ -248,20 +248,20 @@ def _least_over_most(rates: Tensor) -> Tensor:
     return torch.where(most > 0, rates.amin(-1) / most.clamp(min=torch.finfo(most.dtype).tiny), 1.0)
 
 
-def _interval(metric: Metric, views: _Views, level: float) -> Measured:
+def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
     value, parts = _value(metric, views), views.parts(metric)
     if value is None or parts is None:
         return UNDEFINED
     if metric.kind == "rate":
-        trials = views.rates[metric.view].trials[NAMES.index(metric.reads[0])]
-        return Measured(value, *(float(end) for end in wilson(parts[0], trials, level)))
+        trials = views.rates[metric.view].trials[NAMES.index(metric.evaluates[0])]
+        return IntervalEstimate(value, *(float(end) for end in wilson(parts[0], trials, level)))
     if metric.kind == "signed":
         return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)
     if metric.kind == "ratio":  # -log(smallest / largest) is the largest difference of the logarithms
         least, most = largest(views.drawn_by(resampled_rates, metric, log=True), level)
-        return Measured.within(value, (math.exp(-most), math.exp(-least)))
+        return IntervalEstimate.within(value, (math.exp(-most), math.exp(-least)))
     if metric.kind == "largest":
         low, high = largest(views.drawn_by(resampled_rates, metric), level)
     else:
         low, high = around(value, metric.form(views.drawn_by(rate_noise, metric)), level)
-    return Measured.within(value, (low, min(high, metric.most)))
+    return IntervalEstimate.within(value, (low, min(high, metric.most)))

@@ -18,7 +18,7 @@ from fairbound.metrics.counts import rows_in_groups
 from fairbound.metrics.intervals import (
     DRAWS,
     UNDEFINED,
-    Measured,
+    IntervalEstimate,
     around,
     check_level,
     draws_for,
@@ -132,23 +132,23 @@ LOSS_GAPS = {  # name -> words
 }
 
 
-def group_losses(losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> list[Measured]:
+def group_losses(losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> list[IntervalEstimate]:
     """Every group's mean loss with its interval. One row gives a value without an interval."""
     check_level(level)
     drawn = _draw(losses, draws, seed)
     return [_one(losses, g, drawn[:, g], level) for g in range(len(losses.names))]
 
 
-def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> Measured:
+def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> IntervalEstimate:
     if float(losses.weight[g]) == 0:
         return UNDEFINED
     value = float(losses.mean[g])
-    return percentile(value, drawn, level) if float(losses.errors()[1][g]) > 0 else Measured(value)
+    return percentile(value, drawn, level) if float(losses.errors()[1][g]) > 0 else IntervalEstimate(value)
 
 
 def loss_gaps(
     losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> dict[str, Measured]:  # fmt: skip
+) -> dict[str, IntervalEstimate]:  # fmt: skip
     """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST rows: losses are skewed, and
     the spread of so few is hardly known."""
     check_level(level)
@@ -166,9 +166,9 @@ def loss_gaps(
         return {**found, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
     (error, freedom), mean = losses.errors(), losses.mean[usable]
     given = mean, error[usable], freedom[usable], draws_for(len(mean), draws), np.random.default_rng(seed)
-    found["largest_loss_gap"] = Measured.within(float(spread(mean)), largest([resampled_means(*given)], level))
+    found["largest_loss_gap"] = IntervalEstimate.within(float(spread(mean)), largest([resampled_means(*given)], level))
     value = float(from_mean(mean))
-    found["largest_loss_gap_from_mean"] = Measured.within(
+    found["largest_loss_gap_from_mean"] = IntervalEstimate.within(
         value, around(value, from_mean(student_draws(*given) - mean), level)
     )
     return found
@@ -183,12 +183,12 @@ def _reference(losses: Losses, reference: str | None) -> int:
     return losses.names.index(reference)
 
 
-def _signed(losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int) -> Measured:
+def _signed(losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int) -> IntervalEstimate:
     names = ("others", "reference")
     pair = losses.pooled(others, names[0]).among(names) + losses.pooled([at], names[1]).among(names)
     value = float(pair.mean[0] - pair.mean[1])
     if bool((pair.errors()[1] <= 0).any()):
-        return Measured(value)
+        return IntervalEstimate(value)
     drawn = _draw(pair, draws, seed)
     return percentile(value, drawn[:, 0] - drawn[:, 1], level)
 

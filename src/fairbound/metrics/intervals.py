@@ -6,7 +6,7 @@
   side; without it a cell with 0 of n would resample to nothing but 0.
 - The largest difference of two groups has simultaneous intervals of all differences, each as wide as its own standard
   error asks, so that a small, noisy group does not hide that two large ones differ (`largest`). Their common factor
-  is a quantile of the largest studentised difference in draws (`resampled_rates`).
+  is a quantile of the largest studentized difference in draws (`resampled_rates`).
 - Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are seminorms of the
   rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of resampled noise (`around`).
 
@@ -32,7 +32,7 @@ FEW = 5  # and more than so many already where one of them has fewer than LARGE 
 LARGE = 50  # lie in tails that resampling does not show
 
 
-class Measured(NamedTuple):
+class IntervalEstimate(NamedTuple):
     """A number with its interval; None where it is undefined, e.g. a rate of nobody."""
 
     value: float | None
@@ -45,12 +45,12 @@ class Measured(NamedTuple):
         return f"{self.value:.4f}" + ("" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]")
 
     @staticmethod
-    def within(value: float, ends: tuple[float, float]) -> Measured:
+    def within(value: float, ends: tuple[float, float]) -> IntervalEstimate:
         """With an interval that is widened to hold the value, where that is rounding or a small group's."""
-        return Measured(value, min(ends[0], value), max(ends[1], value))
+        return IntervalEstimate(value, min(ends[0], value), max(ends[1], value))
 
 
-UNDEFINED = Measured(None)
+UNDEFINED = IntervalEstimate(None)
 
 
 class Resampled(NamedTuple):
@@ -104,7 +104,7 @@ def resampled_rates(
     """Rates (k + 1) / (n + 2), as Agresti and Caffo estimate them, or their logarithms, and their noise.
 
     Of few groups it is that of Beta(k + 1, n - k + 1), good for tiny ones too. The largest of many differences lies in
-    the binomial's tails, which Beta lacks: there the table is resampled, and every resample studentised by itself.
+    the binomial's tails, which Beta lacks: there the table is resampled, and every resample studentized by itself.
     """
     if len(successes) <= FEW:
         drawn = beta_draws(successes, trials, draws, rng, added=1.0)
@@ -157,10 +157,10 @@ def resampled_means(mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rn
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-def percentile(value: float, drawn: Tensor, level: float) -> Measured:
+def percentile(value: float, drawn: Tensor, level: float) -> IntervalEstimate:
     """The middle share `level` of the drawn values (draws,)."""
     low, high = quantiles(drawn, level)
-    return Measured.within(value, (float(low), float(high)))
+    return IntervalEstimate.within(value, (float(low), float(high)))
 
 
 def around(value: float, noise: Tensor, level: float) -> tuple[float, float]:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fairbound.metrics.counts import rows_in_groups
-from fairbound.metrics.intervals import UNDEFINED, Measured, check_level, normal_quantile, quantile, quantiles
+from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, normal_quantile, quantile, quantiles
 
 GRID = 200  # bins of the grid on which rows are resampled, at quantiles of the scores
 _GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
@@ -106,7 +106,7 @@ def wd(scores: Scores, reference: int, other: int) -> float | None:
 
 def distances(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> dict[str, Measured]:  # fmt: skip
+) -> dict[str, IntervalEstimate]:  # fmt: skip
     """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and another. Groups with
     fewer than FEWEST rows are left out: a row resamples to itself, so that their noise would be missing."""
     return {
@@ -115,7 +115,7 @@ def distances(
     }
 
 
-def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> Measured:
+def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> IntervalEstimate:
     """The largest W1 of two groups; undefined for more than MOST_GROUPS, whose pairs would be too many."""
     check_level(level)
     present = scores.present(FEWEST)
@@ -124,7 +124,7 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
     own = {g: scores.of_group(g) for g in present}
     edges = torch.quantile(_thinned(torch.cat([values for values, _ in own.values()])), _GRID).unique()
     if len(edges) == 1:  # everyone has the same score
-        return Measured(0.0, 0.0, 0.0)
+        return IntervalEstimate(0.0, 0.0, 0.0)
     draws = min(draws, max(FEWEST_DRAWS, ROOM // (len(present) ** 2 * GRID)))
     rng = np.random.default_rng(seed)
     masses = {g: _histogram(*part, edges) for g, part in own.items()}
@@ -139,7 +139,7 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
         value, D = w1(scores, present[a], present[b]), exact[a] - exact[b]
         found.append(_w1_interval(value, D, drawn[a] - drawn[b] - D, edges.diff(), each))
     value, low, high = (max(part) for part in zip(*found, strict=True))
-    return Measured(value, low, high)
+    return IntervalEstimate(value, low, high)
 
 
 def _thinned(values: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def _w1_interval(value: float, D: Tensor, noise: Tensor, widths: Tensor, level: 
 def _w1_of_many(
     scores: Scores, present: Sequence[int], masses: Mapping[int, tuple[Tensor, Tensor]], exact: Tensor,
     widths: Tensor, level: float, rng: np.random.Generator,
-) -> Measured:  # fmt: skip
+) -> IntervalEstimate:  # fmt: skip
     """By the triangle inequality |W(F^_i, F^_j) - W(F_i, F_j)| <= W(F^_i, F_i) + W(F^_j, F_j): one radius a group."""
     each = 1 - (1 - level) / len(present)
     radius = torch.zeros(len(present), dtype=torch.float64)
@@ -182,12 +182,12 @@ def _w1_of_many(
         both = radius[i] + radius[i + 1 :]
         top = max(top, (float(distance.max()), i, i + 1 + int(distance.argmax())))
         low, high = max(low, float((distance - both).max())), max(high, float((distance + both).max()))
-    return Measured.within(w1(scores, present[top[1]], present[top[2]]), (low, high))
+    return IntervalEstimate.within(w1(scores, present[top[1]], present[top[2]]), (low, high))
 
 
 def largest_wd(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> Measured:  # fmt: skip
+) -> IntervalEstimate:  # fmt: skip
     """The largest Wd between the reference group (the largest unless given) and another."""
     check_level(level)
     sizes = torch.bincount(scores.groups, minlength=len(scores.names))
@@ -221,7 +221,7 @@ def largest_wd(
         stars = _squared_w2(base_drawn, drawn, edges)
         low, high = (float(end) for end in quantiles(stars, each))
         found.append((value, 0.0 if equal else min(low, value), max(high, value)))
-    return Measured(*(max(part) for part in zip(*found, strict=True))) if found else UNDEFINED
+    return IntervalEstimate(*(max(part) for part in zip(*found, strict=True))) if found else UNDEFINED
 
 
 def _histogram_edges(scores: Scores, reference: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairbound._utils.pytree import leaves, refilled
+from fairbound._utils.pytree import tree_leaves, tree_unflatten
 
 log = logging.getLogger("fairbound")
 
@@ -89,7 +89,7 @@ COMPILED: WeakKeyDictionary[object, dict[Hashable, Callable[..., Any]]] = WeakKe
 
 
 def _signature(args: Any) -> Hashable:
-    return tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves(args))
+    return tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in tree_leaves(args))
 
 
 def turn_narrow_products(module: GraphModule) -> int:
@@ -122,10 +122,10 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
 
     def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
         nonlocal returned
-        returned = function(*refilled(args, iter(inputs)))
-        return tuple(leaf.contiguous() for leaf in leaves(returned))  # as the next call's inputs must be
+        returned = function(*tree_unflatten(args, iter(inputs)))
+        return tuple(leaf.contiguous() for leaf in tree_leaves(returned))  # as the next call's inputs must be
 
-    inputs: list[Any] = [*leaves(args)]
+    inputs: list[Any] = [*tree_leaves(args)]
     trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)  # by shapes: nothing is computed
     # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
     whole = all(leaf.device.type == "cpu" for leaf in inputs)
@@ -135,6 +135,6 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     fast = inductor.compile(graph, inputs, options={"cpp_wrapper": whole})
 
     def call(*args: Any) -> Any:
-        return refilled(returned, iter(fast(*leaves(args))))
+        return tree_unflatten(returned, iter(fast(*tree_leaves(args))))
 
     return call

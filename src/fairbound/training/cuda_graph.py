@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairbound._utils.pytree import leaves, refilled
+from fairbound._utils.pytree import tree_leaves, tree_unflatten
 
 log = logging.getLogger("fairbound")
 
 
-class Replayed:
+class CUDAGraphStep:
     """A function of tensors whose first `fed_back` results are the first arguments of its next call.
 
     What it returns is overwritten by the next call. Where a graph cannot be recorded, it calls the function as it is.
@@ -33,7 +33,7 @@ class Replayed:
     def __call__(self, *args: Any) -> Any:
         if self.failed:
             return self.function(*args)
-        given = leaves(args)
+        given = tree_leaves(args)
         with torch.cuda.device(given[0].device):  # the current one may be another, and would record nothing
             return self._replayed(args, given)
 
@@ -47,7 +47,7 @@ class Replayed:
             torch._foreach_copy_([own for own, _ in new], [leaf for _, leaf in new])
         assert self.graph is not None
         self.graph.replay()
-        return refilled(self.returned, iter(self.outputs))
+        return tree_unflatten(self.returned, iter(self.outputs))
 
     def _warmed_up(self, args: Any) -> Any:
         """One call outside of the graph: it compiles, and makes what libraries make at their first use."""
@@ -64,9 +64,9 @@ class Replayed:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self.returned = self.function(*refilled(args, iter(self.inputs)))
+                self.returned = self.function(*tree_unflatten(args, iter(self.inputs)))
                 # an input that is returned may be written over before it is read
-                found = [leaf.clone() if _is_one_of(leaf, self.inputs) else leaf for leaf in leaves(self.returned)]
+                found = [leaf.clone() if _is_one_of(leaf, self.inputs) else leaf for leaf in tree_leaves(self.returned)]
                 for own, new in zip(self.inputs[: self.fed_back], found[: self.fed_back], strict=True):
                     own.copy_(new)
         except RuntimeError as error:  # an operation that waits for the device, say

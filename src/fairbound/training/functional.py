@@ -67,7 +67,7 @@ def _has_state(layer: nn.Module) -> bool:
     return isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0
 
 
-def functional(module: nn.Module) -> tuple[ModuleForward, Tensor]:
+def make_functional(module: nn.Module) -> tuple[ModuleForward, Tensor]:
     """The module's forward function and its present parameters, flat: (n,). Frozen ones stay as they are.
 
     >>> forward, x = functional(nn.Linear(9, 1))
@@ -85,7 +85,7 @@ def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int]) -> Tens
     try:
         for seed in seeds:
             generator.manual_seed(seed)
-            points.append(functional(build())[1])
+            points.append(make_functional(build())[1])
     finally:
         generator.set_state(kept)
     return torch.stack(points)

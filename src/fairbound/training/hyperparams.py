@@ -46,7 +46,7 @@ def numbers(settings: Any, prefix: str = "") -> dict[str, float]:
     return found
 
 
-def stacked_numbers(algorithms: Sequence[Algorithm[Any]], like: Tensor, *, all_of_them: bool) -> dict[str, Tensor]:
+def stack_hyperparams(algorithms: Sequence[Algorithm[Any]], like: Tensor, *, all_of_them: bool) -> dict[str, Tensor]:
     """The numbers in which the runs differ, or all, each as a tensor (R,).
 
     A compiled step takes all of them as inputs: a number left in the code would mean another compilation for another
@@ -60,7 +60,7 @@ def stacked_numbers(algorithms: Sequence[Algorithm[Any]], like: Tensor, *, all_o
     }
 
 
-def rebuilt(settings: A, values: Mapping[str, Any]) -> A:
+def with_hyperparams(settings: A, values: Mapping[str, Any]) -> A:
     """The same settings with some numbers replaced by tensors; ranges were checked when the originals were built."""
     if not values:
         return settings
@@ -70,7 +70,7 @@ def rebuilt(settings: A, values: Mapping[str, Any]) -> A:
         inner = {
             name.removeprefix(f"{field.name}."): v for name, v in values.items() if name.startswith(f"{field.name}.")
         }
-        new = rebuilt(old, inner) if inner else values.get(field.name, old)
+        new = with_hyperparams(old, inner) if inner else values.get(field.name, old)
         object.__setattr__(made, field.name, new)
     return made
 

@@ -3,7 +3,7 @@
 Every mini-batch is cut into chunks of the sampler's base size, and these are joined again to units of 1, 4 or 16 chunks
 of one mini-batch: few shapes, and for a large mini-batch few Jacobians. The units of all runs form a flat stack for
 each shape, evaluated in pieces of a fixed number, so that shapes never change. For a constraint made of plain means the
-mean over a mini-batch is that over its units. Any other constraint, or a regulariser, is a nonlinear function of the
+mean over a mini-batch is that over its units. Any other constraint, or a regularizer, is a nonlinear function of the
 whole batch: then each mini-batch is evaluated as it is, run by run.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
-from fairbound._utils.pytree import leaves, refilled
+from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Estimate, Sample
 from fairbound.data.samplers import Batch, Chunks, SamplerStack
 from fairbound.training.compile import Compiler
@@ -35,13 +35,13 @@ class Tables(NamedTuple):
     jacobian: Tensor  # (R, 4, 1+q, n)
 
 
-class ChunkedTables:
+class MultilevelTables:
     """Evaluates the four mini-batches (single, whole, odd half, even half) of every run at its point."""
 
     def __init__(self, problem: Problem, stack: SamplerStack, compiler: Compiler | None, x0: Tensor) -> None:
         self.problem, self.stack = problem, stack
         assert problem.constraint is not None
-        self.separable = problem.constraint.averages and problem.regulariser is None
+        self.separable = problem.constraint.averages and problem.regularizer is None
         self.size = 1 + problem.constraint.size  # [f, statistics]
         self.bytes = self.size * x0.shape[1] * x0.element_size()  # of a Jacobian
         self._kept: Tensor | None = None  # the Jacobians of the last step
@@ -57,7 +57,7 @@ class ChunkedTables:
 
     def _piece(self, unit: int) -> int:
         """How many units are evaluated at once."""
-        rows = unit * (self.stack.takes[0].objective + self.stack.cells * self.stack.takes[0].cell)
+        rows = unit * (self.stack.specs[0].objective + self.stack.cells * self.stack.specs[0].cell)
         return max(1, min(PIECE_ROWS // rows, PIECE_BYTES // self.bytes))
 
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:
@@ -120,10 +120,10 @@ class ChunkedTables:
         objective = chunks.batch.objective[members].flatten(1)
         cells = chunks.batch.cells[members].transpose(1, 2).flatten(2)
         parts = self.problem.gather(Batch(objective, cells), "fc")
-        pieces = zip(*(leaf.split(size) for leaf in leaves(parts)), strict=True)
+        pieces = zip(*(leaf.split(size) for leaf in tree_leaves(parts)), strict=True)
         for piece, where, weights in zip(pieces, own.split(size), weight.split(size), strict=True):
             points = x[torch.div(where, 4, rounding_mode="floor")]
-            yield (where, *self.many[unit](points, refilled(parts, iter(piece)), weights))
+            yield (where, *self.many[unit](points, tree_unflatten(parts, iter(piece)), weights))
 
     def _by_runs(self, x: Tensor, chunks: Chunks) -> Tables:
         tables = []
@@ -138,7 +138,7 @@ class ChunkedTables:
             gathered = (self.problem.gather(join(chunks.batch, chosen), "fc") for chosen in selections)
             found = [self.problem.jacobian(x[r], parts) for parts in gathered]
             tables.append(Tables(torch.stack([v for v, _ in found]), torch.stack([j for _, j in found])))
-        return tree_map(lambda *leaves: torch.stack(leaves), *tables)  # type: ignore[no-any-return]
+        return tree_map(lambda *tree_leaves: torch.stack(tree_leaves), *tables)  # type: ignore[no-any-return]
 
 
 def _with_whole(parts: Tensor) -> Tensor:

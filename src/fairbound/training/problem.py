@@ -4,11 +4,11 @@
 >>> from torch.nn.functional import binary_cross_entropy_with_logits as bce
 >>> from fairbound import Problem, Sampler, Take, run, ALGORITHMS
 >>> from fairbound.data import Dataset, Split
->>> from fairbound.fairness import accuracy_equality
+>>> from fairbound.fairness import pairwise_loss_parity
 >>> from fairbound.training.functional import functional
 >>> data = Dataset(torch.randn(64, 3), torch.ones(64), {"sex": torch.arange(64) % 2})
 >>> forward, x = functional(torch.nn.Linear(3, 1))
->>> constraint = accuracy_equality(data.groups["sex"], bound=0.01)
+>>> constraint = pairwise_loss_parity(data.groups["sex"], bound=0.01)
 >>> problem = Problem(forward, lambda out, y: bce(out, y, reduction="none"), constraint, data)
 >>> sampler = Sampler(Split.all_train(64), constraint.cells, Take(objective=8, cell=8), seed=0)
 >>> run(problem, ALGORITHMS["SSLALM"](), sampler, x, steps=5).result().x.shape
@@ -30,11 +30,11 @@ from fairbound.core import Draw, Estimate, Sample
 from fairbound.data.dataset import Dataset
 from fairbound.data.samplers import START, Batch, Sampler, SamplerStack
 
-Regulariser = Callable[[Tensor, Tensor, Mapping[str, Tensor]], Tensor]
+Regularizer = Callable[[Tensor, Tensor, Mapping[str, Tensor]], Tensor]
 
 
-class Measured(NamedTuple):
-    """Loss (without regulariser) and constraints over all rows of a pool, for every run."""
+class Evaluation(NamedTuple):
+    """Loss (without regularizer) and constraints over all rows of a pool, for every run."""
 
     loss: Tensor  # (R,)
     c: Tensor  # (R, m)
@@ -48,7 +48,7 @@ class Problem:
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> (B,)
     constraint: Constraint | None
     data: Dataset
-    regulariser: Regulariser | None = None  # (outputs, labels, groups) of a whole objective batch -> ()
+    regularizer: Regularizer | None = None  # (outputs, labels, groups) of a whole objective batch -> ()
 
     @property
     def m(self) -> int:
@@ -61,14 +61,14 @@ class Problem:
 
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
-    def gather(self, batch: Batch, reads: str) -> dict[str, dict[str, Tensor]]:
+    def gather(self, batch: Batch, evaluates: str) -> dict[str, dict[str, Tensor]]:
         """The tensors behind a batch's row numbers; only of the part that is read."""
         parts: dict[str, dict[str, Tensor]] = {}
-        if "f" in reads:
+        if "f" in evaluates:
             parts["f"] = self._rows(batch.objective)
-            if self.regulariser is not None:
+            if self.regularizer is not None:
                 parts["f"] |= {f"group {name}": column[batch.objective] for name, column in self.data.groups.items()}
-        if "c" in reads:
+        if "c" in evaluates:
             parts["c"] = self._rows(batch.cells)
         return parts
 
@@ -108,7 +108,7 @@ class Problem:
         where that of the statistics is at hand, `jacobian` (q, n).
         """
         assert self.constraint is not None
-        c, contrast = self.constraint.linearised(statistics)
+        c, contrast = self.constraint.linearized(statistics)
 
         def rows() -> Tensor:
             if jacobian is not None:
@@ -137,7 +137,7 @@ class Problem:
     def jacobian(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
         """[f, statistics] of a mini-batch of both parts, (1+q,), and their Jacobian (1+q, n)."""
         assert self.constraint is not None
-        if self.constraint.by_cell and self.regulariser is None:
+        if self.constraint.by_cell and self.regularizer is None:
             return self._jacobian_by_cell(x, parts)
         value, pull = vjp(lambda point: self.values(point, parts), x)[:2]
         unit = torch.eye(value.shape[0], dtype=value.dtype, device=value.device)
@@ -160,10 +160,10 @@ class Problem:
         return value, rows
 
     def _objective(self, outputs: Tensor, labels: Tensor, losses: Tensor, part: dict[str, Tensor]) -> Tensor:
-        if self.regulariser is None:
+        if self.regularizer is None:
             return losses.mean()
         groups = {name.removeprefix("group "): column for name, column in part.items() if name.startswith("group ")}
-        return losses.mean() + self.regulariser(outputs, labels, groups)
+        return losses.mean() + self.regularizer(outputs, labels, groups)
 
     def source(self, sampler: Sampler) -> ProblemSource:
         """The draws of one run, step after step, for a loop written by hand."""
@@ -171,7 +171,7 @@ class Problem:
 
     # Whole pools ------------------------------------------------------------------------------------------------------
 
-    def measure(self, x: Tensor, rows: Tensor, *, at_once: int = 1 << 18) -> Measured:
+    def measure(self, x: Tensor, rows: Tensor, *, at_once: int = 1 << 18) -> Evaluation:
         """Loss and constraints over all of `rows`, at x (n,) or (R, n); `at_once` limits rows x runs a forward pass."""
         points = x.reshape(-1, x.shape[-1])
         rows = (rows.nonzero().flatten() if rows.dtype == torch.bool else rows).to(self.data.X.device)
@@ -184,7 +184,7 @@ class Problem:
             )  # (R, rows, ...)
             labels = self.data.y[rows]
             losses = vmap(self.loss, (0, None))(outputs, labels)  # (R, rows)
-            return Measured(losses.mean(1), self._constraints(points, rows, outputs, labels, losses))
+            return Evaluation(losses.mean(1), self._constraints(points, rows, outputs, labels, losses))
 
     def _constraints(self, points: Tensor, rows: Tensor, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
         if self.constraint is None:
@@ -204,7 +204,7 @@ class Problem:
             statistics = self.constraint.statistics(
                 point, [output[m] for m in members], [labels[m] for m in members], [loss[m] for m in members]
             )
-            return self.constraint.linearised(statistics)[0]
+            return self.constraint.linearized(statistics)[0]
 
         return vmap(one)(points, outputs, losses)
 
@@ -266,22 +266,22 @@ class ProblemSource:
             self._stacks[key] = SamplerStack([self.sampler], draws, levels, self.problem.data.X.device)
         return self._stacks[key]
 
-    def next(self, reads: Sequence[str], levels: Sequence[float] | None) -> Draw:
+    def next(self, evaluates: Sequence[str], levels: Sequence[float] | None) -> Draw:
         """The randomness of the next step."""
-        stack = self._stack(len(reads), levels)
+        stack = self._stack(len(evaluates), levels)
         coin = stack.coins(self.step, 1)[0, 0]
-        samples, weight = self._fixed(stack, reads) if levels is None else self._random(stack)
+        samples, weight = self._fixed(stack, evaluates) if levels is None else self._random(stack)
         self.step += 1
         return Draw(samples, weight, coin)
 
-    def first(self, reads: Sequence[str]) -> Sample:
+    def first(self, evaluates: Sequence[str]) -> Sample:
         """The mini-batch that the starting point is measured on."""
-        stack = self._stack(len(reads), None)
+        stack = self._stack(len(evaluates), None)
         return self.problem.sample(self.problem.gather(_run_of(stack.block(START, 1)[0], 0, 0), "fc"))
 
-    def _fixed(self, stack: SamplerStack, reads: Sequence[str]) -> tuple[tuple[Sample, ...], Tensor]:
-        batches = stack.block(self.step, 1, reads)
-        gathered = [self.problem.gather(_run_of(b, 0, 0), read) for b, read in zip(batches, reads, strict=True)]
+    def _fixed(self, stack: SamplerStack, evaluates: Sequence[str]) -> tuple[tuple[Sample, ...], Tensor]:
+        batches = stack.block(self.step, 1, evaluates)
+        gathered = [self.problem.gather(_run_of(b, 0, 0), read) for b, read in zip(batches, evaluates, strict=True)]
         return tuple(self.problem.sample(parts) for parts in gathered), torch.ones(())
 
     def _random(self, stack: SamplerStack) -> tuple[tuple[Sample, ...], Tensor]:

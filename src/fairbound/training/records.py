@@ -35,7 +35,7 @@ class Record(NamedTuple):
     skipped: Tensor  # (R,) steps left out so far because something was not finite
 
 
-class End(NamedTuple):
+class FinalState(NamedTuple):
     """What a group of runs leaves behind."""
 
     runs: tuple[int, ...]
@@ -64,7 +64,7 @@ class Mean:
         self.y = y.clone() if self.count == 1 else self.y.lerp_(y, 1 / self.count)
 
 
-class Recorded(ABC):
+class RunBase(ABC):
     """Runs of one method that take their steps together."""
 
     problem: Problem
@@ -99,7 +99,7 @@ class Recorded(ABC):
     def _skipped(self) -> Tensor:
         """(R,) steps left out."""
 
-    def records(self, steps: int, every: int, average_from: int | None) -> Generator[Record, None, End]:
+    def records(self, steps: int, every: int, average_from: int | None) -> Generator[Record, None, FinalState]:
         """Step to the end; a record every `every` steps and at the end. Returns the end."""
         history: list[dict[str, Tensor]] = []
         seen: list[int] = []
@@ -130,7 +130,7 @@ class Recorded(ABC):
             self._skipped(),
         )
 
-    def _end(self, history: list[dict[str, Tensor]], seen: list[int], mean: Mean | None) -> End:
+    def _end(self, history: list[dict[str, Tensor]], seen: list[int], mean: Mean | None) -> FinalState:
         def filled(y: Tensor) -> Tensor:
             return y.clone() if y.shape[1] else y.new_full((len(self.runs), self.problem.m), torch.nan)
 
@@ -143,7 +143,7 @@ class Recorded(ABC):
                 "may be too long"
             )
         averaged = mean is not None and mean.count > 0
-        return End(
+        return FinalState(
             runs=self.runs,
             x=self._points(),
             output=self._output(),

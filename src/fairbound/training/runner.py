@@ -22,9 +22,9 @@ from fairbound.data.samplers import Sampler
 from fairbound.training.compile import decide
 from fairbound.training.hyperparams import structure
 from fairbound.training.problem import Problem
-from fairbound.training.records import End, Record
-from fairbound.training.sequential import Single
-from fairbound.training.vectorized import Group
+from fairbound.training.records import FinalState, Record
+from fairbound.training.sequential import SequentialRun
+from fairbound.training.vectorized import VectorizedRuns
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Run:
 
     def __init__(
         self,
-        groups: Sequence[Group | Single],
+        groups: Sequence[VectorizedRuns | SequentialRun],
         steps: int,
         every: int,
         average_from: int | None,
@@ -57,7 +57,7 @@ class Run:
     ) -> None:
         self._groups, self._steps, self._every, self._average_from = groups, steps, every, average_from
         self._records = self._advance()
-        self._ends: list[End] = []
+        self._ends: list[FinalState] = []
         self._compiled, self._note = compiled, note
 
     @property
@@ -163,14 +163,14 @@ def run(
     _check(problem, algorithms, listed, points)
 
     if not getattr(problem.forward, "stacks", True):
-        singles = [Single(problem, *each) for each in zip(algorithms, listed, points, range(runs), strict=True)]
+        singles = [SequentialRun(problem, *each) for each in zip(algorithms, listed, points, range(runs), strict=True)]
         return Run(singles, steps, every or steps, average_from, False, "not compiled: this model runs one by one")
-    compiled, note = decide(compile, steps, any(one.levels is not None for one in algorithms))
+    compiled, note = decide(compile, steps, any(one.batch_size_probs is not None for one in algorithms))
     members: dict[Hashable, list[int]] = {}
     for i, (one, sampler) in enumerate(zip(algorithms, listed, strict=True)):
         members.setdefault((structure(one), sampler.structure(one.draws)), []).append(i)
     groups = [
-        Group(
+        VectorizedRuns(
             problem, [algorithms[i] for i in own], [listed[i] for i in own], points[own], own, compiled, compile is True
         )
         for own in members.values()
@@ -195,7 +195,7 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
                 f"the sampler's split or cells go up to row {sampler.rows - 1}, "
                 f"but the data have {problem.data.rows} rows"
             )
-        if not any("c" in read for read in algorithm.reads):
+        if not any("c" in read for read in algorithm.evaluates):
             continue
         if problem.constraint is None:
             raise ValueError(f"{type(algorithm).__name__} needs constraints, and the problem has none")

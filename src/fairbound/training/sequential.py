@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairbound._utils.pytree import leaves, refilled
+from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data.samplers import START, Batch, Sampler, SamplerStack
 from fairbound.training.eager import eager
 from fairbound.training.problem import Problem, join
-from fairbound.training.records import BLOCK_BYTES, Recorded
+from fairbound.training.records import BLOCK_BYTES, RunBase
 
 log = logging.getLogger("fairbound")
 
 
-class Single(Recorded):
+class SequentialRun(RunBase):
     """One run of a method."""
 
     compiler = None  # nothing is compiled: `Run` asks
@@ -32,41 +32,42 @@ class Single(Recorded):
     def __init__(self, problem: Problem, algorithm: Algorithm[Any], sampler: Sampler, x0: Tensor, run: int) -> None:
         self.problem, self.algorithm, self.runs = problem, algorithm, (run,)
         self.eager = eager(problem)
-        self.stack = SamplerStack([sampler], algorithm.draws, algorithm.levels, x0.device)
+        self.stack = SamplerStack([sampler], algorithm.draws, algorithm.batch_size_probs, x0.device)
         self.x = x0.clone()
         self.left_out = 0
         self.state = self._init()
 
     def _init(self) -> Any:
-        reads = "fc" if any("c" in read for read in self.algorithm.reads) else "f"
-        block = self.eager.gather(_of_the_run(self.stack.block(START, 1)[0]), reads)
-        first = self.eager.at(refilled(block, (leaf[0] for leaf in leaves(block))), reads, self.x)
-        if not _finite([first.f] + [first.c] * ("c" in reads)):
+        evaluates = "fc" if any("c" in read for read in self.algorithm.evaluates) else "f"
+        block = self.eager.gather(_of_the_run(self.stack.block(START, 1)[0]), evaluates)
+        first = self.eager.at(tree_unflatten(block, (leaf[0] for leaf in tree_leaves(block))), evaluates, self.x)
+        if not _finite([first.f] + [first.c] * ("c" in evaluates)):
             raise ValueError(
                 f"the loss or a constraint is NaN or infinite at the starting point of run {self.runs[0]}; "
                 "nothing was run"
             )
-        return self.algorithm.init(self.x, self.problem.m, first if self.algorithm.reads_first else None)
+        return self.algorithm.init(self.x, self.problem.m, first if self.algorithm.needs_initial_estimate else None)
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
     def _advance(self, step: int, parts: Any, weight: Tensor, u: Tensor) -> None:
         looked_at: list[Tensor] = []  # all that must be finite: what was read, the step, the state
         samples = tuple(
-            Sample(self._at(part, reads, looked_at)) for part, reads in zip(parts, self.algorithm.reads, strict=True)
+            Sample(self._at(part, evaluates, looked_at))
+            for part, evaluates in zip(parts, self.algorithm.evaluates, strict=True)
         )
         d, new = self.algorithm.update(self.x, self.state, Draw(samples, weight, u))
-        after = leaves(new)
+        after = tree_leaves(new)
         if not _finite([*looked_at, d, *after]):
             self.left_out += 1
             return
         self.x = (self.x + d).to(self.x.dtype)
-        self.state = refilled(new, (a.to(b.dtype) for a, b in zip(after, leaves(self.state), strict=True)))
+        self.state = tree_unflatten(new, (a.to(b.dtype) for a, b in zip(after, tree_leaves(self.state), strict=True)))
 
-    def _at(self, parts: Any, reads: str, looked_at: list[Tensor]) -> Callable[[Tensor], Estimate]:
+    def _at(self, parts: Any, evaluates: str, looked_at: list[Tensor]) -> Callable[[Tensor], Estimate]:
         def at(point: Tensor) -> Estimate:
-            e = self.eager.at(parts, reads, point)
-            looked_at.extend([e.f] * ("f" in reads) + [e.c] * ("c" in reads))
+            e = self.eager.at(parts, evaluates, point)
+            looked_at.extend([e.f] * ("f" in evaluates) + [e.c] * ("c" in evaluates))
             return e
 
         return at
@@ -75,17 +76,17 @@ class Single(Recorded):
         """The draws of every step: what is gathered for each mini-batch, the weight and the coin."""
         one = torch.ones((), dtype=self.x.dtype, device=self.x.device)
         size = self._block_size()
-        reads = self.algorithm.reads
+        evaluates = self.algorithm.evaluates
         for first in range(0, steps, size):
             block = min(size, steps - first)
             coins = self.stack.coins(first, block)[:, 0]
-            if self.algorithm.levels is not None:
+            if self.algorithm.batch_size_probs is not None:
                 yield from self._of_random_size(first, block, coins)
                 continue
-            batches = zip(self.stack.block(first, block, reads), reads, strict=True)
+            batches = zip(self.stack.block(first, block, evaluates), evaluates, strict=True)
             gathered = tuple(self.eager.gather(_of_the_run(batch), read) for batch, read in batches)
-            for coin, *parts in zip(coins, *(leaf.unbind() for leaf in leaves(gathered)), strict=True):
-                yield refilled(gathered, iter(parts)), one, coin
+            for coin, *parts in zip(coins, *(leaf.unbind() for leaf in tree_leaves(gathered)), strict=True):
+                yield tree_unflatten(gathered, iter(parts)), one, coin
 
     def _of_random_size(
         self, first: int, block: int, coins: Tensor

@@ -12,27 +12,27 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from fairbound._utils.pytree import leaves, refilled
+from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.compile import Compiler
-from fairbound.training.cuda_graph import Replayed
-from fairbound.training.hyperparams import rebuilt, stacked_numbers, structure
-from fairbound.training.multilevel import ChunkedTables
+from fairbound.training.cuda_graph import CUDAGraphStep
+from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
+from fairbound.training.multilevel import MultilevelTables
 from fairbound.training.problem import Problem
-from fairbound.training.records import BLOCK_BYTES, Recorded
+from fairbound.training.records import BLOCK_BYTES, RunBase
 
 log = logging.getLogger("fairbound")
 
 GPU_BLOCK_BYTES = 2 << 30  # the same on a GPU, where drawing a block is mostly launching
 
 
-def _watched(sample: Sample, reads: str, seen: list[Tensor]) -> Sample:
+def _watched(sample: Sample, evaluates: str, seen: list[Tensor]) -> Sample:
     """The same sample; what is read of its estimates is noted."""
 
     def at(point: Tensor) -> Estimate:
         e = sample(point)
-        seen.extend([e.f] * ("f" in reads) + [e.c] * ("c" in reads))
+        seen.extend([e.f] * ("f" in evaluates) + [e.c] * ("c" in evaluates))
         return e
 
     return Sample(at)
@@ -52,7 +52,7 @@ def _own_words() -> Iterator[None]:
         ) from error
 
 
-class Group(Recorded):
+class VectorizedRuns(RunBase):
     """Runs of one structure, stepping together."""
 
     def __init__(
@@ -66,21 +66,23 @@ class Group(Recorded):
         forced: bool,
     ) -> None:
         self.problem, self.algorithm = problem, algorithms[0]
-        self.hyper = stacked_numbers(algorithms, x0, all_of_them=compiled)
+        self.hyper = stack_hyperparams(algorithms, x0, all_of_them=compiled)
         self.runs = tuple(runs)
-        self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.levels, x0.device, compiled)
+        self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.batch_size_probs, x0.device, compiled)
         if problem.constraint is not None:
             problem.constraint.made_ready(x0)
         compiler = Compiler(problem, forced) if compiled else None
         self.compiler = compiler
-        self.tables = None if self.algorithm.levels is None else ChunkedTables(problem, self.stack, compiler, x0)
+        self.tables = (
+            None if self.algorithm.batch_size_probs is None else MultilevelTables(problem, self.stack, compiler, x0)
+        )
         step = vmap(self._step)
         self.step = step if compiler is None else compiler(step, structure(self.algorithm))
         self.x = x0.clone()
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
         if compiler is not None and x0.is_cuda and self.tables is None:
-            self.step = Replayed(self.step, len(leaves((self.x, self.state, self.skipped))))
+            self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.y: Tensor = self._each(self._multipliers_of)  # (R, m), or (R, 0) for a method that has none
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
@@ -88,11 +90,11 @@ class Group(Recorded):
     def _step(
         self, x: Tensor, state: Any, skipped: Tensor, hyper: dict[str, Tensor], parts: Any, weight: Tensor, u: Tensor
     ) -> tuple[Tensor, Any, Tensor, Tensor]:
-        algorithm = rebuilt(self.algorithm, hyper)
+        algorithm = with_hyperparams(self.algorithm, hyper)
         seen: list[Tensor] = []  # all that must be finite: what was read, the step, the state
         samples = tuple(
-            _watched(sample, reads, seen)
-            for sample, reads in zip(self._samples(x, parts), self.algorithm.reads, strict=True)
+            _watched(sample, evaluates, seen)
+            for sample, evaluates in zip(self._samples(x, parts), self.algorithm.evaluates, strict=True)
         )
         d, new = algorithm.update(x, state, Draw(samples, weight, u))
         finite = torch.stack([torch.isfinite(part).all() for part in (*seen, d, *tree_flatten(new)[0])]).all()
@@ -116,15 +118,15 @@ class Group(Recorded):
 
     def _init(self) -> Any:
         batch = self.stack.block(START, 1)[0]
-        reads = "fc" if any("c" in read for read in self.algorithm.reads) else "f"
-        parts = tree_map(lambda t: t[0], self.problem.gather(batch, reads))
+        evaluates = "fc" if any("c" in read for read in self.algorithm.evaluates) else "f"
+        parts = tree_map(lambda t: t[0], self.problem.gather(batch, evaluates))
 
         def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor]:
             first: Estimate = self.problem.sample(part)(x)
-            algorithm = rebuilt(self.algorithm, hyper)
-            state = algorithm.init(x, self.problem.m, first if algorithm.reads_first else None)
+            algorithm = with_hyperparams(self.algorithm, hyper)
+            state = algorithm.init(x, self.problem.m, first if algorithm.needs_initial_estimate else None)
             finite = torch.isfinite(first.f)
-            return state, finite & torch.isfinite(first.c).all() if "c" in reads else finite
+            return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite
 
         with torch.no_grad(), _own_words():
             state, finite = vmap(start)(self.x, self.hyper, parts)
@@ -157,11 +159,11 @@ class Group(Recorded):
                 level, weight = self.stack.levels(first, block)
                 yield from zip(level, weight.to(self.x.dtype), coins, strict=True)
                 continue
-            reads = self.algorithm.reads
-            batches = zip(self.stack.block(first, block, reads), reads, strict=True)
-            gathered = [self.problem.gather(batch, reads) for batch, reads in batches]
-            for coin, *parts in zip(coins, *(leaf.unbind() for leaf in leaves(gathered)), strict=True):
-                yield refilled(gathered, iter(parts)), one, coin
+            evaluates = self.algorithm.evaluates
+            batches = zip(self.stack.block(first, block, evaluates), evaluates, strict=True)
+            gathered = [self.problem.gather(batch, evaluates) for batch, evaluates in batches]
+            for coin, *parts in zip(coins, *(leaf.unbind() for leaf in tree_leaves(gathered)), strict=True):
+                yield tree_unflatten(gathered, iter(parts)), one, coin
 
     def _block_size(self) -> int:
         row = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
@@ -174,7 +176,7 @@ class Group(Recorded):
     def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any]) -> Any:
         """Something read from every run's point and state, as values of its own."""
         with torch.no_grad():
-            found = vmap(lambda x, state, hyper: read(rebuilt(self.algorithm, hyper), x, state))(
+            found = vmap(lambda x, state, hyper: read(with_hyperparams(self.algorithm, hyper), x, state))(
                 self.x, self.state, self.hyper
             )
         return tree_map(lambda leaf: leaf.clone(), found)

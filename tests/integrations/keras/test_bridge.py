@@ -17,10 +17,10 @@ import keras
 import keras_twins as twins
 from keras import layers
 
-from fairbound import SSLALM, functional, kkt, limits, run
+from fairbound import SSLALM, kkt, limits, make_functional, run
 from fairbound.integrations.keras import KerasForward, as_module, write_weights
-from fairbound.integrations.keras import functional as of_keras
-from fairbound.integrations.torch import Rows
+from fairbound.integrations.keras import make_functional as of_keras
+from fairbound.integrations.torch import MiniBatch
 
 BACKEND = keras.backend.backend()
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="about TensorFlow")
@@ -338,10 +338,10 @@ def test_a_report_of_a_keras_model() -> None:
     data = twins.people(rows=200)
     module = as_module(twins.network())
 
-    def evaluate(rows: torch.Tensor) -> Rows:
-        return Rows(twins.bce(module(data.X[rows]), data.y[rows]), data.groups["group"][rows])
+    def evaluate(rows: torch.Tensor) -> MiniBatch:
+        return MiniBatch(twins.bce(module(data.X[rows]), data.y[rows]), data.groups["group"][rows])
 
-    found = kkt(module, limits.accuracy_equality(2, bound=0.01), [torch.arange(200)], evaluate)
+    found = kkt(module, limits.pairwise_loss_parity(2, bound=0.01), [torch.arange(200)], evaluate)
     x = module.weights.detach().requires_grad_()
     loss = twins.bce(twins.in_torch(x, data.X), data.y).mean()
     assert found.loss == pytest.approx(float(loss), abs=1e-5)
@@ -352,7 +352,7 @@ def test_a_report_of_a_keras_model() -> None:
 def test_a_keras_module_on_torch_goes_through_ours() -> None:
     """torch.func.functional_call would change nothing: our `functional` of a torch module is the wrong door."""
     model = small()
-    forward, x = functional(model)
+    forward, x = make_functional(model)
     assert torch.equal(forward(x, inputs()), forward(2 * x, inputs())), "the trap is gone: say so in docs/keras.md"
     right, x = of_keras(model)
     assert not torch.equal(right(x, inputs()), right(2 * x, inputs()))

@@ -37,7 +37,7 @@ def test_a_copy_is_trained_reported_and_saved() -> None:
     assert all(np.array_equal(old, new) for old, new in zip(before, model.get_weights(), strict=True))
     assert isinstance(found.module_, keras.Model)
     assert found.score(X, ANSWER) > 0.75
-    assert found.verdict_.word in ("holds", "violated", "undecided")
+    assert found.verdict_.decision in ("holds", "violated", "undecided")
     assert set(found.kkt_.constraints) == {"A - B", "B - A"}
     assert found.multipliers_.keys() == found.kkt_.constraints.keys()
     assert found.predict_proba(X[:4]).shape == (4, 2)
@@ -80,7 +80,7 @@ def test_probabilities_and_state_are_refused() -> None:
 
 
 def test_a_model_that_looks_its_inputs_up_is_refused() -> None:
-    """Columns are standardised, and numbers around 0 would be cast to places in a table."""
+    """Columns are standardized, and numbers around 0 would be cast to places in a table."""
     model = keras.Sequential(
         [keras.Input((9,), dtype="int32"), layers.Embedding(10, 2), layers.Flatten(), layers.Dense(1)]
     )

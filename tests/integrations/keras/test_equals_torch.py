@@ -13,7 +13,7 @@ import keras_twins as twins
 
 from fairbound import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient, run
 from fairbound.core import Algorithm
-from fairbound.integrations.keras import functional
+from fairbound.integrations.keras import make_functional
 
 STEPS = 200
 METHODS: dict[str, tuple[Algorithm[Any], str]] = {
@@ -28,7 +28,7 @@ METHODS: dict[str, tuple[Algorithm[Any], str]] = {
 @pytest.mark.parametrize(("method", "precision"), METHODS.values(), ids=METHODS)
 def test_200_steps_from_the_same_weights_and_batches(method: Algorithm[Any], precision: str) -> None:
     dtype = getattr(torch, precision)
-    forward, x0 = functional(twins.network(precision))
+    forward, x0 = make_functional(twins.network(precision))
     assert x0.dtype == dtype
     mine, theirs = twins.problem(forward, dtype), twins.problem(twins.in_torch, dtype)
     a = run(mine, method, twins.sampler(mine), x0, STEPS).result()

@@ -14,9 +14,9 @@ import keras
 import keras_twins as twins
 from keras import layers
 
-from fairbound import SGD, DescentAscent, Problem, Sampler, Split, Take, limits, run
+from fairbound import SGD, BatchSpec, DescentAscent, Problem, Sampler, Split, limits, run
 from fairbound.algorithms.schedules import Linear
-from fairbound.integrations.keras import fit, functional
+from fairbound.integrations.keras import fit, make_functional
 
 X, Y, SEX = twins.as_numpy(twins.people())
 SMALL = (9, 8, 1)
@@ -53,13 +53,13 @@ def test_a_bound_is_met_and_reported_as_the_model_has_it() -> None:
 
 def test_fit_is_a_run_on_the_same_rows() -> None:
     model = twins.network(widths=SMALL)
-    forward, x0 = functional(model)
+    forward, x0 = make_functional(model)
     data = twins.people()
-    part = limits.accuracy_equality(["A", "B"], bound=0.02).on(data.groups["group"])
-    sampler = Sampler(Split.all_train(data.rows), part.cells, Take(16, 16), seed=7)
+    part = limits.pairwise_loss_parity(["A", "B"], bound=0.02).on(data.groups["group"])
+    sampler = Sampler(Split.all_train(data.rows), part.cells, BatchSpec(16, 16), seed=7)
     by_hand = run(Problem(forward, twins.bce, part, data), METHOD, sampler, x0, 30).result()
     found = fit(model, X, Y, sensitive_features=SEX, algorithm=METHOD, steps=30, batch_size=16, seed=7)
-    assert torch.allclose(functional(model)[1], by_hand.x[0], atol=1e-6)
+    assert torch.allclose(make_functional(model)[1], by_hand.x[0], atol=1e-6)
     assert list(found.multipliers.values()) == pytest.approx(by_hand.multipliers[0].tolist(), abs=1e-6)
 
 
@@ -143,7 +143,7 @@ def test_probabilities_are_refused(activation: str) -> None:
         ({"y": Y + 1}, r"labels must be whole numbers from 0 to 1, found \[1.0, 2.0\]"),
         ({"y": Y[:-1]}, "X has 2000 rows but y has 1999"),
         ({"y": np.stack([Y, 1 - Y], 1)}, "found rows of several numbers"),
-        ({"constraint": "parity"}, "constraint must be one of accuracy_equality, .* got 'parity'"),
+        ({"constraint": "parity"}, "constraint must be one of pairwise_loss_parity, .* got 'parity'"),
         ({"sensitive_features": SEX[:5]}, "one entry, or one row of entries, for each of the 2000 rows"),
         ({"sensitive_features": np.repeat("A", 2000)}, "a comparison needs at least two cells"),
         ({"X": np.array([{"age": 3}])}, "X must be an array of numbers"),

@@ -24,13 +24,13 @@ from keras import layers
 import fairbound
 from fairbound import SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient, limits
 from fairbound.core import Algorithm
-from fairbound.integrations.keras import Constrained, Rows, functional
+from fairbound.integrations.keras import Constrained, MiniBatch, make_functional
 
 DATA = twins.people()
 X, Y, GROUP = DATA.X.numpy(), DATA.y.numpy(), DATA.groups["group"].numpy()
 WIDTHS = (9, 8, 1)
 PARITY = {
-    "loss": lambda: limits.accuracy_equality(["A", "B"], bound=0.02),
+    "loss": lambda: limits.pairwise_loss_parity(["A", "B"], bound=0.02),
     "rates": lambda: limits.true_positive_parity(["A", "B"], bound=0.02),
     "norm": lambda: {"gap": limits.loss_parity(["A", "B"], bound=0.02), "norm": limits.weight_norm(1.0)},
 }
@@ -41,14 +41,14 @@ def batches(steps: int, size: int = 32) -> list[np.ndarray]:
     return [rng.integers(len(X), size=size) for _ in range(steps)]
 
 
-def taped(model: Any, rows: np.ndarray, persistent: bool = False) -> Rows:
+def taped(model: Any, rows: np.ndarray, persistent: bool = False) -> MiniBatch:
     with tf.GradientTape(persistent=persistent) as tape:
         outputs = model(X[rows], training=True)[:, 0]
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=Y[rows], logits=outputs)
-    return Rows(losses, GROUP[rows], Y[rows], outputs, tape=tape)
+    return MiniBatch(losses, GROUP[rows], Y[rows], outputs, tape=tape)
 
 
-def step(fair: Constrained, rows: Rows, optimizer: Any, **more: Any) -> None:
+def step(fair: Constrained, rows: MiniBatch, optimizer: Any, **more: Any) -> None:
     found = fair.gradients(rows.tape, rows.losses, rows.groups, labels=rows.labels, outputs=rows.outputs, **more)
     optimizer.apply_gradients(zip(found, fair.model.trainable_variables, strict=True))
 
@@ -59,16 +59,18 @@ class Twin:
     def __init__(self, x0: torch.Tensor, limit: Any, method: Algorithm[Any], lr: float) -> None:
         self.x = torch.nn.Parameter(x0.clone())
         self.fair = fairbound.Constrained([self.x], limit, method)
-        self.optimiser = torch.optim.SGD([self.x], lr=lr)
+        self.optimizer = torch.optim.SGD([self.x], lr=lr)
 
-    def rows(self, rows: np.ndarray) -> fairbound.Rows:
+    def rows(self, rows: np.ndarray) -> fairbound.MiniBatch:
         outputs = twins.in_torch(self.x, DATA.X[rows], WIDTHS)
-        return fairbound.Rows(twins.bce(outputs, DATA.y[rows]), torch.from_numpy(GROUP[rows]), DATA.y[rows], outputs)
+        return fairbound.MiniBatch(
+            twins.bce(outputs, DATA.y[rows]), torch.from_numpy(GROUP[rows]), DATA.y[rows], outputs
+        )
 
     def step(self, backward: Callable[[], Any]) -> None:
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         backward()
-        self.optimiser.step()
+        self.optimizer.step()
 
 
 METHODS: dict[str, Algorithm[Any]] = {
@@ -83,16 +85,16 @@ METHODS: dict[str, Algorithm[Any]] = {
 @pytest.mark.parametrize("kind", PARITY)
 def test_a_tape_loop_is_the_torch_loop(name: str, kind: str) -> None:
     method, model = METHODS[name], twins.network(widths=WIDTHS)
-    _, x0 = functional(model)
+    _, x0 = make_functional(model)
     fair, twin = Constrained(model, PARITY[kind](), method), Twin(x0, PARITY[kind](), method, 0.1)
     optimizer = keras.optimizers.SGD(0.1)
     for rows, others in zip(batches(30), batches(31)[1:], strict=True):
         further = [taped(model, others)._replace(tape=None)] * (method.draws - 1)
-        step(fair, taped(model, rows), optimizer, further=further)
+        step(fair, taped(model, rows), optimizer, extra_batches=further)
         with torch.no_grad():
             second = [twin.rows(others)] * (method.draws - 1)
-        twin.step(lambda rows=rows, second=second: twin.fair.backward(twin.rows(rows), further=second))
-    now = functional(model)[1]
+        twin.step(lambda rows=rows, second=second: twin.fair.backward(twin.rows(rows), extra_batches=second))
+    now = make_functional(model)[1]
     assert (now - x0).abs().max() > 0.01
     assert torch.allclose(now, twin.x.detach(), atol=1e-5)
     assert fair.multipliers == pytest.approx(twin.fair.multipliers, abs=1e-5)
@@ -101,12 +103,12 @@ def test_a_tape_loop_is_the_torch_loop(name: str, kind: str) -> None:
     assert fair.primal_step == pytest.approx(twin.fair.primal_step)
     fair.load_output()
     twin.fair.load_output()
-    assert torch.allclose(functional(model)[1], twin.x.detach(), atol=1e-5)
+    assert torch.allclose(make_functional(model)[1], twin.x.detach(), atol=1e-5)
 
 
 def test_ghost_asks_for_rows_itself() -> None:
     model = twins.network(widths=WIDTHS)
-    _, x0 = functional(model)
+    _, x0 = make_functional(model)
     method, limit = StochasticGhost(cap=2), PARITY["loss"]
     fair, twin = Constrained(model, limit(), method), Twin(x0, limit(), method, 0.05)
     optimizer = keras.optimizers.SGD(0.05)
@@ -118,8 +120,8 @@ def test_ghost_asks_for_rows_itself() -> None:
     for _ in range(4):
         found = fair.gradients_from(lambda size: taped(model, rows(mine, size), persistent=True))
         optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
-        twin.step(lambda: twin.fair.backward_from(lambda size: twin.rows(rows(theirs, size))))
-    assert torch.allclose(functional(model)[1], twin.x.detach(), atol=1e-4)
+        twin.step(lambda: twin.fair.backward_closure(lambda size: twin.rows(rows(theirs, size))))
+    assert torch.allclose(make_functional(model)[1], twin.x.detach(), atol=1e-4)
     with pytest.raises(ValueError, match=r"more than once.*tf.GradientTape\(persistent=True\)"):
         fair.gradients_from(lambda size: taped(model, rows(mine, size)))
 
@@ -132,7 +134,7 @@ def test_the_report_is_the_twin_s() -> None:
         step(fair, taped(model, rows), optimizer)
     halves = [np.arange(0, 1000), np.arange(1000, 2000)]
     found = fair.report(halves, lambda rows: taped(model, rows, persistent=True))
-    x = torch.nn.ParameterList([torch.nn.Parameter(functional(model)[1])])
+    x = torch.nn.ParameterList([torch.nn.Parameter(make_functional(model)[1])])
     outputs = twins.in_torch(x[0].detach(), DATA.X, WIDTHS)
     assert found.loss == pytest.approx(float(twins.bce(outputs, DATA.y).mean()), abs=1e-5)
     assert found.multipliers == pytest.approx(fair.multipliers)
@@ -140,7 +142,7 @@ def test_the_report_is_the_twin_s() -> None:
         x,
         PARITY["rates"](),
         [torch.arange(2000)],
-        lambda rows: fairbound.Rows(
+        lambda rows: fairbound.MiniBatch(
             twins.bce(twins.in_torch(x[0], DATA.X, WIDTHS), DATA.y),
             DATA.groups["group"],
             DATA.y,
@@ -155,7 +157,7 @@ def test_the_report_is_the_twin_s() -> None:
 def test_several_columns_of_groups_and_weights() -> None:
     model = twins.network(widths=WIDTHS)
     both = [
-        limits.accuracy_equality(["A", "B"], bound=0.0, by="race"),
+        limits.pairwise_loss_parity(["A", "B"], bound=0.0, by="race"),
         limits.bounded_group_loss(2, bound=0.1, by="sex"),
     ]
     fair = Constrained(model, both, DescentAscent())
@@ -210,7 +212,7 @@ def test_a_saved_loop_goes_on() -> None:
         step(fair, taped(model, rows), optimizer)
         step(other, taped(resumed, rows), again)
     assert other.steps == 9
-    assert torch.allclose(functional(resumed)[1], functional(model)[1], atol=1e-6)
+    assert torch.allclose(make_functional(resumed)[1], make_functional(model)[1], atol=1e-6)
     assert other.multipliers == pytest.approx(fair.multipliers)
 
 
@@ -272,9 +274,11 @@ def test_what_is_wrong_is_said() -> None:
         fair.gradients(empty, rows.losses, rows.groups)
     with pytest.raises(ValueError, match="SSLALM needs 2 independent mini-batches"):
         Constrained(model, PARITY["loss"](), SSLALM()).gradients(rows.tape, rows.losses, rows.groups)
-    with pytest.raises(TypeError, match=r"must be fairbound.integrations.keras.Rows\(losses, groups, ...\), got Rows"):
+    with pytest.raises(
+        TypeError, match=r"must be fairbound.integrations.keras.MiniBatch\(losses, groups, ...\), got MiniBatch"
+    ):
         Constrained(model, PARITY["loss"](), SSLALM()).gradients(
-            rows.tape, rows.losses, rows.groups, further=[fairbound.Rows(torch.ones(3))]
+            rows.tape, rows.losses, rows.groups, extra_batches=[fairbound.MiniBatch(torch.ones(3))]
         )
     with pytest.raises(ValueError, match=r"groups must be whole numbers .* got float64"):
         fair.gradients(rows.tape, rows.losses, rows.groups * 1.0)

@@ -185,7 +185,7 @@ def test_a_bound_that_cannot_be_met_warns_and_gives_the_best_model_seen(mode: st
         impossible.fit(X, y, sensitive_features=group)
     assert all(np.isfinite(entry["loss"]) for entry in impossible.history_)
     assert impossible.score(X, y) > 0.5
-    assert impossible.verdict_.word == "violated"
+    assert impossible.verdict_.decision == "violated"
     assert max(impossible.multipliers_.values()) <= (1.0 if mode == "own rows" else 10.0)
 
 
@@ -222,7 +222,7 @@ def test_early_stopping_keeps_the_best_look() -> None:
     [
         ({"mode": "best"}, {}, "mode must be one of 'auto'"),
         ({"mode": "own rows"}, {}, "mode='own rows' is not possible: there are too few rows to keep any aside"),
-        ({"constraint": "parity"}, {}, "constraint must be one of accuracy_equality"),
+        ({"constraint": "parity"}, {}, "constraint must be one of pairwise_loss_parity"),
         ({"parts": {"train": 0.5, "rest": 0.5}}, {}, "parts needs a share for each of train"),
         ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),
         ({}, {"sensitive_features": [None] * 60}, "missing entries"),

@@ -18,7 +18,7 @@ from fairbound.algorithms import SSLALM
 from fairbound.integrations.sklearn import FairClassifier, classifier, model_selection
 from fairbound.integrations.sklearn.inputs import group_codes
 from fairbound.integrations.sklearn.trainer import scale_of
-from fairbound.training.functional import functional
+from fairbound.training.functional import make_functional
 
 
 def small(**settings: Any) -> FairClassifier:
@@ -38,7 +38,7 @@ def test_weights_that_leave_nothing_to_train_on_are_told() -> None:
 
 
 @pytest.mark.parametrize("mode", ["training rows", "own rows"])
-@pytest.mark.parametrize("notion", ["accuracy_equality", "equalized_odds"])
+@pytest.mark.parametrize("notion", ["pairwise_loss_parity", "equalized_odds"])
 def test_weights_labels_and_groups_of_verdict_rows_do_not_reach_the_model(
     mode: str, notion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,10 +93,10 @@ def test_a_limit_is_about_the_groups_that_it_names() -> None:
 @pytest.mark.parametrize(
     ("constraint", "sentence"),
     [
-        (limits.accuracy_equality(["x", "y"], bound=0.1), "the limit is about 'x', and the groups of the data are"),
-        (limits.accuracy_equality(3, bound=0.1), "about 3 groups, and the data has 2"),
-        (limits.accuracy_equality(["A", "B"], bound=0.1, by="race"), "leave by= out"),
-        ([limits.accuracy_equality(2, bound=0.1)], "constraint must be one of accuracy_equality"),
+        (limits.pairwise_loss_parity(["x", "y"], bound=0.1), "the limit is about 'x', and the groups of the data are"),
+        (limits.pairwise_loss_parity(3, bound=0.1), "about 3 groups, and the data has 2"),
+        (limits.pairwise_loss_parity(["A", "B"], bound=0.1, by="race"), "leave by= out"),
+        ([limits.pairwise_loss_parity(2, bound=0.1)], "constraint must be one of pairwise_loss_parity"),
     ],
 )
 def test_limits_that_do_not_fit(constraint: Any, sentence: str) -> None:
@@ -127,7 +127,7 @@ def test_logits_that_look_like_probabilities_are_logits() -> None:
     logits = fair.decision_function(X)
     assert logits.min() > 0
     assert logits.max() < 1
-    assert fair.verdict_.word == "holds"  # everybody gets the same decision
+    assert fair.verdict_.decision == "holds"  # everybody gets the same decision
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_a_layer_that_is_used_twice() -> None:
     X, y, group = people(400)
     inputs = torch.from_numpy(X).float()
     before = module(inputs).clone()
-    forward, x = functional(module)
+    forward, x = make_functional(module)
     assert torch.allclose(forward(x, inputs), before[:, 0])
     assert not torch.allclose(forward(x + 1, inputs), before[:, 0])
     assert torch.equal(module(inputs), before)  # nothing of x + 1 is left in it
@@ -174,7 +174,7 @@ def test_two_layers_that_share_a_weight() -> None:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     second.weight = first.weight
     module, inputs = nn.Sequential(first, nn.Tanh(), second), torch.randn(5, 4)
-    forward, x = functional(module)
+    forward, x = make_functional(module)
     assert torch.allclose(forward(x, inputs), module(inputs))
     expected = (inputs @ (first.weight + 1).T + first.bias + 1).tanh() @ (first.weight + 1).T + second.bias + 1
     assert torch.allclose(forward(x + 1, inputs), expected, atol=1e-5)

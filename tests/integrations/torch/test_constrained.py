@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from loops import F64, FIXED, GHOSTS, LR, flat, network, numbers_for, people, rows_of, step
-from test_conformance import bce, classification
-from test_conformance import network as unseeded_network
+from methods import bce, classification
+from methods import network as unseeded_network
 from torch import Tensor, nn
 from transcription import draws
 
-from fairbound import Constrained, Problem, Rows, Sampler, limits, load_flat, run
-from fairbound._utils.pytree import leaves
+from fairbound import Constrained, MiniBatch, Problem, Sampler, limits, load_flat, run
+from fairbound._utils.pytree import tree_leaves
 from fairbound.algorithms import SGD, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Algorithm, Draw, Estimate, Sample
@@ -35,13 +35,13 @@ class Fed(NamedTuple):
         block = self.stack.block(first, steps)
         return [[Batch(b.objective[k, 0], b.cells[k, 0]) for b in block] for k in range(steps)]
 
-    def rows(self, batch: Batch) -> Rows:
+    def rows(self, batch: Batch) -> MiniBatch:
         """The objective's rows, of no group, then those of every cell, which the objective does not read."""
         cells, each = batch.cells.shape
         numbers = torch.cat([batch.objective, batch.cells.flatten()])
         groups = torch.cat([torch.full_like(batch.objective, -1), torch.arange(cells).repeat_interleave(each)])
         losses = bce(self.model(self.problem.data.X[numbers])[:, 0], self.problem.data.y[numbers])
-        return Rows(losses, groups, objective=groups < 0)
+        return MiniBatch(losses, groups, objective=groups < 0)
 
 
 def fed(method: Algorithm[Any]) -> tuple[Fed, Sampler, Tensor]:
@@ -56,18 +56,18 @@ def test_the_trajectory_is_the_runner_s(method: Algorithm[Any]) -> None:
     """200 steps, float64, 1e-9: an ordinary module under `torch.optim.SGD` whose rate is the method's own step."""
     feed, sampler, x0 = fed(method)
     result = run(feed.problem, method, sampler, x0, 200, compile=False).result()
-    fair = Constrained(feed.model, limits.accuracy_equality(2, bound=0.01), method, seed=sampler.seed)
-    optimiser = torch.optim.SGD(feed.model.parameters(), lr=1.0)
-    main = next(i for i, reads in enumerate(method.reads) if "f" in reads)
+    fair = Constrained(feed.model, limits.pairwise_loss_parity(2, bound=0.01), method, seed=sampler.seed)
+    optimizer = torch.optim.SGD(feed.model.parameters(), lr=1.0)
+    main = next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
     start = feed.rows(feed.batches(START, 1)[0][0])
     fair.start(start)
     for batches in feed.batches(0, 200):
-        optimiser.param_groups[0]["lr"] = fair.primal_step
-        optimiser.zero_grad()
+        optimizer.param_groups[0]["lr"] = fair.primal_step
+        optimizer.zero_grad()
         with torch.no_grad():
             further = [feed.rows(batch) for i, batch in enumerate(batches) if i != main]
-        fair.backward(feed.rows(batches[main]), further=further)
-        optimiser.step()
+        fair.backward(feed.rows(batches[main]), extra_batches=further)
+        optimizer.step()
     assert (flat(feed.model) - x0).norm() > 1e-4
     assert (flat(feed.model) - result.x[0]).abs().max() < 1e-9
     fair.load_output()
@@ -80,38 +80,38 @@ def test_the_trajectory_is_the_runner_s(method: Algorithm[Any]) -> None:
         assert result.multipliers.isnan().all()
 
 
-def test_a_schedule_may_be_the_optimiser_s_own() -> None:
+def test_a_schedule_may_be_the_optimizer_s_own() -> None:
     """A falling step as a `LambdaLR`, which is how a loop has it."""
     method = DescentAscent(tau=InverseSqrt(0.2), eta=0.05)
     feed, sampler, x0 = fed(method)
     result = run(feed.problem, method, sampler, x0, 50, compile=False).result()
-    fair = Constrained(feed.model, limits.accuracy_equality(2, bound=0.01), method)
-    optimiser = torch.optim.SGD(feed.model.parameters(), lr=0.2)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda k: (k + 1) ** -0.5)
+    fair = Constrained(feed.model, limits.pairwise_loss_parity(2, bound=0.01), method)
+    optimizer = torch.optim.SGD(feed.model.parameters(), lr=0.2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (k + 1) ** -0.5)
     for (batch,) in feed.batches(0, 50):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         fair.backward(feed.rows(batch))
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     assert (flat(feed.model) - result.x[0]).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("method", FIXED.values(), ids=FIXED)
 def test_a_closure_gives_the_same_step(method: Algorithm[Any]) -> None:
-    """`backward_from` draws for itself, and then is `backward`."""
+    """`backward_closure` draws for itself, and then is `backward`."""
     who, models = people(), [network(), network()]
     limit = limits.bounded_group_loss(3, bound=0.4, by="race")
     fairs = [Constrained(model, limit, method, seed=3) for model in models]
-    optimisers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
-    main = next(i for i, reads in enumerate(method.reads) if "f" in reads)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
+    main = next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
     for numbers in numbers_for(method, 5, who):
-        step(fairs[0], optimisers[0], models[0], who, numbers)
+        step(fairs[0], optimizers[0], models[0], who, numbers)
         in_order = [numbers[0] if i == main else None for i in range(method.draws)]
         rest = iter(numbers[1:])
         waiting = iter([next(rest) if chosen is None else chosen for chosen in in_order])
-        optimisers[1].zero_grad()
-        fairs[1].backward_from(lambda size, waiting=waiting: rows_of(models[1], who, next(waiting)))  # type: ignore[misc]
-        optimisers[1].step()
+        optimizers[1].zero_grad()
+        fairs[1].backward_closure(lambda size, waiting=waiting: rows_of(models[1], who, next(waiting)))  # type: ignore[misc]
+        optimizers[1].step()
     assert torch.allclose(flat(models[0]), flat(models[1]), atol=1e-12)
     assert fairs[0].multipliers == pytest.approx(fairs[1].multipliers, abs=1e-12)
 
@@ -129,13 +129,13 @@ class Drawn:
         self.sizes: list[int] = []
         self.numbers: list[Tensor] = []
 
-    def __call__(self, size: int) -> Rows:
+    def __call__(self, size: int) -> MiniBatch:
         own = [m[torch.randint(m.numel(), (6 * size,), generator=self.generator)] for m in self.members]
         numbers = torch.cat(own)
         self.sizes.append(size)
         self.numbers.append(numbers)
         losses = bce(self.model(self.problem.data.X[numbers])[:, 0], self.problem.data.y[numbers])
-        return Rows(losses, self.problem.data.groups["group"][numbers])
+        return MiniBatch(losses, self.problem.data.groups["group"][numbers])
 
     def sample(self, objective: Tensor, cells: list[Tensor]) -> Sample:
         """The same rows as a function of flat parameters."""
@@ -163,17 +163,17 @@ def test_ghost_through_a_closure_is_its_update(method: StochasticGhost) -> None:
     problem, _, x0 = classification()
     model = load_flat(unseeded_network().double(), x0[0])
     drawn = Drawn(problem, model)
-    fair = Constrained(model, limits.accuracy_equality(2, bound=0.01), method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    fair = Constrained(model, limits.pairwise_loss_parity(2, bound=0.01), method)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     x, state = x0[0], method.init(x0[0], 2)
     for _ in range(8):
-        optimiser.param_groups[0]["lr"] = float(method.primal_step(state))
-        optimiser.zero_grad()
-        fair.backward_from(drawn)
-        optimiser.step()
+        optimizer.param_groups[0]["lr"] = float(method.primal_step(state))
+        optimizer.zero_grad()
+        fair.backward_closure(drawn)
+        optimizer.step()
         one, large = drawn.sizes[-2:]
         assert one == 1
-        draw = Draw.of(*drawn.samples(), weight=1 / method.levels[large.bit_length() - 2])
+        draw = Draw.of(*drawn.samples(), weight=1 / method.batch_size_probs[large.bit_length() - 2])
         d, state = method.update(x, state, draw)
         x = x + d
         assert (flat(model) - x).abs().max() < 1e-9
@@ -185,13 +185,13 @@ def test_ghost_lowers_loss_and_violation() -> None:
     problem, _, x0 = classification()
     model = load_flat(unseeded_network().double(), 2 * x0[3])
     rows, before = torch.arange(problem.data.rows), problem.measure(flat(model), torch.arange(problem.data.rows))
-    fair = Constrained(model, limits.accuracy_equality(2, bound=0.01), StochasticGhost(cap=2, alpha=0.1))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    fair = Constrained(model, limits.pairwise_loss_parity(2, bound=0.01), StochasticGhost(cap=2, alpha=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     drawn = Drawn(problem, model)
     for _ in range(300):
-        optimiser.zero_grad()
-        fair.backward_from(drawn)
-        optimiser.step()
+        optimizer.zero_grad()
+        fair.backward_closure(drawn)
+        optimizer.step()
     after = problem.measure(flat(model), rows)
     assert before.c.max() > 0.05
     assert after.c.max() < before.c.max() / 2
@@ -221,16 +221,16 @@ def assert_follows_one_gradient(method: Algorithm[Any]) -> None:
         asked: list[tuple[Sample, Tensor]] = []
         stand_ins = [noted(sample, point, asked) for sample in samples]
         tau = method.primal_step(state)
-        _, short = method.update(stand_in, short, Draw.of(*stand_ins, u=0.3))
-        d, state = method.update(point, state, Draw.of(*samples, u=0.3))
+        _, short = method.update(stand_in, short, Draw.of(*stand_ins, uniform=0.3))
+        d, state = method.update(point, state, Draw.of(*samples, uniform=0.3))
         assert len(asked) == 1, f"{len(asked)} gradients at step {k}"
         sample, weights = asked[0]
         assert torch.allclose(d, -tau * sample(point).pull(weights), atol=1e-12)
-        assert all(torch.allclose(a, b) for a, b in zip(leaves(state), leaves(short), strict=True))
+        assert all(torch.allclose(a, b) for a, b in zip(tree_leaves(state), tree_leaves(short), strict=True))
         point = point + d
 
 
-SHORT = {name: method for name, method in FIXED.items() if method.follows_one_gradient}
+SHORT = {name: method for name, method in FIXED.items() if method.is_gradient_step}
 
 
 @pytest.mark.parametrize("method", SHORT.values(), ids=SHORT)

@@ -109,7 +109,7 @@ class Raises(Algorithm[Counted]):
     """Fails at its fourth step."""
 
     tau: float = 0.05
-    follows_one_gradient: ClassVar[bool] = True  # type: ignore[misc]
+    is_gradient_step: ClassVar[bool] = True  # type: ignore[misc]
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None) -> Counted:
         return Counted(x.new_zeros(()))
@@ -208,7 +208,7 @@ def test_the_first_mini_batch_after_a_resumption_is_checked(method: Algorithm[An
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normalised(Raises):
+class Normalized(Raises):
     """Says that it follows one gradient, and reads it."""
 
     def update(self, x: Tensor, state: Counted, draw: Draw) -> tuple[Tensor, Counted]:
@@ -217,9 +217,9 @@ class Normalised(Raises):
 
 
 def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumulating_too() -> None:
-    model, fair = begun(Normalised(), steps=0)
+    model, fair = begun(Normalized(), steps=0)
     with torch.no_grad():
-        fair.gather(losses_of(model), GROUP)
+        fair.accumulate(losses_of(model), GROUP)
     with pytest.raises(TypeError, match="let that property be False"):
         fair.backward(losses_of(model), GROUP)
 
@@ -229,8 +229,8 @@ def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumul
 
 WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
     "first or short": lambda fair, losses: fair.backward(losses, GROUP).skipped,
-    "share": lambda fair, losses: fair.backward(losses, GROUP, share=0.5).skipped,
-    "gathered": lambda fair, losses: (fair.gather(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
+    "share": lambda fair, losses: fair.backward(losses, GROUP, scale=0.5).skipped,
+    "gathered": lambda fair, losses: (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
 }
 
 

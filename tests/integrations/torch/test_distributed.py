@@ -20,7 +20,7 @@ from loops import F64, FIXED, LR, ONE_DRAW, flat, knowledge, network, people, ro
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound import Constrained, Rows
+from fairbound import Constrained, MiniBatch
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm
 
@@ -53,35 +53,37 @@ class Loop:
         if rank is not None:
             self.model = DistributedDataParallel(self.inner, gradient_as_bucket_view=view)
         self.fair = Constrained(self.model, three_limits(), method, seed=2)
-        self.optimiser = torch.optim.SGD(self.inner.parameters(), lr=LR)
+        self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=LR)
 
-    def rows(self, halves: list[Tensor]) -> Rows:
+    def rows(self, halves: list[Tensor]) -> MiniBatch:
         return rows_of(self.model, WHO, own_rows(halves, self.rank))
 
-    def step(self, k: int, spoil: Any = None) -> bool:
-        self.optimiser.zero_grad()
+    def step(self, k: int, poison_grads: Any = None) -> bool:
+        self.optimizer.zero_grad()
         draws = drawn(self.method, k)
         with torch.no_grad():
             further = [self.rows(halves) for halves in draws[1:]]
         rows = self.rows(draws[0])
-        skipped = self.fair.backward(spoil(rows) if spoil is not None else rows, further=further).skipped
-        self.optimiser.step()
+        skipped = self.fair.backward(
+            poison_grads(rows) if poison_grads is not None else rows, extra_batches=further
+        ).skipped
+        self.optimizer.step()
         return skipped
 
     def accumulated_step(self, k: int) -> None:
-        """The same over two mini-batches a process, of which only the last is synchronised."""
-        self.optimiser.zero_grad()
+        """The same over two mini-batches a process, of which only the last is synchronized."""
+        self.optimizer.zero_grad()
         numbers = own_rows(drawn(self.method, k)[0], self.rank)
         parts = numbers.split([numbers.numel() - 5, 5])
         for part in parts:
             with torch.no_grad():
                 rows = rows_of(self.model, WHO, part)
-            self.fair.gather(rows)
+            self.fair.accumulate(rows)
         assert isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync():
             self.fair.backward(rows_of(self.model, WHO, parts[0]))
         self.fair.backward(rows_of(self.model, WHO, parts[1]))
-        self.optimiser.step()
+        self.optimizer.step()
 
     def end(self) -> dict[str, Any]:
         return {"model": flat(self.inner), "knows": knowledge(self.fair), "skipped": self.fair.skipped}
@@ -101,11 +103,11 @@ def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
     return loop.end()
 
 
-def spoilt_loss(rows: Rows) -> Rows:
+def spoilt_loss(rows: MiniBatch) -> MiniBatch:
     return rows._replace(losses=rows.losses * torch.nan)
 
 
-def spoilt_gradient(rows: Rows) -> Rows:
+def spoilt_gradient(rows: MiniBatch) -> MiniBatch:
     assert rows.outputs is not None
     return rows._replace(losses=rows.losses + (0 * rows.outputs).sqrt())
 
@@ -129,7 +131,7 @@ def empty(rank: int) -> dict[str, Any]:
     loop = Loop(DescentAscent(), rank)
     numbers = torch.arange(24) if rank == 0 else torch.arange(0)
     loop.fair.backward(rows_of(loop.model, WHO, numbers))
-    loop.optimiser.step()
+    loop.optimizer.step()
     return loop.end()
 
 
@@ -148,9 +150,9 @@ def shared(method: Algorithm[Any], rank: int | None) -> dict[str, Any]:
     loop = Loop(method, rank)
     halves = drawn(method, 0)[0], drawn(method, 1)[0]
     with loop.model.no_sync() if isinstance(loop.model, DistributedDataParallel) else nullcontext():
-        loop.fair.backward(loop.rows(halves[0]), share=0.5)
-    loop.fair.backward(loop.rows(halves[1]), share=0.5)
-    loop.optimiser.step()
+        loop.fair.backward(loop.rows(halves[0]), scale=0.5)
+    loop.fair.backward(loop.rows(halves[1]), scale=0.5)
+    loop.optimizer.step()
     return loop.end()
 
 
@@ -176,7 +178,10 @@ def refused(rank: int) -> list[str]:
     assert isinstance(whole.model, DistributedDataParallel)
     with whole.model.no_sync():
         held_back = told(lambda: whole.fair.backward(rows_of(whole.model, WHO, torch.arange(24))))
-    return [told(lambda: ghost.fair.backward_from(lambda size: rows_of(ghost.model, WHO, torch.arange(24)))), held_back]
+    return [
+        told(lambda: ghost.fair.backward_closure(lambda size: rows_of(ghost.model, WHO, torch.arange(24)))),
+        held_back,
+    ]
 
 
 def main(rank: int, folder: Path) -> None:
@@ -247,7 +252,7 @@ def test_gradients_may_be_views_of_buckets(name: str, processes: list[dict[str, 
 
 
 @pytest.mark.parametrize("name", ONE_DRAW)
-def test_accumulation_without_synchronisation(name: str, processes: list[dict[str, Any]]) -> None:
+def test_accumulation_without_synchronization(name: str, processes: list[dict[str, Any]]) -> None:
     """`no_sync` on all but the last mini-batch."""
     assert_one_process_would([found["accumulated"][name] for found in processes], whole(ONE_DRAW[name]))
 
@@ -263,13 +268,13 @@ def test_what_one_process_finds_spoilt_both_leave_out(name: str, kind: str, proc
 def test_a_process_without_rows_takes_part(processes: list[dict[str, Any]]) -> None:
     model = network()
     fair = Constrained(model, three_limits(), DescentAscent())
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     fair.backward(rows_of(model, WHO, torch.arange(24)))
-    optimiser.step()
+    optimizer.step()
     assert_one_process_would([found["empty"] for found in processes], {"model": flat(model), "knows": knowledge(fair)})
 
 
-def test_a_compiled_distributed_model_is_recognised(processes: list[dict[str, Any]]) -> None:
+def test_a_compiled_distributed_model_is_recognized(processes: list[dict[str, Any]]) -> None:
     """`torch.compile(DistributedDataParallel(model))` is the order that torch recommends."""
     loop = Loop(DescentAscent(), None)
     for k in range(2):
@@ -278,7 +283,7 @@ def test_a_compiled_distributed_model_is_recognised(processes: list[dict[str, An
 
 
 def test_a_share_held_back_is_a_share(processes: list[dict[str, Any]]) -> None:
-    """`backward(share=1/2)` twice, the first inside `no_sync`."""
+    """`backward(scale=1/2)` twice, the first inside `no_sync`."""
     assert_one_process_would([found["shared"] for found in processes], shared(DescentAscent(eta=0.5), None))
 
 

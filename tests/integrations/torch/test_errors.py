@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from loops import F64, FIXED, GHOSTS, knowledge, network, same
-from test_conformance import bce
+from methods import bce
 from torch import Tensor, nn
 
-from fairbound import ALGORITHMS, Constrained, Rows, limits
+from fairbound import ALGORITHMS, Constrained, MiniBatch, limits
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm, Draw
 
@@ -41,11 +41,13 @@ def test_too_few_mini_batches_is_a_sentence(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, LIMIT, method)
     name = type(method).__name__
-    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} .*got 1; pass the others as further=") as said:
+    with pytest.raises(
+        ValueError, match=rf"{name} needs {method.draws} .*got 1; pass the others as extra_batches="
+    ) as said:
         fair.backward(losses_of(model), GROUPS)
     assert method.with_one_draw in str(said.value)
-    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} mini-batches a step.*share=1/k"):
-        fair.gather(losses_of(model), GROUPS)
+    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} mini-batches a step.*scale=1/k"):
+        fair.accumulate(losses_of(model), GROUPS)
     assert fair.steps == 0
 
 
@@ -53,34 +55,34 @@ def test_too_many_mini_batches_is_a_sentence() -> None:
     model = network()
     with pytest.raises(ValueError, match=r"DescentAscent needs 1 .*got 2"):
         Constrained(model, LIMIT, DescentAscent()).backward(
-            losses_of(model), GROUPS, further=[Rows(losses_of(model), GROUPS)]
+            losses_of(model), GROUPS, extra_batches=[MiniBatch(losses_of(model), GROUPS)]
         )
 
 
 @pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
 def test_ghost_names_its_closure(method: StochasticGhost) -> None:
     model = network()
-    with pytest.raises(ValueError, match=r"StochasticGhost draws .* random size.*fair.backward_from\(evaluate\)"):
+    with pytest.raises(ValueError, match=r"StochasticGhost draws .* random size.*fair.backward_closure\(evaluate\)"):
         Constrained(model, LIMIT, method).backward(losses_of(model), GROUPS)
 
 
-BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], Rows]]] = {
-    "a mean": (r"one number per row, \(B,\), got \(\); use a loss with reduction='none'", LIMIT, lambda u: Rows(u.mean(), GROUPS)),  # noqa: E501
-    "a matrix": (r"got \(8, 1\); use a loss with reduction='none'", LIMIT, lambda u: Rows(u[:, None], GROUPS)),
-    "a float": ("got float; use a loss with reduction='none'", LIMIT, lambda u: Rows(u.mean().item(), GROUPS)),  # type: ignore[arg-type]
-    "no groups": ("pass groups=", LIMIT, lambda u: Rows(u)),
-    "float groups": ("groups must be a vector of whole numbers, got torch.float32", LIMIT, lambda u: Rows(u, GROUPS.float())),  # noqa: E501
-    "short groups": (r"8 losses but groups has shape \(7,\)", LIMIT, lambda u: Rows(u, GROUPS[:7])),
-    "a third group": ("groups must be 0 to 1, or -1 for none, found 0 to 2", LIMIT, lambda u: Rows(u, torch.arange(8) % 3)),  # noqa: E501
-    "group -2": ("groups must be 0 to 1, or -1 for none, found -2 to -1", LIMIT, lambda u: Rows(u, GROUPS - 2)),
-    "unnamed column": ("columns \\['race', 'sex'\\]; a limit must name one of them with by=", LIMIT, lambda u: Rows(u, {"sex": GROUPS, "race": GROUPS})),  # noqa: E501
-    "no outputs": (r"'A - B' needs outputs; pass outputs=", RATE, lambda u: Rows(u, GROUPS)),
-    "outputs of classes": (r"one logit per row.*name one of them, outcome=k", RATE, lambda u: Rows(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
-    "no labels": (r"needs labels; pass labels=", RECALL, lambda u: Rows(u, GROUPS, outputs=torch.zeros(8))),
-    "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: Rows(u, GROUPS, torch.ones(4))),
-    "objective by number": ("objective must be True or False", LIMIT, lambda u: Rows(u, GROUPS, objective=GROUPS)),
-    "weight of another batch": (r"8 losses but weight has shape \(3,\)", LIMIT, lambda u: Rows(u, GROUPS, weight=torch.ones(3))),  # noqa: E501
-    "a scalar function": (r"must give 1 values, got shape \(\)", limits.function(lambda rows: rows.losses.mean(), "mean"), lambda u: Rows(u)),  # noqa: E501
+BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], MiniBatch]]] = {
+    "a mean": (r"one number per row, \(B,\), got \(\); use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u.mean(), GROUPS)),  # noqa: E501
+    "a matrix": (r"got \(8, 1\); use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u[:, None], GROUPS)),
+    "a float": ("got float; use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u.mean().item(), GROUPS)),  # type: ignore[arg-type]
+    "no groups": ("pass groups=", LIMIT, lambda u: MiniBatch(u)),
+    "float groups": ("groups must be a vector of whole numbers, got torch.float32", LIMIT, lambda u: MiniBatch(u, GROUPS.float())),  # noqa: E501
+    "short groups": (r"8 losses but groups has shape \(7,\)", LIMIT, lambda u: MiniBatch(u, GROUPS[:7])),
+    "a third group": ("groups must be 0 to 1, or -1 for none, found 0 to 2", LIMIT, lambda u: MiniBatch(u, torch.arange(8) % 3)),  # noqa: E501
+    "group -2": ("groups must be 0 to 1, or -1 for none, found -2 to -1", LIMIT, lambda u: MiniBatch(u, GROUPS - 2)),
+    "unnamed column": ("columns \\['race', 'sex'\\]; a limit must name one of them with by=", LIMIT, lambda u: MiniBatch(u, {"sex": GROUPS, "race": GROUPS})),  # noqa: E501
+    "no outputs": (r"'A - B' needs outputs; pass outputs=", RATE, lambda u: MiniBatch(u, GROUPS)),
+    "outputs of classes": (r"one logit per row.*name one of them, outcome=k", RATE, lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
+    "no labels": (r"needs labels; pass labels=", RECALL, lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8))),
+    "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: MiniBatch(u, GROUPS, torch.ones(4))),
+    "objective by number": ("objective must be True or False", LIMIT, lambda u: MiniBatch(u, GROUPS, objective=GROUPS)),
+    "weight of another batch": (r"8 losses but weight has shape \(3,\)", LIMIT, lambda u: MiniBatch(u, GROUPS, weight=torch.ones(3))),  # noqa: E501
+    "a scalar function": (r"must give 1 values, got shape \(\)", limits.function(lambda rows: rows.losses.mean(), "mean"), lambda u: MiniBatch(u)),  # noqa: E501
 }  # fmt: skip
 
 
@@ -115,15 +117,15 @@ def test_a_group_that_no_limit_knows_is_never_taken_for_another(code: int) -> No
     assert all(p.grad is None for p in model.parameters())
 
 
-def no_graph_cases() -> dict[str, tuple[Any, Callable[[nn.Module], Rows]]]:
-    def outputs_apart(model: nn.Module) -> Rows:
-        return Rows(losses_of(model), GROUPS, outputs=outputs_of(model).detach())
+def no_graph_cases() -> dict[str, tuple[Any, Callable[[nn.Module], MiniBatch]]]:
+    def outputs_apart(model: nn.Module) -> MiniBatch:
+        return MiniBatch(losses_of(model), GROUPS, outputs=outputs_of(model).detach())
 
     return {
-        "losses": (LIMIT, lambda model: Rows(losses_of(model).detach(), GROUPS)),
+        "losses": (LIMIT, lambda model: MiniBatch(losses_of(model).detach(), GROUPS)),
         "losses beside a weight norm": (
             [LIMIT, limits.weight_norm(1.0)],
-            lambda model: Rows(losses_of(model).detach(), GROUPS),
+            lambda model: MiniBatch(losses_of(model).detach(), GROUPS),
         ),
         "outputs of a rate": (RATE, outputs_apart),
     }
@@ -160,7 +162,7 @@ class Extragradient(SGD):
     """Asks for a mini-batch at a second point."""
 
     @property
-    def follows_one_gradient(self) -> bool:
+    def is_gradient_step(self) -> bool:
         return False
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
@@ -189,11 +191,11 @@ class Averaged(SGD):
         return 2
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def evaluates(self) -> tuple[str, ...]:
         return ("fc", "fc")
 
     @property
-    def follows_one_gradient(self) -> bool:
+    def is_gradient_step(self) -> bool:
         return False
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
@@ -206,7 +208,7 @@ def test_gradients_of_two_mini_batches_are_apart() -> None:
     model = network()
     one, other = losses_of(model, seed=0), losses_of(model, seed=1)
     apart = [torch.autograd.grad(u.mean(), [*model.parameters()], retain_graph=True) for u in (one, other)]
-    Constrained(model, LIMIT, Averaged(tau=1.0)).backward(one, GROUPS, further=[Rows(other, GROUPS)])
+    Constrained(model, LIMIT, Averaged(tau=1.0)).backward(one, GROUPS, extra_batches=[MiniBatch(other, GROUPS)])
     for p, first, second in zip(model.parameters(), *apart, strict=True):
         assert p.grad is not None
         assert torch.allclose(p.grad, first + 3 * second, atol=1e-12)
@@ -240,12 +242,12 @@ def test_accumulating_is_orderly() -> None:
     model = network()
     fair = Constrained(model, LIMIT, DescentAscent())
     for _ in range(2):
-        fair.gather(losses_of(model), GROUPS)
+        fair.accumulate(losses_of(model), GROUPS)
     with pytest.raises(ValueError, match="an accumulated step is in progress; save after its last backward"):
         fair.state_dict()
     fair.backward(losses_of(model), GROUPS)
     with pytest.raises(ValueError, match="finish it first"):
-        fair.gather(losses_of(model), GROUPS)
+        fair.accumulate(losses_of(model), GROUPS)
     fair.backward(losses_of(model), GROUPS)
     assert fair.steps == 1
 

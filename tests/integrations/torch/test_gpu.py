@@ -16,8 +16,8 @@ from fairbound import (
     SSLALM,
     Constrained,
     DescentAscent,
+    MiniBatch,
     Penalty,
-    Rows,
     SwitchingSubgradient,
     limits,
 )
@@ -54,23 +54,23 @@ def network() -> nn.Module:
 
 def trained(device: str, method: Algorithm[Any], limit: Any) -> tuple[Tensor, Constrained, KKT]:
     model = network().to(device)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     fair = Constrained(model, limit, method, seed=3)
     data = batches()
 
-    def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> Rows:
+    def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> MiniBatch:
         X, y, group = (part.to(device) for part in batch)
         outputs = model(X)
-        return Rows(binary_cross_entropy_with_logits(outputs, y, reduction="none"), group, y, outputs)
+        return MiniBatch(binary_cross_entropy_with_logits(outputs, y, reduction="none"), group, y, outputs)
 
     for i, batch in enumerate(data):
         with torch.no_grad():
             further = [evaluate(data[(i + j) % 40]) for j in range(1, method.draws)]
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            fair.backward(evaluate(batch), further=further)
-        optimiser.step()
+            fair.backward(evaluate(batch), extra_batches=further)
+        optimizer.step()
     report = fair.report([batch for i, batch in enumerate(data) if i != 9], evaluate)
     return torch.cat([p.detach().cpu().reshape(-1) for p in model.parameters()]), fair, report
 
@@ -89,19 +89,19 @@ def test_a_gpu_takes_the_same_path(method: Algorithm[Any], limit: Any) -> None:
 @pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
 def test_half_precision_with_a_scaler_trains(method: Algorithm[Any]) -> None:
     model = network().float().cuda()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     fair, scaler = Constrained(model, PARITY, method), torch.amp.GradScaler("cuda")
     for i, batch in enumerate(batches()):
         if i == 9:
             continue
         X, y, group = (part.cuda() for part in batch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with torch.autocast("cuda", dtype=torch.float16):
             outputs = model(X.float())
         fair.backward(
             binary_cross_entropy_with_logits(outputs.float(), y.float(), reduction="none"), group, scaler=scaler
         )
-        scaler.step(optimiser)
+        scaler.step(optimizer)
         scaler.update()
     assert all(torch.isfinite(p).all() for p in model.parameters())
     assert (fair.steps, fair.skipped) == (39, 0)

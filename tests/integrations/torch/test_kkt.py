@@ -12,9 +12,9 @@ from scipy.optimize import brentq  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import KKT, Constrained, Rows, kkt, limits, load_flat
+from fairbound import KKT, Constrained, MiniBatch, kkt, limits, load_flat
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty, SwitchingSubgradient
-from fairbound.constraints.limits import Limit, Who
+from fairbound.constraints.limits import Cell, Limit
 from fairbound.core import Algorithm
 
 F64 = torch.float64
@@ -34,7 +34,9 @@ class Known(NamedTuple):
     def limit(self) -> Any:
         """The first group's bound is out of reach."""
         bounds = torch.tensor([10.0, self.bound], dtype=F64)
-        return Limit((Who("A", 0), Who("B", 1)), torch.eye(2, dtype=F64), bounds, ("loss of A", "loss of B"), groups=2)
+        return Limit(
+            (Cell("A", 0), Cell("B", 1)), torch.eye(2, dtype=F64), bounds, ("loss of A", "loss of B"), groups=2
+        )
 
     def data(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         return [(torch.as_tensor(self.A), torch.as_tensor(self.b), torch.as_tensor(self.group))]
@@ -44,7 +46,7 @@ class Known(NamedTuple):
 
 
 def known() -> Known:
-    """For a price y the Lagrangian's minimiser is weighted least squares; the price is where the bound is met."""
+    """For a price y the Lagrangian's minimizer is weighted least squares; the price is where the bound is met."""
     rng = np.random.default_rng(0)
     A, group = rng.normal(size=(ROWS, 3)), (np.arange(ROWS) % 3 == 0).astype(int)
     truth = np.where(group[:, None], [1.0, -1.0, 0.5], [-0.5, 1.0, 2.0])  # the groups want different models
@@ -67,9 +69,9 @@ KNOWN = known()
 
 
 def judged(model: nn.Module, data: Any, **options: Any) -> KKT:
-    def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> Rows:
+    def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> MiniBatch:
         X, b, group = batch
-        return Rows((model(X)[:, 0] - b).square(), group)
+        return MiniBatch((model(X)[:, 0] - b).square(), group)
 
     return kkt(model, KNOWN.limit(), data, evaluate, **options)
 
@@ -152,17 +154,17 @@ def test_a_loop_arrives_and_its_report_says_so(method: Algorithm[Any]) -> None:
     """On whole batches the method's own multipliers become the known ones."""
     model = KNOWN.model(np.zeros(3))
     fair = Constrained(model, KNOWN.limit(), method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     (X, b, group) = KNOWN.data()[0]
 
-    def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> Rows:
-        return Rows((model(batch[0])[:, 0] - batch[1]).square(), batch[2])
+    def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> MiniBatch:
+        return MiniBatch((model(batch[0])[:, 0] - batch[1]).square(), batch[2])
 
     early = None
     for _ in range(1500):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         fair.backward(evaluate((X, b, group)))
-        optimiser.step()
+        optimizer.step()
         early = early or fair.report(KNOWN.data(), evaluate)
     found = fair.report(KNOWN.data(), evaluate)
     assert early is not None
@@ -210,7 +212,7 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
 def test_modes_are_restored_after_an_error() -> None:
     model = Halves().double()
     with pytest.raises(ValueError, match="needs outputs"):
-        kkt(model, limits.demographic_parity(3, bound=0.1), [0], lambda _: Rows(model(WHO.X)[:, 0], WHO.race))
+        kkt(model, limits.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race))
     assert model.body.training
     assert not model.frozen.training
 
@@ -263,9 +265,9 @@ def test_the_table_says_what_was_found() -> None:
 def trained(method: Algorithm[Any], bound: float, steps: int = 60) -> KKT:
     model = network()
     fair = Constrained(model, limits.bounded_group_loss(3, bound=bound, by="race"), method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for _ in range(steps):
-        step(fair, optimiser, model, WHO, torch.arange(120).expand(method.draws, -1))
+        step(fair, optimizer, model, WHO, torch.arange(120).expand(method.draws, -1))
     assert flat(model).isfinite().all()
     return fair.report([torch.arange(120)], lambda numbers: rows_of(model, WHO, numbers))
 
@@ -315,7 +317,7 @@ def test_what_cannot_be_judged_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="groups must be 0 to 1"):
         judged(model, [(X, b, group + 1)])
     with pytest.raises(ValueError, match="reduction='none'"):
-        kkt(model, KNOWN.limit(), KNOWN.data(), lambda batch: Rows(model(batch[0]).mean(), batch[2]))
+        kkt(model, KNOWN.limit(), KNOWN.data(), lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]))
     fair = Constrained([*model.parameters()], KNOWN.limit(), DescentAscent())
     with pytest.raises(TypeError, match="a report needs the model itself"):
-        fair.report(KNOWN.data(), lambda batch: Rows(model(batch[0])[:, 0], batch[2]))
+        fair.report(KNOWN.data(), lambda batch: MiniBatch(model(batch[0])[:, 0], batch[2]))

@@ -11,13 +11,22 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import SSLALM, BalancedBatches, Constrained, DescentAscent, Rows, SwitchingSubgradient, kkt, limits
+from fairbound import (
+    SSLALM,
+    BalancedBatchSampler,
+    Constrained,
+    DescentAscent,
+    MiniBatch,
+    SwitchingSubgradient,
+    kkt,
+    limits,
+)
 from fairbound.algorithms.schedules import Linear
-from fairbound.constraints.notions import accuracy_equality
+from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 
 GROUP = torch.arange(16) % 2
-PARITY = limits.accuracy_equality(["A", "B"], bound=0.02)
+PARITY = limits.pairwise_loss_parity(["A", "B"], bound=0.02)
 BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
 
 
@@ -40,13 +49,13 @@ def losses_of(model: nn.Module) -> Tensor:
 @pytest.mark.parametrize("method", [SSLALM(samples=1), SwitchingSubgradient()], ids=["SSLALM", "Switching"])
 def test_a_model_with_one_parameter_has_a_state_of_its_own(method: Algorithm[Any]) -> None:
     model = nn.Linear(5, 1, bias=False)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fair = Constrained(model, PARITY, method)
     for _ in range(3):
-        optimiser.zero_grad(set_to_none=False)
-        further = [Rows(losses_of(model).detach(), GROUP)] * (method.draws - 1)
-        fair.backward(losses_of(model), GROUP, further=further)
-        optimiser.step()
+        optimizer.zero_grad(set_to_none=False)
+        further = [MiniBatch(losses_of(model).detach(), GROUP)] * (method.draws - 1)
+        fair.backward(losses_of(model), GROUP, extra_batches=further)
+        optimizer.step()
     saved = fair.state_dict()["state"]
     kept = saved["zx" if isinstance(method, SSLALM) else "kept"]["weight"]
     assert not kept.requires_grad
@@ -60,7 +69,7 @@ def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(method
     model = network()
     fair = Constrained(model, PARITY, method)
     for _ in range(2):
-        fair.gather(losses_of(model), GROUP)
+        fair.accumulate(losses_of(model), GROUP)
     fair.backward(losses_of(model), GROUP)
     with pytest.raises(ValueError, match="no graph"):
         fair.backward(losses_of(model).detach(), GROUP)
@@ -84,8 +93,8 @@ def test_a_group_that_no_limit_knows_is_refused_at_any_step(limit: limits.Limit)
 def test_what_is_given_beside_rows_is_not_dropped() -> None:
     model = network()
     fair = Constrained(model, PARITY, DescentAscent())
-    with pytest.raises(ValueError, match="weight= was given beside Rows"):
-        fair.backward(Rows(losses_of(model), GROUP), weight=torch.ones(16))
+    with pytest.raises(ValueError, match="weight= was given beside MiniBatch"):
+        fair.backward(MiniBatch(losses_of(model), GROUP), weight=torch.ones(16))
 
 
 def test_a_limit_that_no_row_is_about_is_told_of() -> None:
@@ -106,32 +115,32 @@ def test_a_report_does_not_flatter() -> None:
         return kkt(model, PARITY, batches, evaluate)
 
     with pytest.raises(ValueError, match="carry no graph"):
-        report(lambda _: Rows(losses_of(model).detach(), GROUP))
+        report(lambda _: MiniBatch(losses_of(model).detach(), GROUP))
     data = TensorDataset(torch.arange(100), (torch.arange(100) < 20).long())
-    loader = DataLoader(data, batch_sampler=BalancedBatches(data.tensors[1], batch_size=8))
+    loader = DataLoader(data, batch_sampler=BalancedBatchSampler(data.tensors[1], batch_size=8))
     scale = torch.linspace(0, 3, 100)
     with pytest.raises(ValueError, match="saw other rows"):
-        report(lambda batch: Rows(losses_of(model).mean() * scale[batch[0]], batch[1]), loader)
+        report(lambda batch: MiniBatch(losses_of(model).mean() * scale[batch[0]], batch[1]), loader)
     with torch.no_grad():
         model[0].weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
     with pytest.raises(ValueError, match="NaN or infinite"):
-        report(lambda _: Rows(losses_of(model), GROUP))
+        report(lambda _: MiniBatch(losses_of(model), GROUP))
 
 
 @BOTH
 def test_a_scaler_takes_a_step_that_was_left_out(method: Algorithm[Any]) -> None:
     model = network()
-    optimiser, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
     fair = Constrained(model, PARITY, method)
     before = [p.clone() for p in model.parameters()]
     with pytest.warns(RuntimeWarning, match="left out"):
         fair.backward(losses_of(model) * torch.nan, GROUP, scaler=scaler)
-    scaler.step(optimiser)
+    scaler.step(optimizer)
     scaler.update()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     fair.backward(losses_of(model), GROUP, scaler=scaler)
-    scaler.step(optimiser)
+    scaler.step(optimizer)
     assert not all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
@@ -153,7 +162,7 @@ def test_other_rows_than_were_gathered_are_refused(method: Algorithm[Any]) -> No
     model = network()
     fair = Constrained(model, PARITY, method)
     for _ in range(2):
-        fair.gather(losses_of(model), GROUP)
+        fair.accumulate(losses_of(model), GROUP)
     fair.backward(losses_of(model), GROUP)
     with pytest.raises(ValueError, match="other rows than gather"):
         fair.backward(losses_of(model), torch.zeros_like(GROUP))
@@ -190,10 +199,10 @@ def test_misuses_are_sentences() -> None:
         fair.start(losses_of(model), GROUP)
     with pytest.raises(ValueError, match="no state of Constrained"):
         fair.load_state_dict({})
-    with pytest.raises(TypeError, match=r"must be fairbound.Rows"):
-        fair.backward_from(lambda size: (losses_of(model), GROUP))  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match=r"must be fairbound.MiniBatch"):
+        fair.backward_closure(lambda size: (losses_of(model), GROUP))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="CellConstraint is no limit; use those of"):
-        Constrained(model, accuracy_equality(GROUP, bound=0.1), DescentAscent())  # type: ignore[arg-type]
+        Constrained(model, pairwise_loss_parity(GROUP, bound=0.1), DescentAscent())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="given twice under two names"):
         Constrained(model, {"a": PARITY, "b": PARITY}, DescentAscent())
     with pytest.raises(TypeError, match="give a module or its parameters, got dict"):

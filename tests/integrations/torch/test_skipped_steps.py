@@ -25,10 +25,10 @@ from loops import (
     step,
     tensors,
 )
-from test_conformance import METHODS
+from methods import METHODS
 from torch import Tensor, nn
 
-from fairbound import Constrained, Rows, limits
+from fairbound import Constrained, MiniBatch, limits
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm
 
@@ -60,17 +60,17 @@ def by_constraint(fair: Constrained, name: str) -> list[Tensor]:
 def one_step(fair: Constrained, model: nn.Module, draw: Callable[[int], Tensor]) -> bool:
     """One backward pass of any method on rows that `draw(size)` chooses; races that no limit knows are of none."""
 
-    def evaluate(size: int) -> Rows:
+    def evaluate(size: int) -> MiniBatch:
         rows = rows_of(model, WHO, draw(size))
         assert isinstance(rows.groups, dict)
         race = rows.groups["race"]
         return rows._replace(groups=torch.where(race < len(fair.names), race, -1))
 
-    if fair.algorithm.levels is not None:
-        return fair.backward_from(evaluate).skipped
+    if fair.algorithm.batch_size_probs is not None:
+        return fair.backward_closure(evaluate).skipped
     with torch.no_grad():
         further = [evaluate(1) for _ in range(fair.algorithm.draws - 1)]
-    return fair.backward(evaluate(1), further=further).skipped
+    return fair.backward(evaluate(1), extra_batches=further).skipped
 
 
 # Groups that are not there --------------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ def begun(method: Algorithm[Any], limit: Any = GROUP_LOSS) -> tuple[Constrained,
     """A loop after three steps with every group."""
     model, generator = network(), torch.Generator().manual_seed(0)
     fair = Constrained(model, limit, method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for _ in range(3):
-        step(fair, optimiser, model, WHO, torch.stack([balanced(6, generator, 0, 1, 2) for _ in range(method.draws)]))
-    return fair, model, optimiser
+        step(fair, optimizer, model, WHO, torch.stack([balanced(6, generator, 0, 1, 2) for _ in range(method.draws)]))
+    return fair, model, optimizer
 
 
 @fixed
@@ -95,13 +95,13 @@ def test_a_group_that_is_absent_stays_as_it_was(method: Algorithm[Any], bound: f
     generator = torch.Generator().manual_seed(1)
     numbers = torch.stack([balanced(6, generator, 0, 1) for _ in range(method.draws)])
     extra = torch.stack([balanced(6, generator, 2) for _ in range(method.draws)])
-    (lacking, model, optimiser), (whole, other, _) = begun(method, limit), begun(method, limit)
+    (lacking, model, optimizer), (whole, other, _) = begun(method, limit), begun(method, limit)
     before = by_constraint(lacking, C)
-    step(lacking, optimiser, model, WHO, numbers)
+    step(lacking, optimizer, model, WHO, numbers)
     with torch.no_grad():
         further = [rows_of(other, WHO, torch.cat(both)) for both in zip(numbers[1:], extra[1:], strict=True)]
     rows = rows_of(other, WHO, torch.cat([numbers[0], extra[0]]))
-    whole.backward(rows._replace(objective=torch.arange(18) < 12), further=further)
+    whole.backward(rows._replace(objective=torch.arange(18) < 12), extra_batches=further)
     assert same(by_constraint(lacking, C), before)
     for name in GROUP_LOSS.names[:2]:
         assert all(
@@ -112,7 +112,7 @@ def test_a_group_that_is_absent_stays_as_it_was(method: Algorithm[Any], bound: f
     assert not any(same(by_constraint(whole, name), by_constraint(still, name)) for name in GROUP_LOSS.names)
 
 
-def means_of(rows: Rows, races: int) -> list[Tensor]:
+def means_of(rows: MiniBatch, races: int) -> list[Tensor]:
     assert isinstance(rows.groups, dict)
     return [rows.losses[rows.groups["race"] == race].mean() for race in range(races)]
 
@@ -120,7 +120,7 @@ def means_of(rows: Rows, races: int) -> list[Tensor]:
 ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
     "loss of each": (GROUP_LOSS, lambda y, mean: y[0] * mean[0] + y[1] * mean[1]),
     "pairs": (  # A - B, B - A, then those with C, which cannot be told
-        limits.accuracy_equality(["A", "B", "C"], bound=0.0, by="race"),
+        limits.pairwise_loss_parity(["A", "B", "C"], bound=0.0, by="race"),
         lambda y, mean: (y[0] - y[1]) * (mean[0] - mean[1]),
     ),
     "from the mean": (limits.loss_parity(["A", "B", "C"], bound=0.0, by="race"), lambda y, mean: 0 * mean[0]),
@@ -131,8 +131,8 @@ ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
 def test_the_direction_without_a_group_is_that_of_the_others(case: str) -> None:
     """A constraint that lacks a group pulls at nobody, also not at the groups that are there."""
     limit, priced = ABSENT[case]
-    fair, model, optimiser = begun(DescentAscent(eta=1.0), limit)
-    optimiser.zero_grad()
+    fair, model, optimizer = begun(DescentAscent(eta=1.0), limit)
+    optimizer.zero_grad()
     rows = rows_of(model, WHO, balanced(6, torch.Generator().manual_seed(1), 0, 1))
     y = [*fair.multipliers.values()]
     assert sum(price > 0.01 for price in y) >= 3
@@ -175,15 +175,15 @@ def test_an_absent_group_that_was_violated_does_not_hold_up_the_others(
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_group_that_is_missing_half_of_the_time_poisons_nothing(method: Algorithm[Any]) -> None:
     """500 steps; the last group comes at every other step at most."""
-    steps = 500 if method.levels is None else 100  # of Ghost, whose steps take longer
+    steps = 500 if method.batch_size_probs is None else 100  # of Ghost, whose steps take longer
     model, generator = network(), torch.Generator().manual_seed(0)
     fair = Constrained(model, GROUP_LOSS, method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for k in range(steps):
         races = (0, 1) if k % 2 else (0, 1, 2)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         assert not one_step(fair, model, lambda size, races=races: balanced(2 * size, generator, *races))  # type: ignore[misc]
-        optimiser.step()
+        optimizer.step()
     assert fair.steps == steps
     assert all(part.isfinite().all() for part in (flat(model), *knowledge(fair)))
 
@@ -191,16 +191,16 @@ def test_a_group_that_is_missing_half_of_the_time_poisons_nothing(method: Algori
 @fixed
 def test_a_mini_batch_without_any_group_is_plain_descent(method: Algorithm[Any]) -> None:
     """Rows of no group move the objective, and nothing of the constraints."""
-    fair, model, optimiser = begun(method)
+    fair, model, optimizer = begun(method)
     before = [by_constraint(fair, name) for name in GROUP_LOSS.names]
     rows = rows_of(model, WHO, torch.arange(8))._replace(groups=torch.full((8,), -1))
     (gradient,) = (torch.cat([g.flatten() for g in torch.autograd.grad(rows.losses.mean(), [*model.parameters()])]),)
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     rows = rows_of(model, WHO, torch.arange(8))._replace(groups=torch.full((8,), -1))
-    seen = fair.backward(rows, further=[rows._replace(losses=rows.losses.detach())] * (method.draws - 1))
+    seen = fair.backward(rows, extra_batches=[rows._replace(losses=rows.losses.detach())] * (method.draws - 1))
     assert not seen.skipped
     assert all(same(by_constraint(fair, name), kept) for name, kept in zip(GROUP_LOSS.names, before, strict=True))
-    if method.follows_one_gradient:
+    if method.is_gradient_step:
         written = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         assert torch.allclose(written, gradient, atol=1e-12)
 
@@ -214,11 +214,11 @@ def test_a_group_that_is_never_seen_has_no_say(method: Algorithm[Any]) -> None:
     for limit in (GROUP_LOSS, known):
         model, generator = network(), torch.Generator().manual_seed(0)
         fair = Constrained(model, limit, method)
-        optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for _ in range(5):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             one_step(fair, model, lambda size, generator=generator: balanced(4 * size, generator, 0, 1))  # type: ignore[misc]
-            optimiser.step()
+            optimizer.step()
         assert fair.multipliers.get(C, 0.0) == 0.0
         assert math.isnan(fair.constraints.get(C, math.nan))  # unknown, not met
         ends.append(flat(model))
@@ -229,29 +229,29 @@ def test_a_group_that_is_never_seen_has_no_say(method: Algorithm[Any]) -> None:
 # Numbers that are not finite ------------------------------------------------------------------------------------------
 
 
-def spoilt_loss(value: float) -> Callable[[Rows], Rows]:
+def spoilt_loss(value: float) -> Callable[[MiniBatch], MiniBatch]:
     """One row's loss is not finite."""
     first = torch.arange(24) == 0
     return lambda rows: rows._replace(losses=torch.where(first, rows.losses * value, rows.losses))
 
 
-def spoilt_constraint(rows: Rows) -> Rows:
+def spoilt_constraint(rows: MiniBatch) -> MiniBatch:
     """The same, but the row counts in no objective."""
     return spoilt_loss(torch.nan)(rows)._replace(objective=torch.arange(24) > 0)
 
 
-def spoilt_function(rows: Rows) -> Rows:
+def spoilt_function(rows: MiniBatch) -> MiniBatch:
     """A function of the user's divides by 0 where the labels are all the same."""
     return rows._replace(labels=torch.zeros(24, dtype=F64))
 
 
-def spoilt_gradient(rows: Rows) -> Rows:
+def spoilt_gradient(rows: MiniBatch) -> MiniBatch:
     """A finite loss whose gradient is not: the root at 0."""
     assert rows.outputs is not None
     return rows._replace(losses=rows.losses + (0 * rows.outputs).sqrt())
 
 
-SPOILT: dict[str, Callable[[Rows], Rows]] = {
+SPOILT: dict[str, Callable[[MiniBatch], MiniBatch]] = {
     "NaN loss": spoilt_loss(torch.nan),
     "infinite loss": spoilt_loss(torch.inf),
     "NaN in a constraint": spoilt_constraint,
@@ -260,41 +260,45 @@ SPOILT: dict[str, Callable[[Rows], Rows]] = {
 }
 
 
-def over_deviation(rows: Rows) -> Tensor:
+def over_deviation(rows: MiniBatch) -> Tensor:
     """Something of the user's that needs labels of both kinds."""
     assert rows.outputs is not None
     assert rows.labels is not None
     return (rows.outputs.mean() / rows.labels.std() - 1).reshape(1)
 
 
-def train(method: Algorithm[Any], spoil: Callable[[Rows], Rows] | None) -> tuple[nn.Module, Constrained, list[bool]]:
+def train(
+    method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch] | None
+) -> tuple[nn.Module, Constrained, list[bool]]:
     """Six steps under Adam; in between, where it is asked for, two that are spoilt."""
     model = network()
     both: dict[str, Any] = {"race": GROUP_LOSS, "own": limits.function(over_deviation, "mean over deviation")}
     fair = Constrained(model, both, method)
-    optimiser = torch.optim.Adam(model.parameters(), lr=LR)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     skipped = []
     for k, numbers in enumerate(numbers_for(method, 6, WHO)):
-        step(fair, optimiser, model, WHO, numbers)
-        if spoil is None or k not in (2, 3):
+        step(fair, optimizer, model, WHO, numbers)
+        if poison_grads is None or k not in (2, 3):
             continue
-        optimiser.zero_grad()
-        before = [flat(model), *knowledge(fair), *tensors(optimiser.state_dict()["state"])]
+        optimizer.zero_grad()
+        before = [flat(model), *knowledge(fair), *tensors(optimizer.state_dict()["state"])]
         with torch.no_grad():
             further = [rows_of(model, WHO, own) for own in numbers[1:]]
-        skipped.append(fair.backward(spoil(rows_of(model, WHO, numbers[0])), further=further).skipped)
+        skipped.append(fair.backward(poison_grads(rows_of(model, WHO, numbers[0])), extra_batches=further).skipped)
         assert all(p.grad is None for p in model.parameters())
-        optimiser.step()
-        assert same(before, [flat(model), *knowledge(fair), *tensors(optimiser.state_dict()["state"])])
+        optimizer.step()
+        assert same(before, [flat(model), *knowledge(fair), *tensors(optimizer.state_dict()["state"])])
     return model, fair, skipped
 
 
 @fixed
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_a_step_that_is_not_finite_changes_nothing(method: Algorithm[Any], spoil: Callable[[Rows], Rows]) -> None:
+def test_a_step_that_is_not_finite_changes_nothing(
+    method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch]
+) -> None:
     """It is counted, warned about once, and the run goes on as if it had never been."""
     with pytest.warns(RuntimeWarning, match=r"step 4 was left out.*counted in `skipped` and change nothing") as seen:
-        model, fair, skipped = train(method, spoil)
+        model, fair, skipped = train(method, poison_grads)
     assert len([w for w in seen if w.category is RuntimeWarning]) == 1
     assert skipped == [True, True]
     assert fair.skipped == 2
@@ -305,46 +309,50 @@ def test_a_step_that_is_not_finite_changes_nothing(method: Algorithm[Any], spoil
 
 @pytest.mark.parametrize("method", [m for m in FIXED.values() if m.draws > 1])
 def test_a_further_mini_batch_may_be_spoilt_as_well(method: Algorithm[Any]) -> None:
-    fair, model, optimiser = begun(method)
+    fair, model, optimizer = begun(method)
     before = [flat(model), *knowledge(fair)]
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     with torch.no_grad():
         further = [rows_of(model, WHO, torch.arange(24)) for _ in range(method.draws - 1)]
     further[-1] = spoilt_loss(torch.nan)(further[-1])
     with pytest.warns(RuntimeWarning, match="left out"):
-        assert fair.backward(rows_of(model, WHO, torch.arange(24)), further=further).skipped
-    optimiser.step()
+        assert fair.backward(rows_of(model, WHO, torch.arange(24)), extra_batches=further).skipped
+    optimizer.step()
     assert same(before, [flat(model), *knowledge(fair)])
 
 
 @pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
 @pytest.mark.parametrize("spoil", [spoilt_loss(torch.nan), spoilt_gradient], ids=["loss", "gradient"])
-def test_ghost_leaves_out_a_spoilt_step(method: StochasticGhost, spoil: Callable[[Rows], Rows]) -> None:
+def test_ghost_leaves_out_a_spoilt_step(
+    method: StochasticGhost, poison_grads: Callable[[MiniBatch], MiniBatch]
+) -> None:
     model = network()
     fair = Constrained(model, GROUP_LOSS, method)
-    fair.backward_from(lambda size: rows_of(model, WHO, torch.arange(24 * size) % 120))
+    fair.backward_closure(lambda size: rows_of(model, WHO, torch.arange(24 * size) % 120))
     held, before = [p.grad for p in model.parameters()], knowledge(fair)
     with pytest.warns(RuntimeWarning, match="left out"):
-        assert fair.backward_from(lambda size: spoil(rows_of(model, WHO, torch.arange(24)))).skipped
+        assert fair.backward_closure(lambda size: poison_grads(rows_of(model, WHO, torch.arange(24)))).skipped
     assert all(p.grad is grad for p, grad in zip(model.parameters(), held, strict=True))
     assert same(before, knowledge(fair))
 
 
 @pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_a_spoilt_part_spoils_an_accumulated_step(method: Algorithm[Any], spoil: Callable[[Rows], Rows]) -> None:
+def test_a_spoilt_part_spoils_an_accumulated_step(
+    method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch]
+) -> None:
     """All of it is left out, and the gradient that was there before is kept."""
     model = network()
     fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
     fair.backward(rows_of(model, WHO, torch.arange(24)))
     held, before = [p.grad.clone() for p in model.parameters() if p.grad is not None], knowledge(fair)
 
-    def parts() -> list[Rows]:
+    def parts() -> list[MiniBatch]:
         own = [rows_of(model, WHO, torch.arange(24) + start) for start in (24, 48)]
-        return [own[0], spoil(own[1])]
+        return [own[0], poison_grads(own[1])]
 
     for rows in parts():
-        fair.gather(rows)
+        fair.accumulate(rows)
     with pytest.warns(RuntimeWarning, match="left out"):
         assert [fair.backward(rows).skipped for rows in parts()][-1]
     assert same(before, knowledge(fair))
@@ -356,15 +364,15 @@ def test_a_spoilt_part_spoils_an_accumulated_step(method: Algorithm[Any], spoil:
 
 @pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_what_grad_held_before_survives(method: Algorithm[Any], spoil: Callable[[Rows], Rows]) -> None:
-    """With `share=1/k` a spoilt mini-batch adds nothing to those before it."""
+def test_what_grad_held_before_survives(method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch]) -> None:
+    """With `scale=1/k` a spoilt mini-batch adds nothing to those before it."""
     model = network()
     fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
-    fair.backward(rows_of(model, WHO, torch.arange(24)), share=0.5)
+    fair.backward(rows_of(model, WHO, torch.arange(24)), scale=0.5)
     held = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     assert len(held) == 4
     with pytest.warns(RuntimeWarning, match="left out"):
-        fair.backward(spoil(rows_of(model, WHO, torch.arange(24))), share=0.5)
+        fair.backward(poison_grads(rows_of(model, WHO, torch.arange(24))), scale=0.5)
     assert same(held, [p.grad for p in model.parameters() if p.grad is not None])
 
 

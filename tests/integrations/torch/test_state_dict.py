@@ -24,7 +24,7 @@ from loops import (
     tensors,
     three_limits,
 )
-from test_conformance import METHODS
+from methods import METHODS
 from torch import nn
 
 from fairbound import Constrained, limits
@@ -36,33 +36,33 @@ SEED = 5
 
 
 class Loop:
-    """Model, optimiser and method, all of which a checkpoint holds."""
+    """Model, optimizer and method, all of which a checkpoint holds."""
 
     def __init__(self, method: Algorithm[Any], backwards: bool = False) -> None:
         self.method, self.model = method, network()
         own = three_limits()
         self.fair = Constrained(self.model, dict(reversed(own.items())) if backwards else own, method, seed=SEED)
-        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LR, momentum=0.9)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR, momentum=0.9)
 
     def run(self, first: int, last: int) -> None:
         for k in range(first, last):
             generator = torch.Generator().manual_seed(k)
-            if self.method.levels is None:
-                step(self.fair, self.optimiser, self.model, WHO, numbers_for(self.method, 1, WHO, seed=k)[0])
+            if self.method.batch_size_probs is None:
+                step(self.fair, self.optimizer, self.model, WHO, numbers_for(self.method, 1, WHO, seed=k)[0])
                 continue
-            self.optimiser.zero_grad()
-            self.fair.backward_from(
+            self.optimizer.zero_grad()
+            self.fair.backward_closure(
                 lambda size, generator=generator: rows_of(  # type: ignore[misc]
                     self.model, WHO, torch.randint(120, (24 * size,), generator=generator)
                 )
             )
-            self.optimiser.step()
+            self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        return {part: getattr(self, part).state_dict() for part in ("model", "optimiser", "fair")}
+        return {part: getattr(self, part).state_dict() for part in ("model", "optimizer", "fair")}
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
-        for part in ("model", "optimiser", "fair"):
+        for part in ("model", "optimizer", "fair"):
             getattr(self, part).load_state_dict(kept[part])
 
     def end(self) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from loops import (
     step,
     three_limits,
 )
-from test_conformance import bce
+from methods import bce
 from torch import Tensor, nn
 
-from fairbound import Constrained, Rows, limits
+from fairbound import Constrained, MiniBatch, limits
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, SwitchingSubgradient
 from fairbound.algorithms.schedules import Linear
 from fairbound.core import Algorithm
@@ -54,14 +54,14 @@ class Mixed:
     def __init__(self, method: Algorithm[Any], dtype: torch.dtype, scale: float) -> None:
         self.who, self.model, self.dtype = people(dtype=F32), network(dtype=F32), dtype
         self.fair = Constrained(self.model, limits.loss_parity(3, bound=0.02, by="race"), method)
-        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LR)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         for start in (0, 24):
             self.backward(start)
-            self.optimiser.step()
+            self.optimizer.step()
 
     def backward(self, start: int, scaler: torch.amp.GradScaler | None = None) -> bool:
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         with torch.autocast("cpu", dtype=self.dtype):
             rows = rows_of(self.model, self.who, torch.arange(start, start + 24))
         assert rows.outputs is not None
@@ -77,12 +77,12 @@ def test_a_scaled_gradient_unscaled_is_the_gradient(method: Algorithm[Any], dtyp
     mixed.backward(48, mixed.scaler)
     expected = gradients(plain.model)
     assert torch.allclose(gradients(mixed.model), 2.0**12 * expected, rtol=2e-3, atol=2.0**12 * 1e-5)
-    mixed.scaler.unscale_(mixed.optimiser)
+    mixed.scaler.unscale_(mixed.optimizer)
     exact = dtype == torch.bfloat16  # a power of two changes no digit there; float16 underflows without a scale
     assert torch.allclose(gradients(mixed.model), expected, rtol=0.0 if exact else 2e-3, atol=0.0 if exact else 1e-5)
     assert expected.norm() > 1e-2
     before = flat(mixed.model)
-    mixed.scaler.step(mixed.optimiser)
+    mixed.scaler.step(mixed.optimizer)
     mixed.scaler.update()
     assert torch.allclose(flat(mixed.model), before - LR * expected, rtol=2e-3, atol=1e-5)
     pairs = zip(
@@ -98,15 +98,15 @@ def test_a_scale_that_is_too_large_is_lowered_by_the_scaler(method: Algorithm[An
     mixed = Mixed(method, torch.float16, 2.0**40)
     before, known = flat(mixed.model), knowledge(mixed.fair)
     mixed.backward(48, mixed.scaler)
-    mixed.scaler.step(mixed.optimiser)
+    mixed.scaler.step(mixed.optimizer)
     mixed.scaler.update()
     assert torch.equal(flat(mixed.model), before)
     assert mixed.scaler.get_scale() < 2.0**40
-    if not method.follows_one_gradient:
+    if not method.is_gradient_step:
         assert same(knowledge(mixed.fair), known)
     for _ in range(40):  # and with a scale that fits it goes on
         mixed.backward(48, mixed.scaler)
-        mixed.scaler.step(mixed.optimiser)
+        mixed.scaler.step(mixed.optimizer)
         mixed.scaler.update()
     assert (flat(mixed.model) - before).norm() > 1e-3
     assert all(part.isfinite().all() for part in (flat(mixed.model), *knowledge(mixed.fair)))
@@ -125,9 +125,9 @@ def test_a_scaler_that_is_switched_off_changes_nothing() -> None:
 def test_a_model_in_bfloat16_trains(method: Algorithm[Any]) -> None:
     who, model = people(dtype=torch.bfloat16), network(dtype=torch.bfloat16)
     fair = Constrained(model, limits.loss_parity(3, bound=0.02, by="race"), method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for numbers in numbers_for(method, 5, who):
-        step(fair, optimiser, model, who, numbers)
+        step(fair, optimizer, model, who, numbers)
     assert all(p.dtype == torch.bfloat16 and p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -140,7 +140,7 @@ def accumulate(fair: Constrained, model: nn.Module, numbers: Tensor, **options: 
     for own in numbers.split(PARTS):
         with torch.no_grad():
             rows = rows_of(model, WHO, own)
-        fair.gather(rows)
+        fair.accumulate(rows)
     for own in numbers.split(PARTS):
         fair.backward(rows_of(model, WHO, own), **options)
 
@@ -150,14 +150,14 @@ def test_an_accumulated_step_is_one_on_all_rows(method: Algorithm[Any]) -> None:
     """Four mini-batches with unequal groups, three limits of three kinds, five steps: 1e-12."""
     models = [network(), network()]
     fairs = [Constrained(model, three_limits(), method) for model in models]
-    optimisers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
     for numbers in numbers_for(method, 5, WHO, size=sum(PARTS)):
         ordered = numbers[0][WHO.race[numbers[0]].argsort()]
         assert len({len(WHO.race[own].unique()) for own in ordered.split(PARTS)}) > 1
-        step(fairs[0], optimisers[0], models[0], WHO, ordered[None])
-        optimisers[1].zero_grad()
+        step(fairs[0], optimizers[0], models[0], WHO, ordered[None])
+        optimizers[1].zero_grad()
         accumulate(fairs[1], models[1], ordered)
-        optimisers[1].step()
+        optimizers[1].step()
         assert torch.allclose(flat(models[0]), flat(models[1]), atol=1e-12)
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(knowledge(fairs[0]), knowledge(fairs[1]), strict=True))
     assert fairs[1].steps == 5
@@ -181,7 +181,7 @@ def test_a_share_is_a_share_of_the_direction() -> None:
     directions = []
     for start in (0, 40, 80):
         numbers = torch.arange(start, start + 40)
-        fair.backward(rows_of(model, WHO, numbers), share=1 / 3)
+        fair.backward(rows_of(model, WHO, numbers), scale=1 / 3)
         other.zero_grad()
         apart.backward(rows_of(other, WHO, numbers))
         directions.append(gradients(other))
@@ -201,11 +201,11 @@ def test_a_step_size_of_zero_is_no_division_by_zero(build: Callable[..., Algorit
     before = flat(model)
     for last in (fair.backward, lambda rows: accumulate(fair, model, torch.arange(64))):
         assert fair.primal_step == 0.0
-        optimiser = torch.optim.SGD(model.parameters(), lr=fair.primal_step)
-        optimiser.zero_grad()
+        optimizer = torch.optim.SGD(model.parameters(), lr=fair.primal_step)
+        optimizer.zero_grad()
         last(rows_of(model, WHO, torch.arange(64)))
         assert gradients(model).isfinite().all()
-        optimiser.step()
+        optimizer.step()
     assert torch.equal(flat(model), before)
     assert fair.steps == 3
 
@@ -217,11 +217,11 @@ def test_a_step_size_of_zero_is_no_division_by_zero(build: Callable[..., Algorit
 def test_the_direction_may_be_clipped(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, three_limits(), method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     fair.backward(rows_of(model, WHO, torch.arange(64)))
     before, direction = flat(model), gradients(model)
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-    optimiser.step()
+    optimizer.step()
     assert float(norm) == pytest.approx(float(direction.norm()))
     assert torch.allclose(flat(model), before - 0.01 * direction / direction.norm(), atol=1e-7)
 
@@ -242,10 +242,10 @@ def test_a_compiled_model_equals_the_eager_one(method: Algorithm[Any], backend: 
     eager, compiled = network(), network()
     fast: Any = torch.compile(compiled, backend=backend)
     fairs = [Constrained(model, three_limits(), method) for model in (eager, fast)]
-    optimisers = [torch.optim.SGD(model.parameters(), lr=LR) for model in (eager, compiled)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=LR) for model in (eager, compiled)]
     for numbers in numbers_for(method, 3, WHO):
-        step(fairs[0], optimisers[0], eager, WHO, numbers)
-        step(fairs[1], optimisers[1], fast, WHO, numbers)
+        step(fairs[0], optimizers[0], eager, WHO, numbers)
+        step(fairs[1], optimizers[1], fast, WHO, numbers)
     assert torch.allclose(flat(eager), flat(compiled), atol=1e-12)
     fairs[0].load_state_dict(fairs[1].state_dict())
     assert same(knowledge(fairs[0]), knowledge(fairs[1]))
@@ -266,9 +266,9 @@ def test_frozen_and_unused_parameters_are_left_alone(method: Algorithm[Any]) -> 
     model = seeded(Partly).double()
     kept = {name: p.detach().clone() for name, p in model.named_parameters()}
     fair = Constrained(model, limits.bounded_group_loss(3, bound=0.3, by="race"), method)
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for numbers in numbers_for(method, 3, WHO):
-        step(fair, optimiser, model, WHO, numbers)
+        step(fair, optimizer, model, WHO, numbers)
     for name, p in model.named_parameters():
         if name.startswith("head"):
             assert not torch.equal(p, kept[name])
@@ -281,11 +281,11 @@ def test_frozen_and_unused_parameters_are_left_alone(method: Algorithm[Any]) -> 
 def test_parameter_groups_have_rates_of_their_own(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, three_limits(), method)
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters(), "lr": 0.0}]  # type: ignore[index]
     )
     before = flat(model)
-    step(fair, optimiser, model, WHO, torch.arange(64)[None])
+    step(fair, optimizer, model, WHO, torch.arange(64)[None])
     rate = torch.cat([torch.full((30,), 0.1, dtype=F64), torch.zeros(7, dtype=F64)])
     assert torch.allclose(flat(model), before - rate * gradients(model), atol=1e-15)
     assert (flat(model) - before)[:30].norm() > 1e-4
@@ -312,9 +312,9 @@ def test_tied_parameters_are_one(method: Algorithm[Any]) -> None:
     fairs = [Constrained(models[0], limit, method), Constrained([*models[1].parameters()], limit, method)]
     before = flat(models[0])
     for fair, model in zip(fairs, models, strict=True):
-        optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for numbers in numbers_for(method, 3, WHO):
-            step(fair, optimiser, model, WHO, numbers)
+            step(fair, optimizer, model, WHO, numbers)
         assert model.out.weight is model.into.weight
     assert flat(models[0]).numel() == 24
     assert torch.equal(flat(models[0]), flat(models[1]))
@@ -345,21 +345,23 @@ def test_a_model_with_everything_trains(method: Algorithm[Any]) -> None:
     who, model = people(dtype=F32), seeded(Reader)
     words = torch.randint(1, 11, (120, 5), generator=torch.Generator().manual_seed(0))
     fair = Constrained(model, three_limits(), method)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     before = flat(model)
 
-    def rows(numbers: Tensor) -> Rows:
+    def rows(numbers: Tensor) -> MiniBatch:
         outputs = model(words[numbers], who.X[numbers])
-        return Rows(bce(outputs, who.y[numbers]), {"race": who.race[numbers], "sex": who.sex[numbers]}, None, outputs)
+        return MiniBatch(
+            bce(outputs, who.y[numbers]), {"race": who.race[numbers], "sex": who.sex[numbers]}, None, outputs
+        )
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for numbers in numbers_for(method, 4, who):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             with torch.no_grad():
                 further = [rows(own) for own in numbers[1:]]
-            seen = fair.backward(rows(numbers[0]), further=further)
-            optimiser.step()
+            seen = fair.backward(rows(numbers[0]), extra_batches=further)
+            optimizer.step()
             assert not seen.skipped
     assert flat(model).isfinite().all()
     assert (flat(model) - before).norm() > 1e-3
@@ -377,11 +379,11 @@ def test_several_classes_and_numbers_to_predict() -> None:
     }
     for width, loss in kinds.values():
         model = seeded(lambda width=width: nn.Linear(4, width)).double()
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         tight = 0.5 * float(loss(model(who.X)).detach()[who.race == 2].mean())
         fair = Constrained(model, limits.bounded_group_loss(3, bound=tight, by="race"), DescentAscent(eta=0.5))
         for _ in range(150):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             fair.backward(loss(model(who.X)), {"race": who.race})
-            optimiser.step()
+            optimizer.step()
         assert max(fair.constraints.values()) < 1e-2

@@ -157,15 +157,15 @@ def test_a_loop_in_numbers_is_the_loop_in_tensors(method: Algorithm[Any], dtype:
     def trained(in_tensors: bool) -> tuple[nn.Module, Constrained]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0)).to(dtype)
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.01), method)
         if in_tensors:
             fair._steps.progress.unrolled = None
         for _ in range(60):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             X, group = torch.randn(16, 3, dtype=dtype), torch.randint(2, (16,))
             fair.backward((model(X) - group - X[:, 0]).square(), group)
-            optimiser.step()
+            optimizer.step()
         return model, fair
 
     model, fair = trained(in_tensors=False)
@@ -181,7 +181,7 @@ def test_a_loop_in_numbers_is_the_loop_in_tensors(method: Algorithm[Any], dtype:
 
 
 class Outside(Schedule):
-    """A rate that lives elsewhere, as in an optimiser: what a program would have written down for good."""
+    """A rate that lives elsewhere, as in an optimizer: what a program would have written down for good."""
 
     rate: ClassVar[float] = 0.5
 

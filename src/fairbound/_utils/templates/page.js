@@ -4,8 +4,8 @@ const AHEAD = "600px"; // pictures that wait are drawn before they are scrolled 
 const SETTINGS = {displaylogo: false, typesetMath: false, modeBarButtons: [["toImage"]]};
 const pictures = [...document.querySelectorAll(".picture")];
 
-// Colours are names of this page's own: the browser knows what they are in light, in dark and on paper.
-function coloured(styles) {
+// Colors are names of this page's own: the browser knows what they are in light, in dark and on paper.
+function colored(styles) {
   return (key, value) => {
     const name = /color$/.test(key) && /^var\((--\w+)\)$/.exec(value);
     return name ? styles.getPropertyValue(name[1]).trim() : value;
@@ -16,7 +16,7 @@ function draw(picture, printed = 0) {
   const room = printed || picture.clientWidth;
   if (!room || picture.closest("details:not([open])")) return; // folded up: drawn when it is opened
   picture.drawn = room;
-  const figure = JSON.parse(picture.querySelector("script").textContent, coloured(getComputedStyle(picture)));
+  const figure = JSON.parse(picture.querySelector("script").textContent, colored(getComputedStyle(picture)));
   const width = printed || Math.max(room, figure.least ?? 0); // what is wider than its box scrolls there
   const layout = width < NARROW && figure.narrow || figure.wide;
   Plotly.react(picture.querySelector("div"), figure.data, Object.assign(layout, {width}), SETTINGS);

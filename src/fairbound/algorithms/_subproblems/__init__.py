@@ -63,7 +63,7 @@ class Direction(NamedTuple):
 
 
 def kappa(c: Tensor, J: Tensor, *, rho: Number, lam: Number) -> Kappa:
-    """(1 - lam) max [c]_+ + lam t, the bound that the linearised constraints are asked to meet.
+    """(1 - lam) max [c]_+ + lam t, the bound that the linearized constraints are asked to meet.
 
     c (..., m), J (..., m, n); rho and lam are numbers or tensors that broadcast to the leading dimensions.
 

@@ -20,7 +20,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def pick(index: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Rows `index` of each tensor; without a copy when that is all of them."""
+    """MiniBatch `index` of each tensor; without a copy when that is all of them."""
     if index.shape[0] == tensors[0].shape[0]:
         return tensors
     return tuple(x[index] for x in tensors)

@@ -7,7 +7,7 @@ With multipliers y >= 0 of J d <= h, the Lagrangian splits over coordinates:
     v(y) = g + J'y,   d(y) = clip(-v/tau, -beta, beta),   grad theta(y) = J d(y) - h =: r(y),
 
 theta is concave, once differentiable and piecewise quadratic with second derivative -J_F J_F'/tau, where F are the
-coordinates with |v| < tau beta. Since d(y) minimises the Lagrangian, primal minus dual value at d(y) is -y'r, so
+coordinates with |v| < tau beta. Since d(y) minimizes the Lagrangian, primal minus dual value at d(y) is -y'r, so
 (max r_+, -y'r) certify it. If no coordinate is clipped, y solves the nonnegative QP of the Gram matrix G = JJ': that is
 the usual case, and costs one Gram matrix and four passes over J (over half of it where rows come in pairs, `sides`).
 Otherwise: semismooth Newton steps on theta, each a nonnegative QP of m variables with a line search (`newton`), and an

@@ -1,4 +1,4 @@
-"""The LP of a Ghost step: how far the linearised constraints can be repaired inside a box.
+"""The LP of a Ghost step: how far the linearized constraints can be repaired inside a box.
 
     t     = min_d  max_i [c_i + J_i d]_+   s.t.  |d|_inf <= rho
     kappa = (1 - lam) max_i [c_i]_+  +  lam t
@@ -44,7 +44,7 @@ def solve(c: Tensor, J: Tensor, G: Tensor, rho: Tensor, lam: Tensor) -> tuple[Te
     """kappa, t, gap, each (B,), of c (B, m), J (B, m, n), its Gram matrix G (B, m, m), rho (B,), lam (B,)."""
     worst = c.amax(-1).clamp_min_(0)  # (B,) value at d = 0
     y = nnqp(G, c)
-    d = adjoint(J, -y)  # (B, n) shortest step that repairs the linearisation, if any does
+    d = adjoint(J, -y)  # (B, n) shortest step that repairs the linearization, if any does
     left = (c + times(J, d)).amax(-1)  # (B,)
     # Only rounding of c + J d may remain: then t is left and its dual bound 0.
     easy = (left <= 10 * ACCEPT * c.abs().amax(-1)) & (torch.linalg.vector_norm(d, torch.inf, dim=-1) <= rho)
@@ -97,7 +97,7 @@ class _Cut(NamedTuple):
 
 
 def _edge(c: Tensor, J: Tensor, rho: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """m = 2: maximise phi(s) = c'y - rho |J'y|_1 over y = (s, 1 - s), 0 <= s <= 1; t, gap and s, each (B,).
+    """m = 2: maximize phi(s) = c'y - rho |J'y|_1 over y = (s, 1 - s), 0 <= s <= 1; t, gap and s, each (B,).
 
     phi is concave and piecewise linear. Between a point where it rises and one where it falls, the tangents'
     crossing bounds it from above; that bound is the primal value of the d on the segment between the two

@@ -117,7 +117,7 @@ def _lawson_hanson(A: Tensor, b: Tensor) -> Tensor:
     x = torch.zeros_like(b)
     support = torch.zeros_like(b, dtype=torch.bool)
     refused = support.clone()  # indices that were added and at once dropped: dependent on the support
-    settled = torch.ones_like(support[:, 0])  # (B,) x minimises on its support, so a new index may enter
+    settled = torch.ones_like(support[:, 0])  # (B,) x minimizes on its support, so a new index may enter
     for _ in range(6 * b.shape[-1] + 10):
         y, tol = _slope(A, x, b)
         gain = torch.where(support | refused, 0.0, -y)  # (B, m)

@@ -1,8 +1,8 @@
 """Keras models within bounds: the same limits, methods and reports, the model's outputs computed by Keras' backend.
 
-fit(model, X, y, sensitive_features=sex, constraint="accuracy_equality", bound=0.02)       one call
+fit(model, X, y, sensitive_features=sex, constraint="pairwise_loss_parity", bound=0.02)       one call
 FairClassifier(module=model)                                                               scikit-learn
-Constrained(model, limits.accuracy_equality(["A", "B"], bound=0.02), DescentAscent())      a tf.GradientTape loop
+Constrained(model, limits.pairwise_loss_parity(["A", "B"], bound=0.02), DescentAscent())      a tf.GradientTape loop
 functional(model)                                                                          for `fairbound.run`
 """
 
@@ -11,8 +11,8 @@ from fairbound._utils.optional import need
 need("keras", "keras", "fairbound.integrations.keras")
 
 from fairbound.integrations.keras.fitting import Fitted, fit  # noqa: E402
-from fairbound.integrations.keras.forward import KerasForward, functional  # noqa: E402
-from fairbound.integrations.keras.gradient_tape import Constrained, Rows  # noqa: E402
+from fairbound.integrations.keras.forward import KerasForward, make_functional  # noqa: E402
+from fairbound.integrations.keras.gradient_tape import Constrained, MiniBatch  # noqa: E402
 from fairbound.integrations.keras.module import KerasModule, as_module  # noqa: E402
 from fairbound.integrations.keras.validation import write_weights  # noqa: E402
 
@@ -21,9 +21,9 @@ __all__ = [
     "Fitted",
     "KerasForward",
     "KerasModule",
-    "Rows",
+    "MiniBatch",
     "as_module",
     "fit",
-    "functional",
+    "make_functional",
     "write_weights",
 ]

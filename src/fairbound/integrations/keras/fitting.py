@@ -14,13 +14,13 @@ from fairbound.algorithms import SSLALM
 from fairbound.constraints.limits import Limit
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Dataset, Split
-from fairbound.data.samplers import Sampler, Take
+from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.keras.module import KerasModule
 from fairbound.integrations.keras.validation import check_rows, refuse_probabilities
 from fairbound.integrations.sklearn.inputs import group_codes
 from fairbound.integrations.sklearn.notions import limit_of
 from fairbound.integrations.sklearn.trainer import row_loss
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.kkt_report import KKT, kkt
 from fairbound.training.problem import Problem
 from fairbound.training.runner import run
@@ -61,7 +61,7 @@ def fit(
     y: Any,
     *,
     sensitive_features: Any,
-    constraint: str | Limit | Callable[..., Limit] = "accuracy_equality",
+    constraint: str | Limit | Callable[..., Limit] = "pairwise_loss_parity",
     bound: float = 0.02,
     algorithm: Algorithm[Any] | None = None,
     steps: int = 5_000,
@@ -111,7 +111,7 @@ def fit(
     part = limit.on(groups, labels if limit.needs_labels else None)
     problem = Problem(forward, loss, part, Dataset(inputs, labels, {"group": groups}))
     smallest = min(len(member) for member in part.cells.members)
-    sizes = Take(min(batch_size, len(inputs)), max(1, min(batch_size, smallest)))
+    sizes = BatchSpec(min(batch_size, len(inputs)), max(1, min(batch_size, smallest)))
     sampler = Sampler(Split.all_train(len(inputs)), part.cells, sizes, seed)
 
     going = run(problem, algorithm or SSLALM(), sampler, module.weights.detach(), steps, every=max(1, steps // LOOKS))
@@ -168,9 +168,9 @@ def _labels(y: Any, rows: int, output: Tensor, loss: Loss | None) -> tuple[Tenso
 
 def _evaluating(
     module: KerasModule, loss: Loss, inputs: Tensor, labels: Tensor, groups: Tensor
-) -> Callable[[Tensor], Rows]:
-    def evaluate(rows: Tensor) -> Rows:
+) -> Callable[[Tensor], MiniBatch]:
+    def evaluate(rows: Tensor) -> MiniBatch:
         outputs = module(inputs[rows])
-        return Rows(loss(outputs, labels[rows]), groups[rows], labels[rows], outputs)
+        return MiniBatch(loss(outputs, labels[rows]), groups[rows], labels[rows], outputs)
 
     return evaluate

@@ -113,7 +113,7 @@ def _on_backend(model: Any, n: int, dtype: torch.dtype) -> tuple[Outputs, Callab
     )
 
 
-def functional(model: Any, inputs: Any = None, *, as_in_prediction: bool = False) -> tuple[KerasForward, Tensor]:
+def make_functional(model: Any, inputs: Any = None, *, as_in_prediction: bool = False) -> tuple[KerasForward, Tensor]:
     """The model's forward function and its present weights, flat: (n,). See `KerasForward`.
 
     >>> model = keras.Sequential([keras.Input((9,)), keras.layers.Dense(1)])

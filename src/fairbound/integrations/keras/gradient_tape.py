@@ -1,4 +1,4 @@
-"""`Constrained` for a training loop with `tf.GradientTape`: the user's model, optimiser and loop stay what they are.
+"""`Constrained` for a training loop with `tf.GradientTape`: the user's model, optimizer and loop stay what they are.
 
     with tf.GradientTape() as tape:
         losses = loss(y, model(X, training=True))                    one number per row
@@ -25,7 +25,7 @@ from fairbound.core import Algorithm
 from fairbound.integrations.keras.validation import check_weights, flat_weights, numpy_of, write_weights
 from fairbound.integrations.torch.constrained import Constrained as TorchConstrained
 from fairbound.integrations.torch.kkt_report import KKT, kkt
-from fairbound.integrations.torch.step import Seen
+from fairbound.integrations.torch.step import StepInfo
 
 NEITHER_WAY = {
     "torch": "on Keras' torch backend the model is a torch module: use fairbound.Constrained(model, ...) and its "
@@ -34,7 +34,7 @@ NEITHER_WAY = {
 }
 
 
-class Rows(NamedTuple):
+class MiniBatch(NamedTuple):
     """The rows of one mini-batch after the model's forward pass: TensorFlow tensors or numpy arrays, and their tape."""
 
     losses: Any  # (B,) one loss per row
@@ -64,7 +64,7 @@ class Constrained:
         self.model, self.algorithm, self._limits = model, algorithm, limits
         self._weights = _Weights(flat_weights(model))
         self._loop = TorchConstrained([self._weights.flat], limits, algorithm, seed=seed)
-        self.seen: Seen | None = None  # what the last mini-batch showed: loss, c, skipped
+        self.seen: StepInfo | None = None  # what the last mini-batch showed: loss, c, skipped
 
     def gradients(
         self,
@@ -76,28 +76,28 @@ class Constrained:
         outputs: Any = None,
         weight: Any = None,
         objective: Any = None,
-        further: Sequence[Rows] = (),
-        share: float = 1.0,
+        extra_batches: Sequence[MiniBatch] = (),
+        scale: float = 1.0,
     ) -> list[Any]:
         """The method's direction, one tensor for each of `model.trainable_variables`; its state moves on.
 
-        A step that is left out (NaN) gives zeros, and is counted in `skipped`. `further` are the other mini-batches of
-        a method that needs several, computed outside the tape. The rest is as in `fairbound.Constrained.backward`.
+        A step that is left out (NaN) gives zeros, and is counted in `skipped`. `extra_batches` are the other
+        mini-batches of a method that needs several, computed outside the tape. The rest is as in torch's.
         """
         self._begin()
-        rows = self._converted(Rows(losses, groups, labels, outputs, weight, objective, tape))
-        others = [self._converted(other) for other in further]
-        self.seen = self._loop.backward(rows, further=others, share=share)
+        rows = self._converted(MiniBatch(losses, groups, labels, outputs, weight, objective, tape))
+        others = [self._converted(other) for other in extra_batches]
+        self.seen = self._loop.backward(rows, extra_batches=others, scale=scale)
         return self._direction()
 
-    def gradients_from(self, evaluate: Callable[[int], Rows], *, share: float = 1.0) -> list[Any]:
+    def gradients_from(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> list[Any]:
         """The same from a function that passes `size` mini-batches' worth of fresh rows through the model.
 
         It serves every method, and is the way for those that take several gradients of one mini-batch (Ghost): the
-        tape of the `Rows` must be persistent.
+        tape of the `MiniBatch` must be persistent.
         """
         self._begin()
-        self.seen = self._loop.backward_from(lambda size: self._converted(evaluate(size)), share=share)
+        self.seen = self._loop.backward_closure(lambda size: self._converted(evaluate(size)), scale=scale)
         return self._direction()
 
     def _begin(self) -> None:
@@ -118,11 +118,11 @@ class Constrained:
         with torch.no_grad():
             before.copy_(now)
 
-    def _converted(self, rows: Rows) -> torch_rows.Rows:
+    def _converted(self, rows: MiniBatch) -> torch_rows.MiniBatch:
         """The rows as torch sees them: losses and outputs are functions of the flat weights, by way of the tape."""
-        if not isinstance(rows, Rows):
+        if not isinstance(rows, MiniBatch):
             raise TypeError(
-                f"a mini-batch must be integrations.keras.Rows(losses, groups, ...), got {type(rows).__name__}"
+                f"a mini-batch must be integrations.keras.MiniBatch(losses, groups, ...), got {type(rows).__name__}"
             )
         taped = [rows.losses] if rows.outputs is None else [rows.losses, rows.outputs]
         if rows.tape is None:
@@ -133,7 +133,7 @@ class Constrained:
             None if given is None else _to_torch(given) for given in (rows.labels, rows.weight, rows.objective)
         )
         outputs = None if rows.outputs is None else values[1]
-        return torch_rows.Rows(values[0], _numbered(rows.groups), labels, outputs, weight, objective)
+        return torch_rows.MiniBatch(values[0], _numbered(rows.groups), labels, outputs, weight, objective)
 
     def _direction(self) -> list[Any]:
         flat = self._weights.flat.grad
@@ -181,7 +181,7 @@ class Constrained:
         self._loop.load_output()
         write_weights(self.model, self._weights.flat)
 
-    def report(self, batches: Iterable[Any], evaluate: Callable[[Any], Rows]) -> KKT:
+    def report(self, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]) -> KKT:
         """How near the model is to a solution, over all rows of some data: see `fairbound.kkt`.
 
         `evaluate(batch)` passes a batch through the model under a persistent tape.
@@ -197,7 +197,7 @@ class Constrained:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed loop needs beside model and optimiser; torch tensors and plain numbers."""
+        """Everything that a resumed loop needs beside model and optimizer; torch tensors and plain numbers."""
         return self._loop.state_dict()
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:

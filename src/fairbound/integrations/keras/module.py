@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairbound.integrations.keras.forward import functional
+from fairbound.integrations.keras.forward import make_functional
 from fairbound.integrations.keras.validation import (
     check_rows,
     fullest_rows,
@@ -26,7 +26,7 @@ class KerasModule(nn.Module):
     def __init__(self, model: Any, inputs: Any = None, *, as_in_prediction: bool = False) -> None:
         super().__init__()
         # On Keras' torch backend the model is a torch module, which must not be registered here: so within a function.
-        self.flat_forward, x = functional(model, inputs, as_in_prediction=as_in_prediction)
+        self.flat_forward, x = make_functional(model, inputs, as_in_prediction=as_in_prediction)
         self.weights = nn.Parameter(x)
         self._asked = (None if inputs is None else fullest_rows(inputs), as_in_prediction)
 

@@ -149,11 +149,11 @@ def refuse_probabilities(model: Any) -> None:
 
 
 def refuse_whole_numbers(model: Any) -> None:
-    """A model that looks its inputs up (an embedding) cannot take standardised columns."""
+    """A model that looks its inputs up (an embedding) cannot take standardized columns."""
     tensors = getattr(model, "inputs", None)
     if tensors and "float" not in str(tensors[0].dtype):
         raise ValueError(
-            f"{model.name!r} takes {tensors[0].dtype} inputs, and FairClassifier standardises its columns; train it "
+            f"{model.name!r} takes {tensors[0].dtype} inputs, and FairClassifier standardizes its columns; train it "
             "with fairbound.integrations.keras.fit"
         )
 

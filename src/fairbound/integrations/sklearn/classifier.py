@@ -39,7 +39,7 @@ from fairbound.integrations.sklearn.trainer import (
     row_loss,
     scale_of,
 )
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.kkt_report import KKT, kkt
 from fairbound.training.functional import load_flat
 
@@ -55,7 +55,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         bound: what the notion allows.
         mode: what moves the multipliers: "training rows", "own rows", or "auto", which lets the selection rows decide.
         algorithm: a method in place of ours, on training rows; its multipliers are capped if it caps them itself.
-        hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes standardised
+        hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes standardized
             columns and gives one logit (two classes) or one for each class.
         steps, batch_size, learning_rate: of the training.
         parts: shares of the rows that train, move the multipliers, choose the model and judge it.
@@ -79,7 +79,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        constraint: str | Limit | Callable[..., Limit] = "accuracy_equality",
+        constraint: str | Limit | Callable[..., Limit] = "pairwise_loss_parity",
         bound: float = 0.02,
         mode: str = "auto",
         algorithm: Algorithm[Any] | None = None,
@@ -190,7 +190,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         runs = Runs(
             best=lambda mode: search.best(mode, self.algorithm if mode != NO_LIMIT else None, scale),
             on_training_rows=lambda one: trained.seen(one.mode, one.step, one.x, None).c,
-            breaks=lambda one: selection.verdict(one.x).word == "violated",
+            breaks=lambda one: selection.verdict(one.x).decision == "violated",
             why_no_own_rows=training.why_no_own_rows(),
             scale=scale,
             seen_on="selection rows" if self.parts_.kept_aside else "the rows that trained",
@@ -241,10 +241,10 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             self.multipliers_ = dict(zip(self.limit_.names, best.multipliers.tolist(), strict=True))
         loss = row_loss(people.classes)
 
-        def evaluate(rows: Tensor) -> Rows:
+        def evaluate(rows: Tensor) -> MiniBatch:
             outputs = _logits(network, people.X[rows])
             weight = None if people.weight is None else people.weight[rows]
-            return Rows(loss(outputs, people.y[rows]), people.groups[rows], people.y[rows], outputs, weight)
+            return MiniBatch(loss(outputs, people.y[rows]), people.groups[rows], people.y[rows], outputs, weight)
 
         self.kkt_ = kkt(network, self.limit_, [self.parts_.primal], evaluate, multipliers=self.multipliers_ or None)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from fairbound.auditing import Verdict, verdict
 from fairbound.constraints.limits import Limit
 from fairbound.integrations.sklearn.inputs import People
-from fairbound.integrations.torch.batch import Rows
-from fairbound.integrations.torch.statistics import Plan
+from fairbound.integrations.torch.batch import MiniBatch
+from fairbound.integrations.torch.statistics import ConstraintMatrix
 
 
 class Seen(NamedTuple):
@@ -46,13 +46,13 @@ class Judge:
         self.forward, self.loss, self.limit = forward, loss, limit
         self.X, self.y, self.groups = people.X[rows], people.y[rows], people.groups[rows]
         self.weight = None if people.weight is None else people.weight[rows]
-        self.plan = None if limit is None else Plan([limit])
+        self.plan = None if limit is None else ConstraintMatrix([limit])
 
-    def rows(self, x: Tensor) -> Rows:
+    def rows(self, x: Tensor) -> MiniBatch:
         """What the model makes of them."""
         with torch.no_grad():
             outputs = self.forward(x, self.X)
-            return Rows(self.loss(outputs, self.y), self.groups, self.y, outputs, self.weight)
+            return MiniBatch(self.loss(outputs, self.y), self.groups, self.y, outputs, self.weight)
 
     def seen(self, mode: str, step: int, x: Tensor, multipliers: Tensor | None) -> Seen:
         found = self.rows(x)
@@ -79,7 +79,7 @@ class Judge:
             weight=found.weight,
         )
 
-    def _constraints(self, rows: Rows) -> Tensor:
+    def _constraints(self, rows: MiniBatch) -> Tensor:
         if self.plan is None:
             return torch.zeros(0)
         totals = self.plan.read(rows, true=True).totals()

@@ -21,7 +21,7 @@ FEW_ROWS = 10  # a group on average: more groups than that are no groups but num
 class People:
     """Rows of people; groups are numbered 0, 1, ... in the order of their sorted names."""
 
-    X: Tensor  # (rows, columns) standardised
+    X: Tensor  # (rows, columns) standardized
     y: Tensor  # (rows,) the number of the class: float for two classes, as the loss wants it, whole for more
     classes: int
     groups: Tensor  # (rows,)

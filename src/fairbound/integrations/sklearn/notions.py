@@ -11,7 +11,7 @@ from fairbound.constraints.limits import Limit
 NOTIONS: dict[str, Callable[..., Limit]] = {
     name: getattr(limits, name)
     for name in (
-        "accuracy_equality",
+        "pairwise_loss_parity",
         "bounded_group_loss",
         "demographic_parity",
         "equal_opportunity",

@@ -40,7 +40,7 @@ def _rows(parts: Parts, groups: Sequence[str]) -> list[str]:
     }
     sizes = ", ".join(f"{len(rows):,} {name}" for name, rows in named.items())
     where = sizes if parts.kept_aside else f"all {len(parts.train):,} train: too few to keep any aside, so no verdict"
-    return textwrap.wrap(f"Rows: {where}. Groups: {', '.join(groups) or 'none were given'}.", WIDTH)
+    return textwrap.wrap(f"MiniBatch: {where}. Groups: {', '.join(groups) or 'none were given'}.", WIDTH)
 
 
 def _runs(history: Sequence[Mapping[str, Any]]) -> list[str]:

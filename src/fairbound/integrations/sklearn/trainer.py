@@ -29,7 +29,7 @@ from fairbound.constraints.constraint import CellConstraint
 from fairbound.constraints.limits import Limit
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Dataset, Split
-from fairbound.data.samplers import Sampler, Take
+from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.sklearn.inputs import People
 from fairbound.integrations.sklearn.splits import FEWEST, Parts
 from fairbound.training.problem import Problem
@@ -212,6 +212,6 @@ class Training:
             return max(1, min([wanted, *(len(member) for member in inside.members)]))
 
         if mode != OWN_ROWS:
-            return Sampler(split, cells, Take(rows, most("train", self.plan.batch)), self.plan.seed)
-        takes = [Take(rows, most(pool, OWN_BATCH), pool) for pool in ("selection", "multipliers")]
-        return Sampler(split, cells, takes, self.plan.seed)
+            return Sampler(split, cells, BatchSpec(rows, most("train", self.plan.batch)), self.plan.seed)
+        specs = [BatchSpec(rows, most(pool, OWN_BATCH), pool) for pool in ("selection", "multipliers")]
+        return Sampler(split, cells, specs, self.plan.seed)

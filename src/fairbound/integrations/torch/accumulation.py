@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairbound._utils.pytree import leaves
+from fairbound._utils.pytree import tree_leaves
 from fairbound.core import Algorithm, Draw, Sample
 from fairbound.integrations.torch.estimate import Asked, Evaluated, Pull
-from fairbound.integrations.torch.gradients import UNREAD, Direct, Whole
-from fairbound.integrations.torch.statistics import Plan, Reading, Totals
+from fairbound.integrations.torch.gradients import LAZY, Flat, InPlace
+from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts
 
 
 class Accumulating:
@@ -26,12 +26,12 @@ class Accumulating:
     def __init__(
         self,
         algorithm: Algorithm[Any],
-        plan: Plan,
-        puller: Direct | Whole,
+        plan: ConstraintMatrix,
+        puller: InPlace | Flat,
         whole: Evaluated,
         state: Any,
         draw: Callable[[Sample, Tensor], Draw],
-        gathered: Sequence[Totals],
+        gathered: Sequence[SumsCounts],
     ) -> None:
         self.algorithm, self.plan, self.puller, self.whole, self.state = algorithm, plan, puller, whole, state
         self.draw, self.left = draw, len(gathered)
@@ -39,19 +39,19 @@ class Accumulating:
         self.asked: list[Asked] = []
         if whole.finite:
             self.x = puller.point()
-            if isinstance(puller, Direct):
+            if isinstance(puller, InPlace):
                 puller.open()
             self.new = self._update(self._noted)[1]
 
     def _noted(self, asked: Asked) -> Tensor:
         self.asked.append(asked)
-        return UNREAD if isinstance(self.puller, Direct) else torch.ones_like(self.x)  # type: ignore[return-value]
+        return LAZY if isinstance(self.puller, InPlace) else torch.ones_like(self.x)  # type: ignore[return-value]
 
     def _update(self, pull: Pull) -> tuple[Tensor, Any]:
         sample = self.whole.sample(self.x, pull)
         return self.algorithm.update(self.x, self.state, self.draw(sample, self.x))
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: BatchStatistics) -> None:
         """Pass one mini-batch backward."""
         if self.whole.finite:
             for asked in self.asked:
@@ -60,15 +60,15 @@ class Accumulating:
         self.owed = self.owed - reading.totals().counts
         self.left -= 1
         if not self.left and self.owed.abs().max() > 1e-3:
-            raise ValueError("backward() got other rows than gather() counted; give both the same mini-batches")
+            raise ValueError("backward() got other rows than accumulate() counted; give both the same mini-batches")
 
     def finish(self) -> Any | None:
         """The new state, with the direction in `.grad`; None if something was not finite."""
         if not self.whole.finite:
             return None
-        if isinstance(self.puller, Direct):
-            return self.new if self.puller.close(leaves(self.new)) else None
+        if isinstance(self.puller, InPlace):
+            return self.new if self.puller.close(tree_leaves(self.new)) else None
         gradient = self.puller.gradient()
         d, new = self._update(lambda _: gradient)
-        done = self.puller.finish(d, self.algorithm.primal_step(self.state), leaves(new))
+        done = self.puller.finish(d, self.algorithm.primal_step(self.state), tree_leaves(new))
         return new if done else None

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 
-class Rows(NamedTuple):
+class MiniBatch(NamedTuple):
     """The rows of one mini-batch after the model's forward pass, B of them.
 
-    >>> Rows(torch.tensor([0.3, 0.7]), groups=torch.tensor([0, 1])).losses.mean()
+    >>> MiniBatch(torch.tensor([0.3, 0.7]), groups=torch.tensor([0, 1])).losses.mean()
     tensor(0.5000)
     """
 

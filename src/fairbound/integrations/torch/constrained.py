@@ -1,17 +1,17 @@
 """`Constrained`: a training loop of your own that keeps a bound, with two changed lines.
 
-The loop stays what it is: model, optimiser, schedule, clipping. `fair.backward(losses, groups)` takes the place of
+The loop stays what it is: model, optimizer, schedule, clipping. `fair.backward(losses, groups)` takes the place of
 `losses.mean().backward()` and leaves in `.grad` the direction of the constrained method: its step d divided by minus
-its own primal step, so that the optimiser's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
+its own primal step, so that the optimizer's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
 
 >>> from fairbound import ALGORITHMS, limits
 >>> model = torch.nn.Linear(3, 1)
->>> optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+>>> optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 >>> fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
 >>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
 >>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
 >>> seen = fair.backward(losses, group)
->>> optimiser.step()
+>>> optimizer.step()
 >>> list(fair.multipliers)
 ['A - mean', 'mean - A', 'B - mean', 'mean - B']
 """
@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from fairbound.constraints.limits import AnyLimit, named
 from fairbound.core import Algorithm
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.kkt_report import KKT, kkt
-from fairbound.integrations.torch.step import Seen, Steps
+from fairbound.integrations.torch.step import StepInfo, Steps
 
 Groups = Tensor | Mapping[str, Tensor]
 
@@ -38,7 +38,7 @@ class Constrained:
 
     Args:
         model: a module, or the parameters to train; frozen ones are left alone. A `DistributedDataParallel` model is
-            recognised: sums and counts are added up over its processes.
+            recognized: sums and counts are added up over its processes.
         limits: one of `fairbound.limits`, a list of them, or a mapping of names to them.
         algorithm: the method.
         seed: of the method's own coins (the output of switching, the batch sizes of Ghost).
@@ -62,63 +62,63 @@ class Constrained:
 
     def backward(
         self,
-        losses: Tensor | Rows,
+        losses: Tensor | MiniBatch,
         groups: Groups | None = None,
         *,
         labels: Tensor | None = None,
         outputs: Tensor | None = None,
         weight: Tensor | None = None,
         objective: Tensor | None = None,
-        further: Sequence[Rows] = (),
+        extra_batches: Sequence[MiniBatch] = (),
         scaler: torch.amp.GradScaler | None = None,
-        share: float = 1.0,
-    ) -> Seen:
+        scale: float = 1.0,
+    ) -> StepInfo:
         """In place of `losses.mean().backward()`: the method's direction is added to `.grad`, its state moves on.
 
         Args:
             losses: (B,), one per row (`reduction="none"`), with the graph of the forward pass; or all that is known
-                of the rows as `Rows`.
+                of the rows as `MiniBatch`.
             groups: (B,) the group 0, 1, ... of every row, -1 for none; or several columns by name.
             labels, outputs: of the rows, where a limit is about them.
             weight: (B,) what a row counts; 1 each if not given.
             objective: (B,) bool, the rows that the objective is the mean of; all if not given.
-            further: the further mini-batches of a method that needs more than one, for the constraints alone.
+            extra_batches: the other mini-batches of a method that needs more than one, for the constraints alone.
             scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
-            share: what the direction counts, 1/k for the mean over k mini-batches before one optimiser step.
+            scale: what the direction counts, 1/k for the mean over k mini-batches before one optimizer step.
         """
         rows = self._steps.rows(losses, groups, labels, outputs, weight, objective)
         kind = self._steps.parameters.kind
         if torch.is_autocast_enabled(kind):  # sums and constraints in full precision
             with torch.autocast(kind, enabled=False):
-                return self._steps.backward(rows, further, scaler, share)
-        return self._steps.backward(rows, further, scaler, share)
+                return self._steps.backward(rows, extra_batches, scaler, scale)
+        return self._steps.backward(rows, extra_batches, scaler, scale)
 
-    def backward_from(self, evaluate: Callable[[int], Rows], *, share: float = 1.0) -> Seen:
-        """The same from a function that draws fresh rows, passes them through the model and gives their `Rows`.
+    def backward_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> StepInfo:
+        """The same from a function that draws fresh rows, passes them through the model and gives their `MiniBatch`.
 
         `evaluate(size)` gives `size` mini-batches' worth of rows. It serves every method, and is the way for those
         that draw mini-batches of random size (Ghost) or take several gradients of one.
         """
-        return self._steps.backward_from(evaluate, share)
+        return self._steps.backward_closure(evaluate, scale)
 
-    def start(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
+    def start(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_rows: Any) -> None:
         """Begin from a mini-batch of its own, before the first step; without it, the first step's serves."""
         self._steps.start(self._shown(losses, groups, of_rows))
 
-    def _shown(self, losses: Tensor | Rows, groups: Groups | None, of_rows: dict[str, Any]) -> Rows:
-        # `Rows` puts what was given by name in order, and refuses other names
-        return self._steps.rows(losses, *Rows(losses, groups, **of_rows)[1:-1])  # type: ignore[arg-type]
+    def _shown(self, losses: Tensor | MiniBatch, groups: Groups | None, of_rows: dict[str, Any]) -> MiniBatch:
+        # `MiniBatch` puts what was given by name in order, and refuses other names
+        return self._steps.rows(losses, *MiniBatch(losses, groups, **of_rows)[1:-1])  # type: ignore[arg-type]
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
-    def gather(self, losses: Tensor | Rows, groups: Groups | None = None, **of_rows: Any) -> None:
+    def accumulate(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_rows: Any) -> None:
         """Count a mini-batch of an accumulated step, forward pass only; then call `backward` on each of them.
 
         A step over k mini-batches is one over all their rows, groups of any size: what the constraints are must be
-        known before the first backward pass. (`backward(..., share=1/k)` without `gather` saves the forward passes;
+        known before the first backward pass. (`backward(..., scale=1/k)` without `accumulate` saves the forward passes;
         every mini-batch then is a step of the multipliers.)
         """
-        self._steps.gather(self._shown(losses, groups, of_rows))
+        self._steps.accumulate(self._shown(losses, groups, of_rows))
 
     # What the method knows --------------------------------------------------------------------------------------------
 
@@ -162,14 +162,14 @@ class Constrained:
 
     def load_output(self) -> None:
         """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
-        if self._steps.progress.state is None or self.algorithm.follows_one_gradient:
+        if self._steps.progress.state is None or self.algorithm.is_gradient_step:
             return
         output = self.algorithm.output(self._steps.parameters.flat(), self._steps.progress.state)
         with torch.no_grad():
             for p, part in zip(self._steps.parameters.tensors, output.split(self._steps.parameters.sizes), strict=True):
                 p.copy_(part.view(p.shape))
 
-    def report(self, batches: Iterable[Any], evaluate: Callable[[Any], Rows]) -> KKT:
+    def report(self, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]) -> KKT:
         """How near the model is to a solution, over all rows of some data: see `kkt`."""
         if not isinstance(self.model, nn.Module):
             raise TypeError("a report needs the model itself; build Constrained with it instead of its parameters")
@@ -181,7 +181,7 @@ class Constrained:
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed loop needs beside model and optimiser, by the names of constraints."""
+        """Everything that a resumed loop needs beside model and optimizer, by the names of constraints."""
         if self._steps.gathered:
             raise ValueError("an accumulated step is in progress; save after its last backward()")
         return self._steps.progress.state_dict()

@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound.integrations.torch.statistics import Totals
+from fairbound.integrations.torch.statistics import SumsCounts
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Processes:
         """Whether gradients stay with their process for now: inside DistributedDataParallel's no_sync()."""
         return self.model is not None and not self.model.require_backward_grad_sync
 
-    def summed(self, totals: Totals) -> Totals:
+    def summed(self, totals: SumsCounts) -> SumsCounts:
         """The totals of all processes: what one process would see on all their rows."""
         if self.size == 1:
             return totals
         both = torch.stack([totals.sums, totals.counts])
         distributed.all_reduce(both, group=self.group)
-        return Totals(both[0], both[1])
+        return SumsCounts(both[0], both[1])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fairbound.core import Estimate, Sample
-from fairbound.integrations.torch.statistics import Plan, Reading, Totals, combined, plain
+from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts, combined, plain
 
 FEW = 64  # numbers that Python adds up faster than torch
 Asked = tuple[float | Tensor, Tensor | None]  # f * F + w'C, by its weights f and w
@@ -56,7 +56,7 @@ class Evaluated(NamedTuple):
         """The numbers alone."""
         return Estimate(self.f, self.c, lambda w: torch.full_like(w, torch.nan))
 
-    def weighted(self, plan: Plan, reading: Reading, asked: Asked) -> list[Tensor]:
+    def weighted(self, plan: ConstraintMatrix, reading: BatchStatistics, asked: Asked) -> list[Tensor]:
         """What every entry of the reading's tensors counts in f * F + w'C."""
         f, w = asked
         if w is not None and self.absent is not None:
@@ -91,7 +91,7 @@ def refuse_another(point: Tensor, x: Tensor) -> None:
         )
 
 
-def evaluated_alone(plan: Plan, reading: Reading, last: Tensor | None) -> Evaluated:
+def evaluated_alone(plan: ConstraintMatrix, reading: BatchStatistics, last: Tensor | None) -> Evaluated:
     """[f, c] of one mini-batch."""
     rows = reading.layout.map
     if rows is None:
@@ -104,7 +104,7 @@ def evaluated_alone(plan: Plan, reading: Reading, last: Tensor | None) -> Evalua
     return Evaluated(values, c, c, None, None, True)
 
 
-def evaluated(plan: Plan, totals: Totals, last: Tensor | None) -> Evaluated:
+def evaluated(plan: ConstraintMatrix, totals: SumsCounts, last: Tensor | None) -> Evaluated:
     """[f, c] of sums and counts. `last` are the constraints' last values, for those that lack a group here."""
     values = plan.evaluated(totals)
     if _finite(values):

@@ -19,7 +19,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-class Look:
+class FiniteCheck:
     """Whether tensors are finite: the one pass over all of them that GradScaler makes, with a scale of 1."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
@@ -70,7 +70,7 @@ class Parameters:
         self.one = torch.ones((), dtype=self.dtype, device=self.device)
         self.stand_in = torch.ones(1, dtype=self.dtype, device=self.device)  # for x, where nothing reads it
         self._nothing: Held = [None] * len(self.tensors)
-        self._look = Look(self.tensors)
+        self._look = FiniteCheck(self.tensors)
 
     def flat(self) -> Tensor:
         """All parameters as they are now: (n,)."""
@@ -93,7 +93,7 @@ class Parameters:
         parts: Sequence[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, self.tensors)
         return parts
 
-    def put_aside(self) -> Held:
+    def stash_grads(self) -> Held:
         """Take what `.grad` holds, leaving None; nothing where it holds nothing, as after `zero_grad()`."""
         for p in self.tensors:
             if p.grad is not None:
@@ -106,7 +106,7 @@ class Parameters:
             p.grad = None
         return held
 
-    def put_back(self, held: Held) -> None:
+    def restore_grads(self, held: Held) -> None:
         for p, old in zip(self.tensors, held or self._nothing, strict=True):
             p.grad = old
 
@@ -148,7 +148,7 @@ class Parameters:
             new = part.to(p.dtype)
             p.grad = new if p.grad is None else p.grad + new
 
-    def spoil(self) -> None:
+    def poison_grads(self) -> None:
         """Leave a NaN in `.grad`: a GradScaler sees it and leaves its step out, as for any loss that is not finite."""
         self.tensors[0].grad = torch.full_like(self.tensors[0], torch.nan)
 

@@ -1,8 +1,8 @@
 """Gradients of a mini-batch into `.grad`: three ways, by what a method does with them.
 
-- `Direct`: the method follows one gradient (SGD, penalties, descent-ascent). It only says with which weights; one
+- `InPlace`: the method follows one gradient (SGD, penalties, descent-ascent). It only says with which weights; one
   backward pass then writes into `.grad` what plain training would write there. No vector of the model's size is made.
-- `Whole`: the method combines the gradient with vectors of its own (SSL-ALM, switching). The backward pass goes
+- `Flat`: the method combines the gradient with vectors of its own (SSL-ALM, switching). The backward pass goes
   through `.grad` all the same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read,
   and the direction takes its place.
 - `Closed`: the method wants several gradients of one mini-batch (Ghost). They are taken beside `.grad`.
@@ -36,7 +36,7 @@ def _engine_backward(tensors: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -
 run_backward = _engine_backward if hasattr(graph, "_engine_run_backward") else _public_backward
 
 
-class Puller(ABC):
+class GradientWriter(ABC):
     """How one step gets its gradients and leaves its direction."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Puller(ABC):
                 raise
             raise ValueError(
                 "the graph of these losses was used before: by another backward(), or by a method that takes several "
-                "gradients of one mini-batch; use fair.backward_from(evaluate) for such a method"
+                "gradients of one mini-batch; use fair.backward_closure(evaluate) for such a method"
             ) from error
 
 
@@ -101,15 +101,15 @@ def _quotient(d: Tensor | Product, step: float | Tensor) -> Tensor:
     return d / -step if step else torch.zeros_like(d)
 
 
-class Unread:
+class LazyGradient:
     """The gradient of a method that follows one, and its multiples: nothing reads them, so they are not computed."""
 
-    def _itself(self, *_: Any) -> Unread:
+    def _itself(self, *_: Any) -> LazyGradient:
         return self
 
-    def _read(self, *_: Any) -> Unread:
+    def _read(self, *_: Any) -> LazyGradient:
         raise TypeError(
-            "the method says follows_one_gradient, for which its step is a multiple of one gradient, but it does more "
+            "the method says is_gradient_step, for which its step is a multiple of one gradient, but it does more "
             "with it; let that property be False"
         )
 
@@ -122,15 +122,15 @@ class Unread:
         return self._read()
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Unread:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> LazyGradient:
         """A step that is a tensor times it."""
-        return UNREAD if func in (Tensor.mul, Tensor.__mul__, torch.mul) else UNREAD._read()
+        return LAZY if func in (Tensor.mul, Tensor.__mul__, torch.mul) else LAZY._read()
 
 
-UNREAD = Unread()
+LAZY = LazyGradient()
 
 
-class Direct(Puller):
+class InPlace(GradientWriter):
     """For a method that follows one gradient: x is a stand-in of one number, the gradient is left unread."""
 
     before: Held | None = None  # what `.grad` held
@@ -142,7 +142,7 @@ class Direct(Puller):
 
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         self.held.append((tensors, weights))
-        return UNREAD  # type: ignore[return-value]
+        return LAZY  # type: ignore[return-value]
 
     def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         self.open()
@@ -156,7 +156,7 @@ class Direct(Puller):
     def open(self) -> None:
         """Put aside what `.grad` holds; not where DistributedDataParallel reduces what it accumulates."""
         if self.processes.size == 1:
-            self.before = self.parameters.put_aside()
+            self.before = self.parameters.stash_grads()
 
     def close(self, new: Sequence[Tensor]) -> bool:
         """Look at the gradients and add what was put aside; False, and `.grad` as it was, if something is not finite.
@@ -166,7 +166,7 @@ class Direct(Puller):
         """
         looks = self.scaler is None and not self.processes.out_of_step
         if not self.parameters.finite(list(new)) or (looks and not self.parameters.finite_gradients()):
-            self.parameters.put_aside()
+            self.parameters.stash_grads()
             self.undo()
             return False
         if self.before:
@@ -177,21 +177,21 @@ class Direct(Puller):
     def undo(self) -> None:
         self.held = []  # the graph of the losses
         if self.before is not None:
-            self.parameters.put_back(self.before)
+            self.parameters.restore_grads(self.before)
 
 
-class Whole(Puller):
+class Flat(GradientWriter):
     """For a method with vectors of the model's size."""
 
     pulled = False  # whether `.grad` has the gradient of another mini-batch of this step
 
     def point(self) -> Tensor:
-        self.held, self.pulled = self.parameters.put_aside(), False
+        self.held, self.pulled = self.parameters.stash_grads(), False
         return self.parameters.flat()
 
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         if self.pulled:
-            self.parameters.put_aside()
+            self.parameters.stash_grads()
         self.pulled = True
         self.passed(tensors, weights, self.scale)
         return self.gradient()
@@ -216,10 +216,10 @@ class Whole(Puller):
         return self.parameters.finite([d.vector if isinstance(d, Product) else d, *new])
 
     def undo(self) -> None:
-        self.parameters.put_back(self.held)
+        self.parameters.restore_grads(self.held)
 
 
-class Closed(Whole):
+class Closed(Flat):
     """For a method that takes several gradients of a mini-batch."""
 
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:

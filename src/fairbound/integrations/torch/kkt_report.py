@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from fairbound.algorithms._subproblems.nnqp import nnqp
 from fairbound.constraints.limits import AnyLimit, named
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.estimate import evaluated
 from fairbound.integrations.torch.flat_params import Parameters
-from fairbound.integrations.torch.statistics import Plan, Reading, Totals
+from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts
 
 BINDS = 1e-3  # a limit with c above minus this binds, where multipliers are to be found
 
@@ -72,26 +72,26 @@ def kkt(
     model: nn.Module,
     limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit],
     batches: Iterable[Any],
-    evaluate: Callable[[Any], Rows],
+    evaluate: Callable[[Any], MiniBatch],
     *,
     multipliers: Tensor | Mapping[str, float] | None = None,
     warning: str | None = None,
 ) -> KKT:
     """The KKT residuals of a model over all rows of `batches`, which is read twice.
 
-    `evaluate(batch)` passes a batch through the model and gives its `Rows`. The model is put in eval mode meanwhile;
-    its `.grad` is not touched.
+    `evaluate(batch)` passes a batch through the model and gives its `MiniBatch`. The model is in eval mode
+    meanwhile; its `.grad` is not touched.
 
     >>> from fairbound import limits
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.randn(8, 2), torch.arange(8) % 2)]
     >>> found = kkt(model, limits.bounded_group_loss(2, bound=100.0), data,
-    ...             lambda batch: Rows(model(batch[0])[:, 0].square(), batch[1]))
+    ...             lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
     >>> found.feasibility, found.complementarity
     (0.0, 0.0)
     """
     listed, names = named(limits)
-    plan, parameters = Plan(listed), Parameters(model)
+    plan, parameters = ConstraintMatrix(listed), Parameters(model)
     if iter(batches) is batches:
         raise ValueError("the batches are read twice, and this is an iterator; give a list or a DataLoader")
     with _in_eval_mode(model):
@@ -132,16 +132,16 @@ def _positive(value: Tensor) -> float:
     return float(value.clamp(min=0.0)) + 0.0  # no minus zero
 
 
-def _rows_of(batch: Any, evaluate: Callable[[Any], Rows], parameters: Parameters) -> Rows:
+def _rows_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Parameters) -> MiniBatch:
     return evaluate(batch)._replace(parameters=parameters.tensors)
 
 
 def _totals(
-    plan: Plan, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], Rows]
-) -> tuple[Totals, Totals, int]:
+    plan: ConstraintMatrix, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
+) -> tuple[SumsCounts, SumsCounts, int]:
     """Sums and counts over all batches, of the stand-ins and of the true rates."""
-    whole: Totals | None = None
-    true: Totals | None = None
+    whole: SumsCounts | None = None
+    true: SumsCounts | None = None
     count = 0
     with torch.no_grad():
         for batch in batches:
@@ -156,7 +156,11 @@ def _totals(
 
 
 def _jacobian(
-    plan: Plan, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], Rows], whole: Totals
+    plan: ConstraintMatrix,
+    parameters: Parameters,
+    batches: Iterable[Any],
+    evaluate: Callable[[Any], MiniBatch],
+    whole: SumsCounts,
 ) -> Tensor:
     """Gradients of the objective and of every limit over all batches, (1+m, n), in double precision."""
     matrix, again = plan.matrices(torch.float64, whole.counts.device).whole, torch.zeros_like(whole.sums)
@@ -164,14 +168,14 @@ def _jacobian(
     weights = torch.diag(1 / whole.counts)
     for batch in batches:
         with torch.enable_grad():
-            reading: Reading = plan.read(_rows_of(batch, evaluate, parameters))
+            reading: BatchStatistics = plan.read(_rows_of(batch, evaluate, parameters))
         again += reading.totals().sums
         for i, weight in enumerate(weights):
             rows[i] += parameters.jacobian_row(reading.tensors, reading.spread(weight)).double()
     if not torch.allclose(again, whole.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
             "the two passes over the batches saw other rows; give all rows in order, not a loader that draws anew "
-            "(BalancedBatches, a sampler with replacement)"
+            "(BalancedBatchSampler, a sampler with replacement)"
         )
     return matrix @ rows
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairbound.constraints.limits import Limit
 from fairbound.constraints.statistics import Value
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 
 
 class Block(NamedTuple):
@@ -67,7 +67,7 @@ class Layouts:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_tables": {}}  # they are found by what is elsewhere in another process
 
-    def of(self, rows: Rows, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
+    def of(self, rows: MiniBatch, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
         """The layout of a mini-batch; A (1+m, 1+q) and -b (1+m,) make the map."""
         layout = self._made(rows, work, matrices)
         if rows.losses.is_cpu and not self._reads_labels:  # a comparison waits for a GPU; labels always differ
@@ -75,7 +75,7 @@ class Layouts:
             self._last = Last(kept, rows.losses.dtype, rows.losses.shape, layout)
         return layout
 
-    def again(self, rows: Rows) -> Layout | None:
+    def again(self, rows: MiniBatch) -> Layout | None:
         """The last layout, where this mini-batch has the same; no more than a look, since it is made in every step."""
         last, losses = self._last, rows.losses
         if last is None or losses.dtype is not last.dtype or losses.shape != last.shape or not losses.is_cpu:
@@ -86,12 +86,12 @@ class Layouts:
                 return None
         return last.layout
 
-    def _deciding(self, rows: Rows) -> tuple[Tensor | None, ...]:
+    def _deciding(self, rows: MiniBatch) -> tuple[Tensor | None, ...]:
         if len(self._columns) == 1 and isinstance(rows.groups, Tensor):
             return rows.groups, rows.objective, rows.weight
         return *(rows.column(by) for by in self._columns), rows.objective, rows.weight
 
-    def _made(self, rows: Rows, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
+    def _made(self, rows: MiniBatch, work: torch.dtype, matrices: tuple[Tensor, Tensor] | None) -> Layout:
         masks = [self._mask(block, rows, work) for block in self.blocks]
         counts = masks[0].sum(0) if len(masks) == 1 else torch.cat([mask.sum(0) for mask in masks])
         if matrices is None:
@@ -99,7 +99,7 @@ class Layouts:
         whole = torch.mm(matrices[0] / counts, masks[0].t())
         return Layout(masks, counts, Map(whole[0], whole[1:], whole[1:].t(), matrices[1][1:]))
 
-    def _mask(self, block: Block, rows: Rows, work: torch.dtype) -> Tensor:
+    def _mask(self, block: Block, rows: MiniBatch, work: torch.dtype) -> Tensor:
         """(B, statistics)."""
         parts = [self._members(block, limit, rows, work) for limit in block.limits]
         if block.value is None and not block.objective_in_table:
@@ -109,7 +109,7 @@ class Layouts:
             mask[:, 0] = rows.objective
         return mask if rows.weight is None else mask * rows.weight[:, None].to(work)
 
-    def _members(self, block: Block, limit: Limit, rows: Rows, work: torch.dtype) -> Tensor:
+    def _members(self, block: Block, limit: Limit, rows: MiniBatch, work: torch.dtype) -> Tensor:
         """(B, K) 1 where a row belongs to a cell, else 0."""
         device = rows.losses.device
         if limit.groups is not None and all(cell.group is not None for cell in limit.who):

@@ -12,7 +12,7 @@ from fairbound.algorithms.diagnostics import signs_of_infeasibility
 MOST = 200  # records; then every other one goes
 
 
-class Trend:
+class MonitorHistory:
     """Records at equal distances that double when there are too many."""
 
     def __init__(self) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairbound._utils.pytree import leaves
+from fairbound._utils.pytree import tree_leaves
 from fairbound.core import Algorithm, Draw
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.estimate import FEW, refuse_another
-from fairbound.integrations.torch.gradients import Direct, Whole
+from fairbound.integrations.torch.gradients import Flat, InPlace
 from fairbound.integrations.torch.layout import Map
-from fairbound.integrations.torch.state import Progress
-from fairbound.integrations.torch.statistics import Plan, combined
+from fairbound.integrations.torch.state import TrainingState
+from fairbound.integrations.torch.statistics import ConstraintMatrix, combined
 from fairbound.integrations.torch.unrolled import unrolled
 
 NOWHERE = torch.zeros(0, device="cpu")
@@ -32,9 +32,9 @@ class ShortEstimate:
 
     __slots__ = ("c", "losses", "map", "puller", "values", "x")
 
-    def __init__(self, c: Tensor, values: Tensor, losses: Tensor, rows: Map, puller: Direct | Whole, x: Tensor) -> None:
+    def __init__(self, c: Tensor, values: Tensor, losses: Tensor, rows: Map, puller: InPlace | Flat, x: Tensor) -> None:
         self.c, self.values, self.losses, self.map, self.x = c, values, [losses], rows, x
-        self.puller: Direct | Whole | None = puller  # until the step is made
+        self.puller: InPlace | Flat | None = puller  # until the step is made
 
     def __call__(self, point: Tensor) -> ShortEstimate:
         if point is not self.x:
@@ -59,15 +59,17 @@ class ShortEstimate:
 class Short:
     """The short way of a method, where there is one."""
 
-    def __init__(self, algorithm: Algorithm[Any], plan: Plan, progress: Progress, puller: Direct | Whole) -> None:
+    def __init__(
+        self, algorithm: Algorithm[Any], plan: ConstraintMatrix, progress: TrainingState, puller: InPlace | Flat
+    ) -> None:
         self.algorithm, self.plan, self.progress, self.puller = algorithm, plan, progress, puller
-        one_draw = algorithm.draws == 1 and algorithm.levels is None
+        one_draw = algorithm.draws == 1 and algorithm.batch_size_probs is None
         self.possible = one_draw and plan.loss_alone and puller.processes.alone
         parameters = progress.parameters
         if self.possible and parameters.kind == "cpu":
             progress.unrolled = unrolled(algorithm, plan.m, parameters.dtype)
 
-    def step(self, rows: Rows) -> tuple[ShortEstimate, bool] | None:
+    def step(self, rows: MiniBatch) -> tuple[ShortEstimate, bool] | None:
         """One step, and whether it was made or left out; None, and nothing done, where it must go the ordinary way."""
         losses, progress, puller = rows.losses, self.progress, self.puller
         if progress.plain is None and progress.state is None:
@@ -94,9 +96,9 @@ class Short:
         progress, x = self.progress, estimate.x
         draw = Draw((estimate,), progress.parameters.one, progress.coin(x))  # type: ignore[arg-type]
         d, new = self.algorithm.update(x, progress.state, draw)
-        done = self.puller.finish(d, self.algorithm.primal_step(progress.state), leaves(new))
+        done = self.puller.finish(d, self.algorithm.primal_step(progress.state), tree_leaves(new))
         if done:
-            progress.move_on(new, (), estimate.c)
+            progress.commit(new, (), estimate.c)
         return done
 
     def _by_numbers(self, estimate: ShortEstimate, c: list[float]) -> bool:

@@ -12,14 +12,14 @@ from torch import Tensor
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.flat_params import Parameters
-from fairbound.integrations.torch.monitor_history import Trend
+from fairbound.integrations.torch.monitor_history import MonitorHistory
 from fairbound.integrations.torch.random_draws import Coins
 from fairbound.integrations.torch.unrolled import Plain, Unrolled
 
 LONG_ABSENT = 50  # steps after which a limit that no row was about is told of
 
 
-class Progress:
+class TrainingState:
     """Everything of a loop that changes with its steps, beside the model."""
 
     def __init__(self, algorithm: Algorithm[Any], names: tuple[str, ...], parameters: Parameters, seed: int) -> None:
@@ -31,7 +31,7 @@ class Progress:
         self.steps = 0
         self.skipped = 0
         self.coins = Coins(seed)
-        self.trend = Trend()
+        self.trend = MonitorHistory()
         self._kinds = state_dict.kinds(algorithm)
         self._warned = False
 
@@ -50,14 +50,14 @@ class Progress:
         """The method's state at the start, from a first estimate where it starts from one."""
         self.state = self._initial(first)
 
-    def take_back(self, begun: bool) -> None:
+    def rollback(self, begun: bool) -> None:
         """A first step that was not made has not begun either."""
         if begun:
             self.state = None
 
     def _initial(self, first: Estimate | None) -> Any:
-        x = self.parameters.stand_in if self.algorithm.follows_one_gradient else self.parameters.flat()
-        return self.algorithm.init(x, len(self.names), first if self.algorithm.reads_first else None)
+        x = self.parameters.stand_in if self.algorithm.is_gradient_step else self.parameters.flat()
+        return self.algorithm.init(x, len(self.names), first if self.algorithm.needs_initial_estimate else None)
 
     def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
         """What the next step consumes."""
@@ -68,7 +68,7 @@ class Progress:
         coin = self.coins.coin(self.steps)
         return coin if x.is_cpu else coin.to(x.device)
 
-    def move_on(self, new: Any, absent: Sequence[Tensor], last: Tensor) -> None:
+    def commit(self, new: Any, absent: Sequence[Tensor], last: Tensor) -> None:
         """After a step; the constraints marked in `absent` keep what the state has of them."""
         for gone in absent:
             new = state_dict.kept_where(gone, self.state, new, self._kinds)
@@ -99,7 +99,7 @@ class Progress:
                 stacklevel=_frames_of_ours(),
             )
 
-    def leave_out(self) -> None:
+    def skip(self) -> None:
         """Count a step that is not made, and tell of the first."""
         self.skipped += 1
         if not self._warned:
@@ -135,7 +135,7 @@ class Progress:
             raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
         if kept["method"] != name:
             raise ValueError(f"the saved state is of {kept['method']}, this loop runs {name}")
-        state, last, trend = kept["state"], kept["constraints"], Trend()
+        state, last, trend = kept["state"], kept["constraints"], MonitorHistory()
         trend.load_state_dict(kept["trend"])  # before anything is changed, like the rest of what is kept
         if state is not None:
             state = state_dict.loaded(state, self._initial(None), self._kinds, self.names, self.parameters)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairbound._utils.pytree import leaves, refilled
+from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Estimate
 from fairbound.integrations.torch.flat_params import Parameters
 
@@ -23,8 +23,8 @@ def kinds(algorithm: Algorithm[Any]) -> list[str]:
 
     def shapes(n: int, m: int) -> list[torch.Size]:
         x, c = torch.zeros(n), torch.zeros(m)
-        first = Estimate(torch.zeros(()), c, lambda w: x) if algorithm.reads_first else None
-        return [leaf.shape for leaf in leaves(algorithm.init(x, m, first))]
+        first = Estimate(torch.zeros(()), c, lambda w: x) if algorithm.needs_initial_estimate else None
+        return [leaf.shape for leaf in tree_leaves(algorithm.init(x, m, first))]
 
     found = []
     for here, wider, longer in zip(shapes(3, 5), shapes(3, 6), shapes(4, 5), strict=True):
@@ -35,30 +35,30 @@ def kinds(algorithm: Algorithm[Any]) -> list[str]:
 def leaf_names(state: Any) -> list[str]:
     """A name for every leaf: its field where the state is a plain NamedTuple, else its number."""
     fields: tuple[str, ...] = getattr(state, "_fields", ())
-    flat = leaves(state)
+    flat = tree_leaves(state)
     return list(fields) if len(fields) == len(flat) else [f"leaf {i}" for i in range(len(flat))]
 
 
 def kept_where(keep: Tensor, old: Any, new: Any, of: list[str]) -> Any:
     """The new state, but for the constraints marked in `keep`, (m,): those stay as they were."""
-    pairs = zip(leaves(old), leaves(new), of, strict=True)
-    return refilled(
+    pairs = zip(tree_leaves(old), tree_leaves(new), of, strict=True)
+    return tree_unflatten(
         new, iter([torch.where(keep, before, after) if kind == CONSTRAINT else after for before, after, kind in pairs])
     )
 
 
 def in_precision_of(old: Any, new: Any) -> Any:
     """The new state in the old one's precision: losses in another one than the model's would change it."""
-    before, after = leaves(old), leaves(new)
+    before, after = tree_leaves(old), tree_leaves(new)
     if all(a.dtype is b.dtype for a, b in zip(after, before, strict=True)):
         return new
-    return refilled(new, iter([a.to(b.dtype) for a, b in zip(after, before, strict=True)]))
+    return tree_unflatten(new, iter([a.to(b.dtype) for a, b in zip(after, before, strict=True)]))
 
 
 def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: Parameters) -> dict[str, Any]:
     """A state as plain tensors of its own, by name."""
     found: dict[str, Any] = {}
-    for name, kind, leaf in zip(leaf_names(state), of, leaves(state), strict=True):
+    for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
         leaf = leaf.detach().clone()
         if kind == CONSTRAINT:
             found[name] = dict(zip(names, leaf.unbind(), strict=True))
@@ -75,14 +75,14 @@ def loaded(kept: dict[str, Any], like: Any, of: list[str], names: tuple[str, ...
             f"the saved state has {sorted(kept)}, this method's {sorted(expected)}; it is of another method"
         )
     made = []
-    for name, kind, leaf in zip(expected, of, leaves(like), strict=True):
+    for name, kind, leaf in zip(expected, of, tree_leaves(like), strict=True):
         value = kept[name]
         if kind == CONSTRAINT:
             value = by_constraint(value, names)
         elif kind == PARAMETER:
             value = parameters.from_names(value)
         made.append(value.detach().to(leaf).clone())
-    return refilled(like, iter(made))
+    return tree_unflatten(like, iter(made))
 
 
 def by_constraint(values: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:

@@ -15,23 +15,23 @@ from torch import Tensor
 
 from fairbound.constraints.limits import AnyLimit, FunctionLimit, Limit
 from fairbound.constraints.statistics import Value
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.layout import Block, Layout, Layouts
 
 MOST_IN_A_MAP = 1 << 20  # numbers: constraints x rows, beyond which the map from rows to constraints is not made
 
 
-class Totals(NamedTuple):
+class SumsCounts(NamedTuple):
     """Sums and counts, (1+q,): the objective's first, then each statistic's."""
 
     sums: Tensor
     counts: Tensor
 
-    def plus(self, other: Totals) -> Totals:
-        return Totals(self.sums + other.sums, self.counts + other.counts)
+    def plus(self, other: SumsCounts) -> SumsCounts:
+        return SumsCounts(self.sums + other.sums, self.counts + other.counts)
 
 
-class Reading:
+class BatchStatistics:
     """One mini-batch: its values with their graphs, and where its rows count."""
 
     __slots__ = ("functions", "layout", "values")
@@ -46,14 +46,14 @@ class Reading:
         """What is differentiated."""
         return self.values if self.functions is None else [*self.values, self.functions]
 
-    def totals(self) -> Totals:
+    def totals(self) -> SumsCounts:
         work = self.layout.counts.dtype
         pairs = zip(self.layout.masks, self.values, strict=True)
         sums = [torch.mv(mask.t(), plain(value, work)) for mask, value in pairs]
         if self.functions is None:
-            return Totals(sums[0] if len(sums) == 1 else torch.cat(sums), self.layout.counts)
+            return SumsCounts(sums[0] if len(sums) == 1 else torch.cat(sums), self.layout.counts)
         own = plain(self.functions, work)
-        return Totals(torch.cat([*sums, own]), torch.cat([self.layout.counts, torch.ones_like(own)]))
+        return SumsCounts(torch.cat([*sums, own]), torch.cat([self.layout.counts, torch.ones_like(own)]))
 
     def spread(self, weights: Tensor) -> list[Tensor]:
         """The weight of every entry of `tensors`, from a weight (1+q,) on every sum."""
@@ -64,15 +64,15 @@ class Reading:
             start += size
         return found if self.functions is None else [*found, weights[start:].to(self.functions.dtype)]
 
-    def halves(self) -> tuple[Reading, Reading]:
+    def halves(self) -> tuple[BatchStatistics, BatchStatistics]:
         """The rows of every statistic, dealt in turn to two mini-batches."""
         turns = [(mask != 0).to(mask.dtype).cumsum(0) % 2 for mask in self.layout.masks]
         odd = [mask * turn for mask, turn in zip(self.layout.masks, turns, strict=True)]
         even = [mask * (1 - turn) for mask, turn in zip(self.layout.masks, turns, strict=True)]
         return self._with(odd), self._with(even)
 
-    def _with(self, masks: list[Tensor]) -> Reading:
-        return Reading(self.values, self.functions, Layout(masks, torch.cat([m.sum(0) for m in masks]), None))
+    def _with(self, masks: list[Tensor]) -> BatchStatistics:
+        return BatchStatistics(self.values, self.functions, Layout(masks, torch.cat([m.sum(0) for m in masks]), None))
 
 
 def plain(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -90,7 +90,7 @@ class Matrices(NamedTuple):
     constraints: Tensor  # (1+q, m) the rows of c, transposed
 
 
-class Plan:
+class ConstraintMatrix:
     """Limits laid out: [f, c] = A @ means - b."""
 
     def __init__(self, limits: Sequence[AnyLimit]) -> None:
@@ -135,7 +135,7 @@ class Plan:
             self._cache[dtype, device] = made
         return self._cache[dtype, device]
 
-    def evaluated(self, totals: Totals) -> Tensor:
+    def evaluated(self, totals: SumsCounts) -> Tensor:
         """[f, c], (1+m,); NaN where a cell that it needs has no row."""
         own = self.matrices(totals.sums.dtype, totals.sums.device)
         return torch.addmv(own.minus_bound, own.whole, totals.sums / totals.counts)
@@ -150,19 +150,19 @@ class Plan:
         whole = self.matrices(counts.dtype, counts.device).whole
         return ((whole != 0) & (counts <= 0)).sum(1) == 0
 
-    def filled(self, totals: Totals) -> Totals:
+    def filled(self, totals: SumsCounts) -> SumsCounts:
         """The same with 0 for the mean of a cell without rows, so that the others can be read."""
         empty = totals.counts <= 0
-        return Totals(torch.where(empty, 0.0, totals.sums), torch.where(empty, 1.0, totals.counts))
+        return SumsCounts(torch.where(empty, 0.0, totals.sums), torch.where(empty, 1.0, totals.counts))
 
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
-    def read(self, rows: Rows, true: bool = False) -> Reading:
+    def read(self, rows: MiniBatch, true: bool = False) -> BatchStatistics:
         """A mini-batch; with `true`, with the true rates in place of their stand-ins."""
         values, functions = self.values(rows, true)
-        return Reading(values, functions, self.layout(rows))
+        return BatchStatistics(values, functions, self.layout(rows))
 
-    def layout(self, rows: Rows) -> Layout:
+    def layout(self, rows: MiniBatch) -> Layout:
         """Which rows count where."""
         losses = rows.losses
         again = self._layouts.again(rows)
@@ -176,13 +176,13 @@ class Plan:
         own = self.matrices(work, losses.device)
         return self._layouts.of(rows, work, (own.whole, own.minus_bound))
 
-    def values(self, rows: Rows, true: bool = False) -> tuple[list[Tensor], Tensor | None]:
+    def values(self, rows: MiniBatch, true: bool = False) -> tuple[list[Tensor], Tensor | None]:
         """What is differentiated: the loss and every other value, one number per row, and the user's functions."""
         values = [rows.losses if block.value is None else self._value(block, rows, true) for block in self.blocks]
         functions = [_function_value(limit, rows) for limit in self.functions]
         return values, torch.cat(functions) if functions else None
 
-    def _value(self, block: Block, rows: Rows, true: bool) -> Tensor:
+    def _value(self, block: Block, rows: MiniBatch, true: bool) -> Tensor:
         limit = block.limits[0]
         chosen = limit.true if true and limit.true is not None else limit.value
         assert chosen is not None
@@ -193,7 +193,7 @@ class Plan:
             raise ValueError(f"the value of {limit.names[0]!r} must be one number per row, got {tuple(found.shape)}")
         return found.reshape(-1)
 
-    def check(self, rows: Rows) -> None:
+    def check(self, rows: MiniBatch) -> None:
         """Shapes, columns, and groups beyond those that a limit knows, which would be left out without a word."""
         limits = [limit for block in self.blocks for limit in block.limits if limit.needs_groups]
         rows.check([limit.by for limit in limits])
@@ -214,7 +214,7 @@ def combined(objective: Tensor, constraints: Tensor, f: float | Tensor, w: Tenso
     return torch.addmv(scaled, constraints, w if w.dtype == scaled.dtype else w.to(scaled.dtype))
 
 
-def _function_value(limit: FunctionLimit, rows: Rows) -> Tensor:
+def _function_value(limit: FunctionLimit, rows: MiniBatch) -> Tensor:
     found = limit.fun(rows)
     if found.shape != (len(limit.names),):
         raise ValueError(

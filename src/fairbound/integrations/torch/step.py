@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fairbound._utils.pytree import leaves
+from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.limits import AnyLimit
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.accumulation import Accumulating
-from fairbound.integrations.torch.batch import Rows
+from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.estimate import Asked, Evaluated, evaluated, evaluated_alone
 from fairbound.integrations.torch.flat_params import Parameters
-from fairbound.integrations.torch.gradients import Closed, Direct, Puller, Whole
+from fairbound.integrations.torch.gradients import Closed, Flat, GradientWriter, InPlace
 from fairbound.integrations.torch.short import Short, ShortEstimate
-from fairbound.integrations.torch.state import Progress
-from fairbound.integrations.torch.statistics import Plan, Reading, Totals
+from fairbound.integrations.torch.state import TrainingState
+from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts
 from fairbound.integrations.torch.undivided import undivided
 
 
-class Seen(NamedTuple):
+class StepInfo(NamedTuple):
     """What one mini-batch showed."""
 
     of: Evaluated | ShortEstimate
@@ -53,30 +53,32 @@ class Steps:
         seed: int,
     ) -> None:
         self.algorithm, self.method = algorithm, undivided(algorithm)  # steps are made with the second
-        self.plan = Plan(limits)
+        self.plan = ConstraintMatrix(limits)
         self.parameters = Parameters(model)
         self.processes = Processes.of(model)
-        self.progress = Progress(algorithm, names, self.parameters, seed)
+        self.progress = TrainingState(algorithm, names, self.parameters, seed)
         self.short = Short(self.method, self.plan, self.progress, self._puller(None, 1.0))
-        self.gathered: list[Totals] = []
-        self._main = next(i for i, reads in enumerate(algorithm.reads) if "f" in reads)  # the draw with the objective
+        self.gathered: list[SumsCounts] = []
+        self._main = next(
+            i for i, evaluates in enumerate(algorithm.evaluates) if "f" in evaluates
+        )  # the draw with the objective
         self._checked = False  # a first mini-batch
         self._accumulating: Accumulating | None = None
         self._begins = False  # whether that step is the first
 
     # Mini-batches as they are shown -----------------------------------------------------------------------------------
 
-    def rows(self, losses: Tensor | Rows, *given: Any) -> Rows:
-        """The mini-batch with all that was given of it, in the order of the fields of `Rows`."""
+    def rows(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
+        """The mini-batch with all that was given of it, in the order of the fields of `MiniBatch`."""
         if isinstance(losses, Tensor):
-            rows = Rows(losses, *given, self.parameters.tensors)  # type: ignore[call-arg]
+            rows = MiniBatch(losses, *given, self.parameters.tensors)  # type: ignore[call-arg]
         else:
-            rows = self._complete(losses if isinstance(losses, Rows) else Rows(losses))
+            rows = self._complete(losses if isinstance(losses, MiniBatch) else MiniBatch(losses))
             if not isinstance(rows.losses, Tensor):
                 rows.check()  # says it in words
-            beside = [name for name, value in zip(Rows._fields[1:-1], given, strict=True) if value is not None]
+            beside = [name for name, value in zip(MiniBatch._fields[1:-1], given, strict=True) if value is not None]
             if beside:
-                raise ValueError(f"{beside[0]}= was given beside Rows, which has a field for it; put it there")
+                raise ValueError(f"{beside[0]}= was given beside MiniBatch, which has a field for it; put it there")
         if rows.losses.device != self.parameters.device:
             raise ValueError(
                 f"the losses are on {rows.losses.device}, but the model was on {self.parameters.device} when "
@@ -84,97 +86,103 @@ class Steps:
             )
         return rows
 
-    def _complete(self, rows: Rows) -> Rows:
-        if not isinstance(rows, Rows):
-            raise TypeError(f"a mini-batch must be fairbound.Rows(losses, groups, ...), got {type(rows).__name__}")
+    def _complete(self, rows: MiniBatch) -> MiniBatch:
+        if not isinstance(rows, MiniBatch):
+            raise TypeError(f"a mini-batch must be fairbound.MiniBatch(losses, groups, ...), got {type(rows).__name__}")
         return rows._replace(parameters=self.parameters.tensors)
 
-    def _in_order(self, rows: Rows, further: Sequence[Rows]) -> list[Rows]:
+    def _in_order(self, rows: MiniBatch, extra_batches: Sequence[MiniBatch]) -> list[MiniBatch]:
         """One mini-batch for each draw of the method: the main one where the objective is read."""
         name, draws = type(self.algorithm).__name__, self.algorithm.draws
-        if self.algorithm.levels is not None:
+        if self.algorithm.batch_size_probs is not None:
             raise ValueError(
                 f"{name} draws mini-batches of random size and wants every constraint's gradient; use "
-                "fair.backward_from(evaluate), where evaluate(size) passes fresh rows through the model"
+                "fair.backward_closure(evaluate), where evaluate(size) passes fresh rows through the model"
             )
-        if draws == 1 and not further:
+        if draws == 1 and not extra_batches:
             return [rows]
-        if len(further) != draws - 1:
+        if len(extra_batches) != draws - 1:
             raise ValueError(
-                f"{name} needs {draws} independent mini-batches a step, got {1 + len(further)}; pass the others as "
-                f"further=[Rows(losses, groups), ...], evaluated on fresh rows under torch.no_grad(). "
+                f"{name} needs {draws} independent mini-batches a step, got {1 + len(extra_batches)}; pass the "
+                f"others as extra_batches=[MiniBatch(losses, groups), ...], on fresh rows, under torch.no_grad(). "
                 f"{self.algorithm.with_one_draw}".rstrip()
             )
-        rest = iter(further)
+        rest = iter(extra_batches)
         return [rows if i == self._main else self._complete(next(rest)) for i in range(draws)]
 
-    def _drawn(self, evaluate: Callable[[int], Rows], reads: str, size: int = 1) -> Reading:
-        with torch.set_grad_enabled("f" in reads):
+    def _drawn(self, evaluate: Callable[[int], MiniBatch], evaluates: str, size: int = 1) -> BatchStatistics:
+        with torch.set_grad_enabled("f" in evaluates):
             return self._read(self._complete(evaluate(size)))
 
-    def _read(self, rows: Rows) -> Reading:
+    def _read(self, rows: MiniBatch) -> BatchStatistics:
         if not self._checked:
             self._check(rows)
         return self.plan.read(rows)
 
-    def _check(self, rows: Rows) -> None:
+    def _check(self, rows: MiniBatch) -> None:
         self.plan.check(rows)
         self._checked = True
 
-    def looked_at(self, rows: Rows) -> Totals:
+    def looked_at(self, rows: MiniBatch) -> SumsCounts:
         """The totals of a mini-batch that is not differentiated."""
         with torch.no_grad(), torch.autocast(rows.losses.device.type, enabled=False):
             return self._read(rows).totals()
 
     # One step --------------------------------------------------------------------------------------------------------
 
-    def backward(self, rows: Rows, further: Sequence[Rows], scaler: torch.amp.GradScaler | None, share: float) -> Seen:
+    def backward(
+        self, rows: MiniBatch, extra_batches: Sequence[MiniBatch], scaler: torch.amp.GradScaler | None, scale: float
+    ) -> StepInfo:
         """One step, or a part of an accumulated one; the arguments are those of `Constrained.backward`."""
-        usual = scaler is None and not further and share == 1.0 and not self.gathered
+        usual = scaler is None and not extra_batches and scale == 1.0 and not self.gathered
         if usual and self.short.possible:
             if not self._checked:
                 self._check(rows)
             made = self.short.step(rows)
             if made is not None:
-                return Seen(made[0], False) if made[1] else self._left_out(made[0])
+                return StepInfo(made[0], False) if made[1] else self._left_out(made[0])
         if self.gathered:
-            if further or share != 1.0:
-                raise ValueError("in a step that gather() began, backward() takes neither further= nor share=")
+            if extra_batches or scale != 1.0:
+                raise ValueError(
+                    "in a step that accumulate() began, backward() takes neither extra_batches= nor scale="
+                )
             return self._accumulate(rows, scaler)
-        if self.processes.out_of_step and not self.algorithm.follows_one_gradient:
+        if self.processes.out_of_step and not self.algorithm.is_gradient_step:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
-                "no_sync() holds back; use gather() first, or leave no_sync() out"
+                "no_sync() holds back; use accumulate() first, or leave no_sync() out"
             )
-        batches = self._in_order(rows, further)
-        seen = self._step(self._puller(scaler, share), [self._read(batch) for batch in batches], scaler=scaler)
+        batches = self._in_order(rows, extra_batches)
+        seen = self._step(self._puller(scaler, scale), [self._read(batch) for batch in batches], scaler=scaler)
         if seen.skipped:
             for batch in batches:
                 self.plan.check(batch)  # a group that no limit knows reads as NaN: say so
         return seen
 
-    def backward_from(self, evaluate: Callable[[int], Rows], share: float) -> Seen:
+    def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
         """One step from a function that draws fresh rows."""
         if self.processes.size > 1:
-            raise ValueError("backward_from() takes gradients one by one, which DistributedDataParallel cannot reduce")
-        puller = Closed(self.parameters, self.processes, share=share)
-        if self.algorithm.levels is None:
-            return self._step(puller, [self._drawn(evaluate, reads) for reads in self.algorithm.reads])
-        level, weight = self.progress.coins.level(self.progress.steps, self.algorithm.levels)
+            raise ValueError(
+                "backward_closure() takes gradients one by one, which DistributedDataParallel cannot reduce"
+            )
+        puller = Closed(self.parameters, self.processes, share=scale)
+        if self.algorithm.batch_size_probs is None:
+            return self._step(puller, [self._drawn(evaluate, evaluates) for evaluates in self.algorithm.evaluates])
+        level, weight = self.progress.coins.level(self.progress.steps, self.algorithm.batch_size_probs)
         single, large = self._drawn(evaluate, "fc"), self._drawn(evaluate, "fc", 2 << level)
         return self._step(puller, [single, large, *large.halves()], weight)
 
-    def _puller(self, scaler: torch.amp.GradScaler | None, share: float) -> Direct | Whole:
-        kind = Direct if self.algorithm.follows_one_gradient else Whole
-        return kind(self.parameters, self.processes, scaler, share)
+    def _puller(self, scaler: torch.amp.GradScaler | None, scale: float) -> InPlace | Flat:
+        kind = InPlace if self.algorithm.is_gradient_step else Flat
+        return kind(self.parameters, self.processes, scaler, scale)
 
     def _step(
         self,
-        puller: Puller,
-        readings: Sequence[Reading],
+        puller: GradientWriter,
+        readings: Sequence[BatchStatistics],
         weight: float = 1.0,
         scaler: torch.amp.GradScaler | None = None,
-    ) -> Seen:
+    ) -> StepInfo:
         """One step of the method on mini-batches that were read."""
         batches = [self._evaluated(reading) for reading in readings]
         main = batches[self._main]
@@ -188,29 +196,29 @@ class Steps:
         samples = [batch.sample(x, partial(self._pulled, puller, batch, reading)) for batch, reading in pairs]
         try:
             d, new = self.method.update(x, self.progress.state, self.progress.draw(samples, weight, x))
-            done = puller.finish(d, self.algorithm.primal_step(self.progress.state), leaves(new))
+            done = puller.finish(d, self.algorithm.primal_step(self.progress.state), tree_leaves(new))
         except BaseException:
             puller.undo()
-            self.progress.take_back(begins)
+            self.progress.rollback(begins)
             raise
         if not done:
-            self.progress.take_back(begins)
+            self.progress.rollback(begins)
             return self._left_out(main, scaler)
-        self.progress.move_on(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
-        return Seen(main, False)
+        self.progress.commit(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
+        return StepInfo(main, False)
 
-    def _evaluated(self, reading: Reading) -> Evaluated:
+    def _evaluated(self, reading: BatchStatistics) -> Evaluated:
         if self.processes.size == 1:
             return evaluated_alone(self.plan, reading, self.progress.last)
         return self._evaluated_together(reading.totals())
 
-    def _evaluated_together(self, totals: Totals) -> Evaluated:
+    def _evaluated_together(self, totals: SumsCounts) -> Evaluated:
         return evaluated(self.plan, self.processes.summed(totals), self.progress.last)
 
-    def _pulled(self, puller: Puller, batch: Evaluated, reading: Reading, asked: Asked) -> Tensor:
+    def _pulled(self, puller: GradientWriter, batch: Evaluated, reading: BatchStatistics, asked: Asked) -> Tensor:
         return puller.pull(reading.tensors, batch.weighted(self.plan, reading, asked))
 
-    def start(self, rows: Rows) -> None:
+    def start(self, rows: MiniBatch) -> None:
         """The method's state from a mini-batch of its own."""
         if self.progress.state is not None:
             raise ValueError("the method has begun, and start() would throw its state away; build a new Constrained")
@@ -219,44 +227,46 @@ class Steps:
             raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
         self.progress.begin(first.estimate())
 
-    def _left_out(self, of: Evaluated | ShortEstimate, scaler: torch.amp.GradScaler | None = None) -> Seen:
+    def _left_out(self, of: Evaluated | ShortEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         if scaler is not None and scaler.is_enabled():
-            self.parameters.spoil()
-        self.progress.leave_out()
-        return Seen(of, True)
+            self.parameters.poison_grads()
+        self.progress.skip()
+        return StepInfo(of, True)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
-    def gather(self, rows: Rows) -> None:
+    def accumulate(self, rows: MiniBatch) -> None:
         """Count a mini-batch of an accumulated step."""
-        if self.algorithm.draws > 1 or self.algorithm.levels is not None:
+        if self.algorithm.draws > 1 or self.algorithm.batch_size_probs is not None:
             raise ValueError(
-                f"{type(self.algorithm).__name__} needs {self.algorithm.draws} mini-batches a step, and gather() "
-                f"accumulates one; use backward(..., share=1/k). {self.algorithm.with_one_draw}".rstrip()
+                f"{type(self.algorithm).__name__} needs {self.algorithm.draws} mini-batches a step, and accumulate() "
+                f"accumulates one; use backward(..., scale=1/k). {self.algorithm.with_one_draw}".rstrip()
             )
         if self._accumulating is not None:
-            raise ValueError("gather() was called between the backward passes of an accumulated step; finish it first")
+            raise ValueError(
+                "accumulate() was called between the backward passes of an accumulated step; finish it first"
+            )
         self.gathered.append(self.looked_at(rows))
 
-    def _accumulate(self, rows: Rows, scaler: torch.amp.GradScaler | None) -> Seen:
+    def _accumulate(self, rows: MiniBatch, scaler: torch.amp.GradScaler | None) -> StepInfo:
         step = self._accumulating or self._begin_accumulating(scaler)
         try:
             step.add(self._read(rows))
             if step.left:
-                return Seen(step.whole, not step.whole.finite)
+                return StepInfo(step.whole, not step.whole.finite)
             new = step.finish()
         except BaseException:
             step.puller.undo()
             self.gathered, self._accumulating = [], None
-            self.progress.take_back(self._begins)
+            self.progress.rollback(self._begins)
             raise
         self.gathered, self._accumulating = [], None
         if new is None:
-            self.progress.take_back(self._begins)
+            self.progress.rollback(self._begins)
             return self._left_out(step.whole, scaler)
         absent = step.whole.absent
-        self.progress.move_on(new, [] if absent is None else [absent], step.whole.last)
-        return Seen(step.whole, False)
+        self.progress.commit(new, [] if absent is None else [absent], step.whole.last)
+        return StepInfo(step.whole, False)
 
     def _begin_accumulating(self, scaler: torch.amp.GradScaler | None) -> Accumulating:
         total = self.gathered[0]

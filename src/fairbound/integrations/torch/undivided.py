@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fairbound.core import Algorithm
-from fairbound.training.hyperparams import rebuilt
+from fairbound.training.hyperparams import with_hyperparams
 
 
 class Product(NamedTuple):
@@ -42,4 +42,4 @@ def undivided(algorithm: Algorithm[Any]) -> Algorithm[Any]:
     """The method with such a step, where it says which field that is."""
     name = vars(type(algorithm)).get("scales_last", "")  # its own word: a subclass may do more with d
     step = getattr(algorithm, name) if name else None
-    return rebuilt(algorithm, {name: StepSize(step)}) if isinstance(step, float) and step else algorithm
+    return with_hyperparams(algorithm, {name: StepSize(step)}) if isinstance(step, float) and step else algorithm

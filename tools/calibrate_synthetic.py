@@ -1,6 +1,6 @@
-"""Fit the numbers of the simulated census to the ACSIncome extracts, and write `src/fairbound/data/simulated.toml`.
+"""Fit the numbers of the synthetic census to the ACSIncome extracts, and write `src/fairbound/data/synthetic.toml`.
 
-    python tools/calibrate_simulated.py ../shared/data/acs
+    python tools/calibrate_synthetic.py ../shared/data/acs
 
 Run by hand when the model changes; neither the package nor its tests run it. Shares and the effects on income come from
 the extract of 42 states, the tilts and the effects of race and marital status from the extract of each state. Only
@@ -105,7 +105,7 @@ def main(folder: Path) -> None:
         rows = pd.read_parquet(folder / f"acsincome_2018_{state}.parquet")
         facts["states"][state] = state_facts(rows, fips, facts)
         calibrate_income(rows, state, facts)
-    target = Path(fairbound.data.__file__).with_name("simulated.toml")
+    target = Path(fairbound.data.__file__).with_name("synthetic.toml")
     target.write_text(as_toml(facts), encoding="utf-8")
     print(f"wrote {target}")
 
@@ -282,7 +282,7 @@ def centred(effects: NDArray[Any], block: sparse.csr_matrix) -> list[float]:
 
 
 class People(NamedTuple):
-    """What the calibration needs of real or simulated rows."""
+    """What the calibration needs of real or synthetic rows."""
 
     log_odds: NDArray[np.float64]  # (rows,) by the shared effects alone
     bands: dict[str, NDArray[np.int64]]  # (rows,) by the columns of OWN
@@ -311,7 +311,7 @@ def calibrate_income(rows: pd.DataFrame, state: str, facts: dict[str, Any]) -> N
     """
     own, population = facts["states"][state], Population.of(state, facts)
     aim = loss_on(rows, population) - EASIER
-    people, targets = simulated(population), rates(rows)
+    people, targets = synthetic(population), rates(rows)
     weak, strong = 0.8, 2.0
     for _ in range(10):
         strength = round((weak + strong) / 2, 3)
@@ -333,7 +333,7 @@ def loss_on(rows: pd.DataFrame, population: Population) -> float:
     return float(-np.log(np.where(columns[LABEL], p, 1 - p)).mean())
 
 
-def simulated(population: Population, rows: int = 4_000_000) -> People:
+def synthetic(population: Population, rows: int = 4_000_000) -> People:
     """Rows in proportion to the root of a group's size, weighted back: small groups need them most."""
     roots = np.sqrt(population.counts)
     drawn = np.rint(rows * roots / roots.sum()).astype(int)
@@ -362,7 +362,7 @@ def rates(rows: pd.DataFrame) -> Rates:
 
 WIDTH = 116
 HEADER = """\
-# The numbers of the simulated census (simulated.py). Written by tools/calibrate_simulated.py: change that, not this.
+# The numbers of the synthetic census (synthetic.py). Written by tools/calibrate_synthetic.py: change that, not this.
 # Source: aggregates of the ACSIncome extracts (2018, 1-Year) of the American Community Survey's public-use microdata,
 # US Census Bureau; codes are those of its 2018 code book. No cell stands for fewer than 10 people: smaller ones are 0.
 # Shares and code_shares: thousandths, one row for each cell of `given`, whose bands are named by their first codes.

@@ -1,0 +1,20 @@
+"""Commands of the command line, run in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from fairbound.cli.app import app
+
+RUNNER = CliRunner()
+
+
+def call(*arguments: str | Path, code: int = 0) -> str:
+    """What a command prints, both streams; it must end with that exit status."""
+    done = RUNNER.invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80", "TERM": "dumb"})
+    assert done.exit_code == code, done.output
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output

@@ -1,0 +1,48 @@
+"""Every method of the registry in its variants, and a small problem to run them on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, initial_points, make_functional
+from fairbound.algorithms import SSLALM, Adaptive, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms.schedules import InverseSqrt, Linear
+from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.core import Algorithm
+
+F64 = torch.float64
+METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHMS.items()} | {
+    "DescentAscent, second draw": DescentAscent(second=True, eta=InverseSqrt(0.05)),
+    "ALM": SSLALM(mu=0.0),
+    "SSLALM, one draw": SSLALM(samples=1, clamp=True, y_max=0.05),
+    "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
+    "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
+    "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
+}
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))
+
+
+def bce(outputs: Tensor, labels: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+
+
+def classification(dtype: torch.dtype = F64, rows: int = 240, bound: float = 0.01) -> tuple[Problem, Sampler, Tensor]:
+    """A small net on two groups of synthetic people: problem, sampler and eight starting points."""
+    generator = torch.Generator().manual_seed(0)
+    groups = (torch.arange(rows) % 3 == 0).long()
+    X = torch.randn(rows, 4, dtype=F64, generator=generator) + 0.5 * groups[:, None]
+    y = (X.sum(1) + 2 * torch.randn(rows, dtype=F64, generator=generator) > groups).to(F64)
+    data = Dataset(X, y, {"group": groups}).to(dtype=dtype)
+    constraint = pairwise_loss_parity(groups, bound=bound)
+    problem = Problem(make_functional(network())[0], bce, constraint, data)
+    sampler = Sampler(Split.all_train(rows), constraint.cells, BatchSpec(6, 5))
+    return problem, sampler, initial_points(network, range(8)).to(dtype)
