@@ -110,10 +110,10 @@ def plain_mode(seeds: Sequence[int], bound: float = 0.02) -> tuple[float, float]
     X, y, group = census("OK", "RAC1P=1")
     ratios, gaps = [], []
     for seed in seeds:
-        fair = FairClassifier(mode="training rows", bound=bound, random_state=seed)
+        fair = FairClassifier(mode="train_duals", bound=bound, random_state=seed)
         fair.fit(X, y, sensitive_features=group)
         rows = fair.parts_.primal.numpy()
-        unlimited = FairClassifier(bound=100.0, mode="training rows", random_state=seed)  # plain SGD on the same rows
+        unlimited = FairClassifier(bound=100.0, mode="train_duals", random_state=seed)  # plain SGD on the same rows
         unlimited.fit(X, y, sensitive_features=group)
         here, there = (measured(one, X[rows], y[rows], group[rows]) for one in (fair, unlimited))
         ratios.append(here.loss / there.loss)

@@ -27,9 +27,7 @@ def pipeline(**settings):
     return make_pipeline(StandardScaler(), classifier.set_fit_request(sensitive_features=True))
 
 
-scores = cross_validate(
-    pipeline(mode="training rows", compile=False), X, y, cv=2, params={"sensitive_features": status}
-)
+scores = cross_validate(pipeline(mode="train_duals", compile=False), X, y, cv=2, params={"sensitive_features": status})
 print(f"accuracy in cross-validation: {scores['test_score'].round(3)}")
 
 fitted = pipeline(compile=False).fit(X, y, sensitive_features=status)

@@ -97,7 +97,7 @@ def test_distributed() -> None:
 def test_sklearn_pipeline() -> None:
     text = printed("sklearn_pipeline")
     assert re.search(r"verdict: (holds|violated|undecided); probabilities", text)
-    assert "on selection rows" in text
+    assert "on validation rows" in text
     fair, plain = numbers(text, "fair")[0], numbers(text, "plain")[0]
     assert plain - 0.03 < fair
     assert min(map(float, re.findall(r"0\.\d+", text.split("cross-validation: ")[1].split("]")[0]))) > 0.7

@@ -27,7 +27,7 @@ def test_example(block: str) -> None:
     checks = {  # what the example is about
         "measured": lambda measured: measured.c.amax(1).median() < 0.02,
         "x": lambda x: float(x) == pytest.approx(1.0, abs=1e-3),
-        "fair": lambda fair: fair.mode_ in ("training rows", "own rows") and fair.verdict_ is not None,
+        "fair": lambda fair: fair.mode_ in ("train_duals", "held_out_duals") and fair.verdict_ is not None,
         "found": lambda found: found.metrics["demographic_parity_difference"].value > 0,
         "data": lambda data: data.rows > 30 and data.X.shape[1] == len(data.names),
     }

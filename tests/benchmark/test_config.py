@@ -69,7 +69,7 @@ def test_the_two_problems_of_the_paper(name: str) -> None:
         # in the order of the codes 1 to 5; the code book's last label is longer
         assert all(label.startswith(own) for own, label in zip(experiment.groups, levels("MAR").values(), strict=True))
     if name.startswith("splits"):
-        assert experiment.split == SplitSpec(seed=0, splits=20, shares={"train": 0.6, "multipliers": 0.2, "test": 0.2})
+        assert experiment.split == SplitSpec(seed=0, splits=20, shares={"train": 0.6, "dual": 0.2, "test": 0.2})
         assert (experiment.batch, experiment.seeds) == (64, 1)
     else:
         assert experiment.split == SplitSpec(seed=42, splits=1, shares=None)
@@ -269,7 +269,7 @@ def test_variants_differ_from_their_row_in_what_they_say_only() -> None:
 def test_fairret_and_pools() -> None:
     assert row_of("income-ok-race", "SGD-Fairret").fairret == 3.0
     assert [row.fairret for row in load("tune-ok-fairret").rows] == [0, 1, 2, 3, 3, 3, 4]
-    assert row_of("splits-ok", "Descent-ascent, multipliers by rows of their own").pools == ("train", "multipliers")
+    assert row_of("splits-ok", "Descent-ascent, multipliers by rows of their own").pools == ("train", "dual")
 
 
 def test_a_schedule_over_the_run_follows_its_length() -> None:
@@ -355,7 +355,7 @@ records = 3
 [split]
 seed = 1
 splits = 2
-shares = { train = 0.5, multipliers = 0.25, test = 0.25 }
+shares = { train = 0.5, dual = 0.25, test = 0.25 }
 [common]
 steps = 100
 at = "by hand"
@@ -381,7 +381,7 @@ def written(folder: Path, text: str) -> Path:
 def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
     experiment = load(kind(written(tmp_path, MINE)))
     assert experiment.name == "mine"
-    assert experiment.split.shares == {"train": 0.5, "multipliers": 0.25, "test": 0.25}
+    assert experiment.split.shares == {"train": 0.5, "dual": 0.25, "test": 0.25}
     plain, dual = experiment.rows
     assert (plain.batch, dual.batch, plain.bound, plain.notion, plain.at) == (4, 16, 0.01, "pairwise", "by hand")
     assert plain.algorithm(10) == SGD(tau=1.0)
@@ -445,7 +445,7 @@ def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
         # what does not fit together
         ('name = "dual"', 'name = "plain"', "two rows are called 'plain'"),
         ("train = 0.5", "train = 0.6", "shares: they must add up to 1, got 1.1"),
-        ("batch = 16", 'pools = ["train", "multipliers"]', "draws 1 times a step, so pools needs 1 names"),
+        ("batch = 16", 'pools = ["train", "dual"]', "draws 1 times a step, so pools needs 1 names"),
         ("batch = 16", 'pools = ["test"]', "there is no pool of a training step 'test'"),
         ("steps = 100", "steps = 2", "records is 3, but row 'plain' has 2 steps"),
         ("records = 3", "records = 3\nlast_states = 4", "last_states is 4, but records is only 3"),
@@ -460,9 +460,9 @@ def test_refusals_name_the_file_the_place_and_the_remedy(tmp_path: Path, old: st
 
 
 def test_pools_need_a_share_of_the_rows(tmp_path: Path) -> None:
-    text = MINE.replace("train = 0.5, multipliers = 0.25", "train = 0.75")
-    text = text.replace("batch = 16", 'pools = ["train", "multipliers"]').replace("{ eta =", "{ second = true, eta =")
-    with pytest.raises(ValueError, match="the constraints read 'multipliers', of which the split has none"):
+    text = MINE.replace("train = 0.5, dual = 0.25", "train = 0.75")
+    text = text.replace("batch = 16", 'pools = ["train", "dual"]').replace("{ eta =", "{ second = true, eta =")
+    with pytest.raises(ValueError, match="the constraints read 'dual', of which the split has none"):
         load(written(tmp_path, text))
 
 

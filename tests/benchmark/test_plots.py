@@ -86,7 +86,7 @@ def test_curves_are_means_and_quartiles_over_runs(
     found = curves(setting, done, planned)
     assert {name: curve.runs for name, curve in found.items()} == {"SGD": 3, "SSw": 1}
     assert found["SGD"].step.tolist() == [4, 8, 12]
-    for part in ("train", "selection", "test"):
+    for part in ("train", "validation", "test"):
         losses = np.stack([cell.tables["records"][part] for cell in cells["SGD"]]).astype(np.float64)
         gap = losses[:, :, 1] - losses[:, :, 2]
         for name, expected in (("loss", losses[:, :, 0]), ("white - non-white", gap)):
@@ -178,7 +178,7 @@ def test_validation_names_a_row_without_runs(setting: Setting, planned: list[Sta
 
 def test_a_part_that_was_not_measured_is_named() -> None:
     along, bounded, _, _ = made_up(rows=1, groups=2)
-    with pytest.raises(ValueError, match="was not measured on 'selection'; its parts are train, test"):
+    with pytest.raises(ValueError, match="was not measured on 'validation'; its parts are train, test"):
         plots.validation(along, bounded)
 
 

@@ -32,7 +32,7 @@ from fairbound.data.dataset import Dataset
 from fairbound.data.splits import random_split
 
 ROWS = ("SGD", "SSL-ALM", "SSw")
-SHARES = {"train": 0.5, "selection": 0.25, "test": 0.25}
+SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
 SYSTEM = {"date": "2031-05-06T07:08:09+00:00", "cpu": "Abacus <9000>", "torch": "9.9", "device": "cpu"}
 PAPER = Paper(
     {"loss": Printed(0.9, 0.001), "violation": Printed(0.1, 9.0)},
@@ -96,7 +96,7 @@ def lines_of(table: Table) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("changes", "tables", "figures"), [
     ({}, "loss fairness-reported fairness-printed differences",
      "curves seconds validation scores spiders trade-off"),
-    ({"last_states": 3, "measured": ("selection",)}, "tuning differences", "validation trade-off"),
+    ({"last_states": 3, "measured": ("validation",)}, "tuning differences", "validation trade-off"),
     ({"splits": 2}, "loss splits differences", "curves seconds validation scores spiders trade-off"),
 ])  # fmt: skip
 def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_losses_and_violations_are_those_of_the_last_record(tmp_path: Path) -> N
     found, cells = made_section(made_setting(), tmp_path)
     for line in lines_of(found.tables["loss"]):
         assert (line["runs"], line["rows a step"]) == (2, {"SGD": 8, "SSL-ALM": 40, "SSw": 40}[line["row"]])
-        for part, name in (("train", "train"), ("selection", "validation"), ("test", "test")):
+        for part, name in (("train", "train"), ("validation", "validation"), ("test", "test")):
             ends = np.array([cell.tables["records"][part][-1] for cell in cells[line["row"]]])
             over = np.abs(ends[:, 1] - ends[:, 2]) - 0.005  # two groups: both signs of their difference are bounded
             for column, values in (("loss", ends[:, 0]), ("violation", np.maximum(over, 0))):

@@ -24,8 +24,8 @@ from fairbound.benchmark.tables import PAPERS_CHOICE, chosen, fairness_table, sp
 from fairbound.data.dataset import Dataset
 from fairbound.data.splits import random_split
 
-SHARES = {"train": 0.5, "selection": 0.25, "test": 0.25}
-PARTS = ("train", "selection", "test")
+SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
+PARTS = ("train", "validation", "test")
 ROWS = ("SGD", "SSL-ALM", "ALM")
 PAPER = Paper(
     {"loss": Printed(0.4, 0.1), "violation": Printed(0.0, 0.0)},
@@ -196,7 +196,7 @@ def violations(losses: np.ndarray, bound: float) -> np.ndarray:
 
 def test_tuning_is_the_mean_over_the_last_states(two: Made) -> None:
     for line in records_of(tuning_table(*two.stored().read))[:2]:
-        last = [tables["records"]["selection"].astype(float)[-2:] for _, tables in two.results[line["row"]]]
+        last = [tables["records"]["validation"].astype(float)[-2:] for _, tables in two.results[line["row"]]]
         assert_spread(line["loss"], [one[:, 0].mean() for one in last])
         assert_spread(line["violation"], [violations(one, 0.005).mean() for one in last])
         assert (line["steps"], line["runs"]) == (6, 3)
@@ -206,7 +206,7 @@ def test_a_printed_deviation_of_zero_is_rounded(two: Made) -> None:
     """The paper prints a violation of 0.000 ± 0.000: 0.0009 is no difference, 0.0011 is one."""
     for excess, marked in ((0.0009, False), (0.0011, True)):
         for _, tables in two.results["SGD"]:
-            tables["records"]["selection"] = np.array([[0.4, 0.405 + excess, 0.4]] * 3)
+            tables["records"]["validation"] = np.array([[0.4, 0.405 + excess, 0.4]] * 3)
         line = records_of(tuning_table(*two.stored().read))[0]
         assert line["violation, difference"] == (pytest.approx(excess), marked)
 
@@ -215,7 +215,7 @@ def test_a_printed_deviation_of_zero_is_rounded(two: Made) -> None:
 def test_two_standard_deviations(two: Made, loss: float, marked: bool) -> None:
     """The paper prints a loss of 0.4 ± 0.1. The mark is explained where there is one."""
     for _, tables in two.results["SGD"]:
-        tables["records"]["selection"] = np.array([[loss, 0.4, 0.4]] * 3)
+        tables["records"]["validation"] = np.array([[loss, 0.4, 0.4]] * 3)
     table = tuning_table(*two.stored().read)
     assert records_of(table)[0]["loss, difference"] == (pytest.approx(loss - 0.4), marked)
     assert table.shown()[0][5] == f"{loss - 0.4:+.4f}" + "*" * marked
@@ -227,7 +227,7 @@ def test_the_chosen_row(two: Made) -> None:
     for excess, row in ((0.003, "SSL-ALM"), (0.005, "SGD")):
         for name, loss, above in (("SGD", 0.5, 0.0), ("SSL-ALM", 0.4, excess)):
             for _, tables in two.results[name]:
-                tables["records"]["selection"] = np.array([[loss, 0.4 + 0.005 + above, 0.4]] * 3)
+                tables["records"]["validation"] = np.array([[loss, 0.4 + 0.005 + above, 0.4]] * 3)
         table = records_of(tuning_table(*two.stored().read))
         assert [line["row"] for line in table if line["chosen"] == "here"] == [row]
 
@@ -269,7 +269,7 @@ def test_diverged_rows_are_shown_and_never_chosen(two: Made) -> None:
 def test_no_rows_to_choose_by(tmp_path: Path) -> None:
     setting = small(2, seeds=1, splits=1)
     setting = replace(setting, splits=(random_split(setting.plain.groups["group"], seed=0),))
-    with pytest.raises(ValueError, match=r"no rows for selection \(it has train, multipliers, test\)"):
+    with pytest.raises(ValueError, match=r"no rows for validation \(it has train, dual, test\)"):
         tuning_table(setting, Store(tmp_path), [])
 
 
@@ -338,7 +338,7 @@ def test_tables_of_a_real_run(tmp_path: Path) -> None:
     counts = [cell.tables["end"]["counts"][at] for cell in cells]
     assert_spread(records_of(fairness)[2]["test"], [1 - n[:, [0, 1], [0, 1]].sum() / n.sum() for n in counts])
     (split,), (tuned,) = (records_of(make(setting, store, planned)) for make in (split_table, tuning_table))
-    (line,) = summary(setting, store, planned, "selection")
+    (line,) = summary(setting, store, planned, "validation")
     assert (tuned["loss"], tuned["violation"], tuned["runs"]) == (line.loss, line.violation, 4)
     assert (split["splits"], split["steps"]) == (2, 3)
     assert "Other numbers of steps than the experiment's: SGD 3 for 6." in fairness.notes

@@ -34,7 +34,7 @@ def test_experiment_1(source: str, request: pytest.FixtureRequest) -> None:
     tolerance = 5e-6 if source.startswith("acs") else 4 * np.sqrt(0.25 / 4_567)  # synthetic labels vary: p < 1e-4
     assert rates == pytest.approx([0.30794, 0.20758], abs=tolerance)
     split = paper_split(groups)
-    assert [len(split.train), len(split.selection), len(split.test)] == [14_333, 1_792, 1_792]
+    assert [len(split.train), len(split.validation), len(split.test)] == [14_333, 1_792, 1_792]
     X = scaled(data, split).X[split.train].double()
     assert X.mean(0).abs().max() < 1e-5
     assert (X.std(0, correction=0) - 1).abs().max() < 1e-4
@@ -55,7 +55,7 @@ def test_experiment_2(source: str, request: pytest.FixtureRequest) -> None:
     assert counts.rate("base_rate") == pytest.approx([0.5549, 0.3921, 0.4700, 0.3455, 0.2121], abs=tolerance)
     assert float(data.y.double().mean()) == pytest.approx(0.43704, abs=5e-6 if source.startswith("acs") else 0.01)
     split = paper_split(groups)
-    assert [len(split.train), len(split.selection), len(split.test)] == [36_915, 4_614, 4_615]
+    assert [len(split.train), len(split.validation), len(split.test)] == [36_915, 4_614, 4_615]
 
 
 def test_plain_training_leaves_a_gap_on_the_synthetic_census() -> None:

@@ -38,7 +38,7 @@ def test_what_is_not_read_is_not_drawn_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_rows_come_from_the_pool_and_the_cell(replace: bool) -> None:
-    sizes = (BatchSpec(4, 3), BatchSpec(2, 5, pool="multipliers"))
+    sizes = (BatchSpec(4, 3), BatchSpec(2, 5, pool="dual"))
     first, second = stack(*sampler(sizes=sizes, replace=replace).seeded(0, 1, 2)).block(0, 50)
     assert first.objective.shape == (50, 3, 4)
     assert second.cells.shape == (50, 3, 2, 5)
@@ -123,7 +123,7 @@ def test_runs_may_have_splits_of_their_own() -> None:
         ),
         ({"sizes": BatchSpec(4, 21)}, "cell 'b' has 20 rows in pool 'train', fewer than its batch of 21"),
         ({"sizes": BatchSpec(51, 3)}, "pool 'train' has 50 rows, fewer than an objective batch of 51"),
-        ({"sizes": BatchSpec(4, 3, pool="selection")}, "cell 'a' has no row in pool 'selection'"),
+        ({"sizes": BatchSpec(4, 3, pool="validation")}, "cell 'a' has no row in pool 'validation'"),
         ({"sizes": BatchSpec(4, 3, pool="dual")}, "no pool is called 'dual'"),
         ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold row numbers, got torch.bool"),
         ({"split": Split(torch.arange(-1, 50))}, "rows are numbered from 0"),

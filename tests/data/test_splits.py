@@ -51,7 +51,7 @@ def test_the_papers_split_of_the_papers_data(state: str, group: Attribute, sizes
     train, held_out = train_test_split(rows, test_size=0.2, stratify=column, random_state=42)
     validation, test = train_test_split(held_out, test_size=0.5, stratify=column[held_out], random_state=42)
     assert split.train.tolist() == train.tolist()
-    assert split.selection.tolist() == validation.tolist()
+    assert split.validation.tolist() == validation.tolist()
     assert split.test.tolist() == test.tolist()
     ours = scaled(data, split).X
     theirs = StandardScaler().fit(data.X[train].double().numpy()).transform(data.X.double().numpy())
@@ -64,14 +64,14 @@ def test_the_papers_split_of_the_papers_data(state: str, group: Attribute, sizes
 def test_the_papers_split_is_a_partition_with_every_group_in_every_part(groups: np.ndarray, seed: int) -> None:
     split = paper_split(groups, seed)
     assert parts(split) == list(range(len(groups)))
-    for rows in (split.train, split.selection, split.test):
+    for rows in (split.train, split.validation, split.test):
         assert set(groups[rows]) == set(groups)
 
 
 @given(
     strata,
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
-    st.permutations(["multipliers", "selection", "test"]),
+    st.permutations(["dual", "validation", "test"]),
     st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60, deadline=None)
@@ -165,7 +165,7 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
         (lambda: paper_split(np.array([0] * 50 + [7] * 5)), "group 7 has 1 of the 11 rows held out"),
         (lambda: paper_split(torch.zeros(5, 2)), r"one group for every row, got shape \(5, 2\)"),
         (lambda: paper_split(torch.zeros(0)), "no rows to split"),
-        (lambda: random_split(np.array([0] * 50 + [7]), seed=0), "7 has 1 rows, .* train, multipliers, test .*=5 "),
+        (lambda: random_split(np.array([0] * 50 + [7]), seed=0), "7 has 1 rows, .* train, dual, test .*=5 "),
         (lambda: random_split(GROUPS, {"train": 0.5, "tset": 0.5}, seed=0), "no part of a split is called 'tset'"),
         (lambda: random_split(GROUPS, {"train": 0.5, "test": 0.4}, seed=0), "must add up to 1, got 0.9"),
         (lambda: random_split(GROUPS, {"train": 1.0, "test": 0.0}, seed=0), "share of test must be above 0"),

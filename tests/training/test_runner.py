@@ -386,16 +386,16 @@ def test_multipliers_can_be_moved_by_rows_of_their_own() -> None:
     y = torch.where(held, groups * 2.0, 1.0).to(F64)  # the same labels for both groups in train, 0 and 2 elsewhere
     constraint = pairwise_loss_parity(groups, bound=0.01)
     problem = Problem(lambda x, Z: Z @ x, lambda out, label: (out - label) ** 2, constraint, Dataset(X, y))
-    split = Split(torch.arange(200), multipliers=torch.arange(200, 400))
+    split = Split(torch.arange(200), dual=torch.arange(200, 400))
     x0 = torch.full((1,), 1.5, dtype=F64)
     moved = {}
-    for pool in ("train", "multipliers"):
+    for pool in ("train", "dual"):
         sampler = Sampler(split, constraint.cells, (BatchSpec(8, 8), BatchSpec(8, 8, pool=pool)))
         moved[pool] = (
             run(problem, DescentAscent(second=True, tau=0.0, eta=0.1), sampler, x0, 20).result().multipliers.max()
         )
     assert moved["train"] == 0
-    assert moved["multipliers"] > 1
+    assert moved["dual"] > 1
 
 
 @pytest.mark.parametrize("name", ["SSLALM", "StochasticGhost"])

@@ -50,7 +50,7 @@ SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
     "Adaptive": Adaptive,
 }
 RUN = "run"  # stands for the number of steps of the run in a schedule that ends with it
-TRAINING_POOLS = ("train", "multipliers")  # no training step reads the rows that choose or test
+TRAINING_POOLS = ("train", "dual")  # no training step reads the rows that choose or test
 REFERENCE_STEPS = 10_000  # of SSL-ALM: what they pass through the model is the budget of equal rows
 
 
@@ -96,7 +96,7 @@ class SplitSpec:
 
     seed: int
     splits: int = 1
-    shares: Mapping[str, float] | None = None  # of the pools train, multipliers, selection, test
+    shares: Mapping[str, float] | None = None  # of the pools train, dual, validation, test
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _experiment(name: str, table: dict[str, Any], file: str) -> Experiment:
     known_name(taken["notion"], NOTIONS, "notion", file)
     if taken.get("last_states", 1) > taken["records"]:
         raise ValueError(f"{file}: last_states is {taken['last_states']}, but records is only {taken['records']}")
-    needed = ("selection",) if taken.get("last_states", 1) > 1 else ("train", "test")
+    needed = ("validation",) if taken.get("last_states", 1) > 1 else ("train", "test")
     if "measured" in taken and not set(needed) <= set(taken["measured"]):
         raise ValueError(f"{file}: measured must name {' and '.join(needed)}, which its tables show")
     split = _split(taken.pop("split"), f"{file}, split")
@@ -303,7 +303,9 @@ def _split(table: dict[str, Any], place: str) -> SplitSpec:
 
 
 def _shares(table: dict[str, Any], place: str) -> dict[str, float]:
-    shares = taken_from(table, dict.fromkeys(Split._fields, SHARE), place, optional=("multipliers", "selection"))
+    shares = taken_from(
+        table, dict.fromkeys(Split._fields, SHARE), place, optional=("dual", "validation", "calibration")
+    )
     if abs(math.fsum(shares.values()) - 1) > 1e-9:
         raise ValueError(f"{place}: they must add up to 1, got {math.fsum(shares.values()):g}")
     return shares

@@ -28,7 +28,7 @@ from fairbound.data.table import Table
 from fairbound.training.functional import make_functional
 from fairbound.training.problem import Problem
 
-PAPERS_SHARES = {"train": 0.8, "selection": 0.1, "test": 0.1}
+PAPERS_SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fairbound.benchmark.summary import Measure, Run, gap_in_words, line_of, run
 from fairbound.benchmark.table_writers import Column, Table, Value
 
 QUANTITIES = ("loss", "gap", "violation")
-PARTS = {"train": "train", "selection": "validation", "test": "test"}  # with their names in the table
+PARTS = {"train": "train", "validation": "validation", "test": "test"}  # with their names in the table
 
 
 def loss_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Table:
@@ -38,7 +38,7 @@ def loss_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Tabl
 
 
 def _columns(part: str, name: str, with_paper: bool) -> tuple[Column, ...]:
-    held = part == "selection" and with_paper and not name.endswith("gap")  # the paper prints none
+    held = part == "validation" and with_paper and not name.endswith("gap")  # the paper prints none
     return compared(name) if held else (Column(name, "spread"),)
 
 
@@ -51,7 +51,7 @@ def _values(
     for part, line in lines.items():
         for quantity in QUANTITIES:
             ours = None if line is None else getattr(line, quantity)
-            if part == "selection" and with_paper and quantity != "gap":
+            if part == "validation" and with_paper and quantity != "gap":
                 values += beside(ours, row.paper.validation.get(quantity))
             else:
                 values.append(ours)

@@ -34,8 +34,8 @@ from fairbound.benchmark.figure_specs import (
 from fairbound.benchmark.results import LOSS, Curve, Ending, Gap, Values
 from fairbound.benchmark.summary import Line as Summary
 
-PART_COLORS = {"train": BLUE, "test": ORANGE, "selection": GREEN, "multipliers": PURPLE}
-PART_WORDS = {"train": "train", "test": "test", "selection": "validation", "multipliers": "multipliers"}
+PART_COLORS = {"train": BLUE, "test": ORANGE, "validation": GREEN, "dual": PURPLE}
+PART_WORDS = {"train": "train", "test": "test", "validation": "validation", "dual": "dual"}
 COLUMNS = 6  # methods beside each other; more continue below
 BOTH = ("train", "test")
 SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)  # at which the axis of scores has numbers
@@ -99,7 +99,7 @@ def validation(curves: Mapping[str, Curve], gaps: Sequence[Gap], rows: Sequence[
     unknown = [name for name in chosen if name not in curves]
     if unknown:
         raise ValueError(f"no run of {unknown[0]!r} is stored; the rows with runs are {', '.join(curves)}")
-    return over_steps({name: curves[name] for name in chosen}, gaps, parts=("selection",))
+    return over_steps({name: curves[name] for name in chosen}, gaps, parts=("validation",))
 
 
 def scores(endings: Mapping[str, Ending], groups: Sequence[str], parts: Sequence[str] = BOTH) -> Sheet:

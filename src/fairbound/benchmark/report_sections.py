@@ -115,11 +115,11 @@ def _figures(
             if seconds is not None and set(seconds) & set(lines):
                 timed = over_steps(lines, bounded, seconds=seconds, parts=parts)
                 yield "seconds", replace(timed, words=f"{timed.words}. One run alone, step by step{system}")
-        if "selection" in measured:
+        if "validation" in measured:
             yield "validation", validation(lines, bounded)
     if not tuned:
         ends = endings(setting, store, planned, parts=BOTH)
         yield "scores", scores(ends, setting.experiment.groups)
         yield "spiders", spiders(ends)
-    shown = ["selection"] if tuned else parts
+    shown = ["validation"] if tuned else parts
     yield "trade-off", trade_off({part: summary(setting, store, planned, part) for part in shown})

@@ -162,13 +162,13 @@ def _family_notes(family: Family, setting: Setting) -> tuple[str, ...]:
 
 def tuning_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Table:
     """Loss and violation of every row on the validation split, and which row the rule and the paper choose."""
-    if "selection" not in setting.parts():
+    if "validation" not in setting.parts():
         raise ValueError(
-            f"{setting.experiment.name} has no rows for selection (it has {', '.join(setting.parts())}); "
+            f"{setting.experiment.name} has no rows for validation (it has {', '.join(setting.parts())}); "
             "give its split a share of them to choose settings"
         )
     by_row, measure = runs_by_row(setting, store, planned), Measure.of(setting)
-    lines = {name: line_of(setting, measure, runs, "selection") for name, runs in by_row.items()}
+    lines = {name: line_of(setting, measure, runs, "validation") for name, runs in by_row.items()}
     ours = chosen({name: (line.loss.mean, line.violation.mean) for name, line in lines.items() if line is not None})
     rows = tuple(_tuning_row(setting, row, lines[row.name], ours) for row in setting.experiment.rows)
     columns = (

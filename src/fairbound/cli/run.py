@@ -118,7 +118,7 @@ def announce(setting: Setting, synthetic: bool) -> None:
 
 def show(found: Prepared, store: Store) -> None:
     """Loss and violation of every row, on the parts that are measured."""
-    for part in [part for part in ("train", "selection", "test") if part in found.setting.measured()]:
+    for part in [part for part in ("train", "validation", "test") if part in found.setting.measured()]:
         console().print(_grid(found, store, part))
 
 

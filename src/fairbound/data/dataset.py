@@ -90,8 +90,9 @@ class Split(NamedTuple):
     """Row numbers by purpose; the last three may be empty. No choice ever reads `test`."""
 
     train: Tensor
-    multipliers: Tensor = _no_rows()
-    selection: Tensor = _no_rows()
+    dual: Tensor = _no_rows()
+    validation: Tensor = _no_rows()
+    calibration: Tensor = _no_rows()
     test: Tensor = _no_rows()
 
     @staticmethod

@@ -23,7 +23,7 @@ SURE_SIZE = 10  # a group of ten rows has at least two among the held-out fifth:
 
 
 def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
-    """The paper's 80 / 10 / 10 into `train`, `selection` (its validation set) and `test`, rows in file order.
+    """The paper's 80 / 10 / 10 into `train`, `validation` (its validation set) and `test`, rows in file order.
 
     scikit-learn's `train_test_split` with `test_size=.2`, then the held-out fifth again with `test_size=.5`, both
     stratified on the group and with the same seed. The numbering of the groups is part of it: other numbers for the
@@ -38,8 +38,8 @@ def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
     _refuse_small(strata, np.arange(len(strata)), "that are to be split, and one cannot be in two parts")
     train, held_out = cut(np.arange(len(strata)), test_size=0.2, stratify=strata, random_state=seed)
     _refuse_small(strata, held_out, "held out, and validation and test need one each")
-    selection, test = cut(held_out, test_size=0.5, stratify=strata[held_out], random_state=seed)
-    return Split(torch.from_numpy(train), selection=torch.from_numpy(selection), test=torch.from_numpy(test))
+    validation, test = cut(held_out, test_size=0.5, stratify=strata[held_out], random_state=seed)
+    return Split(torch.from_numpy(train), validation=torch.from_numpy(validation), test=torch.from_numpy(test))
 
 
 def random_split(groups: Tensor | NDArray[Any], shares: Mapping[str, float] | None = None, *, seed: int) -> Split:
@@ -52,7 +52,7 @@ def random_split(groups: Tensor | NDArray[Any], shares: Mapping[str, float] | No
     >>> len(split.train), len(split.test)
     (50, 50)
     """
-    shares = _checked_shares({"train": 0.6, "multipliers": 0.2, "test": 0.2} if shares is None else shares)
+    shares = _checked_shares({"train": 0.6, "dual": 0.2, "test": 0.2} if shares is None else shares)
     strata = _strata(groups)
     share = np.array(list(shares.values()))
     part_of = np.empty(len(strata), dtype=np.int64)  # the part that each row goes to

@@ -24,7 +24,7 @@ ANSWER = np.array(["no", "yes"])[Y.astype(int)]
 
 
 def fitted(model: Any, y: Any = ANSWER, **more: Any) -> FairClassifier:
-    settings = {"steps": 400, "bound": 0.05, "mode": "training rows", "random_state": 0} | more
+    settings = {"steps": 400, "bound": 0.05, "mode": "train_duals", "random_state": 0} | more
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a run this short may still be moving
         return FairClassifier(module=model, **settings).fit(X, y, sensitive_features=SEX)

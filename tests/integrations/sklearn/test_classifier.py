@@ -47,12 +47,12 @@ def test_without_groups_it_says_that_there_is_no_limit() -> None:
     with pytest.warns(UserWarning, match="no sensitive_features were given: trained without a limit"):
         fitted = small().fit(X, y)
     assert (fitted.mode_, fitted.limit_, fitted.verdict_, fitted.kkt_) == ("no limit", None, None, None)
-    assert len(fitted.parts_.verdict) == 42  # as with groups, so that both can be compared
+    assert len(fitted.parts_.calibration) == 42  # as with groups, so that both can be compared
 
 
 def test_it_narrows_the_gap_that_plain_training_leaves() -> None:
     X, y, group = people(3000)
-    settings: dict[str, Any] = {"steps": 1200, "bound": 0.05, "mode": "training rows", "compile": False}
+    settings: dict[str, Any] = {"steps": 1200, "bound": 0.05, "mode": "train_duals", "compile": False}
     fair = small(**settings).fit(X, y, sensitive_features=group)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -73,7 +73,7 @@ def test_the_verdict_comes_from_rows_that_nothing_else_has_used(monkeypatch: pyt
     """Other labels and inputs in those rows change the verdict, and nothing of the model."""
     X, y, group = people(2000)
     one = small(bound=0.3).fit(X, y, sensitive_features=group)
-    rows = one.parts_.verdict.numpy()
+    rows = one.parts_.calibration.numpy()
     others = np.setdiff1d(np.arange(len(X)), rows)
     changed_X, changed_y = X.copy(), y.copy()
     changed_X[rows] *= 3.0
@@ -88,7 +88,7 @@ def test_the_verdict_comes_from_rows_that_nothing_else_has_used(monkeypatch: pyt
 def test_parts_share_no_row_and_every_group_is_in_each() -> None:
     codes = np.repeat([0, 1], [900, 400])
     parts = parts_of(codes, None, seed=3)
-    listed = [parts.train, parts.multipliers, parts.selection, parts.verdict]
+    listed = [parts.train, parts.dual, parts.validation, parts.calibration]
     assert sorted(torch.cat(listed).tolist()) == list(range(1300))
     assert all(set(codes[part.numpy()]) == {0, 1} for part in listed)
     assert all(np.bincount(codes[part.numpy()])[1] == round(400 * len(part) / 1300) for part in listed)
@@ -107,9 +107,9 @@ def test_strata_too_small_to_divide_train_as_a_whole_and_small_tables_keep_nothi
 @pytest.mark.parametrize(
     ("shares", "sentence"),
     [
-        ({"train": 0.5, "rest": 0.5}, "a share for each of train, multipliers, selection, verdict"),
-        ({"train": 0.7, "multipliers": 0.2, "selection": 0.1, "verdict": 0.1}, "positive and sum to 1"),
-        ({"train": 0.8, "multipliers": 0.2, "selection": 0.0, "verdict": 0.0}, "positive and sum to 1"),
+        ({"train": 0.5, "rest": 0.5}, "a share for each of train, multipliers, validation, verdict"),
+        ({"train": 0.7, "dual": 0.2, "validation": 0.1, "calibration": 0.1}, "positive and sum to 1"),
+        ({"train": 0.8, "dual": 0.2, "validation": 0.0, "calibration": 0.0}, "positive and sum to 1"),
     ],
 )
 def test_shares_that_are_no_shares(shares: dict[str, float], sentence: str) -> None:
@@ -117,16 +117,16 @@ def test_shares_that_are_no_shares(shares: dict[str, float], sentence: str) -> N
         parts_of(np.zeros(1000, dtype=int), shares, seed=0)
 
 
-@pytest.mark.parametrize("mode", ["training rows", "own rows", "auto"])
+@pytest.mark.parametrize("mode", ["train_duals", "held_out_duals", "auto"])
 def test_modes(mode: str) -> None:
     X, y, group = people(1200)
     fitted = small(mode=mode, bound=0.1).fit(X, y, sensitive_features=group)
     tried = {entry["mode"] for entry in fitted.history_}
-    least = {"training rows": {mode}, "own rows": {"no limit", mode}, "auto": {"no limit", "training rows"}}[mode]
-    assert tried - {"own rows"} == least - {"own rows"}
+    least = {"train_duals": {mode}, "held_out_duals": {"no limit", mode}, "auto": {"no limit", "train_duals"}}[mode]
+    assert tried - {"held_out_duals"} == least - {"held_out_duals"}
     assert tried >= least
     assert fitted.mode_ in tried
-    assert "selection rows" in fitted.decision_
+    assert "validation rows" in fitted.decision_
 
 
 def test_tables_of_any_kind_give_the_same_model() -> None:
@@ -176,17 +176,17 @@ def test_a_module_several_classes_weights_another_method_and_another_limit() -> 
     assert small(constraint=recall).fit(X, y, sensitive_features=group).limit_ is recall
 
 
-@pytest.mark.parametrize("mode", ["training rows", "own rows"])
+@pytest.mark.parametrize("mode", ["train_duals", "held_out_duals"])
 def test_a_bound_that_cannot_be_met_warns_and_gives_the_best_model_seen(mode: str) -> None:
     """The losses cannot all be below .01: multipliers grow to their cap, and are told of."""
     X, y, group = people(1200)
     impossible = small(constraint="bounded_group_loss", bound=0.01, mode=mode, steps=400, learning_rate=0.5)
-    with pytest.warns(ConvergenceWarning, match=r"multipliers.*the best of its run on selection rows"):
+    with pytest.warns(ConvergenceWarning, match=r"multipliers.*the best of its run on validation rows"):
         impossible.fit(X, y, sensitive_features=group)
     assert all(np.isfinite(entry["loss"]) for entry in impossible.history_)
     assert impossible.score(X, y) > 0.5
     assert impossible.verdict_.decision == "violated"
-    assert max(impossible.multipliers_.values()) <= (1.0 if mode == "own rows" else 10.0)
+    assert max(impossible.multipliers_.values()) <= (1.0 if mode == "held_out_duals" else 10.0)
 
 
 def test_clones_and_seeds() -> None:
@@ -199,16 +199,16 @@ def test_clones_and_seeds() -> None:
 def test_early_stopping_tells_of_growing_multipliers() -> None:
     """A run that was stopped has troubles like one that was not."""
     X, y, group = people(1200)
-    settings: dict[str, Any] = {"constraint": "bounded_group_loss", "bound": 0.01, "mode": "training rows"}
+    settings: dict[str, Any] = {"constraint": "bounded_group_loss", "bound": 0.01, "mode": "train_duals"}
     stopped = small(early_stopping=True, n_iter_no_change=3, steps=400, learning_rate=0.5, **settings)
-    with pytest.warns(ConvergenceWarning, match=r"multipliers.*the best of its run on selection rows"):
+    with pytest.warns(ConvergenceWarning, match=r"multipliers.*the best of its run on validation rows"):
         stopped.fit(X, y, sensitive_features=group)
     assert len(stopped.history_) < 40
 
 
 def test_early_stopping_keeps_the_best_look() -> None:
     X, y, group = people(400)
-    short = small(early_stopping=True, n_iter_no_change=2, mode="training rows").fit(X, y, sensitive_features=group)
+    short = small(early_stopping=True, n_iter_no_change=2, mode="train_duals").fit(X, y, sensitive_features=group)
     looks = short.history_
     assert len(looks) < 40
     best, later = looks[-3], looks[20:]  # two came after the best that were no better; the first half does not count
@@ -221,7 +221,11 @@ def test_early_stopping_keeps_the_best_look() -> None:
     ("settings", "given", "sentence"),
     [
         ({"mode": "best"}, {}, "mode must be one of 'auto'"),
-        ({"mode": "own rows"}, {}, "mode='own rows' is not possible: there are too few rows to keep any aside"),
+        (
+            {"mode": "held_out_duals"},
+            {},
+            "mode='held_out_duals' is not possible: there are too few rows",
+        ),
         ({"constraint": "parity"}, {}, "constraint must be one of pairwise_loss_parity"),
         ({"parts": {"train": 0.5, "rest": 0.5}}, {}, "parts needs a share for each of train"),
         ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),

@@ -74,15 +74,15 @@ TABLES = (
 )
 
 
-@pytest.mark.parametrize("mode", ["auto", "own rows"])
+@pytest.mark.parametrize("mode", ["auto", "held_out_duals"])
 @pytest.mark.parametrize("table", TABLES)
 def test_whatever_the_table(table: Callable[[], Arrays], mode: str) -> None:
     X, y, group = table()
     fair = small(mode=mode, bound=0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        if table is a_tiny_group and mode == "own rows":
-            with pytest.raises(ValueError, match="mode='own rows' is not possible: they would have 0 rows of 'B'"):
+        if table is a_tiny_group and mode == "held_out_duals":
+            with pytest.raises(ValueError, match="is not possible: they would have 0 rows of 'B'"):
                 fair.fit(X, y, sensitive_features=group)
             return
         fair.fit(X, y, sensitive_features=group)
@@ -93,7 +93,7 @@ def test_whatever_the_table(table: Callable[[], Arrays], mode: str) -> None:
         assert fair.verdict_.decision != "holds"
 
 
-@pytest.mark.parametrize("mode", ["auto", "training rows", "own rows"])
+@pytest.mark.parametrize("mode", ["auto", "train_duals", "held_out_duals"])
 def test_steps_far_too_long_are_told(mode: str) -> None:
     X, y, group = people()
     with pytest.raises(ValueError, match="is NaN or infinite; scale the columns of X, or lower learning_rate"):

@@ -30,14 +30,14 @@ def small(**settings: Any) -> FairClassifier:
 
 def test_weights_that_leave_nothing_to_train_on_are_told() -> None:
     X, y, group = people(600)
-    aside = small().fit(X, y, sensitive_features=group).parts_.selection.numpy()
+    aside = small().fit(X, y, sensitive_features=group).parts_.validation.numpy()
     weight = np.zeros(len(y))
     weight[aside] = 1.0
     with pytest.raises(ValueError, match="sample_weight is zero in all 432 rows that train"):
         small().fit(X, y, sensitive_features=group, sample_weight=weight)
 
 
-@pytest.mark.parametrize("mode", ["training rows", "own rows"])
+@pytest.mark.parametrize("mode", ["train_duals", "held_out_duals"])
 @pytest.mark.parametrize("notion", ["pairwise_loss_parity", "equalized_odds"])
 def test_weights_labels_and_groups_of_verdict_rows_do_not_reach_the_model(
     mode: str, notion: str, monkeypatch: pytest.MonkeyPatch
@@ -45,7 +45,7 @@ def test_weights_labels_and_groups_of_verdict_rows_do_not_reach_the_model(
     X, y, group = people()
     weight = np.random.default_rng(1).lognormal(size=len(y))
     one = small(mode=mode, constraint=notion).fit(X, y, sensitive_features=group, sample_weight=weight)
-    rows = one.parts_.verdict.numpy()
+    rows = one.parts_.calibration.numpy()
     y[rows], group[rows], weight[rows] = 1 - y[rows], np.where(group[rows] == "A", "B", "A"), 1000 * weight[rows]
     monkeypatch.setattr(classifier, "parts_of", lambda *given: one.parts_)  # strata know labels and groups
     other = small(mode=mode, constraint=notion).fit(X, y, sensitive_features=group, sample_weight=weight)
@@ -57,7 +57,7 @@ def test_weights_that_say_nothing_leave_the_gap_on_training_rows_where_it_is() -
     """The mean weight of a cell is 1 in the pool that it is drawn from, however the weights fall."""
     X, y, group = people(3000)
     weight = np.random.default_rng(2).lognormal(size=len(y))
-    fair = small(mode="training rows", bound=0.05, steps=1500)
+    fair = small(mode="train_duals", bound=0.05, steps=1500)
     assert max(fair.fit(X, y, sensitive_features=group, sample_weight=weight).kkt_.constraints.values()) < 0.01
 
 
@@ -72,7 +72,7 @@ def test_weights_that_say_nothing_leave_the_gap_on_training_rows_where_it_is() -
 def test_weights_that_cannot_be(change: Any, sentence: str) -> None:
     X, y, group = people(600)
     with pytest.raises(ValueError, match=sentence):
-        small(mode="training rows").fit(X, y, sensitive_features=group, sample_weight=change(np.ones(600), group))
+        small(mode="train_duals").fit(X, y, sensitive_features=group, sample_weight=change(np.ones(600), group))
 
 
 # Limits ---------------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_weights_that_cannot_be(change: Any, sentence: str) -> None:
 def test_a_limit_is_about_the_groups_that_it_names() -> None:
     X, y, group = people()
     found = [
-        small(constraint=limits.minimum_rate(0.9, groups=names, group="B"), mode="training rows")
+        small(constraint=limits.minimum_rate(0.9, groups=names, group="B"), mode="train_duals")
         .fit(X, y, sensitive_features=group)
         .verdict_.gaps[0]
         for names in (["A", "B"], ["B", "A"])
@@ -122,7 +122,7 @@ def test_logits_that_look_like_probabilities_are_logits() -> None:
     rng = np.random.default_rng(0)
     group, X = np.where(rng.random(1500) < 0.4, "B", "A"), rng.standard_normal((1500, 3))
     y = (rng.random(1500) < 0.62).astype(int)
-    fair = small(constraint="demographic_parity", hidden=(), mode="training rows", steps=1500, learning_rate=0.02)
+    fair = small(constraint="demographic_parity", hidden=(), mode="train_duals", steps=1500, learning_rate=0.02)
     fair.fit(X, y, sensitive_features=group)
     logits = fair.decision_function(X)
     assert logits.min() > 0
@@ -166,7 +166,7 @@ def test_a_layer_that_is_used_twice() -> None:
     assert torch.allclose(forward(x, inputs), before[:, 0])
     assert not torch.allclose(forward(x + 1, inputs), before[:, 0])
     assert torch.equal(module(inputs), before)  # nothing of x + 1 is left in it
-    fitted = small(module=module, mode="training rows").fit(X, y, sensitive_features=group)
+    fitted = small(module=module, mode="train_duals").fit(X, y, sensitive_features=group)
     assert fitted.score(X, y) > 0.6
 
 
@@ -186,7 +186,7 @@ def test_two_layers_that_share_a_weight() -> None:
         ({"module": nn.Linear(4, 2)}, r"one logit a row; .*\(2, 2\)"),
         ({"module": nn.Linear(4, 1).double()}, "trains in float32"),
         ({"module": "mlp"}, "a torch module or a Keras model, got str"),
-        ({"algorithm": SSLALM(samples=1), "mode": "own rows"}, "leave mode='own rows' or algorithm= out"),
+        ({"algorithm": SSLALM(samples=1), "mode": "held_out_duals"}, "leave mode='held_out_duals' or algorithm= out"),
         ({"algorithm": "sgd"}, "a method such as"),
     ],
 )
@@ -196,7 +196,7 @@ def test_networks_and_methods_that_do_not_fit(settings: dict[str, Any], sentence
         small(**settings).fit(X, y, sensitive_features=group)
 
 
-@pytest.mark.parametrize("mode", ["auto", "training rows", "own rows"])
+@pytest.mark.parametrize("mode", ["auto", "train_duals", "held_out_duals"])
 def test_early_stopping_does_not_stop_at_a_model_that_has_learnt_nothing(mode: str) -> None:
     """An untrained model treats everybody alike."""
     X, y, group = people(2000)
@@ -216,7 +216,9 @@ def test_own_rows_go_further_than_the_model_that_looks_best_unless_it_is_too_dea
     X, y, group = people(3000)
 
     def way() -> int:
-        found = re.search(r"(\d+) % of the way", small(mode="own rows").fit(X, y, sensitive_features=group).decision_)
+        found = re.search(
+            r"(\d+) % of the way", small(mode="held_out_duals").fit(X, y, sensitive_features=group).decision_
+        )
         assert found is not None
         return int(found[1])
 

@@ -26,11 +26,11 @@ def small(**settings: Any) -> FairClassifier:
 
 
 def test_the_report_names_rows_runs_decision_and_verdict_in_80_columns(people: dict[str, Any]) -> None:
-    fair = small(mode="training rows").fit(**people)
+    fair = small(mode="train_duals").fit(**people)
     text = fair.report()
     assert max(map(len, text.splitlines())) <= 80
     parts = fair.parts_
-    assert f"{len(parts.train):,} train, {len(parts.multipliers):,} multipliers" in text
+    assert f"{len(parts.train):,} train, {len(parts.dual):,} dual" in text
     assert f"{fair.history_[-1]['loss']:.4f}" in text
     assert fair.verdict_.sentence.split()[0] in text
     joined = " ".join(text.split())
@@ -47,16 +47,16 @@ def test_a_report_without_a_limit_and_one_without_rows_kept_aside(people: dict[s
         fair = small().fit(**few)
     assert "too few to keep any aside, so no verdict" in " ".join(fair.report().split())
     assert "on the rows that trained" in fair.decision_
-    assert "selection rows" not in fair.report()
+    assert "validation rows" not in fair.report()
 
 
 def test_lines_where_there_is_no_terminal(people: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    small(mode="training rows").fit(**people)
+    small(mode="train_duals").fit(**people)
     assert capsys.readouterr().out == ""
-    fair = small(mode="training rows", verbose=True).fit(**people)
+    fair = small(mode="train_duals", verbose=True).fit(**people)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == sum(not look["averaged"] for look in fair.history_)
-    assert lines[-1].startswith("training rows: step 80, loss ")
+    assert lines[-1].startswith("train_duals: step 80, loss ")
 
 
 def test_lines_where_rich_is_not_installed(
@@ -70,8 +70,8 @@ def test_lines_where_rich_is_not_installed(
         return load(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_rich)
-    small(mode="training rows", verbose=True).fit(**people)
-    assert "training rows: step 80, loss " in capsys.readouterr().out
+    small(mode="train_duals", verbose=True).fit(**people)
+    assert "train_duals: step 80, loss " in capsys.readouterr().out
 
 
 def test_a_bar_in_a_terminal(
@@ -79,8 +79,8 @@ def test_a_bar_in_a_terminal(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
-    small(mode="own rows", verbose=True).fit(**people)
+    small(mode="held_out_duals", verbose=True).fit(**people)
     out = capsys.readouterr().out
     assert out.count("100%") >= 2  # without a limit, and with own rows, which take half of the steps
-    assert "own rows: loss" in out
+    assert "held_out_duals: loss" in out
     assert "step 80" not in out

@@ -30,9 +30,9 @@ from fairbound.integrations.sklearn.report import report
 from fairbound.integrations.sklearn.splits import parts_of
 from fairbound.integrations.sklearn.trainer import (
     AIM,
+    HELD_OUT_DUALS,
     NO_LIMIT,
-    OWN_ROWS,
-    TRAINING_ROWS,
+    TRAIN_DUALS,
     Plan,
     Training,
     aimed,
@@ -43,7 +43,7 @@ from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.kkt_report import KKT, kkt
 from fairbound.training.functional import load_flat
 
-MODES = ("auto", TRAINING_ROWS, OWN_ROWS)
+MODES = ("auto", TRAIN_DUALS, HELD_OUT_DUALS)
 
 
 class FairClassifier(ClassifierMixin, BaseEstimator):
@@ -53,13 +53,13 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         constraint: the name of a notion of `fairbound.limits`, a function of (names of the groups, bound=...) that
             gives a limit, or a limit.
         bound: what the notion allows.
-        mode: what moves the multipliers: "training rows", "own rows", or "auto", which lets the selection rows decide.
+        mode: what moves the multipliers: "train_duals", "held_out_duals", or "auto" (chosen on validation data).
         algorithm: a method in place of ours, on training rows; its multipliers are capped if it caps them itself.
         hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes standardized
             columns and gives one logit (two classes) or one for each class.
         steps, batch_size, learning_rate: of the training.
         parts: shares of the rows that train, move the multipliers, choose the model and judge it.
-        early_stopping: end a run that no longer improves on selection rows; the best look so far is kept.
+        early_stopping: end a run that no longer improves on validation rows; the best look so far is kept.
         n_iter_no_change: looks (of 40 to a run) without a better one, after which that is so.
         random_state: seed.
         verbose: show a bar of progress, or lines where no terminal or no rich is there.
@@ -117,8 +117,8 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         """Train within the bound; without `sensitive_features` without one, and with a warning."""
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {self.mode!r}")
-        if self.algorithm is not None and self.mode == OWN_ROWS:
-            raise ValueError("an algorithm of yours runs on training rows; leave mode='own rows' or algorithm= out")
+        if self.algorithm is not None and self.mode == HELD_OUT_DUALS:
+            raise ValueError("algorithm= runs on training data; leave mode='held_out_duals' or algorithm= out")
         if not isinstance(self.algorithm, Algorithm | None):
             raise TypeError(f"algorithm must be a method such as SSLALM(), got {self.algorithm!r}")
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -181,19 +181,19 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             limit = None if self.limit_ is None else aimed(self.limit_, share)
             return Judge(people, rows, limit, forward, row_loss(people.classes))
 
-        trained, selection = judge(self.parts_.primal), judge(self.parts_.selection)
+        trained, validation = judge(self.parts_.primal), judge(self.parts_.validation)
         patience = self.n_iter_no_change if self.early_stopping else None
-        seen = selection if self.parts_.kept_aside else trained
-        own = judge(torch.cat([self.parts_.multipliers, self.parts_.selection]), AIM[OWN_ROWS])
+        seen = validation if self.parts_.kept_aside else trained
+        own = judge(torch.cat([self.parts_.dual, self.parts_.validation]), AIM[HELD_OUT_DUALS])
         search = Search(training, seen, own, x0, patience, self.verbose)
         scale = scale_of(self.limit_)
         runs = Runs(
             best=lambda mode: search.best(mode, self.algorithm if mode != NO_LIMIT else None, scale),
             on_training_rows=lambda one: trained.seen(one.mode, one.step, one.x, None).c,
-            breaks=lambda one: selection.verdict(one.x).decision == "violated",
-            why_no_own_rows=training.why_no_own_rows(),
+            breaks=lambda one: validation.verdict(one.x).decision == "violated",
+            why_no_held_out_duals=training.why_no_held_out_duals(),
             scale=scale,
-            seen_on="selection rows" if self.parts_.kept_aside else "the rows that trained",
+            seen_on="validation rows" if self.parts_.kept_aside else "the rows that trained",
         )
         with search:
             best, self.decision_ = chosen(self._mode(runs), runs)
@@ -207,17 +207,17 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         self._exact = deepcopy(network).double()  # predictions of a row must not depend on what is beside it
         self._report(people, best, network)
         aside = self.limit_ is not None and self.parts_.kept_aside
-        self.verdict_ = judge(self.parts_.verdict).verdict(best.x) if aside else None
+        self.verdict_ = judge(self.parts_.calibration).verdict(best.x) if aside else None
 
     def _mode(self, runs: Runs) -> str:
         if self.limit_ is None:
             return NO_LIMIT
         if self.algorithm is not None or (self.mode == "auto" and not self.parts_.kept_aside):
-            return TRAINING_ROWS
-        if self.mode == OWN_ROWS and runs.why_no_own_rows:
+            return TRAIN_DUALS
+        if self.mode == HELD_OUT_DUALS and runs.why_no_held_out_duals:
             raise ValueError(
-                f"mode='own rows' is not possible: {runs.why_no_own_rows}; merge small groups, or use "
-                "mode='training rows'"
+                f"mode='held_out_duals' is not possible: {runs.why_no_held_out_duals}; merge small groups, or use "
+                "mode='train_duals'"
             )
         return self.mode
 

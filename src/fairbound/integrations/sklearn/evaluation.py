@@ -17,7 +17,7 @@ from fairbound.integrations.torch.statistics import ConstraintMatrix
 
 
 class Seen(NamedTuple):
-    """A model on its way, as the selection rows see it."""
+    """A model on its way, as the validation rows see it."""
 
     mode: str
     step: int

@@ -2,7 +2,7 @@
 
 Selection rows are few, and a gap on them is noisy. What is *not* noisy is what training within a bound changed, since
 both models see the same people: the gaps that its multipliers moved on the training rows, and how much of that move is
-there on the selection rows. Where at least half carried over, training rows are good enough to learn the bound from.
+there on the validation rows. Where at least half carried over, training rows are good enough to learn the bound from.
 Where less did, the bound was met by learning rows by heart, and the multipliers get rows of their own. (Census, 12 and
 16 splits: VA .61 to 1.03, OK -.16 to .37.)
 """
@@ -15,12 +15,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fairbound.integrations.sklearn.evaluation import Seen, finite
-from fairbound.integrations.sklearn.trainer import NO_LIMIT, OWN_ROWS, TRAINING_ROWS
+from fairbound.integrations.sklearn.trainer import HELD_OUT_DUALS, NO_LIMIT, TRAIN_DUALS
 
 # Violations within so many bounds of the smallest count as equal, and the loss decides: those of a run's last models
 # differ by the noise of its steps, those on a line by how far it was gone.
 AMONG_LOOKS, ON_A_LINE = 1.0, 0.1
-ENOUGH = 0.5  # the share of a move on training rows that must be there on selection rows
+ENOUGH = 0.5  # the share of a move on training rows that must be there on validation rows
 HARDLY = 0.1  # bounds by which limits must have moved gaps on training rows, for that share to mean something
 DEAR = 0.03  # accuracy that rows of their own may cost
 
@@ -28,12 +28,12 @@ DEAR = 0.03  # accuracy that rows of their own may cost
 class Runs(NamedTuple):
     """What a choice may ask for."""
 
-    best: Callable[[str], Seen]  # the best look of a mode's run on selection rows; runs it
+    best: Callable[[str], Seen]  # the best look of a mode's run on validation rows; runs it
     on_training_rows: Callable[[Seen], Tensor]  # (m,) constraints of a model
-    breaks: Callable[[Seen], bool]  # whether a verdict on selection rows says "violated"
-    why_no_own_rows: str  # empty where there are some
+    breaks: Callable[[Seen], bool]  # whether a verdict on validation rows says "violated"
+    why_no_held_out_duals: str  # empty where there are some
     scale: float  # the bound that violations are held against
-    seen_on: str = "selection rows"  # where `best` looks
+    seen_on: str = "validation rows"  # where `best` looks
 
 
 def chosen(mode: str, runs: Runs) -> tuple[Seen, str]:
@@ -41,20 +41,20 @@ def chosen(mode: str, runs: Runs) -> tuple[Seen, str]:
     if mode != "auto":
         only = runs.best(mode)
         return only, f"{words(only, runs.seen_on)}, the best of its run."
-    plain, trained = runs.best(NO_LIMIT), runs.best(TRAINING_ROWS)
+    plain, trained = runs.best(NO_LIMIT), runs.best(TRAIN_DUALS)
     beside = f"Without a limit: {_figures(plain)}."
     share = carried_over(plain, trained, runs)
     if share is None:
         return trained, f"{words(trained)}. The limit hardly binds on training rows. {beside}"
-    carried = f"Of what the multipliers moved on training rows, {100 * share:.0f} % carried over to selection rows"
+    carried = f"Of what the multipliers moved on training rows, {100 * share:.0f} % carried over to validation rows"
     if share >= ENOUGH:
         return trained, f"{words(trained)}. {carried}: enough to learn the bound from. {beside}"
-    if runs.why_no_own_rows:
+    if runs.why_no_held_out_duals:
         return trained, (
             f"{words(trained)}. {carried}: the bound was met by learning rows by heart. Multipliers cannot have rows "
-            f"of their own: {runs.why_no_own_rows}. {beside}"
+            f"of their own: {runs.why_no_held_out_duals}. {beside}"
         )
-    own = runs.best(OWN_ROWS)
+    own = runs.best(HELD_OUT_DUALS)
     reason = f"{carried}: the bound was met there by learning rows by heart"
     if own.accuracy < trained.accuracy - DEAR:
         return trained, f"{words(trained)}. {reason}, but rows of their own cost too much: {_figures(own)}. {beside}"
@@ -91,9 +91,9 @@ def best_look(seen: Sequence[Seen], slack: float) -> Seen:
     return min((one for one in late if one.violation <= least + slack), key=lambda one: one.loss)
 
 
-def words(one: Seen, seen_on: str = "selection rows") -> str:
+def words(one: Seen, seen_on: str = "validation rows") -> str:
     """A model in words."""
-    if one.mode == OWN_ROWS:
+    if one.mode == HELD_OUT_DUALS:
         who = f"Multipliers moved by rows of their own, {100 * one.way:.0f} % of the way"
     else:
         where = "mean of the last steps" if one.averaged else f"step {one.step}"

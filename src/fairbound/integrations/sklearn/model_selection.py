@@ -2,7 +2,7 @@
 
 Of a run the best of its last looks is taken. Rows of their own lead away from the model without a limit, and on the
 straight line through both there are models whose gaps and losses change smoothly: the best of these is taken, as the
-selection rows and the multipliers' rows see it, which have trained none of them; and then one a quarter of the way
+validation rows and the multipliers' rows see it, which have trained none of them; and then one a quarter of the way
 further, since rows that have moved the multipliers see smaller gaps than other people's. The line goes beyond its end:
 the multipliers' rows alone may have been lucky, and a choice that could only turn back would leave gaps too large. It
 stops where the loss has grown beyond `DEAREST`: there a gap is closed by raising losses, a few rows decide it, and the
@@ -23,10 +23,10 @@ from fairbound.core import Algorithm
 from fairbound.integrations.sklearn.evaluation import Judge, Seen, finite
 from fairbound.integrations.sklearn.mode_selection import AMONG_LOOKS, ON_A_LINE, best_look
 from fairbound.integrations.sklearn.progress import progress
-from fairbound.integrations.sklearn.trainer import NO_LIMIT, OWN_ROWS, Training
+from fairbound.integrations.sklearn.trainer import HELD_OUT_DUALS, NO_LIMIT, Training
 from fairbound.training.records import Record
 
-LOOKS = 40  # at the selection rows, in a run
+LOOKS = 40  # at the validation rows, in a run
 DEAREST = 1.15  # loss on the line, in losses of the model without a limit
 WAYS = tuple(eighths / 8 for eighths in range(2, 11))  # along the line
 FURTHER = (1 / 8, 2 / 8)  # than the one that looks best
@@ -56,20 +56,20 @@ class Search:
         self._stack.close()
 
     def best(self, mode: str, method: Algorithm[Any] | None, scale: float) -> Seen:
-        """The best model of a mode, as the selection rows see it."""
-        if mode == OWN_ROWS:
+        """The best model of a mode, as the validation rows see it."""
+        if mode == HELD_OUT_DUALS:
             return self._best_on_the_way(self.best(NO_LIMIT, None, scale).x, scale)
         if mode not in self._seen:
             self._seen[mode] = self._run(mode, method, self._x0, scale)
         return best_look(self._seen[mode], AMONG_LOOKS * scale)
 
     def _best_on_the_way(self, start: Tensor, scale: float) -> Seen:
-        looks = self._seen[OWN_ROWS] = self._run(OWN_ROWS, None, start, scale)
+        looks = self._seen[HELD_OUT_DUALS] = self._run(HELD_OUT_DUALS, None, start, scale)
         last = looks[-1] if looks[-1].averaged else best_look(looks, AMONG_LOOKS * scale)
         step, end, multipliers = last.step, last.x, last.multipliers
 
         def at(way: float) -> Seen:
-            seen = self._own_judge.seen(OWN_ROWS, step, torch.lerp(start, end, way), multipliers)
+            seen = self._own_judge.seen(HELD_OUT_DUALS, step, torch.lerp(start, end, way), multipliers)
             return seen._replace(late=True, way=way)
 
         dearest = DEAREST * at(0.0).loss
@@ -77,7 +77,7 @@ class Search:
         best = best_look([one for one in line if one.loss <= dearest] or line[:1], ON_A_LINE * scale)
         for further in [at(best.way + more) for more in FURTHER]:
             best = further if further.loss <= dearest else best
-        return self._judge.seen(OWN_ROWS, step, best.x, multipliers)._replace(late=True, way=best.way)
+        return self._judge.seen(HELD_OUT_DUALS, step, best.x, multipliers)._replace(late=True, way=best.way)
 
     def history(self) -> list[dict[str, Any]]:
         """Every look, in order."""

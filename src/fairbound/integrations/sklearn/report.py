@@ -34,9 +34,9 @@ def report(
 def _rows(parts: Parts, groups: Sequence[str]) -> list[str]:
     named = {
         "train": parts.train,
-        "multipliers": parts.multipliers,
-        "selection": parts.selection,
-        "verdict": parts.verdict,
+        "dual": parts.dual,
+        "validation": parts.validation,
+        "calibration": parts.calibration,
     }
     sizes = ", ".join(f"{len(rows):,} {name}" for name, rows in named.items())
     where = sizes if parts.kept_aside else f"all {len(parts.train):,} train: too few to keep any aside, so no verdict"

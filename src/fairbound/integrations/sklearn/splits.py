@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairbound.data.splits import random_split
 
-SHARES = {"train": 0.55, "multipliers": 0.17, "selection": 0.14, "verdict": 0.14}
+SHARES = {"train": 0.55, "dual": 0.17, "validation": 0.14, "calibration": 0.14}
 FEWEST = 30  # rows of a part that is to tell something, and of a cell that is to move its multiplier
 
 
@@ -22,18 +22,18 @@ class Parts:
     """Row numbers of each part; all in `train` where there are too few rows to keep any aside."""
 
     train: Tensor
-    multipliers: Tensor
-    selection: Tensor
-    verdict: Tensor
+    dual: Tensor
+    validation: Tensor
+    calibration: Tensor
 
     @property
     def kept_aside(self) -> bool:
-        return self.selection.numel() > 0
+        return self.validation.numel() > 0
 
     @property
     def primal(self) -> Tensor:
         """The rows that train where the multipliers need none of their own."""
-        return torch.cat([self.train, self.multipliers])
+        return torch.cat([self.train, self.dual])
 
 
 def parts_of(strata: NDArray[np.int64], shares: Mapping[str, float] | None, seed: int) -> Parts:
@@ -43,7 +43,7 @@ def parts_of(strata: NDArray[np.int64], shares: Mapping[str, float] | None, seed
     parts would be too small altogether, nothing is kept aside.
 
     >>> parts = parts_of(np.repeat([0, 1], [1000, 5]), None, seed=0)
-    >>> len(parts.train), len(parts.multipliers), len(parts.selection), len(parts.verdict)
+    >>> len(parts.train), len(parts.dual), len(parts.validation), len(parts.calibration)
     (555, 170, 140, 140)
     """
     given = dict(SHARES if shares is None else shares)
@@ -53,12 +53,12 @@ def parts_of(strata: NDArray[np.int64], shares: Mapping[str, float] | None, seed
         raise ValueError(f"the shares of parts must be positive and sum to 1, got {given}")
     enough = np.bincount(strata)[strata] >= math.ceil(1 / min(given.values()))
     divided = np.flatnonzero(enough)
-    if len(divided) * min(given["selection"], given["verdict"]) < FEWEST:
+    if len(divided) * min(given["validation"], given["calibration"]) < FEWEST:
         everything, nothing = torch.arange(len(strata)), torch.zeros(0, dtype=torch.long)
         return Parts(everything, nothing, nothing, nothing)
-    shares_by_name = {"test" if name == "verdict" else name: share for name, share in given.items()}
+    shares_by_name = {"test" if name == "calibration" else name: share for name, share in given.items()}
     split = random_split(strata[divided], shares_by_name, seed=seed)
     rows = torch.from_numpy(divided)
     small = torch.from_numpy(np.flatnonzero(~enough))
     train = torch.cat([rows[split.train], small])
-    return Parts(train, rows[split.multipliers], rows[split.selection], rows[split.test])
+    return Parts(train, rows[split.dual], rows[split.validation], rows[split.test])

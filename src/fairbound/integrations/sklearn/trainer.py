@@ -35,12 +35,12 @@ from fairbound.integrations.sklearn.splits import FEWEST, Parts
 from fairbound.training.problem import Problem
 from fairbound.training.runner import Run, run
 
-NO_LIMIT, TRAINING_ROWS, OWN_ROWS = "no limit", "training rows", "own rows"
+NO_LIMIT, TRAIN_DUALS, HELD_OUT_DUALS = "no limit", "train_duals", "held_out_duals"
 # The share of a bound on a difference that is trained with. On VA (8 splits, seeds 1000 to 1007) the mean of the last
 # steps leaves a largest held-out gap of .077 with the bound, .065 with .75 and .054 with .5 of it, at an accuracy of
 # .780, .777 and .772. On OK (16 splits, seeds 3000 to 3015) own rows leave .026 with it and .022 with half of it.
-AIM = {TRAINING_ROWS: 0.55, OWN_ROWS: 0.25}
-CAP = {TRAINING_ROWS: 10.0, OWN_ROWS: 1.0}  # on every multiplier
+AIM = {TRAIN_DUALS: 0.55, HELD_OUT_DUALS: 0.25}
+CAP = {TRAIN_DUALS: 10.0, HELD_OUT_DUALS: 1.0}  # on every multiplier
 LEVEL = 0.02  # what violations of a bound on a level, a rate say, are held against
 CLIP = 10.0  # on losses in the constraints of own rows: a probability of .00005
 OWN_STEPS = 0.5  # of all
@@ -141,21 +141,21 @@ class Training:
     ) -> None:
         self.people, self.parts, self.limit, self.forward, self.plan = people, parts, limit, forward, plan
 
-    def why_no_own_rows(self) -> str:
+    def why_no_held_out_duals(self) -> str:
         """Why multipliers cannot have rows of their own; empty where they can."""
         if self.limit is None or not self.parts.kept_aside:
             return "there are too few rows to keep any aside"
         cells = self.limit.on(self.people.groups, self.people.y).cells
-        inside = cells.within(self.parts.multipliers, len(self.people.X))
+        inside = cells.within(self.parts.dual, len(self.people.X))
         rows, name = min((len(member), name) for name, member in zip(inside.names, inside.members, strict=True))
         return f"they would have {rows} rows of {name!r}, and {FEWEST} is the fewest" if rows < FEWEST else ""
 
     def steps(self, mode: str) -> int:
-        return max(1, int(OWN_STEPS * self.plan.steps)) if mode == OWN_ROWS else self.plan.steps
+        return max(1, int(OWN_STEPS * self.plan.steps)) if mode == HELD_OUT_DUALS else self.plan.steps
 
     def run(self, mode: str, x0: Tensor, records: int, method: Algorithm[Any] | None = None) -> Run:
         """The run of a mode with so many records; `method` in place of ours."""
-        problem, split = self._own_problem() if mode == OWN_ROWS else self._problem(mode)
+        problem, split = self._own_problem() if mode == HELD_OUT_DUALS else self._problem(mode)
         steps = self.steps(mode)
         return run(
             problem,
@@ -172,7 +172,7 @@ class Training:
         tau = Linear(self.plan.rate, self.steps(mode))
         if mode == NO_LIMIT:
             return SGD(tau=tau)
-        return DescentAscent(tau=tau, eta=self.plan.rate / 10, y_max=CAP[mode], second=mode == OWN_ROWS)
+        return DescentAscent(tau=tau, eta=self.plan.rate / 10, y_max=CAP[mode], second=mode == HELD_OUT_DUALS)
 
     def _problem(self, mode: str) -> tuple[Problem, Split]:
         people, limit = self.people, None if mode == NO_LIMIT else self.limit
@@ -187,17 +187,17 @@ class Training:
         return Problem(self.forward, loss, constraint, data), Split(rows)
 
     def _own_problem(self) -> tuple[Problem, Split]:
-        """All rows, then the noisy copies of those that train, which stand where a split has its selection rows."""
+        """All rows, then the noisy copies of those that train, which stand where a split has its validation rows."""
         people, train = self.people, self.parts.train
         assert self.limit is not None
         copied = train.repeat(COPIES)
         generator = torch.Generator().manual_seed(self.plan.seed)
         noise = NOISE * torch.randn(len(copied), people.X.shape[1], generator=generator)
-        labels, loss = weighted(people, self.limit, train, [train, self.parts.multipliers])
+        labels, loss = weighted(people, self.limit, train, [train, self.parts.dual])
         X = torch.cat([people.X, people.X[copied] + noise])
         labels, groups = (torch.cat([column, column[copied]]) for column in (labels, people.groups))
-        constraint = constraint_of(aimed(self.limit, AIM[OWN_ROWS]), people, groups, labels, CLIP)
-        split = Split(train, self.parts.multipliers, torch.arange(len(people.X), len(X)))
+        constraint = constraint_of(aimed(self.limit, AIM[HELD_OUT_DUALS]), people, groups, labels, CLIP)
+        split = Split(train, self.parts.dual, torch.arange(len(people.X), len(X)))
         return Problem(self.forward, loss, constraint, Dataset(X, labels, {"group": groups})), split
 
     def _sampler(self, mode: str, problem: Problem, split: Split) -> Sampler:
@@ -211,7 +211,7 @@ class Training:
             inside: Cells = cells.within(split.pool(pool), problem.data.rows)
             return max(1, min([wanted, *(len(member) for member in inside.members)]))
 
-        if mode != OWN_ROWS:
+        if mode != HELD_OUT_DUALS:
             return Sampler(split, cells, BatchSpec(rows, most("train", self.plan.batch)), self.plan.seed)
-        specs = [BatchSpec(rows, most(pool, OWN_BATCH), pool) for pool in ("selection", "multipliers")]
+        specs = [BatchSpec(rows, most(pool, OWN_BATCH), pool) for pool in ("validation", "dual")]
         return Sampler(split, cells, specs, self.plan.seed)
