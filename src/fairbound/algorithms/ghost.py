@@ -92,7 +92,7 @@ class StochasticGhost(Algorithm[State]):
         return 4
 
     @property
-    def levels(self) -> tuple[float, ...]:
+    def batch_size_probs(self) -> tuple[float, ...]:
         law = [self.p0 * (1 - self.p0) ** level for level in range(self.cap + 1)]
         return tuple(p / sum(law) for p in law)
 
