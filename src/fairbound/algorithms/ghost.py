@@ -58,7 +58,7 @@ class State(NamedTuple):
 class StochasticGhost(Algorithm[State]):
     """Stochastic Ghost; the samples of a draw are X1, X, and X's odd and even half.
 
-    >>> [round(p, 3) for p in StochasticGhost(p0=0.5, cap=2).levels]
+    >>> [round(p, 3) for p in StochasticGhost(p0=0.5, cap=2).batch_size_probs]
     [0.571, 0.286, 0.143]
     """
 
