@@ -2,7 +2,7 @@
 
 >>> import torch
 >>> tree = {"a": torch.tensor(1), "b": (torch.tensor(2), [torch.tensor(3)])}
->>> refilled(tree, iter(leaf + 1 for leaf in leaves(tree)))
+>>> tree_unflatten(tree, iter(leaf + 1 for leaf in tree_leaves(tree)))
 {'a': tensor(2), 'b': (tensor(3), [tensor(4)])}
 """
 

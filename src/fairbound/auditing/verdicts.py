@@ -74,8 +74,8 @@ def verdict(
         level: of confidence.
         seed: of the draws that give the simultaneous limits.
 
-    >>> from fairbound import limits
-    >>> parity = limits.demographic_parity(["A", "B"], bound=0.2)
+    >>> from fairbound import constraints
+    >>> parity = constraints.demographic_parity(["A", "B"], bound=0.2)
     >>> found = verdict(parity, ["A", "B"] * 500, predictions=[1, 0, 0, 1] * 250)
     >>> print(found)
     limit value     all at once    alone bound       rows

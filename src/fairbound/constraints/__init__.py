@@ -1,43 +1,62 @@
-"""Fairness notions as constraints (who, how, what, how much), subgroups, and metrics with intervals."""
+"""Constraints: which examples (cells), which statistic, which contrast, which bound; the named notions; subgroups."""
 
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import CellConstraint, Constraint, FunctionConstraint, combine
-from fairbound.constraints.contrasts import against_mean, against_pooled, pairwise
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.cells import Cell, Cells
+from fairbound.constraints.constraint import Constraint, FunctionConstraint
+from fairbound.constraints.constraint_set import ConstraintSet, combine
+from fairbound.constraints.contrasts import Contrast, against_mean, against_pooled, each, pairwise
 from fairbound.constraints.notions import (
+    NOTIONS,
+    bounded_group_loss,
     demographic_parity,
     equal_opportunity,
     equalized_odds,
     false_positive_parity,
+    function,
     loss_parity,
+    make_constraint,
+    maximum_rate,
+    minimum_rate,
     pairwise_loss_parity,
-    true_positive_parity,
+    weight_norm,
 )
 from fairbound.constraints.regularizers import FairretNorm
-from fairbound.constraints.statistics import soft_positive
+from fairbound.constraints.statistics import Statistic, soft_positive
 from fairbound.constraints.subgroups import Against, Attribute, Banded, Coded, Grouping, Intersection
 
 __all__ = [
+    "NOTIONS",
     "Against",
     "Attribute",
     "Banded",
-    "CellConstraint",
+    "Cell",
     "Cells",
     "Coded",
     "Constraint",
+    "ConstraintSet",
+    "Contrast",
     "FairretNorm",
     "FunctionConstraint",
     "Grouping",
     "Intersection",
+    "MiniBatch",
+    "Statistic",
     "against_mean",
     "against_pooled",
+    "bounded_group_loss",
     "combine",
     "demographic_parity",
+    "each",
     "equal_opportunity",
     "equalized_odds",
     "false_positive_parity",
+    "function",
     "loss_parity",
+    "make_constraint",
+    "maximum_rate",
+    "minimum_rate",
     "pairwise",
     "pairwise_loss_parity",
     "soft_positive",
-    "true_positive_parity",
+    "weight_norm",
 ]

@@ -1,73 +1,204 @@
-"""Cells: the sets of rows over which a constraint takes means."""
+"""Cells: the sets of examples over which a constraint takes means.
+
+A cell is defined by a group, a label, or both. `assign` gives the cell of every example of a mini-batch; `bind` lists
+the examples of each cell in a dataset, for a sampler.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+Layers = tuple[
+    Tensor, ...
+]  # (B,) each: the cell of every example, `Cells.none` for no cell; several where cells overlap
+
+
+class Cell(NamedTuple):
+    """The examples of a group, of a label, or of a group within a label."""
+
+    name: str
+    group: int | None = None  # None: everybody
+    label: float | None = None  # None: whatever the label
+
+    @property
+    def group_name(self) -> str:
+        """The group's own name, without the label."""
+        return self.name if self.label is None else self.name.rsplit(", y=", 1)[0]
+
+    def overlaps(self, other: Cell) -> bool:
+        """Whether an example can be in both."""
+        groups = self.group is None or other.group is None or self.group == other.group
+        return groups and (self.label is None or other.label is None or self.label == other.label)
+
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Named sets of row numbers, over the whole dataset; a sampler restricts them to its pools. Cells may overlap.
+    """Cells in their order; with `members`, the examples of each in a dataset.
 
-    >>> Cells.by_group(torch.tensor([0, 1, 1]), ["white", "non-white"]).members
+    >>> Cells.of_groups(["white", "non-white"]).bind(torch.tensor([0, 1, 1])).members
     (tensor([0]), tensor([1, 2]))
     """
 
-    names: tuple[str, ...]
-    members: tuple[Tensor, ...]  # row numbers of each cell, ascending
+    items: tuple[Cell, ...]
+    members: tuple[Tensor, ...] | None = None  # example numbers of each cell, ascending, over the whole dataset
+    groups: int | None = None  # how many groups there are: numbers beyond are refused
 
     @staticmethod
-    def by_group(groups: Tensor, names: Sequence[str] | None = None) -> Cells:
-        """One cell per group; `groups` (rows,) holds 0, 1, ..."""
-        names = level_names(groups, names)
-        return Cells(tuple(names), tuple((groups == level).nonzero().flatten().cpu() for level in range(len(names))))
+    def of_groups(names: Sequence[str], label: float | None = None) -> Cells:
+        """One cell for each group 0, 1, ..., of the examples with that label."""
+        suffix = "" if label is None else f", y={label:g}"
+        items = tuple(Cell(f"{name}{suffix}", code, label) for code, name in enumerate(names))
+        return Cells(items, groups=len(items))
 
     @staticmethod
-    def by_group_within(groups: Tensor, labels: Tensor, label: float, names: Sequence[str] | None = None) -> Cells:
-        """One cell per group, of the rows with that label."""
-        names = level_names(groups, names)
-        if labels.shape != groups.shape:
-            raise ValueError(f"groups have shape {tuple(groups.shape)} but labels {tuple(labels.shape)}")
-        chosen = labels == label
-        members = tuple(((groups == level) & chosen).nonzero().flatten().cpu() for level in range(len(names)))
-        return Cells(tuple(f"{name}, y={label:g}" for name in names), members)
+    def of_members(names: Sequence[str], members: Sequence[Tensor]) -> Cells:
+        """Any sets of examples of a dataset; they may overlap."""
+        return Cells(tuple(Cell(name) for name in names), tuple(members))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(cell.name for cell in self.items)
+
+    @property
+    def needs_groups(self) -> bool:
+        return any(cell.group is not None for cell in self.items)
+
+    @property
+    def needs_labels(self) -> bool:
+        return any(cell.label is not None for cell in self.items)
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.items)
 
     def __add__(self, other: Cells) -> Cells:
         """Both sets of cells, one after the other."""
-        return Cells(self.names + other.names, self.members + other.members)
+        both = None if self.members is None or other.members is None else self.members + other.members
+        known = [cells.groups for cells in (self, other) if cells.groups is not None]
+        return Cells(self.items + other.items, both, max(known, default=None))
+
+    # The examples of a dataset ----------------------------------------------------------------------------------------
+
+    def bind(self, groups: Tensor, labels: Tensor | None = None) -> Cells:
+        """The same cells with their members among these examples."""
+        if self.members is not None:
+            return self
+        check_groups(groups)
+        if self.needs_labels and labels is None:
+            raise ValueError(f"{self.names[0]!r} is about examples with a certain label; give labels=")
+        if labels is not None and labels.shape != groups.shape:
+            raise ValueError(f"groups have shape {tuple(groups.shape)} but labels {tuple(labels.shape)}")
+        if self.groups is not None and groups.numel() and int(groups.max()) >= self.groups:
+            raise ValueError(f"groups go up to {int(groups.max())} but there are {self.groups} of them")
+        members = []
+        for cell in self.items:
+            inside = torch.ones_like(groups, dtype=torch.bool) if cell.group is None else groups == cell.group
+            chosen = inside if cell.label is None else inside & (labels == cell.label)
+            members.append(chosen.nonzero().flatten().cpu())
+        return replace(self, members=tuple(members))
 
     def same(self, other: Cells) -> bool:
-        """Whether both have the same rows in the same order of cells."""
-        return len(self) == len(other) and all(
-            mine is theirs or torch.equal(mine, theirs)
-            for mine, theirs in zip(self.members, other.members, strict=True)
-        )
+        """Whether both have the same examples in the same order of cells."""
+        mine, theirs = self.examples, other.examples
+        return len(mine) == len(theirs) and all(a is b or torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
-    def within(self, pool: Tensor, rows: int) -> Cells:
-        """The members that lie in the pool; `rows` is the number of rows of the dataset."""
-        inside = torch.zeros(rows, dtype=torch.bool)
+    @property
+    def examples(self) -> tuple[Tensor, ...]:
+        """The members, which a sampler needs."""
+        if self.members is None:
+            raise ValueError("these cells are not bound to a dataset; use constraint.bind(groups, labels)")
+        return self.members
+
+    def within(self, pool: Tensor, examples: int) -> Cells:
+        """The members that lie in the pool; `examples` is the number of examples of the dataset."""
+        inside = torch.zeros(examples, dtype=torch.bool)
         inside[pool.cpu()] = True
-        return Cells(self.names, tuple(member[inside[member]] for member in self.members))
+        return replace(self, members=tuple(member[inside[member]] for member in self.examples))
+
+    # The examples of a mini-batch -------------------------------------------------------------------------------------
+
+    @property
+    def none(self) -> int:
+        """The number that stands for no cell; the next one for a group that is not known."""
+        return len(self.items)
+
+    @cached_property
+    def _layers(self) -> list[list[int]]:
+        """Cells in layers without overlaps: one layer for all named notions."""
+        if self.groups == len(self.items) and len({cell.label for cell in self.items}) == 1:
+            return [list(range(len(self.items)))]  # a cell for each group: no need to look at every pair
+        layers: list[list[int]] = []
+        for k, cell in enumerate(self.items):
+            free = [layer for layer in layers if not any(cell.overlaps(self.items[j]) for j in layer)]
+            if not free:
+                layers.append([])
+            (free or layers[-1:])[0].append(k)
+        return layers
+
+    @cached_property
+    def _labels(self) -> list[float]:
+        return sorted({cell.label for cell in self.items if cell.label is not None})
+
+    @cached_property
+    def _tables(self) -> dict[torch.device, list[Tensor]]:
+        return {}
+
+    def _table(self, device: torch.device) -> list[Tensor]:
+        """For each layer ((groups + 3) * (labels + 1),) the cell by group and label.
+
+        The groups are: a number below -1 (not known), -1 (no group), 0, 1, ..., a number above (not known).
+        """
+        if device not in self._tables:
+            count = 1 + max((cell.group for cell in self.items if cell.group is not None), default=-1)
+            count = count if self.groups is None else self.groups
+            self._tables[device] = []
+            for layer in self._layers:
+                table = torch.full((count + 3, len(self._labels) + 1), self.none)
+                for k in layer:
+                    cell = self.items[k]
+                    rows = slice(None) if cell.group is None else cell.group + 2
+                    columns = slice(None) if cell.label is None else 1 + self._labels.index(cell.label)
+                    table[rows, columns] = k
+                if self.groups is not None and self.needs_groups:
+                    table[[0, -1]] = self.none + 1
+                self._tables[device].append(table.flatten().to(device))
+        return self._tables[device]
+
+    def assign(self, size: int, groups: Tensor | None, labels: Tensor | None, device: torch.device) -> Layers:
+        """The cell of every example of a mini-batch of that size."""
+        tables, width = self._table(device), len(self._labels) + 1
+        place = torch.ones(size, dtype=torch.long, device=device)
+        if groups is not None and self.needs_groups:
+            place = groups.long().clamp(-2, len(tables[0]) // width - 3) + 2
+        if width > 1:
+            assert labels is not None
+            values = torch.tensor(self._labels, dtype=torch.float64, device=device)
+            equal = labels.reshape(-1, 1) == values
+            place = place * width + torch.where(equal.any(1), 1 + equal.long().argmax(1), 0)
+        return tuple(table.index_select(0, place) for table in tables)
+
+    def layers_of(self, examples: Tensor, count: int) -> Layers:
+        """The cells of these examples of the dataset, from the members; `count` is the number of all examples."""
+        free: list[Tensor] = []
+        for k, member in enumerate(self.examples):
+            layer = next((layer for layer in free if bool((layer[member] == self.none).all())), None)
+            if layer is None:
+                layer = torch.full((count,), self.none)
+                free.append(layer)
+            layer[member] = k
+        return tuple(layer[examples.cpu()].to(examples.device) for layer in free)
 
 
-def level_names(groups: Tensor, names: Sequence[str] | None) -> Sequence[str]:
-    """The names of groups that are numbered 0, 1, ...: those given, else the numbers."""
+def check_groups(groups: Tensor) -> None:
+    """Groups are a vector of whole numbers, 0, 1, ..., or -1 for none."""
     if groups.ndim != 1 or groups.is_floating_point():
         raise ValueError(f"groups must be a vector of whole numbers, got {groups.dtype} of shape {tuple(groups.shape)}")
     if groups.numel() == 0:
         raise ValueError("groups are empty")
-    low, high = int(groups.min()), int(groups.max())
-    if low < 0:
-        raise ValueError(f"groups must be numbered 0, 1, ...; found {low}")
-    if names is None:
-        return [str(level) for level in range(high + 1)]
-    if high >= len(names):
-        raise ValueError(f"groups go up to {high} but only {len(names)} names are given")
-    return names
+    if int(groups.min()) < -1:
+        raise ValueError(f"groups must be numbered 0, 1, ..., or -1 for none; found {int(groups.min())}")

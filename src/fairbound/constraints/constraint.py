@@ -1,216 +1,181 @@
-r"""Constraints as cells x contrast x bound: c = contrast @ cell_means - bound <= 0.
+r"""A constraint: contrast of cell means <= bound, or = bound.
 
-Cells say who (a group, or a group within a label), the contrast how (pairwise, against the mean; both sides as two
-rows), the value what (the loss, the soft positive rate). The paper's Table 1 and eq. (4) are all of this form, since
-|a| + |b| <= d is the four rows +-a +-b <= d. Whatever else is wanted, a user writes as a function
+Cells say which examples (a group, a label, a group within a label), the statistic which per-example value (the loss, a
+rate), the contrast how cells are compared (each, pairwise, against the mean). The paper's Table 1 and eq. (4) have this
+form, since |a| + |b| <= d is the four rows +-a +-b <= d. Anything else is a function of a mini-batch
 (`FunctionConstraint`). The named ones are in `notions`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.statistics import Value
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.cells import Cell, Cells
+from fairbound.constraints.contrasts import Contrast
+from fairbound.constraints.statistics import Statistic
+
+Column: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
-class Constraint(ABC):
-    """What `Problem` asks of a constraint: statistics of a mini-batch, and c as a function of them."""
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """contrast of cell means <= bound; = bound where `equality`.
+
+    >>> from fairbound import constraints
+    >>> parity = constraints.loss_parity(["A", "B"], bound=0.1)
+    >>> parity.evaluate(MiniBatch(torch.tensor([0.2, 0.4, 0.9]), torch.tensor([0, 0, 1])))
+    tensor([-0.4000,  0.2000,  0.2000, -0.4000])
+    """
 
     cells: Cells
-    names: tuple[str, ...]
+    contrast: Contrast
+    bound: Tensor  # (m,)
+    statistic: Statistic | None = None  # None: the per-example loss
+    equality: bool = False
+    absolute: bool = False  # |contrast| <= bound: one nonsmooth row for two, the form of the authors' Experiment 2
+    by: str | None = None  # the column of groups that is meant, where there are several
+    names: tuple[str, ...] = ()  # of the rows; by default the contrast's
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names) or self.contrast.names)
+        m, K = len(self.names), len(self.cells)
+        if (len(self.contrast.names), self.contrast.cells) != (m, K) or self.bound.shape != (m,):
+            raise ValueError(
+                f"{m} constraints on {K} cells need a contrast of as many rows and cells and as many bounds, "
+                f"got {len(self.contrast.names)} x {self.contrast.cells} and {tuple(self.bound.shape)}"
+            )
+        if not torch.isfinite(self.bound).all():
+            raise ValueError(f"bounds must be finite, got {self.bound.tolist()[:6]}")
 
     @property
     def m(self) -> int:
         return len(self.names)
 
+    def bind(self, groups: Column, labels: Tensor | None = None) -> Constraint:
+        """The same constraint over the examples of a dataset."""
+        return replace(self, cells=self.cells.bind(_chosen(groups, self.by, self.names), labels))
+
+    def with_bound(self, bound: float) -> Constraint:
+        """The same constraint with another bound; 0 for the penalized problem, eq. (13)."""
+        return replace(self, bound=torch.full_like(self.bound, bound))
+
+    def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
+        """(m,) its value on a mini-batch, feasible where <= 0; `exact` reports rates instead of their surrogates."""
+        from fairbound.constraints.constraint_set import ConstraintSet  # which is made of constraints
+
+        return ConstraintSet((self,)).evaluate(batch, exact=exact)[1:]
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Constraint:
+        return replace(self, contrast=self.contrast.to(device, dtype), bound=self.bound.to(device, dtype))
+
+    # On means (q,) ----------------------------------------------------------------------------------------------------
+
+    def value(self, means: Tensor) -> Tensor:
+        """(m,) c from the cell means (K,)."""
+        gaps = self.contrast.apply(means)
+        return (gaps.abs() if self.absolute else gaps) - self.bound
+
+    def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
+        """(K,) the gradient of w'c in the means."""
+        return self.contrast.transpose(self._signs(means) * w if self.absolute else w)
+
+    def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
+        """(m, n) from the gradients of the means, (K, n)."""
+        found = self.contrast.apply(rows.mT).mT
+        return self._signs(means)[:, None] * found if self.absolute else found
+
+    def _signs(self, means: Tensor) -> Tensor:
+        return self.contrast.apply(means).sign()
+
     @property
     def size(self) -> int:
-        """How many statistics there are, q."""
+        """How many means it needs, q."""
+        return len(self.cells)
+
+    @property
+    def averages(self) -> bool:
+        """Whether the means of two equal halves of a mini-batch average to the whole's."""
+        return True
+
+    def observed(self, present: Tensor) -> Tensor:
+        """(m,) whether a mini-batch with these cells (K,) tells the value of each row."""
+        return self.contrast.observed(present)
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionConstraint:
+    """fun(batch) <= 0, or = 0: a function of the user's on a mini-batch, (m,), written with torch operations.
+
+    `batch` is a `MiniBatch`: losses, outputs, labels, groups and the model's parameters. Its value on a mini-batch
+    should be an unbiased estimate of what is meant, as a mean over examples is.
+    """
+
+    fun: Callable[[MiniBatch], Tensor]
+    names: tuple[str, ...]
+    # Which examples `run` draws for it, equally many of each cell.
+    cells: Cells = field(default_factory=lambda: Cells((Cell("all"),)))
+    equality: bool = False
+    mean: bool = False  # whether fun is a plain mean over examples, which Ghost's stacked runs evaluate faster
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str) or not self.names:
+            raise TypeError(f"names must be a tuple with one name for each constraint, got {self.names!r}")
+
+    @property
+    def m(self) -> int:
+        return len(self.names)
+
+    def bind(self, groups: Column, labels: Tensor | None = None) -> FunctionConstraint:
+        """The same constraint over the examples of a dataset."""
+        return replace(self, cells=self.cells.bind(_chosen(groups, self.by, self.names), labels))
+
+    def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
+        """(m,) its value on a mini-batch, feasible where <= 0."""
+        found = self.fun(batch)
+        if not isinstance(found, Tensor) or found.shape != (self.m,):
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"the function of {self.names} must give {self.m} values, got shape {got}")
+        return found
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> FunctionConstraint:
+        return self
+
+    def value(self, means: Tensor) -> Tensor:
+        return means
+
+    def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
+        return w
+
+    def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
+        return rows
+
+    @property
+    def size(self) -> int:
         return self.m
 
     @property
-    @abstractmethod
     def averages(self) -> bool:
-        """Whether the statistics are plain means over rows: those of two equal halves then average to the whole's."""
+        return self.mean
 
-    @property
-    def by_cell(self) -> bool:
-        """Whether there is one statistic for each cell, which reads nothing but the model's outputs on that cell."""
-        return False
-
-    def made_ready(self, like: Tensor) -> None:  # noqa: B027  (nothing to do for most)
-        """Told before a run where it computes and in which precision; what is copied now is not in every step."""
-
-    @abstractmethod
-    def statistics(
-        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
-    ) -> Tensor:
-        """(q,) from the model's outputs, the labels and the losses by cell: entry k of each belongs to cell k."""
-
-    @abstractmethod
-    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
-        """c, (m,), and its Jacobian with respect to the statistics, (m, q)."""
+    def observed(self, present: Tensor) -> Tensor:
+        return torch.ones_like(present)
 
 
-@dataclass(frozen=True, eq=False)
-class CellConstraint(Constraint):
-    """c = contrast @ cell_means - bound, or |contrast @ cell_means| - bound with `absolute`."""
-
-    cells: Cells
-    contrast: Tensor  # (m, K)
-    bound: Tensor  # (m,)
-    names: tuple[str, ...]
-    value: Value | None = None  # None: the problem's own loss
-    absolute: bool = False  # one nonsmooth row instead of two: the form of the authors' Experiment 2
-    _ready: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = field(
-        default_factory=dict, init=False, repr=False
-    )  # contrast and bound, by precision and device
-
-    @property
-    def size(self) -> int:
-        return len(self.cells)
-
-    def __post_init__(self) -> None:
-        if self.contrast.shape != (len(self.names), len(self.cells)) or self.bound.shape != (len(self.names),):
-            raise ValueError(
-                f"{len(self.names)} constraints on {len(self.cells)} cells need a contrast of shape "
-                f"({len(self.names)}, {len(self.cells)}) and as many bounds, got {tuple(self.contrast.shape)} and "
-                f"{tuple(self.bound.shape)}"
-            )
-        if not torch.isfinite(self.bound).all():
-            raise ValueError(f"bounds must be finite, got {self.bound.tolist()}")
-
-    @property
-    def averages(self) -> bool:
-        return True
-
-    @property
-    def by_cell(self) -> bool:
-        return True
-
-    def statistics(
-        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
-    ) -> Tensor:
-        if (
-            isinstance(outputs, Tensor) and isinstance(labels, Tensor) and isinstance(losses, Tensor)
-        ):  # balanced: (K, b, ...)
-            values = losses if self.value is None else self.value(outputs.flatten(0, 1), labels.flatten(0, 1))
-            if values.numel() != labels.shape[0] * labels.shape[1]:
-                raise ValueError(f"the constraint's value must be one number per row, got shape {tuple(values.shape)}")
-            return values.reshape(len(outputs), -1).mean(-1)
-        if self.value is not None:
-            losses = [self.value(output, label) for output, label in zip(outputs, labels, strict=True)]
-        return torch.stack([cell.mean() for cell in losses])
-
-    def made_ready(self, like: Tensor) -> None:
-        self._ready[like.dtype, like.device] = self.contrast.to(like), self.bound.to(like)
-
-    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
-        ready = self._ready.get((statistics.dtype, statistics.device))
-        contrast, bound = ready or (self.contrast.to(statistics), self.bound.to(statistics))
-        gaps = contrast @ statistics
-        if not self.absolute:
-            return gaps - bound, contrast
-        return gaps.abs() - bound, gaps.sign()[:, None] * contrast
-
-    def with_bound(self, bound: float) -> CellConstraint:
-        """The same constraint with another bound; 0 for the penalised problem, eq. (13)."""
-        return replace(self, bound=torch.full_like(self.bound, bound))
+AnyConstraint: TypeAlias = Constraint | FunctionConstraint
 
 
-@dataclass(frozen=True, eq=False)
-class FunctionConstraint(Constraint):
-    """c = fun(x, outputs, labels), a function of the user's: (m,), feasible where <= 0.
-
-    `x` are the flat parameters; `outputs[k]` and `labels[k]` hold the rows of cell k. The function is written with
-    torch operations and sees a mini-batch in training, all rows of each cell in `Problem.measure`.
-    """
-
-    cells: Cells
-    fun: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
-    names: tuple[str, ...]
-    plain_mean: bool = False  # whether fun is a plain mean over rows, which Ghost's stacked runs evaluate faster
-
-    def __post_init__(self) -> None:
-        if isinstance(self.names, str):
-            raise TypeError(f"names must be a tuple with one name for each constraint, got the string {self.names!r}")
-
-    @property
-    def averages(self) -> bool:
-        return self.plain_mean
-
-    def statistics(
-        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
-    ) -> Tensor:
-        c = self.fun(x, outputs, labels)
-        if c.shape != (self.m,):
-            raise ValueError(
-                f"the constraint function must give {self.m} values ({self.names}), got shape {tuple(c.shape)}"
-            )
-        return c
-
-    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
-        return statistics, torch.eye(self.m, dtype=statistics.dtype, device=statistics.device)
-
-
-@dataclass(frozen=True, eq=False)
-class Together(Constraint):
-    """Several constraints at once, each on cells of its own."""
-
-    parts: tuple[Constraint, ...]
-
-    @property
-    def cells(self) -> Cells:  # type: ignore[override]
-        return sum((part.cells for part in self.parts[1:]), self.parts[0].cells)
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(name for part in self.parts for name in part.names)
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
-
-    @property
-    def averages(self) -> bool:
-        return all(part.averages for part in self.parts)
-
-    @property
-    def by_cell(self) -> bool:
-        return all(part.by_cell for part in self.parts)
-
-    def made_ready(self, like: Tensor) -> None:
-        for part in self.parts:
-            part.made_ready(like)
-
-    def statistics(
-        self, x: Tensor, outputs: Sequence[Tensor], labels: Sequence[Tensor], losses: Sequence[Tensor]
-    ) -> Tensor:
-        found, start = [], 0
-        for part in self.parts:
-            own = slice(start, start + len(part.cells))
-            found.append(part.statistics(x, outputs[own], labels[own], losses[own]))
-            start = own.stop
-        return torch.cat(found)
-
-    def linearized(self, statistics: Tensor) -> tuple[Tensor, Tensor]:
-        values, jacobians, start = [], [], 0
-        for part in self.parts:
-            c, jacobian = part.linearized(statistics[start : start + part.size])
-            values.append(c)
-            jacobians.append(jacobian)
-            start += part.size
-        return torch.cat(values), torch.block_diag(*jacobians)
-
-
-def combine(*constraints: Constraint) -> Constraint:
-    """All of the constraints: several protected attributes, or several notions."""
-    if not constraints:
-        raise ValueError("together() needs at least one constraint")
-    return constraints[0] if len(constraints) == 1 else Together(tuple(constraints))
+def _chosen(groups: Column, by: str | None, names: Sequence[str]) -> Tensor:
+    if isinstance(groups, Tensor):
+        return groups
+    if by is None and len(groups) == 1:
+        return next(iter(groups.values()))
+    if by is None or by not in groups:
+        raise ValueError(f"groups has the columns {sorted(groups)}; the constraint {names[0]!r} has by={by!r}")
+    return groups[by]

@@ -1,61 +1,166 @@
-"""How cells are compared: contrasts, linear maps on cell means.
+"""How cells are compared: contrasts, linear maps from the means of K cells to m constraints.
+
+Every contrast knows its map and the transposed one. "Each" and "against the mean" are computed as such: nothing of size
+groups x groups is built.
 
 >>> pairwise(["A", "B"]).names
 ('A - B', 'B - A')
+>>> against_mean(["A", "B"]).apply(torch.tensor([0.5, 0.3], dtype=torch.float64)).tolist()
+[0.1, -0.1, -0.1, 0.1]
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class Contrast(NamedTuple):
-    """Rows of a linear map on cell means, with their names."""
+@dataclass(frozen=True, eq=False)
+class Contrast(ABC):
+    """A linear map on cell means, with a name for each of its rows."""
 
-    matrix: Tensor  # (m, K)
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # (m,)
+
+    @abstractmethod
+    def apply(self, means: Tensor) -> Tensor:
+        """(..., K) -> (..., m)."""
+
+    @abstractmethod
+    def transpose(self, w: Tensor) -> Tensor:
+        """(..., m) -> (..., K): the weight of every cell mean in w'C."""
+
+    @abstractmethod
+    def observed(self, present: Tensor) -> Tensor:
+        """(m,) whether every cell that a row compares is present, (K,)."""
+
+    @property
+    @abstractmethod
+    def cells(self) -> int:
+        """K."""
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Contrast:
+        """The same with its numbers on a device, in a precision."""
+        return self
+
+    def matrix(self) -> Tensor:
+        """(m, K) in double precision, for those who need all entries (a verdict); large for many cells."""
+        return self.to(torch.device("cpu"), torch.float64).apply(torch.eye(self.cells, dtype=torch.float64)).T
+
+
+@dataclass(frozen=True, eq=False)
+class Each(Contrast):
+    """Every cell alone: sign * mean."""
+
+    sign: float = 1.0
+
+    @property
+    def cells(self) -> int:
+        return len(self.names)
+
+    def apply(self, means: Tensor) -> Tensor:
+        return self.sign * means
+
+    def transpose(self, w: Tensor) -> Tensor:
+        return self.sign * w
+
+    def observed(self, present: Tensor) -> Tensor:
+        return present
+
+
+@dataclass(frozen=True, eq=False)
+class AgainstMean(Contrast):
+    """Every cell against the mean of all, weighted by `shares`; both signs as two rows, unless one-sided."""
+
+    shares: Tensor  # (K,) they sum to 1
+    two_sided: bool = True
+
+    @property
+    def cells(self) -> int:
+        return self.shares.shape[0]
+
+    def apply(self, means: Tensor) -> Tensor:
+        gaps = means - (means * self.shares).sum(-1, keepdim=True)
+        return torch.stack([gaps, -gaps], -1).flatten(-2) if self.two_sided else gaps
+
+    def transpose(self, w: Tensor) -> Tensor:
+        net = w[..., ::2] - w[..., 1::2] if self.two_sided else w
+        return net - self.shares * net.sum(-1, keepdim=True)
+
+    def observed(self, present: Tensor) -> Tensor:
+        return present.all().expand(len(self.names))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Contrast:
+        return replace(self, shares=self.shares.to(device, dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix(Contrast):
+    """Any linear map, written out: pairs, sums of gaps, a user's own."""
+
+    entries: Tensor  # (m, K)
+
+    @property
+    def cells(self) -> int:
+        return self.entries.shape[1]
+
+    def apply(self, means: Tensor) -> Tensor:
+        return means @ self.entries.T
+
+    def transpose(self, w: Tensor) -> Tensor:
+        return w @ self.entries
+
+    def observed(self, present: Tensor) -> Tensor:
+        return ((self.entries != 0) & ~present).sum(-1) == 0
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Contrast:
+        return replace(self, entries=self.entries.to(device, dtype))
 
 
 Compare = Callable[[Sequence[str]], Contrast]  # names of cells -> their contrast
 
 
-def pairwise(names: Sequence[str]) -> Contrast:
+def each(names: Sequence[str]) -> Contrast:
+    """Every cell alone."""
+    return Each(tuple(names))
+
+
+def pairwise(names: Sequence[str], *, two_sided: bool = True) -> Contrast:
     """Every pair of cells, both signs: K (K - 1) rows."""
     rows, labels = [], []
     for i, j in combinations(range(len(names)), 2):
         difference = torch.zeros(len(names), dtype=torch.float64)
         difference[i], difference[j] = 1.0, -1.0
-        rows += [difference, -difference]
-        labels += [f"{names[i]} - {names[j]}", f"{names[j]} - {names[i]}"]
+        rows += [difference, -difference][: 1 + two_sided]
+        labels += [f"{names[i]} - {names[j]}", f"{names[j]} - {names[i]}"][: 1 + two_sided]
     if not rows:
         raise ValueError(f"a comparison needs at least two cells, got {len(names)}")
-    return Contrast(torch.stack(rows), tuple(labels))
+    return Matrix(tuple(labels), torch.stack(rows))
 
 
-def against_mean(names: Sequence[str]) -> Contrast:
+def against_mean(names: Sequence[str], *, two_sided: bool = True) -> Contrast:
     """Every cell against the unweighted mean of the cells, both signs: 2 K rows. The paper's eq. (4)."""
-    return against_pooled([1 / len(names)] * len(names))(names)
+    return against_pooled([1 / len(names)] * len(names), two_sided=two_sided)(names)
 
 
-def against_pooled(shares: Sequence[float]) -> Compare:
+def against_pooled(shares: Sequence[float], *, two_sided: bool = True) -> Compare:
     """Every cell against the mean weighted by `shares` (of the population, say), both signs."""
-
     if min(shares, default=-1.0) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(f"shares must be >= 0 and sum to 1, got {list(shares)}; divide counts by their sum")
+        raise ValueError(f"shares must be >= 0 and sum to 1, got {list(shares)[:6]}; divide counts by their sum")
 
     def contrast(names: Sequence[str]) -> Contrast:
         if len(shares) != len(names) or len(names) < 2:
             raise ValueError(
                 f"against the mean of {len(names)} cells with {len(shares)} shares; needs as many, and two or more"
             )
-        one_sided = torch.eye(len(names), dtype=torch.float64) - torch.tensor(shares, dtype=torch.float64)
-        labels = [label for name in names for label in (f"{name} - mean", f"mean - {name}")]
-        return Contrast(torch.stack([one_sided, -one_sided], 1).flatten(0, 1), tuple(labels))
+        sides = [(f"{name} - mean", f"mean - {name}")[: 1 + two_sided] for name in names]
+        return AgainstMean(
+            tuple(label for both in sides for label in both), torch.tensor(shares, dtype=torch.float64), two_sided
+        )
 
     return contrast
 
@@ -73,4 +178,4 @@ def sums_of_pairs(names: Sequence[str]) -> Contrast:
             labels.append(f"{groups[i]} - {groups[j]}: {'+' if first > 0 else '-'}pos {'+' if second > 0 else '-'}neg")
     if not rows:
         raise ValueError(f"a comparison needs at least two groups, got {half}")
-    return Contrast(torch.stack(rows), tuple(labels))
+    return Matrix(tuple(labels), torch.stack(rows))

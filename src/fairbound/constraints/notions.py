@@ -1,76 +1,237 @@
-"""The named notions over the rows of a dataset: `limits` with their cells filled in.
+"""The named constraints. Each function takes the names of the groups (or their number) and a bound.
 
->>> import torch
->>> race = torch.tensor([0, 0, 1, 1])
->>> pairwise_loss_parity(race, bound=0.005, names=["white", "non-white"]).names
-('white - non-white', 'non-white - white')
+A notion added to `NOTIONS` works by its name in `FairClassifier`, in experiment files, in Keras' `fit` and in audits.
+
+>>> loss_parity(["white", "other"], bound=0.02).names
+('white - mean', 'mean - white', 'other - mean', 'mean - other')
+>>> minimum_rate(0.8, groups=["A", "B"], group="B", label=1).names          # recall of B
+('rate of B, y=1 >= 0.8',)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
+import torch
 from torch import Tensor
 
-import fairbound.constraints.limits as limits
-from fairbound.constraints.cells import level_names
-from fairbound.constraints.constraint import CellConstraint
-from fairbound.constraints.contrasts import Compare, against_mean, pairwise
-from fairbound.constraints.statistics import Value
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.cells import Cell, Cells
+from fairbound.constraints.constraint import Constraint, FunctionConstraint
+from fairbound.constraints.contrasts import Compare, Each, against_mean, each, pairwise, sums_of_pairs
+from fairbound.constraints.statistics import Statistic, rate_of
+
+Groups = int | Sequence[str]  # how many groups there are, or their names
+Of = Literal["rate", "loss"]
 
 
-def loss_parity(
-    groups: Tensor, *, bound: float, names: Sequence[str] | None = None, contrast: Compare = against_mean
-) -> CellConstraint:
+def group_names(groups: Groups) -> tuple[str, ...]:
+    """Names of the groups 0, 1, ..."""
+    if isinstance(groups, str):
+        raise TypeError(f'groups must be their number or a list of names, got the string {groups!r}; use ["A", "B"]')
+    names = tuple(str(g) for g in range(groups)) if isinstance(groups, int) else tuple(map(str, groups))
+    if not names:
+        raise ValueError("there are no groups; give their number or their names")
+    if len(set(names)) < len(names):
+        raise ValueError(f"groups must have names of their own, got {list(names)}")
+    return names
+
+
+def _gaps(cells: Cells, bound: float, contrast: Compare, statistic: Statistic | None, by: str | None) -> Constraint:
+    if not 0 <= bound < math.inf:
+        raise ValueError(f"bounds must be finite and >= 0, got {bound}")
+    made = contrast(cells.names)
+    bounds = torch.full((len(made.names),), float(bound), dtype=torch.float64)
+    return Constraint(cells, made, bounds, statistic, by=by)
+
+
+def _statistic(of: Of, outcome: int | None = None) -> Statistic | None:
+    if of not in ("rate", "loss"):
+        raise ValueError(f'of must be "rate" or "loss", got {of!r}')
+    return None if of == "loss" else rate_of(outcome)
+
+
+def loss_parity(groups: Groups, *, bound: float, contrast: Compare = against_mean, by: str | None = None) -> Constraint:
     """Group losses within `bound` of their mean (the paper's eq. 4), or of each other (`contrast=pairwise`)."""
-    return limits.loss_parity(level_names(groups, names), bound=bound, contrast=contrast).on(groups)
+    return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, None, by)
 
 
-def pairwise_loss_parity(groups: Tensor, *, bound: float, names: Sequence[str] | None = None) -> CellConstraint:
-    """Table 1: |loss of A - loss of B| <= bound, for every pair of groups."""
-    return limits.pairwise_loss_parity(level_names(groups, names), bound=bound).on(groups)
-
-
-def equal_opportunity(
-    groups: Tensor, labels: Tensor, *, bound: float, names: Sequence[str] | None = None
-) -> CellConstraint:
-    """Table 1: the same over the rows with a positive label."""
-    return limits.equal_opportunity(level_names(groups, names), bound=bound).on(groups, labels)
-
-
-def equalized_odds(
-    groups: Tensor,
-    labels: Tensor,
-    *,
-    bound: float,
-    names: Sequence[str] | None = None,
-    value: Value | None = None,
-) -> CellConstraint:
-    """Table 1: the loss gaps over positive and over negative labels, added, at most `bound`.
-
-    With `value=soft_positive` the gaps are those of the soft TPR and FPR.
-    """
-    return limits.equalized_odds(level_names(groups, names), bound=bound, value=value).on(groups, labels)
+def pairwise_loss_parity(groups: Groups, *, bound: float, by: str | None = None) -> Constraint:
+    """|loss of A - loss of B| <= bound for every pair of groups: "accuracy equality" in Table 1 of the paper."""
+    return loss_parity(groups, bound=bound, contrast=pairwise, by=by)
 
 
 def demographic_parity(
-    groups: Tensor, *, bound: float, names: Sequence[str] | None = None, contrast: Compare = pairwise
-) -> CellConstraint:
-    """Soft positive rates within `bound`."""
-    return limits.demographic_parity(level_names(groups, names), bound=bound, contrast=contrast).on(groups)
+    groups: Groups, *, bound: float, contrast: Compare = pairwise, by: str | None = None, outcome: int | None = None
+) -> Constraint:
+    """Rates of positive predictions (with several classes: of class `outcome`) within `bound`."""
+    return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, rate_of(outcome), by)
 
 
-def true_positive_parity(
-    groups: Tensor, labels: Tensor, *, bound: float, names: Sequence[str] | None = None, contrast: Compare = pairwise
-) -> CellConstraint:
-    """Soft true positive rates within `bound`."""
-    found = limits.true_positive_parity(level_names(groups, names), bound=bound, contrast=contrast)
-    return found.on(groups, labels)
+def equal_opportunity(
+    groups: Groups,
+    *,
+    bound: float,
+    contrast: Compare = pairwise,
+    by: str | None = None,
+    outcome: int | None = None,
+    of: Of = "rate",
+) -> Constraint:
+    """True positive rates (of class `outcome`: its recall) within `bound`.
+
+    `of="loss"` is Table 1 of the paper: the losses of the examples with a positive label.
+    """
+    cells = Cells.of_groups(group_names(groups), 1 if outcome is None else outcome)
+    return _gaps(cells, bound, contrast, _statistic(of, outcome), by)
 
 
 def false_positive_parity(
-    groups: Tensor, labels: Tensor, *, bound: float, names: Sequence[str] | None = None, contrast: Compare = pairwise
-) -> CellConstraint:
-    """Soft false positive rates within `bound`."""
-    found = limits.false_positive_parity(level_names(groups, names), bound=bound, contrast=contrast)
-    return found.on(groups, labels)
+    groups: Groups, *, bound: float, contrast: Compare = pairwise, by: str | None = None
+) -> Constraint:
+    """False positive rates within `bound`."""
+    return _gaps(Cells.of_groups(group_names(groups), 0), bound, contrast, rate_of(None), by)
+
+
+def equalized_odds(groups: Groups, *, bound: float, by: str | None = None, of: Of = "rate") -> Constraint:
+    """The gaps of the true positive and of the false positive rates, added, at most `bound`.
+
+    `of="loss"` is Table 1 of the paper: the loss gaps over labels 1 and over labels 0, added.
+    """
+    names = group_names(groups)
+    return _gaps(Cells.of_groups(names, 1) + Cells.of_groups(names, 0), bound, sums_of_pairs, _statistic(of), by)
+
+
+def bounded_group_loss(groups: Groups, *, bound: float, by: str | None = None) -> Constraint:
+    """The loss of every group at most `bound`."""
+    cells = Cells.of_groups(group_names(groups))
+    names = tuple(f"loss of {name} <= {bound:g}" for name in cells.names)
+    return Constraint(cells, each(names), torch.full((len(cells),), float(bound), dtype=torch.float64), by=by)
+
+
+def minimum_rate(
+    rate: float,
+    *,
+    groups: Groups | None = None,
+    group: str | int | None = None,
+    label: float | None = None,
+    outcome: int | None = None,
+    by: str | None = None,
+) -> Constraint:
+    """The rate of positive predictions at least `rate`: of one group, of every one (`group=None`), or of all examples.
+
+    With `label=1` it is the recall, with `label=0` the false positive rate. Without `groups` it is about all examples.
+    """
+    return _one_sided(rate, -1.0, _chosen(groups, group, label), outcome, by)
+
+
+def maximum_rate(
+    rate: float,
+    *,
+    groups: Groups | None = None,
+    group: str | int | None = None,
+    label: float | None = None,
+    outcome: int | None = None,
+    by: str | None = None,
+) -> Constraint:
+    """The rate of positive predictions at most `rate`; see `minimum_rate`."""
+    return _one_sided(rate, 1.0, _chosen(groups, group, label), outcome, by)
+
+
+def _one_sided(rate: float, sign: float, cells: Cells, outcome: int | None, by: str | None) -> Constraint:
+    if not 0 <= rate <= 1:
+        raise ValueError(f"a rate lies between 0 and 1, got {rate}")
+    what = "rate" if outcome is None else f"rate of class {outcome}"
+    names = tuple(f"{what} of {name} {'<=' if sign > 0 else '>='} {rate:g}" for name in cells.names)
+    bound = torch.full((len(cells),), sign * float(rate), dtype=torch.float64)
+    return Constraint(cells, Each(names, sign), bound, rate_of(outcome), by=by)
+
+
+def _chosen(groups: Groups | None, group: str | int | None, label: float | None) -> Cells:
+    if groups is None:
+        if group is not None:
+            raise ValueError(f"group={group!r} needs groups=, the names of all groups or their number")
+        return Cells((Cell("all" if label is None else f"all, y={label:g}", None, label),))
+    names = group_names(groups)
+    cells = Cells.of_groups(names, label)
+    if group is None:
+        return cells
+    code = names.index(group) if isinstance(group, str) and group in names else group
+    if not isinstance(code, int) or not 0 <= code < len(names):
+        raise ValueError(f"there is no group {group!r}; the groups are {list(names)}")
+    return replace(cells, items=(cells.items[code],))
+
+
+def weight_norm(bound: float) -> FunctionConstraint:
+    """The Euclidean norm of all trained parameters at most `bound`."""
+    if not 0 < bound < math.inf:
+        raise ValueError(f"the bound on a norm must be finite and > 0, got {bound}")
+
+    def excess(batch: MiniBatch) -> Tensor:
+        norms = torch.stack([torch.linalg.vector_norm(p) for p in batch.parameters])
+        norm: Tensor = torch.linalg.vector_norm(norms)
+        return (norm - bound).reshape(1)
+
+    return FunctionConstraint(excess, (f"weight norm <= {bound:g}",), Cells((), ()))
+
+
+def function(fun: Callable[[MiniBatch], Tensor], *names: str, equality: bool = False) -> FunctionConstraint:
+    """A function of yours, fun(batch) <= 0 (= 0 with `equality`), with a name for each of its values."""
+    return FunctionConstraint(fun, names, equality=equality)
+
+
+NOTIONS: dict[str, Callable[..., Constraint]] = {  # by name: (names of the groups, bound=...) -> Constraint
+    made.__name__: made
+    for made in (
+        bounded_group_loss,
+        demographic_parity,
+        equal_opportunity,
+        equalized_odds,
+        false_positive_parity,
+        loss_parity,
+        pairwise_loss_parity,
+    )
+}
+
+
+def make_constraint(
+    constraint: str | Constraint | Callable[..., Constraint], names: Sequence[str], bound: float
+) -> Constraint:
+    """A constraint by the name of its notion, from a function of the groups' names, or as it is."""
+    if isinstance(constraint, Constraint):
+        return _renumbered(constraint, names)
+    if callable(constraint):
+        made = constraint(names, bound=bound)
+        if not isinstance(made, Constraint):
+            raise TypeError(f"the function given as constraint must return a Constraint, got {type(made).__name__}")
+        return _renumbered(made, names)
+    if not isinstance(constraint, str) or constraint not in NOTIONS:
+        raise ValueError(
+            f"constraint must be one of {', '.join(sorted(NOTIONS))}, a constraint on losses or rates, or a function "
+            f"of (names, bound=...) that gives one; got {constraint!r}"
+        )
+    return NOTIONS[constraint](names, bound=bound)
+
+
+def _renumbered(constraint: Constraint, names: Sequence[str]) -> Constraint:
+    """The constraint with its groups numbered as the data's are: by their names."""
+    if constraint.by is not None:
+        raise ValueError(
+            f"the constraint names a column, by={constraint.by!r}, and sensitive_features is one; leave by= out"
+        )
+    cells = constraint.cells
+    own = {cell.group: cell.group_name for cell in cells.items if cell.group is not None}
+    if all(name == str(code) for code, name in own.items()) and not set(own.values()) <= set(names):
+        if cells.groups is not None and cells.groups != len(names):
+            raise ValueError(
+                f"the constraint is about {cells.groups} groups, and the data has {len(names)}: {list(names)}"
+            )
+        return constraint  # it was given the number of groups, not their names
+    unknown = [name for name in own.values() if name not in names]
+    if unknown:
+        raise ValueError(f"the constraint is about {unknown[0]!r}, and the groups of the data are {list(names)}")
+    place = {name: code for code, name in enumerate(names)}
+    items = tuple(cell if cell.group is None else cell._replace(group=place[cell.group_name]) for cell in cells.items)
+    return constraint if items == cells.items else replace(constraint, cells=Cells(items, groups=len(names)))

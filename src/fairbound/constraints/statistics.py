@@ -1,7 +1,7 @@
-"""What a constraint takes means of: the loss, or a rate.
+"""What a constraint takes means of: the loss, or a rate of predictions.
 
-A rate counts decisions and has no gradient, so a soft rate stands in for it while training: the probability that the
-model gives. `Rate` holds both; what is reported is the true one.
+A rate counts decisions and has no gradient, so training uses a surrogate, the probability that the model gives; what is
+reported is the exact rate. A `Statistic` holds both.
 """
 
 from __future__ import annotations
@@ -12,11 +12,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Value = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> one number per row
+PerExample = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> one value per example
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A per-example value: what is trained, and what is reported where that differs."""
+
+    surrogate: PerExample
+    exact: PerExample | None = None
+
+    @property
+    def reported(self) -> PerExample:
+        return self.exact or self.surrogate
 
 
 def soft_positive(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The probability of the positive class from a logit: the differentiable stand-in for a positive prediction."""
+    """The probability of the positive class from a logit: the differentiable surrogate of a positive prediction."""
     return torch.sigmoid(_one_logit(outputs))
 
 
@@ -28,7 +40,7 @@ def positive(outputs: Tensor, labels: Tensor) -> Tensor:
 def _one_logit(outputs: Tensor) -> Tensor:
     if outputs.ndim > 1 and outputs.shape[1:].numel() != 1:
         raise ValueError(
-            f"soft rates need one logit per row, got outputs of shape {tuple(outputs.shape)}; "
+            f"rates need one logit per example, got outputs of shape {tuple(outputs.shape)}; "
             "for several classes name one of them, outcome=k, with a notion that takes it (demographic_parity, "
             "equal_opportunity, minimum_rate, maximum_rate)"
         )
@@ -58,20 +70,14 @@ class HardClass:
 def _class_logits(outputs: Tensor, outcome: int) -> Tensor:
     if outputs.ndim != 2 or not 0 <= outcome < outputs.shape[1]:
         raise ValueError(
-            f"outcome={outcome} needs outputs (rows, classes) with more than {outcome} classes, "
+            f"outcome={outcome} needs outputs (examples, classes) with more than {outcome} classes, "
             f"got shape {tuple(outputs.shape)}"
         )
     return outputs
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A rate of predictions: what is trained and what it stands for."""
-
-    soft: Value
-    true: Value
-
-
-def rate_of(outcome: int | None) -> Rate:
+def rate_of(outcome: int | None) -> Statistic:
     """The rate of positive predictions from one logit (None), or of a class of several."""
-    return Rate(soft_positive, positive) if outcome is None else Rate(SoftClass(outcome), HardClass(outcome))
+    if outcome is None:
+        return Statistic(soft_positive, positive)
+    return Statistic(SoftClass(outcome), HardClass(outcome))

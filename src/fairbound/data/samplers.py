@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.rng import COIN, LEVEL, ROWS, bits, checked_seed, keys, uniforms
+from fairbound._utils.rng import LEVEL, ROWS, UNIFORM, bits, checked_seed, keys, uniforms
 from fairbound.constraints.cells import Cells
 from fairbound.core import require_whole
 from fairbound.data.dataset import Split
@@ -50,8 +50,8 @@ class Sampler:
     `sizes` is one `BatchSpec` for all draws of a step, or one for each. With `replace=False`
     rows come in shuffled epochs.
 
-    >>> cells = Cells.by_group(torch.tensor([0, 0, 1, 1, 1]))
-    >>> sampler = Sampler(Split.all_train(5), cells, Take(objective=2, cell=2), seed=1)
+    >>> cells = Cells.of_groups(["A", "B"]).bind(torch.tensor([0, 0, 1, 1, 1]))
+    >>> sampler = Sampler(Split.all_train(5), cells, BatchSpec(objective=2, cell=2), seed=1)
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Sampler:
         self.replace = replace
         _refuse_masks(split)
         specs = [self.sizes] if isinstance(self.sizes, BatchSpec) else self.sizes
-        self.rows = 1 + max((int(r.max()) for r in (*split, *self.cells.members) if r.numel()), default=-1)
+        self.rows = 1 + max((int(r.max()) for r in (*split, *self.cells.examples) if r.numel()), default=-1)
         self._cells = {take.pool: self.cells.within(split.pool(take.pool), self.rows) for take in specs}
         for take in specs:
             self._check(take)
@@ -81,7 +81,7 @@ class Sampler:
             raise ValueError(
                 f"pool {take.objective_pool!r} has {available} rows, fewer than an objective batch of {take.objective}"
             )
-        for name, member in zip(self.cells.names, self._cells[take.pool].members, strict=True):
+        for name, member in zip(self.cells.names, self._cells[take.pool].examples, strict=True):
             if member.numel() == 0:
                 raise ValueError(
                     f"cell {name!r} has no row in pool {take.pool!r}; leave the group out, merge it, or split anew"
@@ -114,7 +114,7 @@ class Sampler:
 
     def pools(self, take: BatchSpec) -> tuple[Tensor, ...]:
         """The rows to draw from: the objective's, then each cell's."""
-        return (self.split.pool(take.objective_pool).cpu(), *self._cells[take.pool].members)
+        return (self.split.pool(take.objective_pool).cpu(), *self._cells[take.pool].examples)
 
     def structure(self, draws: int) -> tuple[object, ...]:
         """What runs of one stack must have in common."""
@@ -161,6 +161,16 @@ class Chunks(NamedTuple):
     half: Tensor  # (C,) 0: the single mini-batch, 1: the odd half, 2: the even half of the large one
     batch: Batch  # (C, B), (C, K, b)
 
+    def batches(self, run: int) -> tuple[Batch, Batch, Batch, Batch]:
+        """The four mini-batches of a run's step: the single one, the large one, its odd half, its even half."""
+        own = self.run == run
+        chosen = (own & (self.half == 0), own & (self.half > 0), own & (self.half == 1), own & (self.half == 2))
+        joined = [
+            Batch(self.batch.objective[which].flatten(), self.batch.cells[which].transpose(0, 1).flatten(1))
+            for which in chosen
+        ]
+        return joined[0], joined[1], joined[2], joined[3]
+
 
 class SamplerStack:
     """Draws for many runs at once; all samplers share their structure."""
@@ -169,7 +179,7 @@ class SamplerStack:
         self,
         samplers: Sequence[Sampler],
         draws: int,
-        levels: Sequence[float] | None,
+        batch_size_probs: Sequence[float] | None,
         device: torch.device | str = "cpu",
         compiled: bool = False,
     ) -> None:
@@ -181,12 +191,16 @@ class SamplerStack:
         self.runs = len(samplers)
         self.device = torch.device(device)
         self.key = keys(torch.tensor([s.seed for s in samplers])).to(self.device)  # (R,)
-        self.law = None if levels is None else torch.tensor(levels, dtype=torch.float64, device=self.device)
-        if levels is not None and not self.replace:
+        self.law = (
+            None
+            if batch_size_probs is None
+            else torch.tensor(batch_size_probs, dtype=torch.float64, device=self.device)
+        )
+        if batch_size_probs is not None and not self.replace:
             raise ValueError(
                 "shuffled epochs need batches of fixed size; use replace=True with a method that draws random sizes"
             )
-        if levels is not None and len(set(self.specs)) > 1:
+        if batch_size_probs is not None and len(set(self.specs)) > 1:
             raise ValueError(
                 "a method that draws random sizes takes the same rows in every draw; give the sampler one size"
             )
@@ -221,9 +235,9 @@ class SamplerStack:
         self.start = torch.tensor(start).reshape(shape).to(self.device)  # (R, columns)
         self.count = torch.tensor(count).reshape(shape).to(self.device)  # (R, columns)
 
-    def coins(self, first: int, steps: int) -> Tensor:
+    def uniform(self, first: int, steps: int) -> Tensor:
         """(T, R) uniform numbers, one for every step and run."""
-        return uniforms(self.key, self._steps(first, steps), torch.tensor(COIN, device=self.device))
+        return uniforms(self.key, self._steps(first, steps), torch.tensor(UNIFORM, device=self.device))
 
     def _steps(self, first: int, steps: int) -> Tensor:
         return torch.arange(first, first + steps, device=self.device)[:, None]  # (T, 1)

@@ -70,7 +70,7 @@ def _has_state(layer: nn.Module) -> bool:
 def make_functional(module: nn.Module) -> tuple[ModuleForward, Tensor]:
     """The module's forward function and its present parameters, flat: (n,). Frozen ones stay as they are.
 
-    >>> forward, x = functional(nn.Linear(9, 1))
+    >>> forward, x = make_functional(nn.Linear(9, 1))
     >>> x.shape, forward(x, torch.zeros(4, 9)).shape
     (torch.Size([10]), torch.Size([4]))
     """

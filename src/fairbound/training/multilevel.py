@@ -21,7 +21,7 @@ from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Estimate, Sample
 from fairbound.data.samplers import Batch, Chunks, SamplerStack
 from fairbound.training.compile import Compiler
-from fairbound.training.problem import Problem, join
+from fairbound.training.problem import Problem
 
 PIECE_ROWS = 3_072  # evaluated at once: enough to hide the overhead of a call, few enough for the cache of a core
 PIECE_BYTES = 1 << 20  # of their Jacobians, for the same reason
@@ -29,9 +29,9 @@ UNITS = (1, 4, 16)  # chunks of a unit
 
 
 class Tables(NamedTuple):
-    """[f, statistics] of the four mini-batches of a step and their Jacobians, for every run."""
+    """the means of the four mini-batches of a step and their Jacobians, for every run."""
 
-    value: Tensor  # (R, 4, 1+q)
+    means: Tensor  # (R, 4, 1+q)
     jacobian: Tensor  # (R, 4, 1+q, n)
 
 
@@ -40,9 +40,9 @@ class MultilevelTables:
 
     def __init__(self, problem: Problem, stack: SamplerStack, compiler: Compiler | None, x0: Tensor) -> None:
         self.problem, self.stack = problem, stack
-        assert problem.constraint is not None
-        self.separable = problem.constraint.averages and problem.regularizer is None
-        self.size = 1 + problem.constraint.size  # [f, statistics]
+        plain = problem.regularizer is None and problem.vectorizes
+        self.separable = plain and problem.constraints.averages
+        self.size = 1 + sum(part.size for part in problem.constraints.parts)  # means
         self.bytes = self.size * x0.shape[1] * x0.element_size()  # of a Jacobian
         self._kept: Tensor | None = None  # the Jacobians of the last step
         many = vmap(self._weighted)
@@ -51,9 +51,9 @@ class MultilevelTables:
         }
 
     def _weighted(self, x: Tensor, parts: dict[str, dict[str, Tensor]], weight: Tensor) -> tuple[Tensor, Tensor]:
-        """What a unit adds to the [f, statistics] of its mini-batch, and to their Jacobian."""
-        value, rows = self.problem.jacobian(x, parts)
-        return weight * value, weight * rows
+        """What a unit adds to the the means of its mini-batch, and to their Jacobian."""
+        means, rows = self.problem.means_and_jacobian(x, parts)
+        return weight * means, weight * rows
 
     def _piece(self, unit: int) -> int:
         """How many units are evaluated at once."""
@@ -68,17 +68,15 @@ class MultilevelTables:
     def samples(self, x: Tensor, tables: Tables) -> tuple[Sample, ...]:
         """The samples of one run; they were evaluated at x and know no other point."""
 
-        def sample(value: Tensor, jacobian: Tensor) -> Sample:
+        def sample(means: Tensor, jacobian: Tensor) -> Sample:
             def at(point: Tensor) -> Estimate:
                 if point is not x:
                     raise ValueError("a mini-batch of random size is evaluated at the step's own point only")
-                return self.problem.estimate(
-                    value[0], value[1:], lambda w: (w.unsqueeze(-1) * jacobian).sum(0), jacobian[1:]
-                )
+                return self.problem.constraints.estimate(means, lambda w: (w.unsqueeze(-1) * jacobian).sum(0), jacobian)
 
             return Sample(at)
 
-        return tuple(sample(value, jacobian) for value, jacobian in zip(tables.value, tables.jacobian, strict=True))
+        return tuple(sample(*table) for table in zip(tables.means, tables.jacobian, strict=True))
 
     def _by_chunks(self, x: Tensor, chunks: Chunks, level: Tensor) -> Tables:
         runs = x.shape[0]
@@ -108,7 +106,7 @@ class MultilevelTables:
     def _evaluated(
         self, x: Tensor, chunks: Chunks, members: Tensor, own: Tensor, weight: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Units (units, chunks) in pieces of one size: their slots, [f, statistics] and Jacobians, times their weights.
+        """Units (units, chunks) in pieces of one size: their slots, the means and Jacobians, times their weights.
 
         What fills up the last piece is the last unit again, without weight.
         """
@@ -128,17 +126,10 @@ class MultilevelTables:
     def _by_runs(self, x: Tensor, chunks: Chunks) -> Tables:
         tables = []
         for r in range(x.shape[0]):
-            own = chunks.run == r
-            selections = (
-                own & (chunks.half == 0),
-                own & (chunks.half > 0),
-                own & (chunks.half == 1),
-                own & (chunks.half == 2),
-            )
-            gathered = (self.problem.gather(join(chunks.batch, chosen), "fc") for chosen in selections)
-            found = [self.problem.jacobian(x[r], parts) for parts in gathered]
+            gathered = (self.problem.gather(batch, "fc") for batch in chunks.batches(r))
+            found = [self.problem.means_and_jacobian(x[r], parts) for parts in gathered]
             tables.append(Tables(torch.stack([v for v, _ in found]), torch.stack([j for _, j in found])))
-        return tree_map(lambda *tree_leaves: torch.stack(tree_leaves), *tables)  # type: ignore[no-any-return]
+        return tree_map(lambda *leaves: torch.stack(leaves), *tables)  # type: ignore[no-any-return]
 
 
 def _with_whole(parts: Tensor) -> Tensor:

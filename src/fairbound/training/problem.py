@@ -2,15 +2,13 @@
 
 >>> import torch
 >>> from torch.nn.functional import binary_cross_entropy_with_logits as bce
->>> from fairbound import Problem, Sampler, Take, run, ALGORITHMS
+>>> from fairbound import ALGORITHMS, BatchSpec, Problem, Sampler, constraints, make_functional, run
 >>> from fairbound.data import Dataset, Split
->>> from fairbound.fairness import pairwise_loss_parity
->>> from fairbound.training.functional import functional
 >>> data = Dataset(torch.randn(64, 3), torch.ones(64), {"sex": torch.arange(64) % 2})
->>> forward, x = functional(torch.nn.Linear(3, 1))
->>> constraint = pairwise_loss_parity(data.groups["sex"], bound=0.01)
+>>> forward, x = make_functional(torch.nn.Linear(3, 1))
+>>> constraint = constraints.pairwise_loss_parity(["F", "M"], bound=0.01).bind(data.groups["sex"])
 >>> problem = Problem(forward, lambda out, y: bce(out, y, reduction="none"), constraint, data)
->>> sampler = Sampler(Split.all_train(64), constraint.cells, Take(objective=8, cell=8), seed=0)
+>>> sampler = Sampler(Split.all_train(64), constraint.cells, BatchSpec(objective=8, cell=8), seed=0)
 >>> run(problem, ALGORITHMS["SSLALM"](), sampler, x, steps=5).result().x.shape
 torch.Size([1, 4])
 """
@@ -19,22 +17,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad, vjp, vmap
+from torch.func import grad, vmap
 
-from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import AnyConstraint
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.layouts import BlockedLayout, GroupedLayout
 from fairbound.core import Draw, Estimate, Sample
 from fairbound.data.dataset import Dataset
 from fairbound.data.samplers import START, Batch, Sampler, SamplerStack
 
 Regularizer = Callable[[Tensor, Tensor, Mapping[str, Tensor]], Tensor]
+Gathered = dict[str, dict[str, Tensor]]  # by "f" and "c": inputs, labels and groups of the examples
+GROUP = "group "  # before the name of a column of groups
 
 
 class Evaluation(NamedTuple):
-    """Loss (without regularizer) and constraints over all rows of a pool, for every run."""
+    """Loss (without regularizer) and constraints over many examples, for every run."""
 
     loss: Tensor  # (R,)
     c: Tensor  # (R, m)
@@ -46,172 +50,228 @@ class Problem:
 
     forward: Callable[[Tensor, Tensor], Tensor]  # (x (n,), inputs (B, ...)) -> outputs (B, ...)
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> (B,)
-    constraint: Constraint | None
+    constraint: AnyConstraint | ConstraintSet | None  # bound to the data
     data: Dataset
     regularizer: Regularizer | None = None  # (outputs, labels, groups) of a whole objective batch -> ()
 
+    @cached_property
+    def constraints(self) -> ConstraintSet:
+        """All constraints, in the data's precision; none is an empty set."""
+        if self.constraint is None:
+            return ConstraintSet(())
+        found = self.constraint if isinstance(self.constraint, ConstraintSet) else ConstraintSet((self.constraint,))
+        dtype = self.data.X.dtype if self.data.X.is_floating_point() else torch.get_default_dtype()
+        return found.to(self.data.X.device, dtype)
+
     @property
     def m(self) -> int:
-        return 0 if self.constraint is None else self.constraint.m
+        return self.constraints.m
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the constraints."""
-        return () if self.constraint is None else self.constraint.names
+        return self.constraints.names
+
+    @property
+    def vectorizes(self) -> bool:
+        """Whether the model can be vmapped; a Keras model cannot."""
+        return bool(getattr(self.forward, "stacks", True))
 
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
-    def gather(self, batch: Batch, evaluates: str) -> dict[str, dict[str, Tensor]]:
-        """The tensors behind a batch's row numbers; only of the part that is read."""
-        parts: dict[str, dict[str, Tensor]] = {}
+    def gather(self, batch: Batch, evaluates: str) -> Gathered:
+        """The tensors behind a batch's example numbers; only of the part that is evaluated."""
+        parts: Gathered = {}
         if "f" in evaluates:
-            parts["f"] = self._rows(batch.objective)
-            if self.regularizer is not None:
-                parts["f"] |= {f"group {name}": column[batch.objective] for name, column in self.data.groups.items()}
+            parts["f"] = self._examples(batch.objective, groups=self.regularizer is not None)
         if "c" in evaluates:
-            parts["c"] = self._rows(batch.cells)
+            parts["c"] = self._examples(batch.cells, groups=not self.constraints.by_cell)
         return parts
 
-    def _rows(self, rows: Tensor) -> dict[str, Tensor]:
-        flat = rows.flatten()  # index_select copies whole rows, twice as fast as indexing
-        return {
-            "inputs": self.data.X.index_select(0, flat).unflatten(0, rows.shape),
-            "labels": self.data.y.index_select(0, flat).unflatten(0, rows.shape),
-        }
+    def _examples(self, numbers: Tensor, groups: bool) -> dict[str, Tensor]:
+        flat = numbers.flatten()  # index_select copies whole rows, twice as fast as indexing
+        columns = {"inputs": self.data.X, "labels": self.data.y}
+        if groups:
+            columns |= {f"{GROUP}{name}": column for name, column in self.data.groups.items()}
+        return {name: column.index_select(0, flat).unflatten(0, numbers.shape) for name, column in columns.items()}
 
-    def sample(self, parts: dict[str, dict[str, Tensor]]) -> Sample:
-        """The random function that gathered tensors fix. What was not read is NaN, so that a use of it cannot hide."""
+    def layout(self, parts: Gathered) -> BlockedLayout:
+        """Where the examples of gathered tensors count."""
+        objective = parts["f"]["labels"].shape[0] if "f" in parts else 0
+        cell = parts["c"]["labels"].shape[1] if "c" in parts else 0
+        first = next(iter(parts.values()))["inputs"]
+        like = first if first.is_floating_point() else first.new_zeros((), dtype=torch.get_default_dtype())
+        return BlockedLayout(self.constraints.terms if "c" in parts else (), objective, cell, like)
+
+    def sample(self, parts: Gathered) -> Sample:
+        """The random function that gathered tensors fix. What is not evaluated is NaN, so that a use cannot hide."""
+        own = self.constraints if "c" in parts else ConstraintSet(())
+        layout = self.layout(parts)
 
         def at(x: Tensor) -> Estimate:
-            value, pull = vjp(lambda point: self.values(point, parts), x)[:2]
+            values, pull = self._vjp(lambda point: self.values(point, parts, layout), x)
+            means, counts = self._means(own, layout, values)
+            e = own.estimate(means, lambda w: pull(self._cotangents(own, layout, values, counts, w)))
             nothing = x.new_full((), torch.nan)
             if "c" not in parts:
-                missing = nothing.expand(self.m)
+                c = nothing.expand(self.m)
                 return Estimate(
-                    value[0],
-                    missing,
-                    lambda w: pull(w[:1])[0] + torch.where((w[1:] != 0).any(), nothing, 0.0),
+                    e.f,
+                    c,
+                    lambda w: e.vjp(w[:1]) + torch.where((w[1:] != 0).any(), nothing, 0.0),
                     lambda: nothing.expand(self.m, x.shape[0]),
                 )
             if "f" not in parts:
-                return self.estimate(nothing, value, lambda w: pull(w[1:])[0] + torch.where(w[0] != 0, nothing, 0.0))
-            return self.estimate(value[0], value[1:], lambda w: pull(w)[0])
+                return Estimate(nothing, e.c, lambda w: e.vjp(w) + torch.where(w[0] != 0, nothing, 0.0), e.jacobian_fn)
+            return e
 
         return Sample(at)
 
-    def estimate(
-        self, f: Tensor, statistics: Tensor, pull: Callable[[Tensor], Tensor], jacobian: Tensor | None = None
-    ) -> Estimate:
-        """An Estimate from f, the constraint's statistics (q,), and the transposed Jacobian of both, (1+q,) -> (n,).
+    def _vjp(
+        self, function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor
+    ) -> tuple[tuple[Tensor, ...], Callable[[Sequence[Tensor]], Tensor]]:
+        """The values of a function at x, and the gradient of a weighted sum of them."""
+        if self.vectorizes:
+            values, pull = torch.func.vjp(function, x)[:2]
+            return values, lambda weights: pull(tuple(weights))[0]
+        point = x.detach().requires_grad_()
+        with torch.enable_grad():
+            graph = function(point)
 
-        The Jacobian of the constraints needs a backward pass for each statistic (a cell), not for each constraint; none
-        where that of the statistics is at hand, `jacobian` (q, n).
-        """
-        assert self.constraint is not None
-        c, contrast = self.constraint.linearized(statistics)
+        def gradient(weights: Sequence[Tensor]) -> Tensor:
+            (found,) = torch.autograd.grad(graph, point, list(weights), retain_graph=True, allow_unused=True)
+            return torch.zeros_like(point) if found is None else found
 
-        def rows() -> Tensor:
-            if jacobian is not None:
-                return contrast @ jacobian
-            unit = torch.eye(1 + statistics.shape[0], dtype=statistics.dtype, device=statistics.device)[1:]
-            return contrast @ vmap(pull)(unit)
+        return tuple(value.detach() for value in graph), gradient
 
-        return Estimate(f, c, lambda w: pull(torch.cat([w[:1], w[1:] @ contrast])), rows)
-
-    def values(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> Tensor:
-        """[f, statistics] of a mini-batch by one forward pass; a part that was not gathered is left out."""
-        inputs = [part["inputs"] if name == "f" else part["inputs"].flatten(0, 1) for name, part in parts.items()]
-        labels = [part["labels"] if name == "f" else part["labels"].flatten(0, 1) for name, part in parts.items()]
-        outputs = self.forward(x, torch.cat(inputs)).split([len(block) for block in inputs])
-        losses = [self.loss(output, label) for output, label in zip(outputs, labels, strict=True)]
-        found = []
-        if "f" in parts:
-            found.append(self._objective(outputs[0], labels[0], losses[0], parts["f"]).reshape(1))
+    def values(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, ...]:
+        """What is differentiated, by one forward pass: per-example values, functions, and the regularizer."""
+        given = {name: part if name == "f" else _flat(part) for name, part in parts.items()}
+        labels = torch.cat([part["labels"] for part in given.values()])
+        outputs = self.forward(x, torch.cat([part["inputs"] for part in given.values()]))
+        batch = MiniBatch(self.loss(outputs, labels), None, labels, outputs)
+        found = [batch.losses]
         if "c" in parts:
-            assert self.constraint is not None
-            shape = parts["c"]["labels"].shape[:2]  # (K, b)
-            by_cell = [block[-1].unflatten(0, shape) for block in (outputs, labels, losses)]
-            found.append(self.constraint.statistics(x, by_cell[0], by_cell[1], by_cell[2]))
-        return torch.cat(found)
+            found = self.constraints.example_values(batch)
+            found += self.constraints.function_values(lambda i: self._block(i, x, batch, given["c"], layout))
+        if "f" in parts and self.regularizer is not None:
+            size = layout.objective
+            found.append(self.regularizer(outputs[:size], labels[:size], _groups(given["f"])))
+        return tuple(found)
 
-    def jacobian(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-        """[f, statistics] of a mini-batch of both parts, (1+q,), and their Jacobian (1+q, n)."""
-        assert self.constraint is not None
-        if self.constraint.by_cell and self.regularizer is None:
-            return self._jacobian_by_cell(x, parts)
-        value, pull = vjp(lambda point: self.values(point, parts), x)[:2]
-        unit = torch.eye(value.shape[0], dtype=value.dtype, device=value.device)
-        return value, vmap(lambda w: pull(w)[0])(unit)
+    def _block(self, i: int, x: Tensor, batch: MiniBatch, part: dict[str, Tensor], layout: BlockedLayout) -> MiniBatch:
+        """The examples that a function sees: those of its own cells."""
+        assert batch.labels is not None
+        assert batch.outputs is not None
+        losses, labels, outputs = (layout.block(i, of) for of in (batch.losses, batch.labels, batch.outputs))
+        columns = {name: layout.block(i, column, of_cells=True) for name, column in _groups(part).items()}
+        groups = next(iter(columns.values())) if len(columns) == 1 else columns or None
+        return MiniBatch(losses, groups, labels, outputs, parameters=(x,))
 
-    def _jacobian_by_cell(self, x: Tensor, parts: dict[str, dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Objective and cells read rows of their own, so each gets a copy of x: one backward pass for all of them."""
+    def _means(self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """(1+q,) the means of a mini-batch, the objective's with the regularizer, and their counts."""
+        per_example, rest = values[: len(own.statistics)], values[len(own.statistics) :]
+        totals = own.sums_counts(per_example, rest, layout)
+        means = totals.means
+        if layout.objective and self.regularizer is not None:
+            means = torch.cat([means[:1] + rest[-1], means[1:]])
+        return means, totals.counts
+
+    def _cotangents(
+        self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...], counts: Tensor, w: Tensor
+    ) -> list[Tensor]:
+        """The weights of all that is differentiated, from a weight on every mean."""
+        found = own.example_weights(w, counts, layout, values[: len(own.statistics)])
+        return [*found, w[0]] if layout.objective and self.regularizer is not None else found
+
+    def means_and_jacobian(self, x: Tensor, parts: Gathered) -> tuple[Tensor, Tensor]:
+        """The means of a mini-batch of both parts, (1+q,), and their Jacobian (1+q, n)."""
+        layout = self.layout(parts)
+        if self.constraints.by_cell and self.regularizer is None and self.vectorizes:
+            return self._jacobian_by_cell(x, parts, layout)
+        values, pull = self._vjp(lambda point: self.values(point, parts, layout), x)
+        means, counts = self._means(self.constraints, layout, values)
+        unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
+        rows = [pull(self._cotangents(self.constraints, layout, values, counts, one)) for one in unit]
+        return means, torch.stack(rows)
+
+    def _jacobian_by_cell(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, Tensor]:
+        """Objective and cells read examples of their own, so each gets a copy of x: one backward pass for all."""
         objective, cells = parts["f"], parts["c"]
 
         def total(copies: Tensor) -> tuple[Tensor, Tensor]:
-            f = self.loss(self.forward(copies[0], objective["inputs"]), objective["labels"]).mean()
-            outputs = vmap(self.forward)(copies[1:], cells["inputs"])
-            losses = self.loss(outputs.flatten(0, 1), cells["labels"].flatten(0, 1)).unflatten(0, outputs.shape[:2])
-            assert self.constraint is not None
-            by_cell = [outputs, cells["labels"], losses]
-            value = torch.cat([f.reshape(1), self.constraint.statistics(x, *by_cell)])
-            return value.sum(), value
+            outputs = torch.cat(
+                [
+                    self.forward(copies[0], objective["inputs"]),
+                    vmap(self.forward)(copies[1:], cells["inputs"]).flatten(0, 1),
+                ]
+            )
+            labels = torch.cat([objective["labels"], cells["labels"].flatten(0, 1)])
+            batch = MiniBatch(self.loss(outputs, labels), None, labels, outputs)
+            means = self.constraints.sums_counts(self.constraints.example_values(batch), (), layout).means
+            return means.sum(), means
 
-        rows, value = grad(total, has_aux=True)(x.expand(1 + len(cells["labels"]), -1))
-        return value, rows
-
-    def _objective(self, outputs: Tensor, labels: Tensor, losses: Tensor, part: dict[str, Tensor]) -> Tensor:
-        if self.regularizer is None:
-            return losses.mean()
-        groups = {name.removeprefix("group "): column for name, column in part.items() if name.startswith("group ")}
-        return losses.mean() + self.regularizer(outputs, labels, groups)
+        rows, means = grad(total, has_aux=True)(x.expand(1 + len(cells["labels"]), -1))
+        return means, rows
 
     def source(self, sampler: Sampler) -> ProblemSource:
-        """The draws of one run, step after step, for a loop written by hand."""
+        """The draws of one run, step after step, for a custom loop."""
         return ProblemSource(self, sampler)
 
-    # Whole pools ------------------------------------------------------------------------------------------------------
+    # Many examples ----------------------------------------------------------------------------------------------------
 
-    def measure(self, x: Tensor, rows: Tensor, *, at_once: int = 1 << 18) -> Evaluation:
-        """Loss and constraints over all of `rows`, at x (n,) or (R, n); `at_once` limits rows x runs a forward pass."""
+    def evaluate(self, x: Tensor, examples: Tensor, *, at_once: int = 1 << 18) -> Evaluation:
+        """Loss and constraints over all of `examples`, at x (n,) or (R, n); `at_once` bounds examples x runs a pass."""
         points = x.reshape(-1, x.shape[-1])
-        rows = (rows.nonzero().flatten() if rows.dtype == torch.bool else rows).to(self.data.X.device)
-        if rows.numel() == 0:
-            raise ValueError("there are no rows to measure on")
+        numbers = (examples.nonzero().flatten() if examples.dtype == torch.bool else examples).to(self.data.X.device)
+        if numbers.numel() == 0:
+            raise ValueError("there are no examples to evaluate on")
         step = max(1, at_once // points.shape[0])
         with torch.no_grad():
             outputs = torch.cat(
-                [vmap(self.forward, (0, None))(points, self.data.X[block]) for block in rows.split(step)], 1
-            )  # (R, rows, ...)
-            labels = self.data.y[rows]
-            losses = vmap(self.loss, (0, None))(outputs, labels)  # (R, rows)
-            return Evaluation(losses.mean(1), self._constraints(points, rows, outputs, labels, losses))
+                [vmap(self.forward, (0, None))(points, self.data.X[block]) for block in numbers.split(step)], 1
+            )  # (R, examples, ...)
+            labels = self.data.y[numbers]
+            losses = vmap(self.loss, (0, None))(outputs, labels)  # (R, examples)
+            values = vmap(self._evaluator(numbers, labels))(points, outputs, losses)
+        return Evaluation(values[:, 0], values[:, 1:])
 
-    def _constraints(self, points: Tensor, rows: Tensor, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
-        if self.constraint is None:
-            return points.new_zeros(points.shape[0], 0)
-        members = []  # for each cell the places of its rows; a row that is given twice counts twice
-        for member in self.constraint.cells.members:
-            inside = torch.zeros(self.data.rows, dtype=torch.bool)
-            inside[member] = True
-            members.append(inside[rows.cpu()].nonzero().flatten())
-        for name, member in zip(self.constraint.cells.names, members, strict=True):
-            if member.numel() == 0:
-                raise ValueError(f"cell {name!r} has none of the {rows.numel()} rows to be measured")
-        members = [member.to(rows.device) for member in members]
+    def _evaluator(self, numbers: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """[f, c] (1+m,) of one point from outputs and losses."""
+        own, device = self.constraints, numbers.device
+        inside = torch.zeros(self.data.rows, dtype=torch.bool)
+        inside[numbers.cpu()] = True
+        for name, member in zip(own.cells.names, own.cells.examples, strict=True):
+            if not bool(inside[member].any()):
+                raise ValueError(f"cell {name!r} has none of the {numbers.numel()} examples to be evaluated")
+        layers = [
+            () if term.statistic is None else part.cells.layers_of(numbers, self.data.rows)
+            for part, term in zip(own.parts, own.terms, strict=True)
+        ]
+        chosen = {}  # for a function the places of its examples; one that is given twice counts twice
+        for i, (part, term) in enumerate(zip(own.parts, own.terms, strict=True)):
+            if term.statistic is None:
+                places = [torch.isin(numbers.cpu(), member).nonzero().flatten() for member in part.cells.examples]
+                chosen[i] = torch.cat([*places, torch.zeros(0, dtype=torch.long)]).to(device)
 
-        def one(point: Tensor, output: Tensor, loss: Tensor) -> Tensor:
-            assert self.constraint is not None
-            statistics = self.constraint.statistics(
-                point, [output[m] for m in members], [labels[m] for m in members], [loss[m] for m in members]
-            )
-            return self.constraint.linearized(statistics)[0]
+        def one(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
+            def block(i: int) -> MiniBatch:
+                at = chosen[i]
+                columns = {name: column[numbers[at]] for name, column in self.data.groups.items()}
+                groups = next(iter(columns.values())) if len(columns) == 1 else columns or None
+                return MiniBatch(losses[at], groups, labels[at], outputs[at], parameters=(point,))
 
-        return vmap(one)(points, outputs, losses)
+            batch = MiniBatch(losses, None, labels, outputs)
+            layout = GroupedLayout(own.terms, layers, losses)
+            totals = own.sums_counts(own.example_values(batch), own.function_values(block), layout)
+            return own.value(totals.means)
+
+        return one
 
     # Checks -----------------------------------------------------------------------------------------------------------
 
     def check(self, x: Tensor) -> None:
-        """Look at shapes and types before a long computation; x (n,)."""
+        """Check shapes and types before a long computation; x (n,)."""
         few = min(3, self.data.rows)
         inputs, labels = self.data.X[:few], self.data.y[:few]
         if not x.is_floating_point():
@@ -232,18 +292,27 @@ class Problem:
             outputs = _tried(self.forward, "the model", x, inputs)
             if outputs.shape[:1] != (few,):
                 raise ValueError(
-                    f"the model must give one output per row; {few} rows gave shape {tuple(outputs.shape)}"
+                    f"the model must give one output per example; {few} examples gave shape {tuple(outputs.shape)}"
                 )
             losses = _tried(self.loss, "the loss", outputs, labels)
         if losses.shape != (few,):
             raise ValueError(
-                f"the loss must give one number per row; {few} rows gave shape {tuple(losses.shape)} from outputs "
+                f"the loss must be per example; {few} examples gave shape {tuple(losses.shape)} from outputs "
                 f"{tuple(outputs.shape)} and labels {tuple(labels.shape)}; use reduction='none' and equal shapes"
             )
 
 
+def _flat(part: dict[str, Tensor]) -> dict[str, Tensor]:
+    """(K, b, ...) as (K b, ...)."""
+    return {name: column.flatten(0, 1) for name, column in part.items()}
+
+
+def _groups(part: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(GROUP): column for name, column in part.items() if name.startswith(GROUP)}
+
+
 def _tried(function: Callable[..., Tensor], what: str, *args: Tensor) -> Tensor:
-    """A call on a few rows; what torch says of wrong shapes and types comes with the shapes and types."""
+    """A call on a few examples; what torch says of wrong shapes and types comes with the shapes and types."""
     try:
         return function(*args)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -252,7 +321,7 @@ def _tried(function: Callable[..., Tensor], what: str, *args: Tensor) -> Tensor:
 
 
 class ProblemSource:
-    """Draws of one run for a loop written by hand; `run` makes the same ones in blocks."""
+    """Draws of one run for a custom loop; `run` makes the same ones in blocks."""
 
     def __init__(self, problem: Problem, sampler: Sampler) -> None:
         self.problem = problem
@@ -260,45 +329,32 @@ class ProblemSource:
         self.step = 0
         self._stacks: dict[tuple[int, bool], SamplerStack] = {}
 
-    def _stack(self, draws: int, levels: Sequence[float] | None) -> SamplerStack:
-        key = (draws, levels is None)
+    def _stack(self, draws: int, batch_size_probs: Sequence[float] | None) -> SamplerStack:
+        key = (draws, batch_size_probs is None)
         if key not in self._stacks:
-            self._stacks[key] = SamplerStack([self.sampler], draws, levels, self.problem.data.X.device)
+            self._stacks[key] = SamplerStack([self.sampler], draws, batch_size_probs, self.problem.data.X.device)
         return self._stacks[key]
 
-    def next(self, evaluates: Sequence[str], levels: Sequence[float] | None) -> Draw:
+    def next(self, evaluates: Sequence[str], batch_size_probs: Sequence[float] | None) -> Draw:
         """The randomness of the next step."""
-        stack = self._stack(len(evaluates), levels)
-        coin = stack.coins(self.step, 1)[0, 0]
-        samples, weight = self._fixed(stack, evaluates) if levels is None else self._random(stack)
+        stack = self._stack(len(evaluates), batch_size_probs)
+        uniform = stack.uniform(self.step, 1)[0, 0]
+        weight = torch.ones(())
+        if batch_size_probs is None:
+            batches = [_run_of(batch) for batch in stack.block(self.step, 1, evaluates)]
+        else:
+            level, weights = stack.levels(self.step, 1)
+            batches, weight = list(stack.chunks(self.step, level[0]).batches(0)), weights[0, 0]
         self.step += 1
-        return Draw(samples, weight, coin)
+        gathered = [self.problem.gather(b, what) for b, what in zip(batches, evaluates, strict=True)]
+        return Draw(tuple(self.problem.sample(parts) for parts in gathered), weight, uniform)
 
     def first(self, evaluates: Sequence[str]) -> Sample:
-        """The mini-batch that the starting point is measured on."""
+        """The mini-batch that the starting point is evaluated on."""
         stack = self._stack(len(evaluates), None)
-        return self.problem.sample(self.problem.gather(_run_of(stack.block(START, 1)[0], 0, 0), "fc"))
-
-    def _fixed(self, stack: SamplerStack, evaluates: Sequence[str]) -> tuple[tuple[Sample, ...], Tensor]:
-        batches = stack.block(self.step, 1, evaluates)
-        gathered = [self.problem.gather(_run_of(b, 0, 0), read) for b, read in zip(batches, evaluates, strict=True)]
-        return tuple(self.problem.sample(parts) for parts in gathered), torch.ones(())
-
-    def _random(self, stack: SamplerStack) -> tuple[tuple[Sample, ...], Tensor]:
-        level, weight = stack.levels(self.step, 1)
-        chunks = stack.chunks(self.step, level[0])
-        joined = [join(chunks.batch, chunks.half == half) for half in (0, 1, 2)]
-        whole = join(chunks.batch, chunks.half > 0)
-        samples = tuple(
-            self.problem.sample(self.problem.gather(b, "fc")) for b in (joined[0], whole, joined[1], joined[2])
-        )
-        return samples, weight[0, 0]
+        return self.problem.sample(self.problem.gather(_run_of(stack.block(START, 1)[0]), "fc"))
 
 
-def _run_of(batch: Batch, step: int, run: int) -> Batch:
-    return Batch(batch.objective[step, run], batch.cells[step, run])
-
-
-def join(batch: Batch, chosen: Tensor) -> Batch:
-    """One mini-batch from the chosen chunks."""
-    return Batch(batch.objective[chosen].flatten(), batch.cells[chosen].transpose(0, 1).flatten(1))
+def _run_of(batch: Batch) -> Batch:
+    """The one run and step of a block."""
+    return Batch(batch.objective[0, 0], batch.cells[0, 0])

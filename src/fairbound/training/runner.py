@@ -3,7 +3,7 @@
 All runs of a stack take a step together, as one `vmap` of the algorithm's own `update`. Every run owns its random
 stream, so its trajectory does not depend on what shares its stack. Runs that differ in structure (another class,
 schedule or batch size) are grouped and run group by group. A model that cannot be vmapped (`forward.stacks` is False)
-runs one after another, in plain autograd.
+runs one after another.
 
 A step whose direction or state is not finite is skipped and counted; nothing is poisoned by it.
 """
@@ -23,7 +23,6 @@ from fairbound.training.compile import decide
 from fairbound.training.hyperparams import structure
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Record
-from fairbound.training.sequential import SequentialRun
 from fairbound.training.vectorized import VectorizedRuns
 
 
@@ -38,7 +37,7 @@ class Result:
     mean_multipliers: Tensor | None  # (R, m)
     monitors: tuple[dict[str, float], ...]  # the method's own scalars at the end, for each run
     infeasible: tuple[str | None, ...]  # for each run None, or the sign of an infeasible problem that was seen
-    skipped: Tensor  # (R,) steps left out because something was not finite
+    skipped: Tensor  # (R,) steps skipped because something was not finite
     compiled: bool
     note: str  # one line on how it ran
 
@@ -48,7 +47,7 @@ class Run:
 
     def __init__(
         self,
-        groups: Sequence[VectorizedRuns | SequentialRun],
+        groups: Sequence[VectorizedRuns],
         steps: int,
         every: int,
         average_from: int | None,
@@ -162,13 +161,13 @@ def run(
     points = points.expand(runs, -1)
     _check(problem, algorithms, listed, points)
 
-    if not getattr(problem.forward, "stacks", True):
-        singles = [SequentialRun(problem, *each) for each in zip(algorithms, listed, points, range(runs), strict=True)]
-        return Run(singles, steps, every or steps, average_from, False, "not compiled: this model runs one by one")
-    compiled, note = decide(compile, steps, any(one.batch_size_probs is not None for one in algorithms))
+    compiled, note = False, "not compiled: this model runs one by one"
+    if problem.vectorizes:
+        compiled, note = decide(compile, steps, any(one.batch_size_probs is not None for one in algorithms))
     members: dict[Hashable, list[int]] = {}
     for i, (one, sampler) in enumerate(zip(algorithms, listed, strict=True)):
-        members.setdefault((structure(one), sampler.structure(one.draws)), []).append(i)
+        own = (structure(one), sampler.structure(one.draws)) if problem.vectorizes else i
+        members.setdefault(own, []).append(i)
     groups = [
         VectorizedRuns(
             problem, [algorithms[i] for i in own], [listed[i] for i in own], points[own], own, compiled, compile is True
@@ -199,10 +198,10 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
             continue
         if problem.constraint is None:
             raise ValueError(f"{type(algorithm).__name__} needs constraints, and the problem has none")
-        if not sampler.cells.same(problem.constraint.cells):
+        if not sampler.cells.same(problem.constraints.cells):
             raise ValueError(
                 f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
-                f"{_few(problem.constraint.cells.names)}, or their rows differ; build it with constraint.cells"
+                f"{_few(problem.constraints.cells.names)}, or their rows differ; build it with constraint.cells"
             )
 
 

@@ -1,9 +1,12 @@
-"""Runs of one structure, stepping together: one `vmap` of the algorithm's own `update`."""
+"""Runs of one structure, stepping together: one `vmap` of the algorithm's own `update`.
+
+A model that cannot be vmapped (a Keras model) has runs of its own, through the same code without `vmap`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +16,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
+from fairbound.algorithms.diagnostics import signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.compile import Compiler
@@ -20,11 +24,13 @@ from fairbound.training.cuda_graph import CUDAGraphStep
 from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
 from fairbound.training.multilevel import MultilevelTables
 from fairbound.training.problem import Problem
-from fairbound.training.records import BLOCK_BYTES, RunBase
+from fairbound.training.records import FinalState, Mean, Record
 
 log = logging.getLogger("fairbound")
 
+BLOCK_BYTES = 32 << 20  # memory for the examples of one block of steps
 GPU_BLOCK_BYTES = 2 << 30  # the same on a GPU, where drawing a block is mostly launching
+MONITORED = 100  # how often a run records its monitors for the diagnosis
 
 
 def _watched(sample: Sample, evaluates: str, seen: list[Tensor]) -> Sample:
@@ -38,8 +44,18 @@ def _watched(sample: Sample, evaluates: str, seen: list[Tensor]) -> Sample:
     return Sample(at)
 
 
+def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of vmap for a single run: without its dimension."""
+
+    def of_one(*given: Any) -> Any:
+        inside = tree_map(lambda leaf: leaf[0], given)
+        return tree_map(lambda leaf: leaf[None], function(*inside))
+
+    return of_one
+
+
 @contextmanager
-def _own_words() -> Iterator[None]:
+def _explained() -> Iterator[None]:
     """vmap's complaint about random operations as a sentence."""
     try:
         yield
@@ -52,8 +68,8 @@ def _own_words() -> Iterator[None]:
         ) from error
 
 
-class VectorizedRuns(RunBase):
-    """Runs of one structure, stepping together."""
+class VectorizedRuns:
+    """Runs of one structure, stepping together; one run alone where the model cannot be vmapped."""
 
     def __init__(
         self,
@@ -69,14 +85,13 @@ class VectorizedRuns(RunBase):
         self.hyper = stack_hyperparams(algorithms, x0, all_of_them=compiled)
         self.runs = tuple(runs)
         self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.batch_size_probs, x0.device, compiled)
-        if problem.constraint is not None:
-            problem.constraint.made_ready(x0)
         compiler = Compiler(problem, forced) if compiled else None
         self.compiler = compiler
         self.tables = (
             None if self.algorithm.batch_size_probs is None else MultilevelTables(problem, self.stack, compiler, x0)
         )
-        step = vmap(self._step)
+        self.map = vmap if problem.vectorizes else _one_by_one
+        step = self.map(self._step)
         self.step = step if compiler is None else compiler(step, structure(self.algorithm))
         self.x = x0.clone()
         self.state = self._init()
@@ -88,7 +103,14 @@ class VectorizedRuns(RunBase):
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
 
     def _step(
-        self, x: Tensor, state: Any, skipped: Tensor, hyper: dict[str, Tensor], parts: Any, weight: Tensor, u: Tensor
+        self,
+        x: Tensor,
+        state: Any,
+        skipped: Tensor,
+        hyper: dict[str, Tensor],
+        parts: Any,
+        weight: Tensor,
+        uniform: Tensor,
     ) -> tuple[Tensor, Any, Tensor, Tensor]:
         algorithm = with_hyperparams(self.algorithm, hyper)
         seen: list[Tensor] = []  # all that must be finite: what was read, the step, the state
@@ -96,7 +118,7 @@ class VectorizedRuns(RunBase):
             _watched(sample, evaluates, seen)
             for sample, evaluates in zip(self._samples(x, parts), self.algorithm.evaluates, strict=True)
         )
-        d, new = algorithm.update(x, state, Draw(samples, weight, u))
+        d, new = algorithm.update(x, state, Draw(samples, weight, uniform))
         finite = torch.stack([torch.isfinite(part).all() for part in (*seen, d, *tree_flatten(new)[0])]).all()
         # In the old precision: a compiled step reads its inputs as what they were at the first call.
         state = tree_map(lambda after, before: torch.where(finite, after.to(before.dtype), before), new, state)
@@ -128,8 +150,8 @@ class VectorizedRuns(RunBase):
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite
 
-        with torch.no_grad(), _own_words():
-            state, finite = vmap(start)(self.x, self.hyper, parts)
+        with torch.no_grad(), _explained():
+            state, finite = self.map(start)(self.x, self.hyper, parts)
         if not finite.all():
             bad = [run for run, ok in zip(self.runs, finite.tolist(), strict=True) if not ok]
             raise ValueError(
@@ -141,11 +163,11 @@ class VectorizedRuns(RunBase):
 
     # All runs ---------------------------------------------------------------------------------------------------------
 
-    def _advance(self, step: int, parts: Any, weight: Tensor, u: Tensor) -> None:
+    def _advance(self, step: int, parts: Any, weight: Tensor, uniform: Tensor) -> None:
         if self.tables is not None:
             parts = self.tables.evaluate(self.x, step, parts)
         self.x, self.state, self.skipped, self.y = self.step(
-            self.x, self.state, self.skipped, self.hyper, parts, weight, u
+            self.x, self.state, self.skipped, self.hyper, parts, weight, uniform
         )
 
     def _draws(self, steps: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
@@ -154,16 +176,16 @@ class VectorizedRuns(RunBase):
         size = self._block_size()
         for first in range(0, steps, size):
             block = min(size, steps - first)
-            coins = self.stack.coins(first, block)
+            uniform = self.stack.uniform(first, block)
             if self.tables is not None:
                 level, weight = self.stack.levels(first, block)
-                yield from zip(level, weight.to(self.x.dtype), coins, strict=True)
+                yield from zip(level, weight.to(self.x.dtype), uniform, strict=True)
                 continue
             evaluates = self.algorithm.evaluates
             batches = zip(self.stack.block(first, block, evaluates), evaluates, strict=True)
             gathered = [self.problem.gather(batch, evaluates) for batch, evaluates in batches]
-            for coin, *parts in zip(coins, *(leaf.unbind() for leaf in tree_leaves(gathered)), strict=True):
-                yield tree_unflatten(gathered, iter(parts)), one, coin
+            for number, *parts in zip(uniform, *(leaf.unbind() for leaf in tree_leaves(gathered)), strict=True):
+                yield tree_unflatten(gathered, iter(parts)), one, number
 
     def _block_size(self) -> int:
         row = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
@@ -176,19 +198,10 @@ class VectorizedRuns(RunBase):
     def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any]) -> Any:
         """Something read from every run's point and state, as values of its own."""
         with torch.no_grad():
-            found = vmap(lambda x, state, hyper: read(with_hyperparams(self.algorithm, hyper), x, state))(
+            found = self.map(lambda x, state, hyper: read(with_hyperparams(self.algorithm, hyper), x, state))(
                 self.x, self.state, self.hyper
             )
         return tree_map(lambda leaf: leaf.clone(), found)
-
-    def _points(self) -> Tensor:
-        return self.x
-
-    def _multipliers(self) -> Tensor:
-        return self.y
-
-    def _skipped(self) -> Tensor:
-        return self.skipped.long()
 
     def _output(self) -> Tensor:
         output: Tensor = self._each(lambda algorithm, x, state: algorithm.output(x, state))
@@ -197,3 +210,50 @@ class VectorizedRuns(RunBase):
     def _monitors(self) -> dict[str, Tensor]:
         monitors: dict[str, Tensor] = self._each(lambda algorithm, x, state: algorithm.monitor(state))
         return monitors
+
+    def records(self, steps: int, every: int, average_from: int | None) -> Generator[Record, None, FinalState]:
+        """Step to the end; a record every `every` steps and at the end. Returns the final state."""
+        history: list[dict[str, Tensor]] = []
+        seen: list[int] = []
+        mean = None if average_from is None else Mean(average_from)
+        for k, (parts, weight, uniform) in enumerate(self._draws(steps)):
+            done, last = k + 1, k + 1 == steps
+            with torch.no_grad():  # not around the yield: it would switch gradients off for whoever reads the records
+                self._advance(k, parts, weight, uniform)
+                if mean is not None:
+                    mean.add(k, self.x, self.y)
+            if last or done % max(1, steps // MONITORED) == 0:
+                history.append(self._monitors() | ({"multipliers": self.y.clone()} if self.y.shape[1] else {}))
+                seen.append(done)
+            if last or done % every == 0:
+                yield self._record(done)
+        return self._final(history, seen, mean)
+
+    def _record(self, step: int) -> Record:
+        y = self.y.clone() if self.y.shape[1] else None
+        return Record(step, self.runs, self.x.clone(), self._output(), y, self._monitors(), self.skipped.long())
+
+    def _final(self, history: list[dict[str, Tensor]], seen: list[int], mean: Mean | None) -> FinalState:
+        def filled(y: Tensor) -> Tensor:
+            return y.clone() if y.shape[1] else y.new_full((len(self.runs), self.problem.m), torch.nan)
+
+        recorded = {name: torch.stack([entry[name] for entry in history]) for name in history[0]}
+        monitors, skipped = self._monitors(), self.skipped.long()
+        if skipped.any():
+            log.warning(
+                f"{type(self.algorithm).__name__}: {int((skipped > 0).sum())} of {len(self.runs)} runs skipped steps "
+                f"that were not finite (up to {int(skipped.max())}, run {self.runs[int(skipped.argmax())]}); its steps "
+                "may be too long"
+            )
+        averaged = mean is not None and mean.count > 0
+        return FinalState(
+            runs=self.runs,
+            x=self.x,
+            output=self._output(),
+            multipliers=filled(self.y),
+            mean_x=mean.x if mean is not None and averaged else None,
+            mean_multipliers=filled(mean.y) if mean is not None and averaged else None,
+            monitors=[{name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))],
+            infeasible=signs_of_infeasibility(recorded, seen) or [None] * len(self.runs),
+            skipped=skipped,
+        )

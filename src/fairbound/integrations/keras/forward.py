@@ -117,7 +117,7 @@ def make_functional(model: Any, inputs: Any = None, *, as_in_prediction: bool = 
     """The model's forward function and its present weights, flat: (n,). See `KerasForward`.
 
     >>> model = keras.Sequential([keras.Input((9,)), keras.layers.Dense(1)])
-    >>> forward, x = functional(model)
+    >>> forward, x = make_functional(model)
     >>> x.shape, forward(x, torch.zeros(4, 9)).shape
     (torch.Size([10]), torch.Size([4]))
     """

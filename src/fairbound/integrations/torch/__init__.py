@@ -1,6 +1,1 @@
-"""What `Constrained` is made of: rows, their statistics, parameters and gradients, saved states, the KKT report."""
-
-from fairbound.integrations.torch.batch import MiniBatch
-from fairbound.integrations.torch.kkt_report import KKT, kkt
-
-__all__ = ["KKT", "MiniBatch", "kkt"]
+"""`Constrained`: a PyTorch training loop that keeps a bound; the KKT report of a model."""

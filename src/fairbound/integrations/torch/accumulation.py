@@ -1,8 +1,8 @@
 """One step over several mini-batches: their sums and counts are known first, then each is passed backward.
 
-What the constraints are decides the weights of rows, and so must be known before the first backward pass. The method is
-asked once for its weights, every mini-batch is passed backward with them, and at the end the method is asked again with
-the gradient of all.
+What the constraints are decides the weights of examples, and so must be known before the first backward pass. The method
+is asked once for its weights, every mini-batch is passed backward with them, and at the end the method is asked again
+with the gradient of all.
 """
 
 from __future__ import annotations
@@ -14,61 +14,60 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves
+from fairbound.constraints.constraint_set import SumsCounts
 from fairbound.core import Algorithm, Draw, Sample
-from fairbound.integrations.torch.estimate import Asked, Evaluated, Pull
+from fairbound.integrations.torch.estimate import BatchStatistics, Observed
 from fairbound.integrations.torch.gradients import LAZY, Flat, InPlace
-from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts
 
 
-class Accumulating:
+class AccumulatedStep:
     """A step in progress; `left` mini-batches are still to come."""
 
     def __init__(
         self,
         algorithm: Algorithm[Any],
-        plan: ConstraintMatrix,
-        puller: InPlace | Flat,
-        whole: Evaluated,
+        writer: InPlace | Flat,
+        whole: Observed,
         state: Any,
         draw: Callable[[Sample, Tensor], Draw],
-        gathered: Sequence[SumsCounts],
+        totals: Sequence[SumsCounts],
     ) -> None:
-        self.algorithm, self.plan, self.puller, self.whole, self.state = algorithm, plan, puller, whole, state
-        self.draw, self.left = draw, len(gathered)
-        self.owed = sum((totals.counts for totals in gathered[1:]), gathered[0].counts)  # rows yet to be passed
-        self.asked: list[Asked] = []
+        self.algorithm, self.writer, self.whole, self.state = algorithm, writer, whole, state
+        self.draw, self.left = draw, len(totals)
+        self.missing = sum((part.counts for part in totals[1:]), totals[0].counts)  # examples yet to be passed
+        self.asked: list[Tensor] = []  # (1+q,) weights of means
         if whole.finite:
-            self.x = puller.point()
-            if isinstance(puller, InPlace):
-                puller.open()
+            self.x = writer.point()
+            if isinstance(writer, InPlace):
+                writer.open()
             self.new = self._update(self._noted)[1]
 
-    def _noted(self, asked: Asked) -> Tensor:
-        self.asked.append(asked)
-        return LAZY if isinstance(self.puller, InPlace) else torch.ones_like(self.x)  # type: ignore[return-value]
+    def _noted(self, mean_weights: Tensor) -> Tensor:
+        self.asked.append(mean_weights)
+        return LAZY if isinstance(self.writer, InPlace) else torch.ones_like(self.x)  # type: ignore[return-value]
 
-    def _update(self, pull: Pull) -> tuple[Tensor, Any]:
-        sample = self.whole.sample(self.x, pull)
+    def _update(self, vjp: Callable[[Tensor], Tensor]) -> tuple[Tensor, Any]:
+        sample = self.whole.sample(self.x, vjp)
         return self.algorithm.update(self.x, self.state, self.draw(sample, self.x))
 
-    def add(self, reading: BatchStatistics) -> None:
+    def add(self, statistics: BatchStatistics) -> None:
         """Pass one mini-batch backward."""
         if self.whole.finite:
-            for asked in self.asked:
-                weights = self.whole.weighted(self.plan, reading, asked)
-                self.puller.passed(reading.tensors, weights, self.puller.scale)
-        self.owed = self.owed - reading.totals().counts
+            for mean_weights in self.asked:
+                weights = statistics.weights(mean_weights, self.whole.totals.counts)
+                self.writer.backward(statistics.tensors, weights, self.writer.loss_scale)
+        self.missing = self.missing - statistics.totals().counts
         self.left -= 1
-        if not self.left and self.owed.abs().max() > 1e-3:
-            raise ValueError("backward() got other rows than accumulate() counted; give both the same mini-batches")
+        if not self.left and self.missing.abs().max() > 1e-3:
+            raise ValueError("backward() got other examples than accumulate(); give both the same mini-batches")
 
     def finish(self) -> Any | None:
         """The new state, with the direction in `.grad`; None if something was not finite."""
         if not self.whole.finite:
             return None
-        if isinstance(self.puller, InPlace):
-            return self.new if self.puller.close(tree_leaves(self.new)) else None
-        gradient = self.puller.gradient()
+        if isinstance(self.writer, InPlace):
+            return self.new if self.writer.close(tree_leaves(self.new)) else None
+        gradient = self.writer.gradient()
         d, new = self._update(lambda _: gradient)
-        done = self.puller.finish(d, self.algorithm.primal_step(self.state), tree_leaves(new))
+        done = self.writer.finish(d, self.algorithm.primal_step(self.state), tree_leaves(new))
         return new if done else None

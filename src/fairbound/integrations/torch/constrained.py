@@ -7,7 +7,7 @@ its own primal step, so that the optimizer's learning rate plays that step and `
 >>> from fairbound import ALGORITHMS, limits
 >>> model = torch.nn.Linear(3, 1)
 >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
->>> fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
+>>> fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
 >>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
 >>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
 >>> seen = fair.backward(losses, group)

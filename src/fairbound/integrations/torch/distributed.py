@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound.integrations.torch.statistics import SumsCounts
+from fairbound.constraints.constraint_set import SumsCounts
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Processes:
         return self.model is not None and not self.model.require_backward_grad_sync
 
     def summed(self, totals: SumsCounts) -> SumsCounts:
-        """The totals of all processes: what one process would see on all their rows."""
+        """The totals of all processes: what one process would see on all their examples."""
         if self.size == 1:
             return totals
         both = torch.stack([totals.sums, totals.counts])

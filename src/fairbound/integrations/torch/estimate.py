@@ -1,124 +1,120 @@
-"""Objective and constraints of one mini-batch, whether they can be used, and the sample that a method asks."""
+"""Objective and constraints of a mini-batch in a training loop, whether they can be used, and the sample of it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Estimate, Sample
-from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts, combined, plain
-
-FEW = 64  # numbers that Python adds up faster than torch
-Asked = tuple[float | Tensor, Tensor | None]  # f * F + w'C, by its weights f and w
-Pull = Callable[[Asked], Tensor]  # -> its gradient (n,)
 
 
-class LoopEstimate(NamedTuple):
-    """An `Estimate` of a loop's mini-batch: the weights of f and c go to `pull` as they are."""
+class BatchStatistics:
+    """One mini-batch: per-example values and functions with their graphs, and where its examples count."""
 
-    values: Tensor  # (1+m,)
-    c: Tensor  # (m,)
-    pull: Pull
-    rows: Callable[[], Tensor]
+    def __init__(
+        self, own: ConstraintSet, values: list[Tensor], functions: list[Tensor], layout: GroupedLayout
+    ) -> None:
+        self.own, self.values, self.functions, self.layout = own, values, functions, layout
+
+    @staticmethod
+    def of(own: ConstraintSet, batch: MiniBatch, *, exact: bool = False) -> BatchStatistics:
+        """Of a mini-batch; `exact` takes the rates in place of their surrogates."""
+        if batch.losses.ndim != 1:
+            batch.check()  # explains it
+        functions = own.function_values(lambda _: batch)
+        return BatchStatistics(own, own.example_values(batch, exact=exact), functions, own.layout(batch))
 
     @property
-    def f(self) -> Tensor:
-        return self.values[0]
+    def tensors(self) -> list[Tensor]:
+        """What is differentiated."""
+        return [*self.values, *self.functions]
 
-    def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
-        """Gradient of `f * F + c'C` in one backward pass: (n,)."""
-        return self.pull((f, c))
+    def totals(self) -> SumsCounts:
+        return self.own.sums_counts(self.values, [one.detach() for one in self.functions], self.layout)
 
-    def jac(self) -> Tensor:
-        """Jacobian of the constraints: (m, n)."""
-        return self.rows()
+    def weights(self, mean_weights: Tensor, counts: Tensor) -> list[Tensor]:
+        """What every entry of `tensors` counts, from a weight on every mean; `counts` may be those of many batches."""
+        found = self.own.example_weights(mean_weights, counts, self.layout, self.values)
+        return [weight.to(tensor.dtype) for weight, tensor in zip(found, self.tensors, strict=True)]
+
+    def halves(self) -> tuple[BatchStatistics, BatchStatistics]:
+        """The examples of every cell, dealt in turn to two mini-batches."""
+        odd, even = self.layout.halves()
+        return (
+            BatchStatistics(self.own, self.values, self.functions, odd),
+            BatchStatistics(self.own, self.values, self.functions, even),
+        )
 
 
-class Evaluated(NamedTuple):
+class Observed(NamedTuple):
     """[f, c] of a mini-batch, or of several together."""
 
-    values: Tensor  # (1+m,) f first
-    c: Tensor  # (m,); of a constraint that the batch cannot tell its last value, but at most 0: it holds nobody up
+    own: ConstraintSet
+    f: Tensor  # ()
+    c: Tensor  # (m,); of a constraint that the batch does not show its last value, but at most 0
     last: Tensor  # (m,) the last values; NaN before the first
-    counts: Tensor | None  # (1+q,); None where the layout's map serves
-    absent: Tensor | None  # (m,) the constraints that lack rows of a cell; None: none does
+    totals: SumsCounts  # without empty cells
+    absent: Tensor | None  # (m,) the constraints that lack examples of a cell; None: none does
     finite: bool
 
-    @property
-    def f(self) -> Tensor:
-        return self.values[0]
+    @staticmethod
+    def of(own: ConstraintSet, totals: SumsCounts, last: Tensor | None) -> Observed:
+        """From sums and counts. `last` are the constraints' last values, for those that lack a group here."""
+        values = own.value(totals.means)
+        if bool(torch.isfinite(values).all()):
+            return Observed(own, values[0], values[1:], values[1:], totals, None, True)
+        observed = own.observed(totals.counts)
+        filled = totals.filled()
+        values = own.value(filled.means)
+        known = torch.full_like(values[1:], torch.nan) if last is None else last.to(values)
+        c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
+        finite = bool(observed[0]) and bool(torch.isfinite(values[0])) and bool(torch.isfinite(c).all())
+        return Observed(own, values[0], c, torch.where(observed[1:], c, known), filled, ~observed[1:], finite)
+
+    def mean_weights(self, w: Tensor) -> Tensor:
+        """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""
+        w = w.to(self.totals.sums)
+        if self.absent is not None:
+            w = torch.cat([w[:1], w[1:].masked_fill(self.absent, 0.0)])
+        return self.own.mean_weights(self.totals.means, w)
+
+    def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
+        """The mini-batch as a function of the point, which is known at the model's present parameters only.
+
+        `vjp` gives the gradient (n,) of a weighted sum of the means, (1+q,).
+        """
+
+        def jacobian() -> Tensor:
+            means = self.totals.means
+            unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
+            rows = [vjp(one) for one in unit[1:]]
+            found = self.own.jacobian(means, torch.stack([torch.zeros_like(x), *rows]))
+            return found if self.absent is None else found.masked_fill(self.absent[:, None], 0.0)
+
+        def at(point: Tensor) -> Estimate:
+            if point is not x:
+                raise ValueError(
+                    "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
+                    "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
+                )
+            return Estimate(self.f, self.c, lambda w: vjp(self.mean_weights(w)), jacobian)
+
+        return Sample(at)
 
     def estimate(self) -> Estimate:
         """The numbers alone."""
         return Estimate(self.f, self.c, lambda w: torch.full_like(w, torch.nan))
 
-    def weighted(self, plan: ConstraintMatrix, reading: BatchStatistics, asked: Asked) -> list[Tensor]:
-        """What every entry of the reading's tensors counts in f * F + w'C."""
-        f, w = asked
-        if w is not None and self.absent is not None:
-            w = w.masked_fill(self.absent, 0.0)
-        if self.counts is not None:
-            return reading.spread(plan.weights(f, w, self.counts))
-        rows = reading.layout.map
-        assert rows is not None
-        found = combined(rows.objective, rows.constraints, f, w)
-        return [found if found.dtype == reading.values[0].dtype else found.to(reading.values[0].dtype)]
 
-    def sample(self, x: Tensor, pull: Pull) -> Sample:
-        """The mini-batch as a function of the point, which is known at the model's present parameters only."""
-
-        def rows() -> Tensor:
-            unit = torch.eye(self.c.shape[0], dtype=self.c.dtype, device=self.c.device)
-            return torch.stack([pull((0.0, one)) for one in unit])
-
-        def at(point: Tensor) -> LoopEstimate:
-            refuse_another(point, x)
-            return LoopEstimate(self.values, self.c, pull, rows)
-
-        return Sample(at)  # type: ignore[arg-type]  # what a method asks of an Estimate, it has
-
-
-def refuse_another(point: Tensor, x: Tensor) -> None:
-    """A loop has a mini-batch at one point."""
-    if point is not x:
-        raise ValueError(
-            "this method asks for a mini-batch at a second point, and a loop has it at the model's present parameters "
-            "only; use fairbound.run on a Problem, which evaluates anywhere"
-        )
-
-
-def evaluated_alone(plan: ConstraintMatrix, reading: BatchStatistics, last: Tensor | None) -> Evaluated:
-    """[f, c] of one mini-batch."""
-    rows = reading.layout.map
-    if rows is None:
-        return evaluated(plan, reading.totals(), last)
-    losses = plain(reading.values[0], rows.objective.dtype)
-    values = torch.cat([torch.dot(rows.objective, losses)[None], torch.addmv(rows.minus_bound, rows.rows_of_c, losses)])
-    if not _finite(values):
-        return evaluated(plan, reading.totals(), last)
-    c = values[1:]
-    return Evaluated(values, c, c, None, None, True)
-
-
-def evaluated(plan: ConstraintMatrix, totals: SumsCounts, last: Tensor | None) -> Evaluated:
-    """[f, c] of sums and counts. `last` are the constraints' last values, for those that lack a group here."""
-    values = plan.evaluated(totals)
-    if _finite(values):
-        c = values[1:]
-        return Evaluated(values, c, c, totals.counts, None, True)
-    present = plan.present(totals.counts)
-    filled = plan.filled(totals)
-    values = plan.evaluated(filled)
-    known = torch.full_like(values[1:], torch.nan) if last is None else last
-    c = torch.where(present[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
-    finite = bool(present[0]) and bool(torch.isfinite(values[0])) and bool(torch.isfinite(c).all())
-    return Evaluated(values, c, torch.where(present[1:], c, known), filled.counts, ~present[1:], finite)
-
-
-def _finite(values: Tensor) -> bool:
-    """One look decides: NaN, infinities and absent groups all show in the sum."""
-    return math.isfinite(sum(values.tolist()) if values.shape[0] <= FEW else float(values.sum()))
+def added(totals: Sequence[SumsCounts]) -> SumsCounts:
+    """Of several mini-batches together."""
+    whole = totals[0]
+    for part in totals[1:]:
+        whole = whole.plus(part)
+    return whole

@@ -1,4 +1,4 @@
-"""A model's trained parameters as one flat vector, and gradients that are put aside, read and written."""
+"""A model's trained parameters as one flat vector, and gradients that are stashed, read and written."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
 
-Held = list[Tensor | None]  # what `.grad` held, one entry for each parameter; empty where it held nothing
+Grads = list[Tensor | None]  # what `.grad` held, one entry for each parameter
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -19,28 +20,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-class FiniteCheck:
-    """Whether tensors are finite: the one pass over all of them that GradScaler makes, with a scale of 1."""
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        device = parameters[0].device
-        self.one_device = len({p.device for p in parameters}) == 1
-        self.found, self.scale = (torch.full((1,), v, dtype=torch.float32, device=device) for v in (0.0, 1.0))
-
-    def finite(self, tensors: list[Tensor]) -> bool:
-        for tensor in tensors:
-            if tensor.dtype is not tensors[0].dtype or tensor.is_sparse:
-                return all(bool(torch.isfinite(_values(one)).all()) for one in tensors)
-        if not self.one_device or not tensors:
-            return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, self.found, self.scale)
-        if not self.found.item():
-            return True
-        self.found.zero_()
-        return False
-
-
-class Parameters:
+class FlatParams:
     """Parameters in their order; `.grad` in and out as flat vectors."""
 
     def __init__(self, model: nn.Module | Iterable[Tensor]) -> None:
@@ -66,98 +46,67 @@ class Parameters:
         narrow = {p.dtype for p in self.tensors} <= {torch.float16, torch.bfloat16, torch.float32}
         self.dtype = torch.float32 if narrow else torch.float64  # of the flat vectors
         self.device = self.tensors[0].device
-        self.kind = self.device.type  # asked for in every step, where torch would make a new string
-        self.one = torch.ones((), dtype=self.dtype, device=self.device)
-        self.stand_in = torch.ones(1, dtype=self.dtype, device=self.device)  # for x, where nothing reads it
-        self._nothing: Held = [None] * len(self.tensors)
-        self._look = FiniteCheck(self.tensors)
+        self.placeholder = torch.ones(1, dtype=self.dtype, device=self.device)  # for x, where nothing reads it
 
     def flat(self) -> Tensor:
         """All parameters as they are now: (n,)."""
-        if not torch.is_grad_enabled():
-            return self._joined(self.tensors)
-        torch._C._set_grad_enabled(False)  # what `no_grad` does, without the objects that it makes
-        try:
-            return self._joined(self.tensors)
-        finally:
-            torch._C._set_grad_enabled(True)
+        return self._joined([p.detach() for p in self.tensors])
 
-    def _joined(self, tensors: list[Tensor]) -> Tensor:
-        if len(tensors) == 1:  # which flattening would hand out itself
-            return tensors[0].detach().reshape(-1).to(self.dtype, copy=True)
-        flat: Tensor = torch._C._nn.flatten_dense_tensors(tensors)
-        return flat if flat.dtype is self.dtype else flat.to(self.dtype)
+    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([tensor.reshape(-1).to(self.dtype) for tensor in tensors])
 
-    def _parted(self, flat: Tensor) -> Sequence[Tensor]:
+    def _parted(self, flat: Tensor) -> list[Tensor]:
         """The parts of a flat vector, each in its parameter's shape."""
-        parts: Sequence[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, self.tensors)
-        return parts
+        return [part.view(p.shape) for part, p in zip(flat.split(self.sizes), self.tensors, strict=True)]
 
-    def stash_grads(self) -> Held:
-        """Take what `.grad` holds, leaving None; nothing where it holds nothing, as after `zero_grad()`."""
-        for p in self.tensors:
-            if p.grad is not None:
-                return self._taken()
-        return []
+    # Gradients --------------------------------------------------------------------------------------------------------
 
-    def _taken(self) -> Held:
+    def stash_grads(self) -> Grads:
+        """Take what `.grad` holds, leaving None."""
         held = [p.grad for p in self.tensors]
         for p in self.tensors:
             p.grad = None
         return held
 
-    def restore_grads(self, held: Held) -> None:
-        for p, old in zip(self.tensors, held or self._nothing, strict=True):
+    def restore_grads(self, held: Grads) -> None:
+        for p, old in zip(self.tensors, held, strict=True):
             p.grad = old
 
-    def join(self, held: Held) -> None:
-        """Add what was put aside."""
-        if not held:
-            return
+    def add_grads(self, held: Grads) -> None:
+        """Add what was stashed."""
         for p, old in zip(self.tensors, held, strict=True):
             if old is not None:
                 p.grad = old if p.grad is None else old + p.grad
 
-    def finite(self, tensors: list[Tensor]) -> bool:
-        """Whether the direction and a method's state are."""
-        return self._look.finite(tensors)
-
-    def finite_gradients(self) -> bool:
+    def finite_grads(self) -> bool:
         """Whether `.grad` is finite throughout."""
-        return self._look.finite([gradient for p in self.tensors if (gradient := p.grad) is not None])
+        return finite([p.grad for p in self.tensors if p.grad is not None])
 
     def gradient(self) -> Tensor:
         """What `.grad` holds now, (n,); 0 for a parameter that has none."""
-        found = [p.grad for p in self.tensors]
-        for gradient in found:
-            if gradient is None or gradient.is_sparse:
-                found = [torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in self.tensors]
-                break
-        return self._joined(found)  # type: ignore[arg-type]  # None is replaced
+        return self._joined([torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in self.tensors])
 
-    def write(self, direction: Tensor, held: Held) -> None:
-        """`.grad` = what was put aside + direction; a parameter that the model did not use keeps none."""
-        for p, part, old in zip(self.tensors, self._parted(direction), held or self._nothing, strict=True):
+    def write(self, direction: Tensor, held: Grads) -> None:
+        """`.grad` = what was stashed + direction; a parameter that the model did not use keeps none."""
+        for p, part, old in zip(self.tensors, self._parted(direction), held, strict=True):
             if old is not None or p.grad is not None:
-                new = part if part.dtype is p.dtype else part.to(p.dtype)
-                p.grad = new if old is None else old + new
+                p.grad = part.to(p.dtype) if old is None else old + part.to(p.dtype)
 
     def add(self, direction: Tensor) -> None:
         """Add a direction to what `.grad` holds."""
         for p, part in zip(self.tensors, self._parted(direction), strict=True):
-            new = part.to(p.dtype)
-            p.grad = new if p.grad is None else p.grad + new
+            p.grad = part.to(p.dtype) if p.grad is None else p.grad + part.to(p.dtype)
 
     def poison_grads(self) -> None:
-        """Leave a NaN in `.grad`: a GradScaler sees it and leaves its step out, as for any loss that is not finite."""
+        """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite."""
         self.tensors[0].grad = torch.full_like(self.tensors[0], torch.nan)
 
-    def jacobian_row(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+    def gradient_of(self, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
         """The gradient of a weighted sum, (n,), without touching `.grad`; the graph is kept."""
         if not tensors[0].requires_grad:
             raise ValueError(
-                "the losses carry no graph to differentiate; let evaluate() pass the rows through the model without "
-                "torch.no_grad() and .detach()"
+                "the losses carry no graph to differentiate; let evaluate() pass the examples through the model "
+                "without torch.no_grad() and .detach()"
             )
         found = torch.autograd.grad(
             [t for t in tensors if t.requires_grad],
@@ -168,20 +117,26 @@ class Parameters:
         )
         return self._joined([torch.zeros_like(p) if g is None else g for p, g in zip(self.tensors, found, strict=True)])
 
+    # By name ----------------------------------------------------------------------------------------------------------
+
     def by_name(self, flat: Tensor) -> dict[str, Tensor]:
         """A flat vector as one tensor a parameter."""
         return {name: part.clone() for name, part in zip(self.names, self._parted(flat), strict=True)}
 
     def from_names(self, tensors: dict[str, Tensor]) -> Tensor:
-        """The other way round, with a look at names and shapes."""
-        missing = [name for name in self.names if name not in tensors or tensors[name].shape != self._shape(name)]
+        """The other way round, after a check of names and shapes."""
+        shapes = {name: p.shape for name, p in zip(self.names, self.tensors, strict=True)}
+        missing = [name for name in self.names if name not in tensors or tensors[name].shape != shapes[name]]
         if missing or len(tensors) != len(self.names):
             extra = [name for name in tensors if name not in self.names]
             raise ValueError(f"the saved state is of another model: {(missing or extra)[:3]} differ")
         return self._joined([tensors[name].to(self.device) for name in self.names])
 
-    def _shape(self, name: str) -> torch.Size:
-        return self.tensors[self.names.index(name)].shape
+
+def finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers are finite; their norm tells it in one pass, unless it overflows."""
+    dense = [_values(tensor) for tensor in tensors]
+    return bool(torch.isfinite(get_total_norm(dense))) or all(bool(torch.isfinite(one).all()) for one in dense)
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Gradients of a mini-batch into `.grad`: three ways, by what a method does with them.
 
-- `InPlace`: the method follows one gradient (SGD, penalties, descent-ascent). It only says with which weights; one
-  backward pass then writes into `.grad` what plain training would write there. No vector of the model's size is made.
+- `InPlace`: the method's step is a multiple of one gradient (SGD, penalties, descent-ascent). It only says with which
+  weights; one backward pass then writes into `.grad` what plain training would write there. No vector of the model's
+  size is made.
 - `Flat`: the method combines the gradient with vectors of its own (SSL-ALM, switching). The backward pass goes
   through `.grad` all the same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read,
   and the direction takes its place.
@@ -16,73 +17,59 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import graph
 
 from fairbound.integrations.torch.distributed import Processes
-from fairbound.integrations.torch.flat_params import Held, Parameters
-from fairbound.integrations.torch.undivided import Product
-
-
-def _public_backward(tensors: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> None:
-    torch.autograd.backward(tensors, weights)
-
-
-def _engine_backward(tensors: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> None:
-    graph._engine_run_backward(tensors, weights, False, False, (), allow_unreachable=True, accumulate_grad=True)
-
-
-# `torch.autograd.backward` first looks whether the weights fit: a tenth of a small model's step. Ours are made to fit,
-# so what it calls then is called at once, where this torch has it.
-run_backward = _engine_backward if hasattr(graph, "_engine_run_backward") else _public_backward
+from fairbound.integrations.torch.flat_params import FlatParams, Grads, finite
 
 
 class GradientWriter(ABC):
     """How one step gets its gradients and leaves its direction."""
 
+    held: Grads  # what `.grad` held before
+
     def __init__(
         self,
-        parameters: Parameters,
+        parameters: FlatParams,
         processes: Processes,
         scaler: torch.amp.GradScaler | None = None,
-        share: float = 1.0,
+        scale: float = 1.0,
     ) -> None:
-        self.parameters = parameters
-        self.processes = processes
+        self.parameters, self.processes = parameters, processes
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         # Asked as `scaler.scale(loss)` asks, which makes a fresh scaler ready for its unscale_ and step.
-        self.scale = 1.0 if scaler is None else float(scaler.scale(parameters.one))
-        self.share = share
-        self.plain = processes.alone and scaler is None
+        one = torch.ones((), device=parameters.device)
+        self.loss_scale = 1.0 if scaler is None else float(scaler.scale(one))
+        self.scale = scale
+        self.held = []
 
     @abstractmethod
     def point(self) -> Tensor:
         """The x that the method sees."""
 
     @abstractmethod
-    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         """The gradient of the weighted sum of a mini-batch's values."""
 
     @abstractmethod
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         """Leave d / -step in `.grad`; False, and nothing changed, if it or the new state's tensors are not finite."""
 
-    @abstractmethod
     def undo(self) -> None:
         """Leave `.grad` as it was."""
+        if self.held:
+            self.parameters.restore_grads(self.held)
 
-    def passed(self, tensors: list[Tensor], weights: list[Tensor], factor: float) -> None:
+    def backward(self, tensors: list[Tensor], weights: list[Tensor], factor: float) -> None:
         """One backward pass into `.grad`."""
         factor *= self.processes.size  # DistributedDataParallel takes the mean over them, and the sum is wanted
-        if factor != 1.0:
-            weights = [weight * factor for weight in weights]
         for tensor in tensors:
             if not tensor.requires_grad:
                 raise ValueError(
-                    "the losses, or the outputs that a limit reads, carry no graph to differentiate; compute them from "
-                    "the model outside torch.no_grad(), without .detach() or .item()"
+                    "the losses, or the outputs that a constraint reads, carry no graph to differentiate; compute "
+                    "them from the model outside torch.no_grad(), without .detach() or .item()"
                 )
         try:
-            run_backward(tuple(tensors), tuple(weights))
+            torch.autograd.backward(tensors, [weight * factor for weight in weights] if factor != 1.0 else weights)
         except RuntimeError as error:
             if "second time" not in str(error):
                 raise
@@ -92,17 +79,15 @@ class GradientWriter(ABC):
             ) from error
 
 
-def _quotient(d: Tensor | Product, step: float | Tensor) -> Tensor:
+def direction_of(d: Tensor, step: float | Tensor) -> Tensor:
     """d / -step; 0 for a step of 0, whose d is 0."""
-    if isinstance(d, Product):
-        return d.vector if d.factor == -step else d.vector * (d.factor / -step)
     if isinstance(step, Tensor):
         return torch.where(step == 0, torch.zeros_like(d), d / -step)
     return d / -step if step else torch.zeros_like(d)
 
 
 class LazyGradient:
-    """The gradient of a method that follows one, and its multiples: nothing reads them, so they are not computed."""
+    """The gradient of a method whose step is a multiple of it: nothing reads it, so it is not computed."""
 
     def _itself(self, *_: Any) -> LazyGradient:
         return self
@@ -131,107 +116,86 @@ LAZY = LazyGradient()
 
 
 class InPlace(GradientWriter):
-    """For a method that follows one gradient: x is a stand-in of one number, the gradient is left unread."""
-
-    before: Held | None = None  # what `.grad` held
+    """For a method whose step is a multiple of one gradient: x is a placeholder, the gradient is lazy."""
 
     def point(self) -> Tensor:
-        self.held: list[tuple[list[Tensor], list[Tensor]]] = []
-        self.before = None
-        return self.parameters.stand_in
+        self.asked: list[tuple[list[Tensor], list[Tensor]]] = []
+        return self.parameters.placeholder
 
-    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
-        self.held.append((tensors, weights))
+    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        self.asked.append((tensors, weights))
         return LAZY  # type: ignore[return-value]
 
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         self.open()
-        for tensors, weights in self.held:
-            self.passed(tensors, weights, self.scale * self.share)
-        self.held = []  # the graph of the losses
-        if not self.before and not new and self.plain and self.parameters.finite_gradients():
-            return True  # the commonest end
+        for tensors, weights in self.asked:
+            self.backward(tensors, weights, self.loss_scale * self.scale)
+        self.asked = []  # the graph of the losses
         return self.close(new)
 
     def open(self) -> None:
-        """Put aside what `.grad` holds; not where DistributedDataParallel reduces what it accumulates."""
+        """Stash what `.grad` holds; not where DistributedDataParallel reduces what it accumulates."""
         if self.processes.size == 1:
-            self.before = self.parameters.stash_grads()
+            self.held = self.parameters.stash_grads()
 
     def close(self, new: Sequence[Tensor]) -> bool:
-        """Look at the gradients and add what was put aside; False, and `.grad` as it was, if something is not finite.
+        """Check the gradients and add what was stashed; False, and `.grad` as it was, if something is not finite.
 
         Reduced gradients are the same in all processes, so each judges alone. There `.grad` is emptied, since what it
         had accumulated is lost with what is not finite.
         """
-        looks = self.scaler is None and not self.processes.out_of_step
-        if not self.parameters.finite(list(new)) or (looks and not self.parameters.finite_gradients()):
+        checks = self.scaler is None and not self.processes.out_of_step
+        if not finite(new) or (checks and not self.parameters.finite_grads()):
             self.parameters.stash_grads()
             self.undo()
             return False
-        if self.before:
-            self.parameters.join(self.before)
-            self.before = None
+        if self.held:
+            self.parameters.add_grads(self.held)
+        self.held = []
         return True
-
-    def undo(self) -> None:
-        self.held = []  # the graph of the losses
-        if self.before is not None:
-            self.parameters.restore_grads(self.before)
 
 
 class Flat(GradientWriter):
     """For a method with vectors of the model's size."""
 
-    pulled = False  # whether `.grad` has the gradient of another mini-batch of this step
+    again = False  # whether `.grad` has the gradient of another mini-batch of this step
 
     def point(self) -> Tensor:
-        self.held, self.pulled = self.parameters.stash_grads(), False
+        self.held, self.again = self.parameters.stash_grads(), False
         return self.parameters.flat()
 
-    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
-        if self.pulled:
+    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        if self.again:
             self.parameters.stash_grads()
-        self.pulled = True
-        self.passed(tensors, weights, self.scale)
+        self.again = True
+        self.backward(tensors, weights, self.loss_scale)
         return self.gradient()
 
     def gradient(self) -> Tensor:
         found = self.parameters.gradient()
-        return found if self.scale == 1.0 else found / self.scale
+        return found if self.loss_scale == 1.0 else found / self.loss_scale
 
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
-        if self.finite(d, new):
-            direction = _quotient(d, step)
-            if any(direction is leaf for leaf in new):
-                direction = direction.clone()  # `.grad` is clipped and zeroed in place
-            self.parameters.write(_scaled(direction, self.scale * self.share), self.held)
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+        if finite([d, *new]):
+            direction = direction_of(d, step)
+            factor = self.loss_scale * self.scale
+            self.parameters.write(direction if factor == 1.0 else direction * factor, self.held)
             self.held = []
             return True
-        if self.scale == 1.0:
+        if self.loss_scale == 1.0:
             self.undo()
         return False  # a scaler must see the infinities that it made, to lower its scale
-
-    def finite(self, d: Tensor | Product, new: Sequence[Tensor]) -> bool:
-        return self.parameters.finite([d.vector if isinstance(d, Product) else d, *new])
-
-    def undo(self) -> None:
-        self.parameters.restore_grads(self.held)
 
 
 class Closed(Flat):
     """For a method that takes several gradients of a mini-batch."""
 
-    def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
-        return self.parameters.jacobian_row(tensors, weights)
+    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+        return self.parameters.gradient_of(tensors, weights)
 
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         self.undo()
-        if not self.finite(d, new):
+        if not finite([d, *new]):
             return False
-        self.parameters.add(_scaled(_quotient(d, step), self.share))
+        self.parameters.add(direction_of(d, step) * self.scale)
         return True
-
-
-def _scaled(values: Tensor, factor: float) -> Tensor:
-    return values if factor == 1.0 else values * factor

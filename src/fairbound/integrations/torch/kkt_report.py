@@ -1,202 +1,133 @@
-"""How near a model is to a solution: the Karush-Kuhn-Tucker conditions over all rows of some data.
-
-    stationarity      |grad f + J'y|         no direction improves the Lagrangian
-    feasibility       max_i [c_i]_+          the limits hold
-    complementarity   max_i |y_i c_i|        only a limit that binds has a price
-    sign              max_i [-y_i]_+         and prices are not negative
-
-Where a method has no multipliers, those that fit best are taken: min |grad f + J'y| over y >= 0 of the limits that
-bind or are broken.
-"""
+"""The KKT residuals of a model over all examples of some data: two passes over its batches."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairbound.algorithms._subproblems.nnqp import nnqp
-from fairbound.constraints.limits import AnyLimit, named
-from fairbound.integrations.torch.batch import MiniBatch
-from fairbound.integrations.torch.estimate import evaluated
-from fairbound.integrations.torch.flat_params import Parameters
-from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts
-
-BINDS = 1e-3  # a limit with c above minus this binds, where multipliers are to be found
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint_set import ConstraintSet, Given, SumsCounts
+from fairbound.integrations.torch.estimate import BatchStatistics, Observed
+from fairbound.integrations.torch.flat_params import FlatParams
+from fairbound.metrics.kkt import KKT, fitted_multipliers, residuals
 
 
-@dataclass(frozen=True)
-class KKT:
-    """Residuals over the rows given; `str` of it is a table."""
-
-    loss: float
-    constraints: dict[str, float]  # c by name, feasible where <= 0: of the stand-ins where rates are limited
-    true: dict[str, float]  # the same with the true rates in place of their stand-ins
-    multipliers: dict[str, float]
-    fitted: bool  # whether the multipliers were fitted here, for a method that has none
-    stationarity: float
-    gradient: float  # |grad f|, to hold stationarity against
-    feasibility: float
-    complementarity: float
-    sign: float
-    warning: str | None  # a sign of an infeasible problem, seen on the way
-    rows: int
-
-    def __str__(self) -> str:
-        width = min(36, max(len(name) for name in self.constraints))
-        lines = [f"{'limit':<{width}} {'c':>10} {'true c':>10} {'multiplier':>11}"]
-        for name, c in self.constraints.items():
-            mark = "" if self.true[name] <= 0 else "  broken"
-            lines.append(
-                f"{name[:width]:<{width}} {c:>10.4f} {self.true[name]:>10.4f} {self.multipliers[name]:>11.4f}{mark}"
-            )
-        lines.append(f"loss {self.loss:.4f} over {self.rows:,} rows; limits hold where c <= 0")
-        lines.append(
-            f"stationarity {self.stationarity:.2e} (gradient of the loss {self.gradient:.2e}), "
-            f"feasibility {self.feasibility:.2e},"
-        )
-        lines.append(f"complementarity {self.complementarity:.2e}, sign {self.sign:.2e}")
-        if self.fitted:
-            lines.append("the method has no multipliers: those that fit best are shown")
-        if self.warning:
-            lines += textwrap.wrap(f"warning: {self.warning}", 80)
-        return "\n".join(lines)
-
-
-def kkt(
+def report_kkt(
     model: nn.Module,
-    limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit],
+    constraints: ConstraintSet | Given,
     batches: Iterable[Any],
     evaluate: Callable[[Any], MiniBatch],
     *,
     multipliers: Tensor | Mapping[str, float] | None = None,
     warning: str | None = None,
 ) -> KKT:
-    """The KKT residuals of a model over all rows of `batches`, which is read twice.
+    """The KKT residuals of a model over all examples of `batches`, which is read twice.
 
-    `evaluate(batch)` passes a batch through the model and gives its `MiniBatch`. The model is in eval mode
-    meanwhile; its `.grad` is not touched.
+    `evaluate(batch)` passes a batch through the model and gives its `MiniBatch`. The model is in eval mode meanwhile;
+    its `.grad` is not touched. Where no multipliers are given, those that fit best are taken: min |grad f + J'y| over
+    y >= 0 of the constraints that bind or are violated.
 
-    >>> from fairbound import limits
+    >>> from fairbound import constraints
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.randn(8, 2), torch.arange(8) % 2)]
-    >>> found = kkt(model, limits.bounded_group_loss(2, bound=100.0), data,
-    ...             lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
+    >>> found = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
+    ...                    lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
     >>> found.feasibility, found.complementarity
     (0.0, 0.0)
     """
-    listed, names = named(limits)
-    plan, parameters = ConstraintMatrix(listed), Parameters(model)
+    own, parameters = ConstraintSet.of(constraints), FlatParams(model)
     if iter(batches) is batches:
         raise ValueError("the batches are read twice, and this is an iterator; give a list or a DataLoader")
     with _in_eval_mode(model):
-        whole, true, rows = _totals(plan, parameters, batches, evaluate)
-        found = evaluated(plan, whole, None)
+        surrogate, exact, examples = _totals(own, parameters, batches, evaluate)
+        own = own.to(surrogate.sums.device, surrogate.sums.dtype)
+        found = Observed.of(own, surrogate, None)
         if found.absent is not None and found.absent.any():
-            absent = [name for name, gone in zip(names, found.absent.tolist(), strict=True) if gone]
-            raise ValueError(f"the data have no rows for {absent[:4]}, so the limits cannot be judged on them")
+            absent = [name for name, gone in zip(own.names, found.absent.tolist(), strict=True) if gone]
+            raise ValueError(f"the data have no examples for {absent[:4]}, so the constraints cannot be evaluated")
         if not found.finite:
-            raise ValueError("the loss or a limit is NaN or infinite over these rows: the model is spoilt, or a row is")
-        jacobian = _jacobian(plan, parameters, batches, evaluate, whole)
-    g, J = jacobian[0], jacobian[1:]
-    y = _given(multipliers, names, g) if multipliers is not None else _fitted(g, J, found.c.double())
-    c = found.c.double()
-    true_c = plan.evaluated(true)[1:].double()
+            raise ValueError("the loss or a constraint is NaN or infinite over these examples")
+        rows = _gradients(own, parameters, batches, evaluate, surrogate)
+    means = surrogate.means.double()
+    precise = own.to(means.device, torch.float64)
+    g, J, c = rows[0], precise.jacobian(means, rows), found.c.double()
+    y = fitted_multipliers(g, c, J) if multipliers is None else _given(multipliers, own.names, g)
 
     def by_name(values: Tensor) -> dict[str, float]:
-        return dict(zip(names, values.tolist(), strict=True))
+        return dict(zip(own.names, values.tolist(), strict=True))
 
     return KKT(
         loss=float(found.f),
         constraints=by_name(c),
-        true=by_name(true_c),
+        exact=by_name(own.value(exact.means)[1:].double()),
         multipliers=by_name(y),
         fitted=multipliers is None,
-        stationarity=float((g + y @ J).norm()),
         gradient=float(g.norm()),
-        feasibility=_positive(c.max()),
-        complementarity=float((y * c).abs().max()),
-        sign=_positive(-y.min()),
         warning=warning,
-        rows=rows,
+        examples=examples,
+        **residuals(g, c, J, y, own.equality)._asdict(),
     )
 
 
-def _positive(value: Tensor) -> float:
-    """Its positive part; NaN stays."""
-    return float(value.clamp(min=0.0)) + 0.0  # no minus zero
-
-
-def _rows_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Parameters) -> MiniBatch:
+def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: FlatParams) -> MiniBatch:
     return evaluate(batch)._replace(parameters=parameters.tensors)
 
 
 def _totals(
-    plan: ConstraintMatrix, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
+    own: ConstraintSet, parameters: FlatParams, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
 ) -> tuple[SumsCounts, SumsCounts, int]:
-    """Sums and counts over all batches, of the stand-ins and of the true rates."""
-    whole: SumsCounts | None = None
-    true: SumsCounts | None = None
+    """Sums and counts over all batches, of the surrogates and of the exact rates."""
+    found: list[SumsCounts] = []
     count = 0
     with torch.no_grad():
         for batch in batches:
-            rows = _rows_of(batch, evaluate, parameters)
-            plan.check(rows)
-            one, other = plan.read(rows).totals(), plan.read(rows, true=True).totals()
-            whole, true = (one, other) if whole is None or true is None else (whole.plus(one), true.plus(other))
-            count += rows.losses.shape[0]
-    if whole is None or true is None:
+            mini_batch = _batch_of(batch, evaluate, parameters)
+            own.check(mini_batch)
+            both = [BatchStatistics.of(own, mini_batch, exact=exact).totals() for exact in (False, True)]
+            found = both if not found else [a.plus(b) for a, b in zip(found, both, strict=True)]
+            count += mini_batch.losses.shape[0]
+    if not found:
         raise ValueError("there are no batches to report on")
-    return whole, true, count
+    return found[0], found[1], count
 
 
-def _jacobian(
-    plan: ConstraintMatrix,
-    parameters: Parameters,
+def _gradients(
+    own: ConstraintSet,
+    parameters: FlatParams,
     batches: Iterable[Any],
     evaluate: Callable[[Any], MiniBatch],
     whole: SumsCounts,
 ) -> Tensor:
-    """Gradients of the objective and of every limit over all batches, (1+m, n), in double precision."""
-    matrix, again = plan.matrices(torch.float64, whole.counts.device).whole, torch.zeros_like(whole.sums)
-    rows = torch.zeros(matrix.shape[1], parameters.n, dtype=torch.float64, device=parameters.device)
-    weights = torch.diag(1 / whole.counts)
+    """The gradient of every mean over all batches, (1+q, n), in double precision."""
+    again = torch.zeros_like(whole.sums)
+    rows = torch.zeros(whole.sums.shape[0], parameters.n, dtype=torch.float64, device=parameters.device)
+    unit = torch.eye(whole.sums.shape[0], dtype=whole.sums.dtype, device=whole.sums.device)
     for batch in batches:
         with torch.enable_grad():
-            reading: BatchStatistics = plan.read(_rows_of(batch, evaluate, parameters))
-        again += reading.totals().sums
-        for i, weight in enumerate(weights):
-            rows[i] += parameters.jacobian_row(reading.tensors, reading.spread(weight)).double()
+            statistics = BatchStatistics.of(own, _batch_of(batch, evaluate, parameters))
+        again += statistics.totals().sums
+        for i, one in enumerate(unit):
+            weights = statistics.weights(one, whole.counts)
+            rows[i] += parameters.gradient_of(statistics.tensors, weights).double()
     if not torch.allclose(again, whole.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
-            "the two passes over the batches saw other rows; give all rows in order, not a loader that draws anew "
+            "the two passes over the batches saw other examples; give all in order, not a loader that draws anew "
             "(BalancedBatchSampler, a sampler with replacement)"
         )
-    return matrix @ rows
+    return rows
 
 
 def _given(multipliers: Tensor | Mapping[str, float], names: Sequence[str], like: Tensor) -> Tensor:
     if isinstance(multipliers, Mapping):
         missing = [name for name in names if name not in multipliers]
         if missing:
-            raise ValueError(f"multipliers has no {missing[:3]}; it must name every limit")
+            raise ValueError(f"multipliers has no {missing[:3]}; it must name every constraint")
         multipliers = torch.tensor([multipliers[name] for name in names])
     return multipliers.detach().to(like)
-
-
-def _fitted(g: Tensor, J: Tensor, c: Tensor) -> Tensor:
-    """argmin |g + J'y| over y >= 0, where 0 is forced for limits that do not bind."""
-    y = torch.zeros_like(c)
-    binding = c > -BINDS
-    if binding.any():
-        own = J[binding]
-        y[binding] = nnqp((own @ own.T)[None], -(own @ g)[None])[0]
-    return y
 
 
 @contextmanager

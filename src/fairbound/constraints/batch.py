@@ -1,4 +1,4 @@
-"""What a user's loop shows of one mini-batch."""
+"""A mini-batch after the model's forward pass: what constraints are computed from."""
 
 from __future__ import annotations
 
@@ -10,73 +10,76 @@ from torch import Tensor
 
 
 class MiniBatch(NamedTuple):
-    """The rows of one mini-batch after the model's forward pass, B of them.
+    """The examples of one mini-batch, B of them.
 
     >>> MiniBatch(torch.tensor([0.3, 0.7]), groups=torch.tensor([0, 1])).losses.mean()
     tensor(0.5000)
     """
 
-    losses: Tensor  # (B,) one loss per row, reduction="none"
-    groups: Tensor | Mapping[str, Tensor] | None = None  # (B,) 0, 1, ..., or -1 for a row of no group; or columns of it
-    labels: Tensor | None = None  # (B,), for limits about rows with a certain label
+    losses: Tensor  # (B,) per-example losses, reduction="none"
+    groups: Tensor | Mapping[str, Tensor] | None = None  # (B,) 0, 1, ..., or -1 for no group; or several such columns
+    labels: Tensor | None = None  # (B,), for constraints on examples with a certain label
     outputs: Tensor | None = None  # (B, ...) the model's outputs, for rates
-    weight: Tensor | None = None  # (B,) what a row counts, in the objective and in its group
-    objective: Tensor | None = None  # (B,) bool: the rows of the objective; None: all of them
-    parameters: Sequence[Tensor] = ()  # the model's trained ones, for functions of them; filled in by Constrained
+    weight: Tensor | None = None  # (B,) what an example counts, in the objective and in its group
+    objective: Tensor | None = None  # (B,) bool: the examples of the objective; None: all of them
+    parameters: Sequence[Tensor] = ()  # the model's trained ones, for functions of them; filled in by the driver
 
     def column(self, by: str | None) -> Tensor:
-        """The column of groups that a limit is about."""
+        """The column of groups that a constraint is about."""
         if self.groups is None:
-            raise ValueError("the limits are about groups; pass groups=, one number 0, 1, ... for every row")
+            raise ValueError("the constraints are about groups; pass groups=, one number 0, 1, ... for every example")
         if isinstance(self.groups, Tensor):
             return self.groups
         if by is None and len(self.groups) == 1:
             return next(iter(self.groups.values()))
         if by is None or by not in self.groups:
             raise ValueError(
-                f"groups has the columns {sorted(self.groups)}; a limit must name one of them with by=, got by={by!r}"
+                f"groups has the columns {sorted(self.groups)}; a constraint must name one of them with by=, "
+                f"got by={by!r}"
             )
         return self.groups[by]
 
     def needed(self, name: str, why: str) -> Tensor:
-        """A field that a limit cannot do without."""
+        """A field that a constraint cannot do without."""
         found: Tensor | None = getattr(self, name)
         if found is None:
             raise ValueError(f"{why} needs {name}; pass {name}= with the mini-batch")
         return found
 
     def check(self, columns: Collection[str | None] = ()) -> None:
-        """Look at the shapes, and at the columns that limits are about; a sentence for what is wrong."""
+        """Check shapes, and the columns that constraints are about; a sentence for what is wrong."""
         if isinstance(self.groups, Tensor) and len(set(columns) - {None}) > 1:
             raise ValueError(
-                f"the limits are about the columns {sorted(str(by) for by in columns)} but groups is one vector; "
+                f"the constraints are about the columns {sorted(str(by) for by in columns)} but groups is one vector; "
                 "pass groups as a mapping of columns"
             )
         if not isinstance(self.losses, Tensor) or self.losses.ndim != 1:
             shape = tuple(self.losses.shape) if isinstance(self.losses, Tensor) else type(self.losses).__name__
-            raise ValueError(f"losses must be one number per row, (B,), got {shape}; use a loss with reduction='none'")
-        rows = self.losses.shape[0]
+            raise ValueError(f"losses must be per-example losses, (B,), got {shape}; use a loss with reduction='none'")
+        size = self.losses.shape[0]
         for name in ("labels", "outputs", "weight", "objective"):
-            _check_rows(name, getattr(self, name), rows)
+            _check_size(name, getattr(self, name), size)
         for name in ("weight", "objective"):
             values = getattr(self, name)
             if values is not None and values.ndim != 1:
-                raise ValueError(f"{name} must be a vector, one entry for every row, got shape {tuple(values.shape)}")
+                raise ValueError(
+                    f"{name} must be a vector, one entry for every example, got shape {tuple(values.shape)}"
+                )
         if self.weight is not None and self.weight.numel() and not float(self.weight.min()) >= 0:
             raise ValueError(f"weights must be >= 0, found {float(self.weight.min())}")
         given = self.groups if isinstance(self.groups, Mapping) else {"groups": self.groups}
         for name, column in given.items():
-            _check_rows(name, column, rows)
+            _check_size(name, column, size)
             if column is not None and (column.ndim != 1 or column.is_floating_point()):
                 raise ValueError(
                     f"{name} must be a vector of whole numbers, got {column.dtype} of shape {tuple(column.shape)}"
                 )
         if self.objective is not None and self.objective.dtype != torch.bool:
-            raise ValueError(f"objective must be True or False for every row, got {self.objective.dtype}")
+            raise ValueError(f"objective must be True or False for every example, got {self.objective.dtype}")
 
 
-def _check_rows(name: str, values: Tensor | None, rows: int) -> None:
+def _check_size(name: str, values: Tensor | None, size: int) -> None:
     if values is not None and not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(values).__name__}; use torch.as_tensor(...)")
-    if values is not None and values.shape[:1] != (rows,):
-        raise ValueError(f"there are {rows} losses but {name} has shape {tuple(values.shape)}; one for every row")
+    if values is not None and values.shape[:1] != (size,):
+        raise ValueError(f"there are {size} losses but {name} has shape {tuple(values.shape)}; one for every example")

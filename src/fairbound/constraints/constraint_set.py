@@ -1,0 +1,264 @@
+r"""Objective and constraints evaluated together: the one evaluation that every driver uses.
+
+A mini-batch is reduced to sums and counts per cell, which add up over chunks, accumulated batches and processes. Their
+quotients are the means; [f, c] is a function of the means; a weight on every entry of [f, c] becomes a weight on every
+mean, and then on every example: one backward pass gives the gradient of f * F + w'C.
+
+    per-example values --layout.sums--> sums, counts --> means --value--> [f, c]
+    example weights <--layout.spread-- / counts <--mean_weights-- (f, w)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.cells import Cells, Layers
+from fairbound.constraints.constraint import AnyConstraint, Column, Constraint, FunctionConstraint
+from fairbound.constraints.layouts import GroupedLayout, Layout, Term
+from fairbound.constraints.statistics import Statistic
+from fairbound.core import Estimate
+
+Given = AnyConstraint | Iterable[AnyConstraint] | Mapping[str, AnyConstraint]
+
+
+class SumsCounts(NamedTuple):
+    """Sums and counts, (1+q,): of the objective, then of every cell; those of a function are its values and 1."""
+
+    sums: Tensor
+    counts: Tensor
+
+    def plus(self, other: SumsCounts) -> SumsCounts:
+        return SumsCounts(self.sums + other.sums, self.counts + other.counts)
+
+    @property
+    def means(self) -> Tensor:
+        """NaN for a cell without examples."""
+        return self.sums / self.counts
+
+    def filled(self) -> SumsCounts:
+        """The same with a mean of 0 for cells without examples, so that the others can be read."""
+        empty = self.counts <= 0
+        return SumsCounts(torch.where(empty, 0.0, self.sums), torch.where(empty, 1.0, self.counts))
+
+
+@dataclass(frozen=True, eq=False)
+class ConstraintSet:
+    """Objective and constraints, evaluated together; what every driver holds."""
+
+    parts: tuple[AnyConstraint, ...]
+    names: tuple[str, ...] = ()  # of all rows; by default those of the parts
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", self.names or tuple(name for part in self.parts for name in part.names))
+
+    @staticmethod
+    def of(given: ConstraintSet | Given) -> ConstraintSet:
+        """One or several constraints, each row with a name of its own."""
+        if isinstance(given, ConstraintSet):
+            return given
+        if isinstance(given, Constraint | FunctionConstraint):
+            parts, names = [given], list(given.names)
+        elif isinstance(given, Mapping):
+            parts = list(given.values())
+            names = [f"{key}: {name}" for key, part in given.items() for name in getattr(part, "names", ())]
+        else:
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise TypeError(f"{type(given).__name__} is no constraint; use those of fairbound.constraints")
+            parts = list(given)
+            names = [name for part in parts for name in getattr(part, "names", ())]
+        if not parts:
+            raise ValueError("there are no constraints; give at least one of fairbound.constraints")
+        for part in parts:
+            if not isinstance(part, Constraint | FunctionConstraint):
+                raise TypeError(f"{type(part).__name__} is no constraint; use those of fairbound.constraints")
+        counted: dict[str, int] = {}
+        for name in names:
+            counted[name] = counted.get(name, 0) + 1
+        doubled = sorted(name for name, count in counted.items() if count > 1)
+        if doubled:
+            raise ValueError(
+                f"two constraints are called {doubled[0]!r}, and a saved state tells them by name; "
+                'give a mapping: {"race": ..., "sex": ...}'
+            )
+        return ConstraintSet(tuple(parts), tuple(names))
+
+    @property
+    def m(self) -> int:
+        return len(self.names)
+
+    @property
+    def cells(self) -> Cells:
+        """Of all parts, one after the other."""
+        return sum((part.cells for part in self.parts), Cells((), ()))
+
+    @cached_property
+    def equality(self) -> Tensor | None:
+        """(m,) the rows that are equalities; None where there are none."""
+        rows = torch.tensor([part.equality for part in self.parts for _ in part.names], dtype=torch.bool)
+        return rows if bool(rows.any()) else None
+
+    @property
+    def averages(self) -> bool:
+        return all(part.averages for part in self.parts)
+
+    @property
+    def by_cell(self) -> bool:
+        """Whether every mean reads the model's outputs on its own cell only."""
+        return all(isinstance(part, Constraint) for part in self.parts)
+
+    def bind(self, groups: Column, labels: Tensor | None = None) -> ConstraintSet:
+        """The same constraints over the examples of a dataset."""
+        return replace(self, parts=tuple(part.bind(groups, labels) for part in self.parts))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> ConstraintSet:
+        """The same with its numbers on a device, in a precision."""
+        return replace(self, parts=tuple(part.to(device, dtype) for part in self.parts))
+
+    # From examples to sums and counts ---------------------------------------------------------------------------------
+
+    @cached_property
+    def statistics(self) -> list[Statistic | None]:
+        """The per-example values, each once: the loss first, which the objective is the mean of."""
+        found: list[Statistic | None] = [None]
+        for part in self.parts:
+            if isinstance(part, Constraint) and part.statistic not in found:
+                found.append(part.statistic)
+        return found
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """For every part the statistic that it averages (none for a function) and its number of cells."""
+        return tuple(
+            Term(self.statistics.index(part.statistic) if isinstance(part, Constraint) else None, len(part.cells))
+            for part in self.parts
+        )
+
+    def example_values(self, batch: MiniBatch, *, exact: bool = False) -> list[Tensor]:
+        """(B,) each: what is averaged, the loss first."""
+        return [batch.losses, *(self._values(s, batch, exact) for s in self.statistics[1:] if s is not None)]
+
+    def _values(self, statistic: Statistic, batch: MiniBatch, exact: bool) -> Tensor:
+        name = next(p.names[0] for p in self.parts if isinstance(p, Constraint) and p.statistic == statistic)
+        outputs = batch.needed("outputs", f"the constraint {name!r}")
+        labels = batch.losses if batch.labels is None else batch.labels  # a rate does not read them
+        found = (statistic.reported if exact else statistic.surrogate)(outputs, labels)
+        if found.numel() != batch.losses.shape[0]:
+            raise ValueError(f"the statistic of {name!r} must be one value per example, got {tuple(found.shape)}")
+        return found.reshape(-1)
+
+    def function_values(self, batch_of: Callable[[int], MiniBatch]) -> list[Tensor]:
+        """The values of every function, with their graph; `batch_of(i)` is the mini-batch of part i."""
+        return [part.evaluate(batch_of(i)) for i, part in enumerate(self.parts) if isinstance(part, FunctionConstraint)]
+
+    def layout(self, batch: MiniBatch) -> GroupedLayout:
+        """Where the examples of a mini-batch count, by their groups and labels."""
+        layers: list[Layers] = []
+        for part in self.parts:
+            groups = labels = None
+            if isinstance(part, FunctionConstraint):
+                layers.append(())
+                continue
+            if part.cells.needs_groups:
+                groups = batch.column(part.by)
+            if part.cells.needs_labels:
+                labels = batch.needed("labels", f"the constraint {part.names[0]!r}")
+            layers.append(part.cells.assign(batch.losses.shape[0], groups, labels, batch.losses.device))
+        return GroupedLayout(self.terms, layers, batch.losses, batch.objective, batch.weight)
+
+    def sums_counts(self, values: Sequence[Tensor], functions: Sequence[Tensor], layout: Layout) -> SumsCounts:
+        """Of a mini-batch. A function adds its values, and counts once."""
+        sums, counts, own = layout.sums(values), list(layout.counts), iter(functions)
+        for i, part in enumerate(self.parts, 1):
+            if isinstance(part, FunctionConstraint):
+                sums[i] = next(own).to(counts[0].dtype)
+                counts[i] = torch.ones_like(sums[i])
+        return SumsCounts(torch.cat(sums), torch.cat(counts))
+
+    def example_weights(
+        self, mean_weights: Tensor, counts: Tensor, layout: Layout, values: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """What every example counts, for each of the per-example values, and then what every function does."""
+        by_sum = (mean_weights / counts).split(self._sizes)
+        functions = [
+            weight for part, weight in zip(self.parts, by_sum[1:], strict=True) if isinstance(part, FunctionConstraint)
+        ]
+        return [*layout.spread(by_sum, values), *functions]
+
+    def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
+        """(1+m,) [f, c] of a mini-batch; NaN where a cell that it needs has no examples."""
+        with torch.no_grad():
+            values, functions = self.example_values(batch, exact=exact), self.function_values(lambda _: batch)
+            totals = self.sums_counts(values, functions, self.layout(batch))
+            return self.to(totals.sums.device, totals.sums.dtype).value(totals.means)
+
+    # From means to [f, c], and back to weights ------------------------------------------------------------------------
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [1, *(part.size for part in self.parts)]
+
+    def value(self, means: Tensor) -> Tensor:
+        """(1+m,) [f, c] from the means (1+q,)."""
+        f, *own = means.split(self._sizes)
+        return torch.cat([f, *(part.value(mean) for part, mean in zip(self.parts, own, strict=True))])
+
+    def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
+        """(1+q,) the weight of every mean in w'[f, c], w (1+m,)."""
+        _, *own = means.split(self._sizes)
+        f, *weights = w.split([1, *(part.m for part in self.parts)])
+        rows = zip(self.parts, own, weights, strict=True)
+        return torch.cat([f, *(part.mean_weights(mean, weight) for part, mean, weight in rows)])
+
+    def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
+        """(m, n) of the constraints, from the gradients of the means (1+q, n)."""
+        _, *own = means.split(self._sizes)
+        _, *gradients = rows.split(self._sizes)
+        parts = zip(self.parts, own, gradients, strict=True)
+        return torch.cat([part.jacobian(mean, gradient) for part, mean, gradient in parts])
+
+    def observed(self, counts: Tensor) -> Tensor:
+        """(1+m,) whether every cell that f or a row of c needs has examples."""
+        f, *own = (counts > 0).split(self._sizes)
+        return torch.cat([f, *(part.observed(present) for part, present in zip(self.parts, own, strict=True))])
+
+    def estimate(self, means: Tensor, vjp: Callable[[Tensor], Tensor], jacobian: Tensor | None = None) -> Estimate:
+        """An `Estimate` from the means (1+q,) and the gradient of a weighted sum of them, (1+q,) -> (n,).
+
+        The Jacobian needs a backward pass for each mean, not for each constraint; none where that of the means is at
+        hand, `jacobian` (1+q, n).
+        """
+        values = self.value(means)
+
+        def rows() -> Tensor:
+            if jacobian is not None:
+                return self.jacobian(means, jacobian)
+            unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
+            return self.jacobian(means, torch.stack([vjp(one) for one in unit]))
+
+        return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), rows)
+
+    def check(self, batch: MiniBatch) -> None:
+        """Shapes, columns, and groups beyond those that a constraint knows, which would not count anywhere."""
+        about = [part for part in self.parts if isinstance(part, Constraint) and part.cells.needs_groups]
+        batch.check([part.by for part in about])
+        for part in about:
+            column, known = batch.column(part.by), part.cells.groups
+            if known is not None and column.numel() and (int(column.max()) >= known or int(column.min()) < -1):
+                raise ValueError(
+                    f"groups must be 0 to {known - 1}, or -1 for none, found {int(column.min())} to "
+                    f"{int(column.max())} for the constraint {part.names[0]!r}"
+                )
+
+
+def combine(*constraints: AnyConstraint) -> ConstraintSet:
+    """All of the constraints: several protected attributes, or several notions."""
+    if not constraints:
+        raise ValueError("combine() needs at least one constraint")
+    return ConstraintSet(tuple(constraints))

@@ -1,0 +1,180 @@
+"""Where the examples of a mini-batch count: in the objective, and in the cells of every constraint.
+
+A user's mini-batch comes in any order, and groups and labels say which cells an example is in (`GroupedLayout`). A
+sampler draws equally many examples of each cell, one cell after the other (`BlockedLayout`). Both add per-example
+values up to sums by cell, and hand weights of sums back to examples.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.constraints.cells import Layers
+
+
+class Term(NamedTuple):
+    """What one constraint adds up."""
+
+    statistic: int | None  # the place of its per-example value; None for a function, which adds up nothing
+    cells: int
+
+
+class Layout(ABC):
+    """The examples of one mini-batch by cell."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> list[Tensor]:
+        """(1,) of the objective, then (cells,) of every term; empty for a function."""
+
+    @abstractmethod
+    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """The same of per-example values, (B,) each; without a graph."""
+
+    @abstractmethod
+    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+        """(B,) for each of the values: what every example counts, from a weight on every sum."""
+
+
+class GroupedLayout(Layout):
+    """Examples in any order; their cells were looked up. A mini-batch costs O(examples + cells)."""
+
+    def __init__(
+        self,
+        terms: Sequence[Term],
+        layers: Sequence[Layers],  # for each term; empty for a function
+        like: Tensor,  # (B,) the losses
+        objective: Tensor | None = None,  # (B,) bool
+        weight: Tensor | None = None,  # (B,)
+    ) -> None:
+        self.terms, self.layers, self.like = terms, layers, like.detach()
+        self.dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        self.weight = None if weight is None else weight.to(self.dtype)
+        self.objective = self._weighted(None if objective is None else objective.to(self.dtype))
+
+    def _weighted(self, values: Tensor | None) -> Tensor | None:
+        if values is None or self.weight is None:
+            return self.weight if values is None else values
+        return values * self.weight
+
+    @cached_property
+    def counts(self) -> list[Tensor]:
+        ones = torch.ones_like(self.like, dtype=self.dtype)
+        objective, *cells = self._added([ones] * (1 + max((term.statistic or 0 for term in self.terms), default=0)))
+        for part in cells:  # a group that no constraint knows must not pass for no group: f becomes NaN
+            objective = objective + torch.where(part[-1:].sum() > 0, torch.nan, 0.0)
+        return [objective, *(part[:-2] for part in cells)]
+
+    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
+        objective, *cells = self._added([value.detach().to(self.dtype) for value in values])
+        return [objective, *(part[:-2] for part in cells)]
+
+    def _added(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Sums with two more entries for each term: of examples in no cell, and of groups that are not known."""
+        f = values[0] if self.objective is None else values[0] * self.objective
+        found = [f.sum(-1, keepdim=True)]
+        for term, layers in zip(self.terms, self.layers, strict=True):
+            if term.statistic is None:
+                found.append(f.new_zeros(2))
+                continue
+            value = self._weighted(values[term.statistic])
+            assert value is not None
+            total = value.new_zeros(term.cells + 2)
+            for layer in layers:
+                total = total.index_add(0, layer, value)
+            found.append(total)
+        return found
+
+    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+        f = weights[0].expand(self.like.shape[0])
+        found: list[Tensor | None] = [f if self.objective is None else f * self.objective] + [None] * (len(values) - 1)
+        for term, layers, weight in zip(self.terms, self.layers, weights[1:], strict=True):
+            if term.statistic is None:
+                continue
+            by_cell = torch.cat([weight, weight.new_zeros(2)])
+            for layer in layers:
+                own, before = self._weighted(by_cell[layer]), found[term.statistic]
+                found[term.statistic] = own if before is None or own is None else before + own
+        return [
+            torch.zeros_like(value) if one is None else one.to(value.dtype)
+            for one, value in zip(found, values, strict=True)
+        ]
+
+    def halves(self) -> tuple[GroupedLayout, GroupedLayout]:
+        """The examples of every cell, dealt in turn to two mini-batches."""
+        turn = torch.arange(self.like.shape[0], device=self.like.device) % 2 == 0
+        made = []
+        for keep in (0, 1):
+            layers = [
+                tuple(torch.where(_rank(layer) % 2 == keep, layer, term.cells) for layer in own)
+                for term, own in zip(self.terms, self.layers, strict=True)
+            ]
+            made.append(GroupedLayout(self.terms, layers, self.like, None, self.weight))
+            inside = (turn if keep == 0 else ~turn).to(self.dtype)
+            made[-1].objective = inside if self.objective is None else self._turns(keep)
+        return made[0], made[1]
+
+    def _turns(self, keep: int) -> Tensor:
+        assert self.objective is not None
+        rank = (self.objective != 0).long().cumsum(0) - 1
+        return self.objective * (rank % 2 == keep)
+
+
+def _rank(layer: Tensor) -> Tensor:
+    """(B,) how many examples of its cell stand before an example."""
+    order = layer.argsort(stable=True)
+    ordered = layer[order]
+    start = torch.searchsorted(ordered, ordered)
+    place = torch.arange(len(layer), device=layer.device) - start
+    return torch.empty_like(place).scatter(0, order, place)
+
+
+class BlockedLayout(Layout):
+    """The objective's examples, then equally many of each cell, cell after cell, term after term."""
+
+    def __init__(self, terms: Sequence[Term], objective: int, cell: int, like: Tensor) -> None:
+        self.terms, self.objective, self.cell, self.like = terms, objective, cell, like
+        starts, start = [], objective
+        for term in terms:
+            starts.append(start)
+            start += term.cells * cell
+        self.starts, self.size = starts, start
+
+    @cached_property
+    def counts(self) -> list[Tensor]:
+        cells = [
+            self.like.new_full((term.cells if term.statistic is not None else 0,), self.cell) for term in self.terms
+        ]
+        return [self.like.new_full((1,), self.objective), *cells]
+
+    def block(self, i: int, values: Tensor, of_cells: bool = False) -> Tensor:
+        """The examples of term i, (cells * cell, ...), of all, or of those of the cells alone."""
+        start = self.starts[i] - (self.objective if of_cells else 0)
+        return values[start : start + self.terms[i].cells * self.cell]
+
+    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
+        found = [values[0][: self.objective].sum(-1, keepdim=True)]
+        for i, term in enumerate(self.terms):
+            if term.statistic is None:
+                found.append(values[0].new_zeros(0))
+            else:
+                found.append(self.block(i, values[term.statistic]).unflatten(0, (term.cells, self.cell)).sum(-1))
+        return found
+
+    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+        found = []
+        for s, value in enumerate(values):
+            parts = [weights[0].expand(self.objective) if s == 0 else value.new_zeros(self.objective)]
+            for term, weight in zip(self.terms, weights[1:], strict=True):
+                if term.statistic == s:
+                    parts.append(weight[:, None].expand(-1, self.cell).flatten())
+                else:
+                    parts.append(value.new_zeros(term.cells * self.cell))
+            found.append(torch.cat(parts))
+        return found
