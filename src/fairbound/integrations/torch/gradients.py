@@ -20,7 +20,6 @@ from torch.autograd import graph
 
 from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.flat_params import Held, Parameters
-from fairbound.integrations.torch.undivided import Product
 
 
 def _public_backward(tensors: tuple[Tensor, ...], weights: tuple[Tensor, ...]) -> None:
@@ -63,7 +62,7 @@ class GradientWriter(ABC):
         """The gradient of the weighted sum of a mini-batch's values."""
 
     @abstractmethod
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         """Leave d / -step in `.grad`; False, and nothing changed, if it or the new state's tensors are not finite."""
 
     @abstractmethod
@@ -92,10 +91,8 @@ class GradientWriter(ABC):
             ) from error
 
 
-def _quotient(d: Tensor | Product, step: float | Tensor) -> Tensor:
+def _quotient(d: Tensor, step: float | Tensor) -> Tensor:
     """d / -step; 0 for a step of 0, whose d is 0."""
-    if isinstance(d, Product):
-        return d.vector if d.factor == -step else d.vector * (d.factor / -step)
     if isinstance(step, Tensor):
         return torch.where(step == 0, torch.zeros_like(d), d / -step)
     return d / -step if step else torch.zeros_like(d)
@@ -144,7 +141,7 @@ class InPlace(GradientWriter):
         self.held.append((tensors, weights))
         return LAZY  # type: ignore[return-value]
 
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         self.open()
         for tensors, weights in self.held:
             self.passed(tensors, weights, self.scale * self.share)
@@ -200,7 +197,7 @@ class Flat(GradientWriter):
         found = self.parameters.gradient()
         return found if self.scale == 1.0 else found / self.scale
 
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         if self.finite(d, new):
             direction = _quotient(d, step)
             if any(direction is leaf for leaf in new):
@@ -212,8 +209,8 @@ class Flat(GradientWriter):
             self.undo()
         return False  # a scaler must see the infinities that it made, to lower its scale
 
-    def finite(self, d: Tensor | Product, new: Sequence[Tensor]) -> bool:
-        return self.parameters.finite([d.vector if isinstance(d, Product) else d, *new])
+    def finite(self, d: Tensor, new: Sequence[Tensor]) -> bool:
+        return self.parameters.finite([d, *new])
 
     def undo(self) -> None:
         self.parameters.restore_grads(self.held)
@@ -225,7 +222,7 @@ class Closed(Flat):
     def pull(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         return self.parameters.jacobian_row(tensors, weights)
 
-    def finish(self, d: Tensor | Product, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         self.undo()
         if not self.finite(d, new):
             return False
