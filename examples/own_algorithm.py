@@ -1,4 +1,5 @@
-"""A method of your own is one class: for a loop, for stacked runs, and for the command line beside the others:
+"""A method of your own is one class: for a loop, for stacked runs, and for the command line beside the others.
+`check_algorithm` certifies it:
 
     fairbound run income-ok-race --algorithm examples/own_algorithm.py:ExponentiatedAscent
 
@@ -19,8 +20,10 @@ BOUND = 0.05
 class ExponentiatedAscent(fb.Algorithm[Tensor]):  # the state is one tensor; several go into a NamedTuple
     tau: float = 0.3  # primal step
     eta: float = 0.5  # dual step
+    is_gradient_step = True  # d is a multiple of one gradient: in a loop, one backward pass
+    solves = "kkt"
 
-    def init(self, x, m, first=None):
+    def init(self, x, m, first=None, equality=None):
         return x.new_full((m,), 0.1)  # from 0 no factor leads away
 
     def update(self, x, y, draw):
@@ -36,24 +39,25 @@ class ExponentiatedAscent(fb.Algorithm[Tensor]):  # the state is one tensor; sev
 
 
 if __name__ == "__main__":
+    print(fb.check_algorithm(ExponentiatedAscent()))
     torch.manual_seed(0)
     X, group = torch.randn(6000, 5), (torch.rand(6000) < 0.3).long()
     y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()  # group 1 follows a rule of its own
     split = fb.Split(torch.arange(4000), test=torch.arange(4000, 6000))
     limit, loss = fb.limits.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
-    forward, start = fb.functional(model)
+    forward, start = fb.make_functional(model)
     problem = fb.Problem(forward, loss, limit.on(group), fb.Dataset(X, y))
     sampler = fb.Sampler(split, problem.constraint.cells, fb.BatchSpec(objective=256, cell=128))
     methods = [fb.SGD(tau=0.3), ExponentiatedAscent()]  # plain training, and ours
     plain, ours = fb.run(problem, methods, sampler, start, steps=500, compile=False).result().x
 
     fair, optimizer = fb.Constrained(model, limit, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
-    for rows in torch.randint(4000, (500, 512)):
+    for batch in torch.randint(4000, (500, 512)):
         optimizer.zero_grad()
-        fair.backward(loss(model(X[rows]), y[rows]), group[rows])
+        fair.backward(loss(model(X[batch]), y[batch]), group[batch])
         optimizer.step()
     print(f"bound {BOUND}; multipliers in the loop: {fair.multipliers}")
-    for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.functional(model)[1]}.items():
+    for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.make_functional(model)[1]}.items():
         gaps = [problem.measure(x, rows).c.max() + BOUND for rows in (split.train, split.test)]
-        print(f"{name}: gap on training rows {gaps[0]:.3f}, on rows not seen {gaps[1]:.3f}")
+        print(f"{name}: gap on training examples {gaps[0]:.3f}, on held-out examples {gaps[1]:.3f}")

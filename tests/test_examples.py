@@ -76,9 +76,9 @@ def test_convolution() -> None:
 def test_own_algorithm() -> None:
     text = printed("own_algorithm")
     (bound,) = numbers(text, "bound")
-    plain, run, loop = numbers(text, "gap on training rows")
+    plain, run, loop = numbers(text, "gap on training examples")
     assert max(run, loop) <= bound < plain
-    plain, run, loop = numbers(text, "on rows not seen")
+    plain, run, loop = numbers(text, "on held-out examples")
     assert max(run, loop) < plain
 
 

@@ -3,7 +3,7 @@
 A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints
 there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; whoever drives it adds `d` to `x`.
 
-By hand, on any function of `x`:
+In a custom loop, on any function of `x`:
 
 >>> import torch
 >>> from fairbound import ALGORITHMS
@@ -24,7 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -87,7 +87,7 @@ class Draw(NamedTuple):
     """What one step consumes: all its randomness, so that `update` stays pure."""
 
     samples: tuple[Sample, ...]  # independent mini-batches
-    weight: Tensor  # () 1 / probability of this draw; 1 unless the number of rows is random (Ghost)
+    weight: Tensor  # () 1 / probability of this draw; 1 unless the number of examples is random (Ghost)
     uniform: Tensor  # () in [0, 1): the step's own random number (the output rule of switching)
 
     @staticmethod
@@ -104,21 +104,6 @@ class Draw(NamedTuple):
         return self.samples
 
 
-def plus(y: Tensor, a: float | Tensor, x: Tensor) -> Tensor:
-    """y + a x; one operation where a is a number, as it is unless runs are stacked."""
-    return y + a * x if isinstance(a, Tensor) else torch.add(y, x, alpha=a)
-
-
-ONES = {dtype: torch.ones((), dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)}
-
-
-def one_more(k: Tensor) -> Tensor:
-    """k + 1. A number from Python costs torch twice what a tensor does, which shows in a small model's step."""
-    if torch.compiler.is_compiling() or not k.is_cpu or k.dtype not in ONES:
-        return k + 1
-    return k + ONES[k.dtype]
-
-
 class Source(Protocol):
     """Where a run's draws come from, step after step (`Problem.source`)."""
 
@@ -128,15 +113,16 @@ class Source(Protocol):
 class Algorithm(ABC, Generic[State]):
     """A stochastic method as a pure `(init, update)` pair; hyper-parameters are the fields of a frozen dataclass.
 
+    A method writes `init`, `update` and `primal_step`. What a step consumes is data, with these defaults: a method
+    overrides them by a class attribute (`draws = 2`), or by a property where they depend on its settings.
+    `fairbound.testing.check_algorithm` certifies the whole.
+
     Float fields may hold tensors when many runs are stacked, so `update` never branches on their values in Python.
     """
 
-    structural: ClassVar[
-        tuple[str, ...]
-    ] = ()  # float fields that decide what is drawn, so that runs cannot stack over them
-    with_one_draw: ClassVar[str] = ""  # how the method gets by with one mini-batch a step, as a sentence
-    scales_last: ClassVar[str] = ""  # the field tau of a method whose last word is `d = -tau * direction`
-    own_rules: ClassVar[tuple[str, ...]] = ()  # fields whose number starts a rule, where a schedule would replace it
+    structural: ClassVar[tuple[str, ...]] = ()  # float fields that decide what is drawn: runs cannot stack over them
+    solves: ClassVar[Literal["kkt", "penalty"] | None] = None
+    """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
 
     @property
     def draws(self) -> int:
@@ -145,7 +131,7 @@ class Algorithm(ABC, Generic[State]):
 
     @property
     def evaluates(self) -> tuple[str, ...]:
-        """What each draw is asked for: "f", "c" or "fc". Rows that nobody reads are not passed through the model."""
+        """What each draw is asked for: "f", "c" or "fc". Examples that nobody reads do not pass through the model."""
         return ("fc",) * self.draws
 
     @property
@@ -166,17 +152,24 @@ class Algorithm(ABC, Generic[State]):
         """
         return False
 
-    def primal_step(self, state: State) -> float | Tensor:
-        """The step that a user's learning rate stands for: in a loop, `.grad` receives d divided by minus it."""
-        return 1.0
-
     @abstractmethod
-    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
-        """State at the start; `first` is an estimate at `x`, for the methods that start from one."""
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        """State at the start.
+
+        Args:
+            x: (n,) the starting point.
+            m: number of constraints.
+            first: an estimate at `x`, for the methods that start from one.
+            equality: (m,) bool, the constraints that are c = 0 instead of c <= 0; None: none is.
+        """
 
     @abstractmethod
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         """The step `d` and the next state; the next point is `x + d`."""
+
+    @abstractmethod
+    def primal_step(self, state: State) -> float | Tensor:
+        """The step that a user's learning rate stands for: in a loop, `.grad` receives d divided by minus it."""
 
     def output(self, x: Tensor, state: State) -> Tensor:
         """What the method returns after its last step: (n,)."""
@@ -191,8 +184,22 @@ class Algorithm(ABC, Generic[State]):
         return {}
 
     def draw(self, source: Source) -> Draw:
-        """The randomness of one step, for a loop written by hand."""
+        """The randomness of one step, for a custom loop."""
         return source.next(self.evaluates, self.batch_size_probs)
+
+
+def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
+    """(m,) 1 for the constraints that are c = 0, else 0, in the precision of x: for a method's state."""
+    return x.new_zeros(m) if equality is None else equality.to(x)
+
+
+def refuse_equality(algorithm: Algorithm[Any], equality: Tensor | None) -> None:
+    """For the methods that are for c <= 0 alone."""
+    if equality is not None and bool(equality.any()):
+        raise ValueError(
+            f"{type(algorithm).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
+            "equalities; use DescentAscent, SSLALM or Penalty, or write c = 0 as the two constraints c <= 0 and -c <= 0"
+        )
 
 
 class Bounds(NamedTuple):
@@ -213,7 +220,7 @@ def require(owner: Any, bounds: Bounds, *names: str, also: tuple[type, ...] = ()
     """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may stand for a number.
 
     Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting. Tensors are refused: in a stack of
-    runs they take the numbers' place without passing here (`stacking.rebuilt`).
+    runs they take the numbers' place without passing here (`hyperparams.with_hyperparams`).
     """
     for name in names:
         value = getattr(owner, name)

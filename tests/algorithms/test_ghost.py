@@ -70,8 +70,7 @@ def test_a_schedule_takes_the_place_of_the_recursion() -> None:
     _, samples, x = draws(4)
     point = torch.tensor(x)
     steps = []
-    for alpha in (0.3, Power(0.3, 0.6)):
-        method = StochasticGhost(alpha=alpha, decay=0.0)
+    for method in (StochasticGhost(alpha=0.3), StochasticGhost(schedule=Power(0.3, 0.6))):
         state = method.init(point, 3)._replace(k=torch.tensor(7.0, dtype=torch.float64))
         steps.append(method.update(point, state, Draw.of(*samples))[0])
     assert torch.allclose(steps[1], steps[0] / 8**0.6)

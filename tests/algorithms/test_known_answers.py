@@ -47,7 +47,7 @@ DETERMINISTIC = ["KA1", "KA2", "HS10", "HS22", "HS35"]
 
 def ghost(noisy: bool) -> StochasticGhost:
     """Falling steps under noise; a constant step without, which converges linearly."""
-    return StochasticGhost(alpha=Power(0.5, 0.6 if noisy else 0.0), decay=0.0, p0=0.6, cap=7, beta=2.0, rho=0.5)
+    return StochasticGhost(schedule=Power(0.5, 0.6 if noisy else 0.0), p0=0.6, cap=7, beta=2.0, rho=0.5)
 
 
 def solved(method: str) -> dict[str, tuple[Result, int]]:

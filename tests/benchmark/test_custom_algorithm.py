@@ -41,29 +41,35 @@ class HeavyPenalty(Algorithm[State]):
     keep: float = 0.5
     nesterov: bool = False
 
-    def init(self, x, m, first=None):
+    def init(self, x, m, first=None, equality=None):
         return State(v=x.new_zeros(x.shape))
 
     def update(self, x, state, draw):
-        (sample,) = draw.checked(self)
+        (sample,) = draw.unpack(self)
         e = sample(x)
         v = self.keep * state.v - self.tau * e.grad(f=1.0, c=self.weight * e.c.clamp(min=0))
         return v, State(v)
 
+    def primal_step(self, state):
+        return self.tau
+
 
 class Abstract(Algorithm[State]):
-    def init(self, x, m, first=None):
+    def init(self, x, m, first=None, equality=None):
         return None
 
 
 class Bare(Algorithm[State]):
     tau: float = 0.05
 
-    def init(self, x, m, first=None):
+    def init(self, x, m, first=None, equality=None):
         return None
 
     def update(self, x, state, draw):
         return x, state
+
+    def primal_step(self, state):
+        return self.tau
 
 
 @dataclass

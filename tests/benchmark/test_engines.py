@@ -31,15 +31,16 @@ from fairbound.core import Algorithm
 class Broken(Algorithm[torch.Tensor]):
     tau: float = 0.1
 
-    @property
-    def reads(self):
-        return ("f",)
+    evaluates = ("f",)
 
-    def init(self, x, m, first=None):
+    def init(self, x, m, first=None, equality=None):
         return x.new_zeros(())
 
     def update(self, x, state, draw):
         raise ValueError("this method cannot take a step")
+
+    def primal_step(self, state):
+        return self.tau
 """
 
 

@@ -107,8 +107,8 @@ def test_compiled_stacks_come_back_the_same(setting: Setting, tmp_path: Path, mo
     assert all(same(stores[0].get(key), stores[1].get(key)) for key in stack.keys)
 
 
-def test_a_constant_that_starts_a_rule_is_not_made_a_schedule() -> None:
-    ghosts = [StochasticGhost(alpha=0.05, decay=0.2), StochasticGhost(alpha=InverseSqrt(0.05))]
+def test_a_constant_that_starts_a_recursion_is_not_made_a_schedule() -> None:
+    ghosts = [StochasticGhost(alpha=0.05, decay=0.2), StochasticGhost(schedule=InverseSqrt(0.05))]
     assert aligned(ghosts) == ghosts
 
 

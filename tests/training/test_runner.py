@@ -122,12 +122,15 @@ class Averaging(Algorithm[Drifting]):
 
     tau: float = 0.05
 
-    def init(self, x: torch.Tensor, m: int, first: object = None) -> Drifting:
+    def init(self, x: torch.Tensor, m: int, first: object = None, equality: object = None) -> Drifting:
         return Drifting(x.new_zeros(()), x.new_zeros(()))
 
     def update(self, x: torch.Tensor, state: Drifting, draw: Draw) -> tuple[torch.Tensor, Drifting]:
         mean = state.mean + (draw.uniform - state.mean) / (state.k + 1)
         return -self.tau * draw.samples[0](x).grad(f=1.0), Drifting(mean, state.k + 1)
+
+    def primal_step(self, state: Drifting) -> float:
+        return self.tau
 
     def monitor(self, state: Drifting) -> dict[str, torch.Tensor]:
         return {"mean": state.mean}

@@ -1,11 +1,11 @@
-r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x), y >= 0.
+r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x), y_i >= 0 where C_i <= 0.
 
     x+ = x - tau_k * (grad f(x, xi) + J(x, zeta)' y)             primal step with the old multipliers
     y+ = min([y + eta_k * c(x, zeta')]_+, y_max)                 zeta' = zeta, or a second draw (`second=True`)
 
 The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a
-hidden one-sample penalty of size eta (algorithms.md, C1). A second draw may come from rows of its own, so that the
-multipliers are moved by people whom the primal step never sees.
+hidden one-sample penalty of size eta (algorithms.md, C1). A second draw may come from a held-out dual set, so that the
+multipliers are moved by examples that the primal step never sees. The multiplier of an equality is not projected.
 
 It diverges where L(., y*) has negative curvature (problem P4 of the known answers): use an augmented Lagrangian there.
 """
@@ -13,20 +13,21 @@ It diverges where L(., y*) has negative curvature (problem P4 of the known answe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isinf
-from typing import ClassVar, NamedTuple
+from math import inf
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairbound.algorithms.schedules import Schedule, value
-from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, one_more, plus, require, require_switch
+from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, equality_mask, require, require_switch
 
 
 class State(NamedTuple):
     y: Tensor  # (m,) multipliers
     k: Tensor  # () step
     capped: Tensor  # () steps after which a multiplier stood at y_max
+    equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class DescentAscent(Algorithm[State]):
     1
     """
 
-    with_one_draw: ClassVar[str] = "DescentAscent(second=False) moves the multipliers by the same mini-batch."
+    solves = "kkt"
+    is_gradient_step = True
 
     tau: float | Schedule = 0.05  # primal step
     eta: float | Schedule = 0.005  # dual step
@@ -57,25 +59,19 @@ class DescentAscent(Algorithm[State]):
     def evaluates(self) -> tuple[str, ...]:
         return ("fc", "c") if self.second else ("fc",)
 
-    @property
-    def is_gradient_step(self) -> bool:
-        return True
-
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
-        return State(y=x.new_zeros(m), k=x.new_zeros(()), capped=x.new_zeros(()))
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        return State(x.new_zeros(m), x.new_zeros(()), x.new_zeros(()), equality_mask(x, m, equality))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.unpack(self)]
         e, c = estimates[0], estimates[-1].c
         d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
-        y = torch.relu(plus(state.y, value(self.eta, state.k), c))
-        if isinstance(self.y_max, float) and isinf(self.y_max):  # no cap: nothing to count
-            return d, State(y, one_more(state.k), state.capped)
-        y = y.clamp(max=self.y_max)
-        return d, State(y, one_more(state.k), state.capped + (y >= self.y_max).any())
+        y = state.y + value(self.eta, state.k) * c
+        y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(max=self.y_max).clamp(min=-self.y_max)
+        return d, State(y, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
 
     def multipliers(self, state: State) -> Tensor:
         return state.y

@@ -1,4 +1,4 @@
-r"""Stochastic Ghost: a sequential convex programming step made unbiased by a random number of rows.
+r"""Stochastic Ghost: a sequential convex programming step made unbiased by a random number of examples.
 
 For the averages (g, c, J) over a mini-batch X, d(X) solves
 
@@ -7,7 +7,7 @@ For the averages (g, c, J) over a mini-batch X, d(X) solves
 
 and the step combines four of them:
 
-    N ~ geometric(p0) on 0..cap, p_N its probability;  X1 has B0 rows, X has B0 2^(N+1), its halves B0 2^N each
+    N ~ geometric(p0) on 0..cap, p_N its probability;  X1 has B0 examples, X has B0 2^(N+1), its halves B0 2^N
     d = d(X1) + (d(X) - (d(odd half) + d(even half)) / 2) / p_N
     x+ = x + alpha_k d,   alpha_k = alpha_{k-1} (1 - decay alpha_{k-1}),  alpha_0 = alpha
 
@@ -16,10 +16,10 @@ sampler's batch.
 
 Differs from it:
 - N is capped and its law renormalized: p_N = p0 (1 - p0)^N / (1 - (1 - p0)^(cap + 1)). Without a cap the mean number of
-  rows is infinite for p0 <= 1/2 (the paper's 0.4), and near a solution no p0 gives both finite cost and finite variance
-  (algorithms.md, A1). What remains is the bias of one mini-batch of B0 2^(cap+1) rows.
-- The paper's recursion for alpha is undefined at k = 0; alpha_0 = alpha. A schedule may take its place.
-- The subproblems are solved exactly through their duals in m dimensions (`subproblems`).
+  examples is infinite for p0 <= 1/2 (the paper's 0.4), and near a solution no p0 gives both finite cost and finite
+  variance (algorithms.md, A1). What remains is the bias of one mini-batch of B0 2^(cap+1) examples.
+- The paper's recursion for alpha is undefined at k = 0; alpha_0 = alpha. A `schedule` may take its place.
+- The subproblems are solved exactly through their duals in m dimensions (`_subproblems`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from fairbound.core import (
     Algorithm,
     Draw,
     Estimate,
+    refuse_equality,
     require,
     require_whole,
 )
@@ -63,9 +64,10 @@ class StochasticGhost(Algorithm[State]):
     """
 
     structural: ClassVar[tuple[str, ...]] = ("p0",)
-    own_rules: ClassVar[tuple[str, ...]] = ("alpha",)
+    solves = "kkt"
+    draws = 4
 
-    alpha: float | Schedule = 0.05  # first step size
+    alpha: float = 0.05  # first step size
     decay: float = 0.05  # alpha-hat: decay of the step size
     p0: float = 0.4  # the geometric law's parameter
     cap: int = 7  # largest level N
@@ -73,23 +75,21 @@ class StochasticGhost(Algorithm[State]):
     beta: float = 20.0  # largest coordinate of d
     rho: float = 0.1  # largest coordinate in kappa's subproblem; the appendix picks 0.1, the text of Exp. 1 says 0.8
     lam: float = 0.5  # lambda: share of the attainable violation in kappa
+    schedule: Schedule | None = None  # step sizes in place of the recursion of alpha and decay
     d_max: float = inf  # cap on every coordinate of the combined direction; biased where it acts, off unless set
 
     def __post_init__(self) -> None:
         require(self, POSITIVE, "tau", "beta", "rho")
-        require(self, NONNEGATIVE, "alpha", also=(Schedule,))
-        require(self, NONNEGATIVE, "decay")
+        require(self, NONNEGATIVE, "alpha", "decay")
         require(self, OPEN_UNIT, "p0", "lam")
         require(self, CAP, "d_max")
         require_whole(self, 0, 20, "cap")
-        if isinstance(self.rho, float) and isinstance(self.beta, float) and self.rho >= self.beta:
+        if self.rho >= self.beta:
             raise ValueError(f"StochasticGhost: rho must be smaller than beta, got rho={self.rho} and beta={self.beta}")
-        if isinstance(self.alpha, float) and isinstance(self.decay, float) and self.alpha * self.decay >= 1:
+        if not (self.schedule is None or isinstance(self.schedule, Schedule)):
+            raise TypeError(f"StochasticGhost: schedule must be a schedule or None, got {self.schedule!r}; use alpha=")
+        if self.alpha * self.decay >= 1:
             raise ValueError(f"StochasticGhost: alpha * decay must be below 1, got {self.alpha} * {self.decay}")
-
-    @property
-    def draws(self) -> int:
-        return 4
 
     @property
     def batch_size_probs(self) -> tuple[float, ...]:
@@ -97,12 +97,12 @@ class StochasticGhost(Algorithm[State]):
         return tuple(p / sum(law) for p in law)
 
     def primal_step(self, state: State) -> float | Tensor:
-        return value(self.alpha, state.k) if isinstance(self.alpha, Schedule) else state.alpha
+        return state.alpha if self.schedule is None else value(self.schedule, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
-        alpha = value(self.alpha, x.new_zeros(()))
-        start = torch.as_tensor(alpha, dtype=x.dtype, device=x.device)
-        return State(k=x.new_zeros(()), alpha=start, y=x.new_zeros(m), kappa=x.new_zeros(()), length=x.new_zeros(()))
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        refuse_equality(self, equality)
+        zero = x.new_zeros(())
+        return State(k=zero, alpha=zero + self.alpha, y=x.new_zeros(m), kappa=zero, length=zero)
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.unpack(self)]

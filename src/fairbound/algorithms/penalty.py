@@ -1,9 +1,10 @@
-r"""SGD on the penalised problem (the paper's eq. 13), for any constraints c <= 0.
+r"""SGD on the penalized problem (the paper's eq. 13), for any constraints c <= 0 or c = 0.
 
     min E f + weight * sum_i [c_i]_+          x+ = x - tau_k * (grad f + weight * sum_i 1[c_i > 0] grad c_i)
 
-Eq. 13 penalises |a| for every group's gap a. Written as the two rows a <= 0 and -a <= 0 (bound 0), it is the same:
-[a]_+ + [-a]_+ = |a|. Train on the constraint with bound 0, measure with the experiment's bound.
+An equality is penalized by |c_i|, whose slope is sign(c_i). Eq. 13 does that for every group's gap a; written as the
+two constraints a <= 0 and -a <= 0 it is the same, [a]_+ + [-a]_+ = |a|. Train on the constraint with bound 0, measure
+with the experiment's bound.
 
 Differs from the constrained methods: the minimizer depends on `weight`, and [.]_+ of a mini-batch's mean is biased
 upwards by its noise, so the fixed point depends on the batch size too.
@@ -18,11 +19,12 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms.schedules import Schedule, value
-from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, one_more, require
+from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, equality_mask, require
 
 
 class State(NamedTuple):
     k: Tensor  # () step
+    equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,9 @@ class Penalty(Algorithm[State]):
     Penalty(tau=0.05, weight=0.4)
     """
 
+    solves = "penalty"
+    is_gradient_step = True
+
     tau: float | Schedule = 0.05  # step
     weight: float = 0.4  # lambda of eq. 13; 0.4 is the paper's choice in Experiment 2
 
@@ -40,17 +45,15 @@ class Penalty(Algorithm[State]):
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
         require(self, NONNEGATIVE, "weight")
 
-    @property
-    def is_gradient_step(self) -> bool:
-        return True
-
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
-        return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        return State(x.new_zeros(()), equality_mask(x, m, equality))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.unpack(self))
-        violated = (e.c > 0).to(x.dtype)
-        return -value(self.tau, state.k) * e.grad(f=1.0, c=self.weight * violated), State(one_more(state.k))
+        sign = torch.sign(e.c)
+        slope = torch.where(state.equality > 0, sign, torch.relu(sign))
+        d = -value(self.tau, state.k) * e.grad(f=1.0, c=self.weight * slope)
+        return d, State(state.k + 1, state.equality)

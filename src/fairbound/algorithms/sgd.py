@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from fairbound.algorithms.schedules import Schedule, value
-from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, one_more, require
+from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, require
 
 
 class State(NamedTuple):
@@ -30,25 +29,20 @@ class SGD(Algorithm[State]):
     SGD(tau=0.05)
     """
 
+    evaluates = ("f",)
+    is_gradient_step = True
+
     tau: float | Schedule = 0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
 
-    @property
-    def evaluates(self) -> tuple[str, ...]:
-        return ("f",)
-
-    @property
-    def is_gradient_step(self) -> bool:
-        return True
-
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
-        return State(k=torch.zeros((), dtype=x.dtype, device=x.device))
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        return State(k=x.new_zeros(()))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.unpack(self))
-        return -value(self.tau, state.k) * e.grad(f=1.0), State(one_more(state.k))
+        return -value(self.tau, state.k) * e.grad(f=1.0), State(state.k + 1)

@@ -7,7 +7,7 @@ r"""SSL-ALM: the stochastic smoothed and linearized augmented Lagrangian method,
     z+ = z + beta ((x, s) - z)                                   with the old (x, s)
 
 Huang, Zhang, Alacaoglu, ICML 2025 (arXiv 2504.07607), Algorithm 2, for E c(x) + s = 0, s >= 0; the paper's Algorithm 2
-and eq. (defG). mu = 0 is the plain augmented Lagrangian method, the paper's "ALM".
+and eq. (defG). An equality E c(x) = 0 has no slack. mu = 0 is the plain augmented Lagrangian method, the paper's "ALM".
 
 Differs from it:
 - `samples=2` is the paper's: zeta0 = zeta1, zeta2 independent. `samples=3` is the original's: all three independent.
@@ -15,7 +15,7 @@ Differs from it:
   (algorithms.md, A2).
 - `clamp=True` scales y back to the ball |y| <= M_y instead of starting again from 0. Either way the event is counted.
 - `slack_from_first=True` starts the slacks at [-c(x0)]_+ instead of 0: from 0 a strictly feasible start is pulled to
-  the boundary until the slack has caught up. A loop by hand gives that estimate as `init(x, m, first=sample(x))`;
+  the boundary until the slack has caught up. A custom loop gives that estimate as `init(x, m, first=sample(x))`;
   without it the slacks start at 0.
 """
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,8 +36,7 @@ from fairbound.core import (
     Algorithm,
     Draw,
     Estimate,
-    one_more,
-    plus,
+    equality_mask,
     require,
     require_switch,
     require_whole,
@@ -57,6 +56,7 @@ class State(NamedTuple):
     zs: Tensor  # (m,) smoothed s
     k: Tensor  # () step
     resets: Tensor  # () times the multipliers met M_y
+    equality: Tensor  # (m,) 1 where c = 0, which has no slack; 0 where c <= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,7 @@ class SSLALM(Algorithm[State]):
     2
     """
 
-    scales_last: ClassVar[str] = "tau"
-    with_one_draw: ClassVar[str] = "SSLALM(samples=1) uses one for everything (its multipliers then are biased)."
+    solves = "kkt"
 
     tau: float | Schedule = 0.01  # primal step
     eta: float | Schedule = 0.05  # dual step
@@ -103,29 +102,27 @@ class SSLALM(Algorithm[State]):
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
-        zeros = torch.zeros(m, dtype=x.dtype, device=x.device)
-        s = zeros if first is None or not self.slack_from_first else torch.relu(-first.c)
-        return State(y=zeros, s=s, zx=x.clone(), zs=s.clone(), k=x.new_zeros(()), resets=x.new_zeros(()))
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        y, equality = x.new_zeros(m), equality_mask(x, m, equality)
+        s = y if first is None or not self.slack_from_first else (1 - equality) * torch.relu(-first.c)
+        return State(y, s, x.clone(), s.clone(), x.new_zeros(()), x.new_zeros(()), equality)
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.unpack(self)]
         dual, slope, penalty = ROLES[self.samples](estimates)
         tau = value(self.tau, state.k)
 
-        residual = dual.c + state.s
-        y = plus(state.y, value(self.eta, state.k), residual)
+        y = state.y + value(self.eta, state.k) * (dual.c + state.s)
         norm = torch.linalg.vector_norm(y)
         over = norm >= self.y_max
         y = torch.where(over, y * (self.y_max / norm), y) if self.clamp else y.masked_fill(over, 0.0)
-        w = plus(y, self.rho, residual if penalty is dual else penalty.c + state.s)
+        w = y + self.rho * (penalty.c + state.s)
 
-        from_zx, from_zs = x - state.zx, state.s - state.zs
-        d = -tau * plus(slope.grad(f=1.0, c=w), self.mu, from_zx)
-        s = torch.relu(plus(state.s, -tau, plus(w, self.mu, from_zs)))
-        zx = plus(state.zx, self.beta, from_zx)
-        zs = plus(state.zs, self.beta, from_zs)
-        return d, State(y, s, zx, zs, one_more(state.k), state.resets + over)
+        d = -tau * (slope.grad(f=1.0, c=w) + self.mu * (x - state.zx))
+        s = (1 - state.equality) * torch.relu(state.s - tau * (w + self.mu * (state.s - state.zs)))
+        zx = state.zx + self.beta * (x - state.zx)
+        zs = state.zs + self.beta * (state.s - state.zs)
+        return d, State(y, s, zx, zs, state.k + 1, state.resets + over, state.equality)
 
     def multipliers(self, state: State) -> Tensor:
         return state.y

@@ -26,13 +26,23 @@ The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairbound.algorithms.schedules import InverseSqrt, Schedule, value
-from fairbound.core import NONNEGATIVE, POSITIVE, Algorithm, Draw, Estimate, require, require_switch, require_whole
+from fairbound.core import (
+    NONNEGATIVE,
+    POSITIVE,
+    Algorithm,
+    Draw,
+    Estimate,
+    refuse_equality,
+    require,
+    require_switch,
+    require_whole,
+)
 
 
 @dataclass(frozen=True)
@@ -70,9 +80,9 @@ class SwitchingSubgradient(Algorithm[State]):
     2
     """
 
-    with_one_draw: ClassVar[str] = (
-        "Its test must be independent of its step: the same rows twice would bias the branch."
-    )
+    solves = "kkt"
+    draws = 2  # independent: a test on the examples of the step would bias the branch
+    evaluates = ("c", "fc")
 
     eta_f: float | Schedule | Adaptive = 0.05  # step on the objective
     eta_c: float | Schedule | Adaptive = 0.04  # step on the worst constraint
@@ -87,18 +97,11 @@ class SwitchingSubgradient(Algorithm[State]):
         require_whole(self, 0, None, "k0")
         require_switch(self, "worst_of_test", "feasible_only")
 
-    @property
-    def draws(self) -> int:
-        return 2
-
-    @property
-    def evaluates(self) -> tuple[str, ...]:
-        return ("c", "fc")
-
     def primal_step(self, state: State) -> float | Tensor:
         return 1.0 if isinstance(self.eta_f, Adaptive) else value(self.eta_f, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None) -> State:
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        refuse_equality(self, equality)
         zero = x.new_zeros(())
         return State(k=zero, kept=x.clone(), mass=zero, feasible_steps=zero)
 

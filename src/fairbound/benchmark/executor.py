@@ -102,8 +102,6 @@ def aligned(algorithms: Sequence[Algorithm[Any]]) -> list[Algorithm[Any]]:
     """
     changed = [dict[str, Power]() for _ in algorithms]
     for field in fields(algorithms[0]):  # type: ignore[arg-type]
-        if field.name in algorithms[0].own_rules:
-            continue
         settings = [getattr(algorithm, field.name) for algorithm in algorithms]
         powers = {i: setting for i, setting in enumerate(settings) if type(setting) in (float, InverseSqrt, Power)}
         if len({type(setting) for setting in powers.values()}) > 1:

@@ -225,7 +225,7 @@ def assert_follows_one_gradient(method: Algorithm[Any]) -> None:
         d, state = method.update(point, state, Draw.of(*samples, uniform=0.3))
         assert len(asked) == 1, f"{len(asked)} gradients at step {k}"
         sample, weights = asked[0]
-        assert torch.allclose(d, -tau * sample(point).pull(weights), atol=1e-12)
+        assert torch.allclose(d, -tau * sample(point).vjp(weights), atol=1e-12)
         assert all(torch.allclose(a, b) for a, b in zip(tree_leaves(state), tree_leaves(short), strict=True))
         point = point + d
 

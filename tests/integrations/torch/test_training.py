@@ -85,9 +85,7 @@ def test_a_scaled_gradient_unscaled_is_the_gradient(method: Algorithm[Any], dtyp
     mixed.scaler.step(mixed.optimizer)
     mixed.scaler.update()
     assert torch.allclose(flat(mixed.model), before - LR * expected, rtol=2e-3, atol=1e-5)
-    pairs = zip(
-        knowledge(plain.fair), knowledge(mixed.fair), strict=True
-    )  # one in numbers, one in tensors: see unrolled
+    pairs = zip(knowledge(plain.fair), knowledge(mixed.fair), strict=True)
     assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-7, equal_nan=True) for a, b in pairs) or not exact
 
 

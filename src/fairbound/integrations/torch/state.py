@@ -14,7 +14,6 @@ from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.flat_params import Parameters
 from fairbound.integrations.torch.monitor_history import MonitorHistory
 from fairbound.integrations.torch.random_draws import Coins
-from fairbound.integrations.torch.unrolled import Plain, Unrolled
 
 LONG_ABSENT = 50  # steps after which a limit that no row was about is told of
 
@@ -24,9 +23,7 @@ class TrainingState:
 
     def __init__(self, algorithm: Algorithm[Any], names: tuple[str, ...], parameters: Parameters, seed: int) -> None:
         self.algorithm, self.names, self.parameters = algorithm, names, parameters
-        self._state: Any = None  # in tensors
-        self.plain: Plain | None = None  # in numbers, after a step that was made with them
-        self.unrolled: Unrolled | None = None  # what makes such steps
+        self.state: Any = None  # the method's; None before the first mini-batch
         self.last: Tensor | None = None  # (m,) the last value of every constraint
         self.steps = 0
         self.skipped = 0
@@ -34,17 +31,6 @@ class TrainingState:
         self.trend = MonitorHistory()
         self._kinds = state_dict.kinds(algorithm)
         self._warned = False
-
-    @property
-    def state(self) -> Any:
-        """The method's state; None before the first mini-batch."""
-        if self._state is None and self.plain is not None and self.unrolled is not None:
-            self._state = self.unrolled.tensors(self.plain)
-        return self._state
-
-    @state.setter
-    def state(self, new: Any) -> None:
-        self._state, self.plain = new, None
 
     def begin(self, first: Estimate | None) -> None:
         """The method's state at the start, from a first estimate where it starts from one."""
@@ -73,11 +59,6 @@ class TrainingState:
         for gone in absent:
             new = state_dict.kept_where(gone, self.state, new, self._kinds)
         self.state = state_dict.in_precision_of(self.state, new)
-        self._count(last)
-
-    def move_on_plainly(self, new: Plain, last: Tensor) -> None:
-        """The same in numbers; tensors are made of them when they are asked for."""
-        self._state, self.plain = None, new
         self._count(last)
 
     def _count(self, last: Tensor) -> None:

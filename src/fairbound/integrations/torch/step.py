@@ -18,16 +18,16 @@ from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.estimate import Asked, Evaluated, evaluated, evaluated_alone
 from fairbound.integrations.torch.flat_params import Parameters
 from fairbound.integrations.torch.gradients import Closed, Flat, GradientWriter, InPlace
-from fairbound.integrations.torch.short import Short, ShortEstimate
 from fairbound.integrations.torch.state import TrainingState
 from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts
-from fairbound.integrations.torch.undivided import undivided
+
+ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
 
 
 class StepInfo(NamedTuple):
     """What one mini-batch showed."""
 
-    of: Evaluated | ShortEstimate
+    of: Evaluated
     skipped: bool  # whether the step was left out because something was not finite
 
     @property
@@ -38,7 +38,7 @@ class StepInfo(NamedTuple):
     @property
     def c(self) -> Tensor:
         """(m,) the constraints, feasible where <= 0; one that the batch cannot tell has its last value, or NaN."""
-        return (self.of.last if isinstance(self.of, Evaluated) else self.of.c).clone()  # the loop keeps its own
+        return self.of.last.clone()  # the loop keeps its own
 
 
 class Steps:
@@ -52,12 +52,11 @@ class Steps:
         algorithm: Algorithm[Any],
         seed: int,
     ) -> None:
-        self.algorithm, self.method = algorithm, undivided(algorithm)  # steps are made with the second
+        self.algorithm = algorithm
         self.plan = ConstraintMatrix(limits)
         self.parameters = Parameters(model)
         self.processes = Processes.of(model)
         self.progress = TrainingState(algorithm, names, self.parameters, seed)
-        self.short = Short(self.method, self.plan, self.progress, self._puller(None, 1.0))
         self.gathered: list[SumsCounts] = []
         self._main = next(
             i for i, evaluates in enumerate(algorithm.evaluates) if "f" in evaluates
@@ -104,8 +103,8 @@ class Steps:
         if len(extra_batches) != draws - 1:
             raise ValueError(
                 f"{name} needs {draws} independent mini-batches a step, got {1 + len(extra_batches)}; pass the "
-                f"others as extra_batches=[MiniBatch(losses, groups), ...], on fresh rows, under torch.no_grad(). "
-                f"{self.algorithm.with_one_draw}".rstrip()
+                f"others as extra_batches=[MiniBatch(losses, groups), ...], on fresh examples, under torch.no_grad(). "
+                f"{ONE_BATCH}"
             )
         rest = iter(extra_batches)
         return [rows if i == self._main else self._complete(next(rest)) for i in range(draws)]
@@ -134,13 +133,6 @@ class Steps:
         self, rows: MiniBatch, extra_batches: Sequence[MiniBatch], scaler: torch.amp.GradScaler | None, scale: float
     ) -> StepInfo:
         """One step, or a part of an accumulated one; the arguments are those of `Constrained.backward`."""
-        usual = scaler is None and not extra_batches and scale == 1.0 and not self.gathered
-        if usual and self.short.possible:
-            if not self._checked:
-                self._check(rows)
-            made = self.short.step(rows)
-            if made is not None:
-                return StepInfo(made[0], False) if made[1] else self._left_out(made[0])
         if self.gathered:
             if extra_batches or scale != 1.0:
                 raise ValueError(
@@ -195,7 +187,7 @@ class Steps:
         pairs = zip(batches, readings, strict=True)
         samples = [batch.sample(x, partial(self._pulled, puller, batch, reading)) for batch, reading in pairs]
         try:
-            d, new = self.method.update(x, self.progress.state, self.progress.draw(samples, weight, x))
+            d, new = self.algorithm.update(x, self.progress.state, self.progress.draw(samples, weight, x))
             done = puller.finish(d, self.algorithm.primal_step(self.progress.state), tree_leaves(new))
         except BaseException:
             puller.undo()
@@ -227,7 +219,7 @@ class Steps:
             raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
         self.progress.begin(first.estimate())
 
-    def _left_out(self, of: Evaluated | ShortEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
+    def _left_out(self, of: Evaluated, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         if scaler is not None and scaler.is_enabled():
             self.parameters.poison_grads()
         self.progress.skip()
@@ -240,7 +232,7 @@ class Steps:
         if self.algorithm.draws > 1 or self.algorithm.batch_size_probs is not None:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs {self.algorithm.draws} mini-batches a step, and accumulate() "
-                f"accumulates one; use backward(..., scale=1/k). {self.algorithm.with_one_draw}".rstrip()
+                f"accumulates one; use backward(..., scale=1/k). {ONE_BATCH}"
             )
         if self._accumulating is not None:
             raise ValueError(
@@ -277,7 +269,7 @@ class Steps:
         if self._begins:
             self.progress.begin(whole.estimate())
         self._accumulating = Accumulating(
-            self.method,
+            self.algorithm,
             self.plan,
             self._puller(scaler, 1.0),
             whole,
