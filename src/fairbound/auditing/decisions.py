@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fairbound.auditing.verdict_samples import CellSummary, VerdictSample
-from fairbound.constraints.limits import Limit
+from fairbound.constraints.constraint import Constraint
 from fairbound.metrics.intervals import normal_quantile, quantile
 
 Decision = Literal["holds", "violated", "undecided"]
@@ -61,10 +61,10 @@ class _Noise(NamedTuple):
 
 
 def judged(
-    limits: Sequence[Limit], names: Sequence[str], sample: VerdictSample, level: float, seed: int
+    limits: Sequence[Constraint], names: Sequence[str], sample: VerdictSample, level: float, seed: int
 ) -> tuple[Gap, ...]:
     """Every row of the limits."""
-    contrast = torch.block_diag(*(limit.contrast.double().cpu() for limit in limits))
+    contrast = torch.block_diag(*(limit.contrast.matrix() for limit in limits))
     bound = torch.cat([limit.bound.double().cpu() for limit in limits]).tolist()
     trouble = torch.tensor([bool(cell.trouble) for cell in sample.cells])
     usable = ~((contrast != 0) & trouble).any(1)

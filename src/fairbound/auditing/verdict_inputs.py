@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.constraints.limits import Limit
-from fairbound.constraints.statistics import HardClass, Value, positive
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.statistics import HardClass, PerExample, positive
 from fairbound.constraints.subgroups import is_missing
 from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights
 
@@ -49,9 +49,9 @@ class Columns(NamedTuple):
     def rows(self) -> int:
         return len(self.weight)
 
-    def values(self, limit: Limit) -> Tensor:
+    def values(self, limit: Constraint) -> Tensor:
         """(n,) what the limit takes means of: the losses, or decisions; never the stand-in that training uses."""
-        meant = limit.value if limit.true is None else limit.true
+        meant = None if limit.statistic is None else limit.statistic.reported
         if meant is None:
             return _needed(self.losses, "losses", "one for every row (reduction='none')", limit)
         if self.predictions is not None and (meant is positive or isinstance(meant, HardClass)):
@@ -67,23 +67,23 @@ class Columns(NamedTuple):
             raise ValueError(f"the value of {limit.names[0]!r} must be one number per row, got {tuple(found.shape)}")
         return _finite(found, f"values of {limit.names[0]!r}")
 
-    def codes(self, limit: Limit) -> Tensor:
+    def codes(self, limit: Constraint) -> Tensor:
         """(n,) the group 0, 1, ... of every row in the limit's column, -1 for none."""
-        if not limit.needs_groups:
+        if not limit.cells.needs_groups:
             return torch.zeros(self.rows, dtype=torch.int64)
         column = self._column(limit)
         array = column.detach().cpu().numpy() if isinstance(column, Tensor) else np.asarray(column)
         if array.dtype.kind in "OUS":
             return _from_text(array, limit)
         codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
-        if limit.groups is not None and codes.numel() and int(codes.max()) >= limit.groups:
+        if limit.cells.groups is not None and codes.numel() and int(codes.max()) >= limit.cells.groups:
             raise ValueError(
-                f"groups must be 0 to {limit.groups - 1}, or -1 for none, found {int(codes.max())} for the limit "
+                f"groups must be 0 to {limit.cells.groups - 1}, or -1 for none, found {int(codes.max())} for the limit "
                 f"{limit.names[0]!r}"
             )
         return codes
 
-    def _column(self, limit: Limit) -> Any:
+    def _column(self, limit: Constraint) -> Any:
         if self.groups is None:
             raise ValueError(f"the limit {limit.names[0]!r} is about groups; give them, one for every row")
         if not isinstance(self.groups, Mapping):
@@ -98,7 +98,7 @@ class Columns(NamedTuple):
         return self.groups[limit.by]
 
 
-def _needed(column: Tensor | None, name: str, what: str, limit: Limit) -> Tensor:
+def _needed(column: Tensor | None, name: str, what: str, limit: Constraint) -> Tensor:
     if column is None:
         raise ValueError(f"the limit {limit.names[0]!r} needs {name}=, {what}")
     return column
@@ -122,21 +122,21 @@ def _logits(outputs: Any) -> Tensor:
     return tensor
 
 
-def _decided(predictions: Tensor, meant: Value) -> Tensor:
+def _decided(predictions: Tensor, meant: PerExample) -> Tensor:
     if isinstance(meant, HardClass):
         return (predictions == meant.outcome).double()
     return as_binary(predictions, "predictions").double()
 
 
-def _from_text(array: np.ndarray[Any, Any], limit: Limit) -> Tensor:
+def _from_text(array: np.ndarray[Any, Any], limit: Constraint) -> Tensor:
     """Groups by their names in the limit; a missing one is none."""
-    names = {cell.group_name: cell.group for cell in limit.who if cell.group is not None}
+    names = {cell.group_name: cell.group for cell in limit.cells.items if cell.group is not None}
     text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
     for name, code in names.items():
         codes[text == name] = code
     unknown = text[(codes < 0) & ~is_missing(array)].tolist()
     # where the limit names some groups only (the recall of B), the others may be called anything
-    if unknown and len(names) == limit.groups:
+    if unknown and len(names) == limit.cells.groups:
         raise ValueError(
             f"{len(unknown)} rows belong to groups such as {unknown[0]!r}, and the limit {limit.names[0]!r} knows "
             f"{', '.join(list(names)[:6])}; name all groups in the limit, or mark rows of no group as missing"

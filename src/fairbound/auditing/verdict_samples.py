@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairbound.auditing.tail_bounds import mean_above, rate_above
 from fairbound.auditing.verdict_inputs import Columns
-from fairbound.constraints.limits import Limit
+from fairbound.constraints.constraint import Constraint
 
 FEWEST = 30  # effective rows of a cell that is judged: of fewer, spread and skewness are hardly known
 
@@ -49,7 +49,7 @@ class VerdictSample(NamedTuple):
         return above, below
 
 
-def sampled(limits: Sequence[Limit], columns: Columns) -> VerdictSample:
+def sampled(limits: Sequence[Constraint], columns: Columns) -> VerdictSample:
     """Every cell of every limit."""
     cells: list[CellSummary] = []
     places: list[Tensor] = []  # the rows of every cell, and
@@ -67,10 +67,10 @@ def sampled(limits: Sequence[Limit], columns: Columns) -> VerdictSample:
     return VerdictSample(cells, mean, error, _correlation(places, influences, columns.rows))
 
 
-def _members(limit: Limit, columns: Columns) -> list[tuple[str, Tensor]]:
+def _members(limit: Constraint, columns: Columns) -> list[tuple[str, Tensor]]:
     """The rows of every cell that have a weight."""
-    cells = limit.on(columns.codes(limit), columns.labels).cells
-    return [(name, rows[columns.weight[rows] > 0]) for name, rows in zip(cells.names, cells.members, strict=True)]
+    cells = limit.cells.bind(columns.codes(limit), columns.labels)
+    return [(name, rows[columns.weight[rows] > 0]) for name, rows in zip(cells.names, cells.examples, strict=True)]
 
 
 def _cell(name: str, values: Tensor, weight: Tensor, shares: bool) -> tuple[CellSummary, Tensor]:

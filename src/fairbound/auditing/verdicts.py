@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,8 @@ from fairbound.auditing.decisions import Decision, Gap, judged
 from fairbound.auditing.verdict_inputs import Columns
 from fairbound.auditing.verdict_samples import sampled
 from fairbound.auditing.verdict_text import WIDTH, nearness, needed, sentence, table
-from fairbound.constraints.limits import AnyLimit, Limit, named
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.metrics.intervals import check_level
 
 
@@ -47,7 +47,7 @@ class Verdict:
 
 
 def verdict(
-    limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit],
+    limits: ConstraintSet | Given,
     groups: Any = None,
     *,
     losses: Any = None,
@@ -87,10 +87,11 @@ def verdict(
     allowed.
     """
     check_level(level)
-    listed, names = named(limits)
-    judgeable = [limit for limit in listed if isinstance(limit, Limit)]
+    given = ConstraintSet.of(limits)
+    listed, names = given.parts, given.names
+    judgeable = [limit for limit in listed if isinstance(limit, Constraint)]
     if len(judgeable) < len(listed):
-        other = next(limit for limit in listed if not isinstance(limit, Limit))
+        other = next(limit for limit in listed if not isinstance(limit, Constraint))
         raise ValueError(
             f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is about limits on means "
             "(loss_parity, demographic_parity, ...): leave it out"

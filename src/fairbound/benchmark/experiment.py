@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairbound.benchmark.config import Experiment, Row
 from fairbound.benchmark.evaluation import Evaluator
 from fairbound.benchmark.fingerprint import checksum
-from fairbound.constraints.constraint import CellConstraint
+from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.contrasts import against_mean, against_pooled, pairwise
 from fairbound.constraints.notions import loss_parity
 from fairbound.constraints.regularizers import FairretNorm
@@ -104,16 +104,16 @@ class Setting:
     def forward(self) -> Callable[[Tensor, Tensor], Tensor]:
         return make_functional(self.network().to(self.device))[0]
 
-    def constraint(self, notion: str, bound: float) -> CellConstraint:
+    def constraint(self, notion: str, bound: float) -> Constraint:
         """On the group losses, as an experiment or a row asks for it."""
         groups, names = self.data.groups[self.column], self.experiment.groups
         if notion == "pairwise":
-            return loss_parity(groups, bound=bound, names=names, contrast=pairwise)
+            return loss_parity(names, bound=bound, contrast=pairwise).bind(groups)
         if notion == "against_mean":
-            return loss_parity(groups, bound=bound, names=names, contrast=against_mean)
+            return loss_parity(names, bound=bound, contrast=against_mean).bind(groups)
         sizes = torch.bincount(groups, minlength=len(names)).double()
-        both = loss_parity(groups, bound=bound, names=names, contrast=against_pooled((sizes / sizes.sum()).tolist()))
-        return replace(both, contrast=both.contrast[::2], bound=both.bound[::2], names=both.names[::2], absolute=True)
+        pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
+        return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
 
     def problem(self, row: Row) -> Problem:
         """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""

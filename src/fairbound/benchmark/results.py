@@ -88,7 +88,7 @@ def gaps(setting: Setting) -> list[Gap]:
     """What the experiment bounds; a difference and its negative, where both are bounded alike, are one gap."""
     constraint = setting.constraint(setting.experiment.notion, setting.experiment.bound)
     found: list[Gap] = []
-    listed = zip(constraint.names, constraint.contrast.double().numpy(), constraint.bound.tolist(), strict=True)
+    listed = zip(constraint.names, constraint.contrast.matrix().numpy(), constraint.bound.tolist(), strict=True)
     for name, contrast, bound in listed:
         mirrored = [i for i, gap in enumerate(found) if _mirrored(gap, contrast, bound)]
         if mirrored:

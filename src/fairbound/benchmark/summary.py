@@ -89,7 +89,7 @@ class Measure:
     @staticmethod
     def of(setting: Setting) -> Measure:
         constraint = setting.constraint(setting.experiment.notion, setting.experiment.bound)
-        return Measure(constraint.contrast.double().numpy(), constraint.bound.double().numpy(), constraint.absolute)
+        return Measure(constraint.contrast.matrix().numpy(), constraint.bound.double().numpy(), constraint.absolute)
 
     def gaps(self, losses: Array) -> Array:
         """(states, m) from the losses of everyone and of each group (states, 1 + G)."""

@@ -196,7 +196,8 @@ class ConstraintSet:
         with torch.no_grad():
             values, functions = self.example_values(batch, exact=exact), self.function_values(lambda _: batch)
             totals = self.sums_counts(values, functions, self.layout(batch))
-            return self.to(totals.sums.device, totals.sums.dtype).value(totals.means)
+            found = self.to(totals.sums.device, totals.sums.dtype).value(totals.filled().means)
+            return torch.where(self.observed(totals.counts), found, torch.nan)
 
     # From means to [f, c], and back to weights ------------------------------------------------------------------------
 

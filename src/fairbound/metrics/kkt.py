@@ -1,9 +1,9 @@
 """How near a point is to a solution: the Karush-Kuhn-Tucker residuals from (g, c, J, y).
 
-    stationarity      |g + J'y|              no direction improves the Lagrangian
-    feasibility       max_i [c_i]_+          the constraints hold (|c_i| for an equality)
-    complementarity   max_i |y_i c_i|        only a constraint that binds has a multiplier
-    sign              max_i [-y_i]_+         and multipliers are not negative (of an equality: any sign)
+stationarity      |g + J'y|              no direction improves the Lagrangian
+feasibility       max_i [c_i]_+          the constraints hold (|c_i| for an equality)
+complementarity   max_i |y_i c_i|        only a constraint that binds has a multiplier
+sign              max_i [-y_i]_+         and multipliers are not negative (of an equality: any sign)
 """
 
 from __future__ import annotations

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms import SSLALM
-from fairbound.constraints.limits import Limit
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.notions import make_constraint
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.keras.module import KerasModule
 from fairbound.integrations.keras.validation import check_rows, refuse_probabilities
 from fairbound.integrations.sklearn.inputs import group_codes
-from fairbound.integrations.sklearn.notions import limit_of
 from fairbound.integrations.sklearn.trainer import row_loss
-from fairbound.integrations.torch.batch import MiniBatch
-from fairbound.integrations.torch.kkt_report import KKT, kkt
+from fairbound.integrations.torch.kkt_report import report_kkt
+from fairbound.metrics.kkt import KKT
 from fairbound.training.problem import Problem
 from fairbound.training.runner import run
 
@@ -38,8 +39,8 @@ class Fitted:
     report: KKT  # over all rows that were given, at the weights that the model has now
     history: tuple[dict[str, float], ...]  # step, loss and violation (the largest c, at least 0) over all rows
     skipped: int  # steps left out because something was not finite
-    infeasible: str | None  # a sign that no model meets the limits, as a sentence
-    groups: tuple[str, ...]  # names, in the order of their numbers in the limit
+    infeasible: str | None  # a sign that no model meets the constraints, as a sentence
+    groups: tuple[str, ...]  # names, in the order of their numbers in the constraint
 
     @property
     def constraints(self) -> dict[str, float]:
@@ -61,7 +62,7 @@ def fit(
     y: Any,
     *,
     sensitive_features: Any,
-    constraint: str | Limit | Callable[..., Limit] = "pairwise_loss_parity",
+    constraint: str | Constraint | Callable[..., Constraint] = "pairwise_loss_parity",
     bound: float = 0.02,
     algorithm: Algorithm[Any] | None = None,
     steps: int = 5_000,
@@ -78,8 +79,8 @@ def fit(
         model: a built Keras model with one input that gives one logit (labels 0 and 1), or one for each class.
         X, y: rows as the model takes them (scaled, say), and their labels.
         sensitive_features: the group of every row; several columns give their intersections.
-        constraint: the name of a notion of `fairbound.limits`, a function of (names of the groups, bound=...) that
-            gives a limit, or a limit.
+        constraint: the name of a notion of `fairbound.constraints`, a function of (names of the groups, bound=...) that
+            gives a constraint, or a constraint.
         bound: what the notion allows.
         algorithm: the method; SSL-ALM with its own settings if not given.
         steps, batch_size: of the training; a step takes `batch_size` rows, and as many of every cell.
@@ -107,17 +108,17 @@ def fit(
     inputs = inputs.to(forward.dtype) if inputs.is_floating_point() else inputs
     labels, loss = _labels(y, len(inputs), forward(module.weights.detach(), inputs[:1]), loss)
     codes, names = group_codes(sensitive_features, len(inputs))
-    groups, limit = torch.from_numpy(codes), limit_of(constraint, names, bound)
-    part = limit.on(groups, labels if limit.needs_labels else None)
+    groups, constraint = torch.from_numpy(codes), make_constraint(constraint, names, bound)
+    part = constraint.bind(groups, labels if constraint.cells.needs_labels else None)
     problem = Problem(forward, loss, part, Dataset(inputs, labels, {"group": groups}))
-    smallest = min(len(member) for member in part.cells.members)
+    smallest = min(len(member) for member in part.cells.examples)
     sizes = BatchSpec(min(batch_size, len(inputs)), max(1, min(batch_size, smallest)))
     sampler = Sampler(Split.all_train(len(inputs)), part.cells, sizes, seed)
 
     going = run(problem, algorithm or SSLALM(), sampler, module.weights.detach(), steps, every=max(1, steps // LOOKS))
     history, every_row = [], torch.arange(len(inputs))
     for record in going:
-        seen = problem.measure(record.output[0], every_row, at_once=AT_ONCE)
+        seen = problem.evaluate(record.output[0], every_row, at_once=AT_ONCE)
         violation = max(0.0, float(seen.c.max()))
         history.append({"step": record.step, "loss": float(seen.loss[0]), "violation": violation})
     end = going.result()
@@ -126,9 +127,9 @@ def fit(
         module.weights.copy_(end.output[0])
     module.keras_model()
     y_end = end.multipliers[0]
-    report = kkt(
+    report = report_kkt(
         module,
-        limit,
+        constraint,
         every_row.split(AT_ONCE),
         _evaluating(module, loss, inputs, labels, groups),
         multipliers=None if torch.isnan(y_end).any() else y_end,

@@ -30,7 +30,7 @@ BACKENDS = ("tensorflow", "torch", "jax")
 class KerasForward:
     """`forward(x, inputs)` of a Keras model whose trained weights are the slices of the flat vector x: (n,).
 
-    Torch tensors go in and come out, and torch differentiates: loss, limits and method stay what they are. Frozen
+    Torch tensors go in and come out, and torch differentiates: loss, constraints and method stay what they are. Frozen
     layers and all that is not trained are read as they are. The output's last dimension is dropped where it is 1.
 
     Args:

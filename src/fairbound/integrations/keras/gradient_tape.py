@@ -5,7 +5,7 @@
     gradients = fair.gradients(tape, losses, groups)                 in place of tape.gradient(mean of losses, ...)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
-The tape differentiates; limits, absent groups, steps that are not finite and saved states are those of
+The tape differentiates; constraints, absent groups, steps that are not finite and saved states are those of
 `fairbound.Constrained`, which sees the weights as one flat parameter.
 """
 
@@ -19,13 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import fairbound.integrations.torch.batch as torch_rows
-from fairbound.constraints.limits import AnyLimit
+from fairbound.constraints import batch as torch_batch
+from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
 from fairbound.integrations.keras.validation import check_weights, flat_weights, numpy_of, write_weights
 from fairbound.integrations.torch.constrained import Constrained as TorchConstrained
-from fairbound.integrations.torch.kkt_report import KKT, kkt
+from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.step import StepInfo
+from fairbound.metrics.kkt import KKT
 
 NEITHER_WAY = {
     "torch": "on Keras' torch backend the model is a torch module: use fairbound.Constrained(model, ...) and its "
@@ -39,7 +40,7 @@ class MiniBatch(NamedTuple):
 
     losses: Any  # (B,) one loss per row
     groups: Any = None  # (B,) 0, 1, ..., or -1 for a row of no group; or columns of it by name
-    labels: Any = None  # (B,), for limits about rows with a certain label
+    labels: Any = None  # (B,), for constraints about rows with a certain label
     outputs: Any = None  # (B, ...) the model's outputs (logits), for rates
     weight: Any = None  # (B,) what a row counts
     objective: Any = None  # (B,) bool: the rows of the objective; None: all of them
@@ -47,12 +48,12 @@ class MiniBatch(NamedTuple):
 
 
 class Constrained:
-    """A constrained method in a `tf.GradientTape` loop; see `fairbound.Constrained` for limits and algorithm."""
+    """A constrained method in a `tf.GradientTape` loop; see `fairbound.Constrained` for constraints and algorithm."""
 
     def __init__(
         self,
         model: Any,
-        limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit],
+        constraints: ConstraintSet | Given,
         algorithm: Algorithm[Any],
         *,
         seed: int = 0,
@@ -61,9 +62,9 @@ class Constrained:
             backend = keras.backend.backend()
             raise ValueError(NEITHER_WAY.get(backend, f"there is no tape on Keras' backend {backend!r}"))
         check_weights(model)
-        self.model, self.algorithm, self._limits = model, algorithm, limits
+        self.model, self.algorithm, self._constraints = model, algorithm, constraints
         self._weights = _Weights(flat_weights(model))
-        self._loop = TorchConstrained([self._weights.flat], limits, algorithm, seed=seed)
+        self._loop = TorchConstrained([self._weights.flat], constraints, algorithm, seed=seed)
         self.seen: StepInfo | None = None  # what the last mini-batch showed: loss, c, skipped
 
     def gradients(
@@ -118,7 +119,7 @@ class Constrained:
         with torch.no_grad():
             before.copy_(now)
 
-    def _converted(self, rows: MiniBatch) -> torch_rows.MiniBatch:
+    def _converted(self, rows: MiniBatch) -> torch_batch.MiniBatch:
         """The rows as torch sees them: losses and outputs are functions of the flat weights, by way of the tape."""
         if not isinstance(rows, MiniBatch):
             raise TypeError(
@@ -133,7 +134,7 @@ class Constrained:
             None if given is None else _to_torch(given) for given in (rows.labels, rows.weight, rows.objective)
         )
         outputs = None if rows.outputs is None else values[1]
-        return torch_rows.MiniBatch(values[0], _numbered(rows.groups), labels, outputs, weight, objective)
+        return torch_batch.MiniBatch(values[0], _numbered(rows.groups), labels, outputs, weight, objective)
 
     def _direction(self) -> list[Any]:
         flat = self._weights.flat.grad
@@ -167,7 +168,7 @@ class Constrained:
 
     @property
     def infeasible(self) -> str | None:
-        """A sign that no model meets the limits, as a sentence, or None."""
+        """A sign that no model meets the constraints, as a sentence, or None."""
         return self._loop.infeasible
 
     @property
@@ -187,9 +188,9 @@ class Constrained:
         `evaluate(batch)` passes a batch through the model under a persistent tape.
         """
         self._begin()
-        return kkt(
+        return report_kkt(
             self._weights,
-            self._limits,
+            self._constraints,
             batches,
             lambda batch: self._converted(evaluate(batch)),
             multipliers=self.multipliers or None,

@@ -18,29 +18,30 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from fairbound.constraints.limits import Limit
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.notions import make_constraint
 from fairbound.core import Algorithm
-from fairbound.integrations.sklearn.evaluation import Judge, Seen
-from fairbound.integrations.sklearn.inputs import People, Scaler, group_codes
+from fairbound.integrations.sklearn.evaluation import Evaluator, Seen
+from fairbound.integrations.sklearn.inputs import Scaler, TrainingData, group_codes
 from fairbound.integrations.sklearn.mode_selection import Runs, chosen
-from fairbound.integrations.sklearn.model_selection import Search
+from fairbound.integrations.sklearn.model_selection import ModelSelector
 from fairbound.integrations.sklearn.modules import as_given, forward_of, own_copy
-from fairbound.integrations.sklearn.notions import limit_of
 from fairbound.integrations.sklearn.report import report
 from fairbound.integrations.sklearn.splits import parts_of
 from fairbound.integrations.sklearn.trainer import (
     AIM,
     HELD_OUT_DUALS,
-    NO_LIMIT,
     TRAIN_DUALS,
+    UNCONSTRAINED,
     Plan,
     Training,
-    aimed,
     row_loss,
     scale_of,
+    tighten_bound,
 )
-from fairbound.integrations.torch.batch import MiniBatch
-from fairbound.integrations.torch.kkt_report import KKT, kkt
+from fairbound.integrations.torch.kkt_report import report_kkt
+from fairbound.metrics.kkt import KKT
 from fairbound.training.functional import load_flat
 
 MODES = ("auto", TRAIN_DUALS, HELD_OUT_DUALS)
@@ -50,8 +51,8 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
     """A network trained within a bound, chosen and judged on rows of their own.
 
     Args:
-        constraint: the name of a notion of `fairbound.limits`, a function of (names of the groups, bound=...) that
-            gives a limit, or a limit.
+        constraint: the name of a notion of `fairbound.constraints`, a function of (names of the groups, bound=...) that
+            gives a constraint, or a constraint.
         bound: what the notion allows.
         mode: what moves the multipliers: "train_duals", "held_out_duals", or "auto" (chosen on validation data).
         algorithm: a method in place of ours, on training rows; its multipliers are capped if it caps them itself.
@@ -66,7 +67,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         compile: into machine code; None decides by the length.
 
     After `fit`: `report()` in words; `verdict_`, `decision_`, `mode_`, `multipliers_`, `kkt_`, `history_`, `n_iter_`,
-    `limit_`, `groups_`, `module_`, `parts_`.
+    `constraint_`, `groups_`, `module_`, `parts_`.
 
     >>> rng = np.random.default_rng(0)
     >>> X, group = rng.standard_normal((600, 2)), rng.choice(["A", "B"], 600)
@@ -79,7 +80,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        constraint: str | Limit | Callable[..., Limit] = "pairwise_loss_parity",
+        constraint: str | Constraint | Callable[..., Constraint] = "pairwise_loss_parity",
         bound: float = 0.02,
         mode: str = "auto",
         algorithm: Algorithm[Any] | None = None,
@@ -129,16 +130,16 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         weight = None if sample_weight is None else _weights(sample_weight, X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if sensitive_features is None:
-            warnings.warn("no sensitive_features were given: trained without a limit", UserWarning, stacklevel=2)
+            warnings.warn("no sensitive_features were given: trained without a constraint", UserWarning, stacklevel=2)
             codes, names = group_codes(np.zeros(len(X)), len(X))
         else:
             codes, names = group_codes(sensitive_features, len(X))
         self.groups_ = [] if sensitive_features is None else list(names)
-        self.limit_ = None if sensitive_features is None else limit_of(self.constraint, names, self.bound)
-        if self.limit_ is not None:
-            _refuse_empty_cells(self.limit_, torch.from_numpy(codes), torch.from_numpy(labels))
+        self.constraint_ = None if sensitive_features is None else make_constraint(self.constraint, names, self.bound)
+        if self.constraint_ is not None:
+            _refuse_empty_cells(self.constraint_, torch.from_numpy(codes), torch.from_numpy(labels))
         self.parts_ = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
-        if self.limit_ is not None and not self.parts_.kept_aside:
+        if self.constraint_ is not None and not self.parts_.kept_aside:
             warnings.warn(
                 f"{len(X)} rows are too few to keep any aside: the model is chosen on the rows that train it, and "
                 "there is no verdict",
@@ -155,13 +156,13 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         codes: NDArray[np.int64],
         names: tuple[str, ...],
         weight: NDArray[np.float64] | None,
-    ) -> People:
+    ) -> TrainingData:
         primal = self.parts_.primal.numpy()
         if weight is not None and not weight[primal].any():
             raise ValueError(f"sample_weight is zero in all {len(primal)} rows that train, drawn at random")
         self._scaler = Scaler.of(X[primal])
         two = len(self.classes_) == 2
-        return People(
+        return TrainingData(
             self._scaler.scaled(X),
             torch.from_numpy(labels).float() if two else torch.from_numpy(labels),
             len(self.classes_),
@@ -170,25 +171,25 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             None if weight is None else torch.from_numpy(weight / weight[primal].mean()).float(),
         )
 
-    def _fit(self, people: People, seed: int) -> None:
+    def _fit(self, people: TrainingData, seed: int) -> None:
         network = self._network(people, seed)
         forward = forward_of(network)
         x0 = torch.cat([p.detach().reshape(-1) for p in network.parameters() if p.requires_grad])
         plan = Plan(self.steps, self.batch_size, self.learning_rate, seed, self.compile)
-        training = Training(people, self.parts_, self.limit_, forward, plan)
+        training = Training(people, self.parts_, self.constraint_, forward, plan)
 
-        def judge(rows: Tensor, share: float = 1.0) -> Judge:
-            limit = None if self.limit_ is None else aimed(self.limit_, share)
-            return Judge(people, rows, limit, forward, row_loss(people.classes))
+        def judge(rows: Tensor, share: float = 1.0) -> Evaluator:
+            constraint = None if self.constraint_ is None else tighten_bound(self.constraint_, share)
+            return Evaluator(people, rows, constraint, forward, row_loss(people.classes))
 
         trained, validation = judge(self.parts_.primal), judge(self.parts_.validation)
         patience = self.n_iter_no_change if self.early_stopping else None
         seen = validation if self.parts_.kept_aside else trained
         own = judge(torch.cat([self.parts_.dual, self.parts_.validation]), AIM[HELD_OUT_DUALS])
-        search = Search(training, seen, own, x0, patience, self.verbose)
-        scale = scale_of(self.limit_)
+        search = ModelSelector(training, seen, own, x0, patience, self.verbose)
+        scale = scale_of(self.constraint_)
         runs = Runs(
-            best=lambda mode: search.best(mode, self.algorithm if mode != NO_LIMIT else None, scale),
+            best=lambda mode: search.best(mode, self.algorithm if mode != UNCONSTRAINED else None, scale),
             on_training_rows=lambda one: trained.seen(one.mode, one.step, one.x, None).c,
             breaks=lambda one: validation.verdict(one.x).decision == "violated",
             why_no_held_out_duals=training.why_no_held_out_duals(),
@@ -206,12 +207,12 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         self.module_ = as_given(network)
         self._exact = deepcopy(network).double()  # predictions of a row must not depend on what is beside it
         self._report(people, best, network)
-        aside = self.limit_ is not None and self.parts_.kept_aside
+        aside = self.constraint_ is not None and self.parts_.kept_aside
         self.verdict_ = judge(self.parts_.calibration).verdict(best.x) if aside else None
 
     def _mode(self, runs: Runs) -> str:
-        if self.limit_ is None:
-            return NO_LIMIT
+        if self.constraint_ is None:
+            return UNCONSTRAINED
         if self.algorithm is not None or (self.mode == "auto" and not self.parts_.kept_aside):
             return TRAIN_DUALS
         if self.mode == HELD_OUT_DUALS and runs.why_no_held_out_duals:
@@ -221,7 +222,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             )
         return self.mode
 
-    def _network(self, people: People, seed: int) -> nn.Module:
+    def _network(self, people: TrainingData, seed: int) -> nn.Module:
         if self.module is not None:
             return own_copy(self.module, people)
         outputs = 1 if people.classes == 2 else people.classes
@@ -231,14 +232,14 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
         return nn.Sequential(*layers[:-1])
 
-    def _report(self, people: People, best: Seen, network: nn.Module) -> None:
+    def _report(self, people: TrainingData, best: Seen, network: nn.Module) -> None:
         """Multipliers, and KKT residuals on the rows that trained."""
         self.multipliers_: dict[str, float] = {}
         self.kkt_: KKT | None = None
-        if self.limit_ is None:
+        if self.constraint_ is None:
             return
         if best.multipliers is not None:
-            self.multipliers_ = dict(zip(self.limit_.names, best.multipliers.tolist(), strict=True))
+            self.multipliers_ = dict(zip(self.constraint_.names, best.multipliers.tolist(), strict=True))
         loss = row_loss(people.classes)
 
         def evaluate(rows: Tensor) -> MiniBatch:
@@ -246,7 +247,9 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             weight = None if people.weight is None else people.weight[rows]
             return MiniBatch(loss(outputs, people.y[rows]), people.groups[rows], people.y[rows], outputs, weight)
 
-        self.kkt_ = kkt(network, self.limit_, [self.parts_.primal], evaluate, multipliers=self.multipliers_ or None)
+        self.kkt_ = report_kkt(
+            network, self.constraint_, [self.parts_.primal], evaluate, multipliers=self.multipliers_ or None
+        )
 
     def report(self) -> str:
         """What `fit` did and what came of it, in 80 columns: rows, runs, decision, training rows, verdict."""
@@ -287,13 +290,13 @@ def _weights(given: Any, X: NDArray[np.float64]) -> NDArray[np.float64]:
     return weight
 
 
-def _refuse_empty_cells(limit: Limit, groups: Tensor, labels: Tensor) -> None:
-    cells = limit.on(groups, labels).cells
-    empty = [name for name, member in zip(cells.names, cells.members, strict=True) if len(member) == 0]
+def _refuse_empty_cells(constraint: Constraint, groups: Tensor, labels: Tensor) -> None:
+    cells = constraint.cells.bind(groups, labels)
+    empty = [name for name, member in zip(cells.names, cells.examples, strict=True) if len(member) == 0]
     if empty:
         raise ValueError(
-            f"there are no rows of {', '.join(map(repr, empty[:4]))}, which the limit {limit.names[0]!r} is about; "
-            "merge groups, or choose a notion that does not need them"
+            f"there are no rows of {', '.join(map(repr, empty[:4]))}, which the constraint "
+            f"{constraint.names[0]!r} is about; merge groups, or choose a notion that does not need them"
         )
 
 

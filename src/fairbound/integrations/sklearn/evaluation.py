@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fairbound.auditing import Verdict, verdict
-from fairbound.constraints.limits import Limit
-from fairbound.integrations.sklearn.inputs import People
-from fairbound.integrations.torch.batch import MiniBatch
-from fairbound.integrations.torch.statistics import ConstraintMatrix
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.integrations.sklearn.inputs import TrainingData
 
 
 class Seen(NamedTuple):
@@ -29,24 +29,24 @@ class Seen(NamedTuple):
     multipliers: Tensor | None  # (m,)
     late: bool = False  # whether it may be chosen
     averaged: bool = False  # whether it is the mean of the last steps' models
-    way: float = 1.0  # own rows: how far from the model without a limit to where they lead
+    way: float = 1.0  # own rows: how far from the model without a constraint to where they lead
 
 
-class Judge:
+class Evaluator:
     """Looks at models on some rows."""
 
     def __init__(
         self,
-        people: People,
+        people: TrainingData,
         rows: Tensor,
-        limit: Limit | None,
+        constraint: Constraint | None,
         forward: Callable[[Tensor, Tensor], Tensor],
         loss: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
-        self.forward, self.loss, self.limit = forward, loss, limit
+        self.forward, self.loss, self.constraint = forward, loss, constraint
         self.X, self.y, self.groups = people.X[rows], people.y[rows], people.groups[rows]
         self.weight = None if people.weight is None else people.weight[rows]
-        self.plan = None if limit is None else ConstraintMatrix([limit])
+        self.constraints = None if constraint is None else ConstraintSet((constraint,))
 
     def rows(self, x: Tensor) -> MiniBatch:
         """What the model makes of them."""
@@ -66,11 +66,11 @@ class Judge:
         return Seen(mode, step, float(share @ found.losses), float(share @ right), violation, c, x.clone(), multipliers)
 
     def verdict(self, x: Tensor) -> Verdict:
-        """Whether the limit holds for people like these."""
-        assert self.limit is not None
+        """Whether the constraint holds for people like these."""
+        assert self.constraint is not None
         found = self.rows(x)
         return verdict(
-            self.limit,
+            self.constraint,
             found.groups,
             losses=found.losses,
             predictions=None if found.outputs is None else _decided(found.outputs).long(),
@@ -80,11 +80,7 @@ class Judge:
         )
 
     def _constraints(self, rows: MiniBatch) -> Tensor:
-        if self.plan is None:
-            return torch.zeros(0)
-        totals = self.plan.read(rows, true=True).totals()
-        c = self.plan.evaluated(self.plan.filled(totals))[1:]
-        return torch.where(self.plan.present(totals.counts)[1:], c, torch.nan)
+        return torch.zeros(0) if self.constraints is None else self.constraints.evaluate(rows, exact=True)[1:]
 
 
 def finite(one: Seen) -> bool:

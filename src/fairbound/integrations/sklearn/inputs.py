@@ -18,7 +18,7 @@ FEW_ROWS = 10  # a group on average: more groups than that are no groups but num
 
 
 @dataclass(frozen=True, eq=False)
-class People:
+class TrainingData:
     """Rows of people; groups are numbered 0, 1, ... in the order of their sorted names."""
 
     X: Tensor  # (rows, columns) standardized

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fairbound.integrations.sklearn.evaluation import Seen, finite
-from fairbound.integrations.sklearn.trainer import HELD_OUT_DUALS, NO_LIMIT, TRAIN_DUALS
+from fairbound.integrations.sklearn.trainer import HELD_OUT_DUALS, TRAIN_DUALS, UNCONSTRAINED
 
 # Violations within so many bounds of the smallest count as equal, and the loss decides: those of a run's last models
 # differ by the noise of its steps, those on a line by how far it was gone.
 AMONG_LOOKS, ON_A_LINE = 1.0, 0.1
 ENOUGH = 0.5  # the share of a move on training rows that must be there on validation rows
-HARDLY = 0.1  # bounds by which limits must have moved gaps on training rows, for that share to mean something
+HARDLY = 0.1  # bounds by which constraints must have moved gaps on training rows, for that share to mean something
 DEAR = 0.03  # accuracy that rows of their own may cost
 
 
@@ -41,11 +41,11 @@ def chosen(mode: str, runs: Runs) -> tuple[Seen, str]:
     if mode != "auto":
         only = runs.best(mode)
         return only, f"{words(only, runs.seen_on)}, the best of its run."
-    plain, trained = runs.best(NO_LIMIT), runs.best(TRAIN_DUALS)
-    beside = f"Without a limit: {_figures(plain)}."
+    plain, trained = runs.best(UNCONSTRAINED), runs.best(TRAIN_DUALS)
+    beside = f"Without a constraint: {_figures(plain)}."
     share = carried_over(plain, trained, runs)
     if share is None:
-        return trained, f"{words(trained)}. The limit hardly binds on training rows. {beside}"
+        return trained, f"{words(trained)}. The constraint hardly binds on training rows. {beside}"
     carried = f"Of what the multipliers moved on training rows, {100 * share:.0f} % carried over to validation rows"
     if share >= ENOUGH:
         return trained, f"{words(trained)}. {carried}: enough to learn the bound from. {beside}"
@@ -64,7 +64,7 @@ def chosen(mode: str, runs: Runs) -> tuple[Seen, str]:
 
 
 def carried_over(plain: Seen, trained: Seen, runs: Runs) -> float | None:
-    """The share of the move in the limits that have multipliers; None where there was hardly any."""
+    """The share of the move in the constraints that have multipliers; None where there was hardly any."""
     if trained.multipliers is None:
         return None
     there = ~(plain.c.isnan() | trained.c.isnan())
@@ -79,7 +79,7 @@ def carried_over(plain: Seen, trained: Seen, runs: Runs) -> float | None:
 
 
 def best_look(seen: Sequence[Seen], slack: float) -> Seen:
-    """Of the late looks, the smallest loss among those that break the limits least, give or take the slack."""
+    """Of the late looks, the smallest loss among those that break the constraints least, give or take the slack."""
     whole = [one for one in seen if finite(one)]
     if not whole:
         raise ValueError(
@@ -97,7 +97,7 @@ def words(one: Seen, seen_on: str = "validation rows") -> str:
         who = f"Multipliers moved by rows of their own, {100 * one.way:.0f} % of the way"
     else:
         where = "mean of the last steps" if one.averaged else f"step {one.step}"
-        who = f"{'No limit' if one.mode == NO_LIMIT else 'Multipliers moved by training rows'}, {where}"
+        who = f"{'Unconstrained' if one.mode == UNCONSTRAINED else 'Multipliers moved by training rows'}, {where}"
     return f"{who}: {_figures(one)} on {seen_on}"
 
 

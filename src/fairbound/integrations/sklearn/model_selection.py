@@ -1,6 +1,6 @@
 """Carrying out the runs that a choice asks for: looks, early stopping, what was seen on the way.
 
-Of a run the best of its last looks is taken. Rows of their own lead away from the model without a limit, and on the
+Of a run the best of its last looks is taken. Rows of their own lead away from the model without a constraint, and on the
 straight line through both there are models whose gaps and losses change smoothly: the best of these is taken, as the
 validation rows and the multipliers' rows see it, which have trained none of them; and then one a quarter of the way
 further, since rows that have moved the multipliers see smaller gaps than other people's. The line goes beyond its end:
@@ -20,25 +20,31 @@ from torch import Tensor
 
 from fairbound.algorithms.diagnostics import signs_of_infeasibility
 from fairbound.core import Algorithm
-from fairbound.integrations.sklearn.evaluation import Judge, Seen, finite
+from fairbound.integrations.sklearn.evaluation import Evaluator, Seen, finite
 from fairbound.integrations.sklearn.mode_selection import AMONG_LOOKS, ON_A_LINE, best_look
 from fairbound.integrations.sklearn.progress import progress
-from fairbound.integrations.sklearn.trainer import HELD_OUT_DUALS, NO_LIMIT, Training
+from fairbound.integrations.sklearn.trainer import HELD_OUT_DUALS, UNCONSTRAINED, Training
 from fairbound.training.records import Record
 
 LOOKS = 40  # at the validation rows, in a run
-DEAREST = 1.15  # loss on the line, in losses of the model without a limit
+DEAREST = 1.15  # loss on the line, in losses of the model without a constraint
 WAYS = tuple(eighths / 8 for eighths in range(2, 11))  # along the line
 FURTHER = (1 / 8, 2 / 8)  # than the one that looks best
 PATIENT = 0.5  # the share of the steps from which early stopping may: an untrained model treats everybody alike
 LATE = 0.9  # the share of the steps after which a model may be chosen: before, steps are long and gaps swing
 
 
-class Search:
+class ModelSelector:
     """The runs of a fit, each made when it is first asked for; a context, so that the bar of progress ends."""
 
     def __init__(
-        self, training: Training, judge: Judge, own_judge: Judge, x0: Tensor, patience: int | None, verbose: bool
+        self,
+        training: Training,
+        judge: Evaluator,
+        own_judge: Evaluator,
+        x0: Tensor,
+        patience: int | None,
+        verbose: bool,
     ) -> None:
         self._training, self._judge, self._own_judge, self._x0 = training, judge, own_judge, x0
         self._patience, self._verbose = patience, verbose
@@ -46,7 +52,7 @@ class Search:
         self._troubles: dict[str, list[str]] = {}
         self._stack = ExitStack()
 
-    def __enter__(self) -> Search:
+    def __enter__(self) -> ModelSelector:
         self._show = self._stack.enter_context(progress(self._verbose, self._training.steps))
         return self
 
@@ -58,7 +64,7 @@ class Search:
     def best(self, mode: str, method: Algorithm[Any] | None, scale: float) -> Seen:
         """The best model of a mode, as the validation rows see it."""
         if mode == HELD_OUT_DUALS:
-            return self._best_on_the_way(self.best(NO_LIMIT, None, scale).x, scale)
+            return self._best_on_the_way(self.best(UNCONSTRAINED, None, scale).x, scale)
         if mode not in self._seen:
             self._seen[mode] = self._run(mode, method, self._x0, scale)
         return best_look(self._seen[mode], AMONG_LOOKS * scale)
@@ -93,7 +99,7 @@ class Search:
         later = [one for one in found if finite(one) and one.step > PATIENT * self._training.steps(mode)]
         if self._patience is None or not later:
             return None
-        slack = float("inf") if mode == NO_LIMIT else AMONG_LOOKS * scale  # without a limit the loss decides
+        slack = float("inf") if mode == UNCONSTRAINED else AMONG_LOOKS * scale  # without a constraint the loss decides
         best = best_look([one._replace(late=True) for one in later], slack)
         after = sum(one.step > best.step for one in later)
         return next(one for one in later if one.step == best.step) if after >= max(1, self._patience) else None

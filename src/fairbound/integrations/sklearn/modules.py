@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairbound.integrations.sklearn.inputs import People
+from fairbound.integrations.sklearn.inputs import TrainingData
 from fairbound.training.functional import ModuleForward
 
 
-def own_copy(module: Any, people: People) -> nn.Module:
+def own_copy(module: Any, people: TrainingData) -> nn.Module:
     """A copy to train; Keras is loaded only where its model is given."""
     if any(base.__module__.partition(".")[0] == "keras" for base in type(module).__mro__):
         from fairbound.integrations.keras.module import own_classifier
@@ -26,7 +26,7 @@ def own_copy(module: Any, people: People) -> nn.Module:
     return copied
 
 
-def _check_outputs(module: nn.Module, people: People) -> None:
+def _check_outputs(module: nn.Module, people: TrainingData) -> None:
     kinds = {p.dtype for p in module.parameters()}
     if kinds - {torch.float32}:
         raise ValueError(f"FairClassifier trains in float32, and the module has {kinds}; use module.float()")

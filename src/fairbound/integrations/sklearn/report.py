@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbound.auditing import Verdict
 from fairbound.integrations.sklearn.splits import Parts
-from fairbound.integrations.torch.kkt_report import KKT
+from fairbound.metrics.kkt import KKT
 
 WIDTH = 80
 

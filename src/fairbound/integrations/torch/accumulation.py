@@ -1,7 +1,7 @@
 """One step over several mini-batches: their sums and counts are known first, then each is passed backward.
 
-What the constraints are decides the weights of examples, and so must be known before the first backward pass. The method
-is asked once for its weights, every mini-batch is passed backward with them, and at the end the method is asked again
+What the constraints are decides the weights of examples, and so must be known before the first backward pass. The
+method is asked once for its weights, every mini-batch is passed backward with them, and at the end it is asked again
 with the gradient of all.
 """
 

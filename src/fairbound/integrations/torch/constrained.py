@@ -24,11 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairbound.constraints.limits import AnyLimit, named
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
-from fairbound.integrations.torch.batch import MiniBatch
-from fairbound.integrations.torch.kkt_report import KKT, kkt
+from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.step import StepInfo, Steps
+from fairbound.metrics.kkt import KKT
 
 Groups = Tensor | Mapping[str, Tensor]
 
@@ -39,7 +40,7 @@ class Constrained:
     Args:
         model: a module, or the parameters to train; frozen ones are left alone. A `DistributedDataParallel` model is
             recognized: sums and counts are added up over its processes.
-        limits: one of `fairbound.limits`, a list of them, or a mapping of names to them.
+        constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
         algorithm: the method.
         seed: of the method's own coins (the output of switching, the batch sizes of Ghost).
     """
@@ -47,16 +48,20 @@ class Constrained:
     def __init__(
         self,
         model: nn.Module | Iterable[Tensor],
-        limits: AnyLimit | Sequence[AnyLimit] | Mapping[str, AnyLimit],
+        constraints: ConstraintSet | Given,
         algorithm: Algorithm[Any],
         *,
         seed: int = 0,
     ) -> None:
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
-        listed, self.names = named(limits)
-        self.algorithm, self.model, self._limits = algorithm, model, limits
-        self._steps = Steps(model, listed, self.names, algorithm, seed)
+        self.algorithm, self.model = algorithm, model
+        self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the constraints."""
+        return self._steps.constraints.names
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -86,12 +91,9 @@ class Constrained:
             scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
             scale: what the direction counts, 1/k for the mean over k mini-batches before one optimizer step.
         """
-        rows = self._steps.rows(losses, groups, labels, outputs, weight, objective)
-        kind = self._steps.parameters.kind
-        if torch.is_autocast_enabled(kind):  # sums and constraints in full precision
-            with torch.autocast(kind, enabled=False):
-                return self._steps.backward(rows, extra_batches, scaler, scale)
-        return self._steps.backward(rows, extra_batches, scaler, scale)
+        batch = self._steps.batch(losses, groups, labels, outputs, weight, objective)
+        with torch.autocast(batch.losses.device.type, enabled=False):  # sums and constraints in full precision
+            return self._steps.backward(batch, extra_batches, scaler, scale)
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> StepInfo:
         """The same from a function that draws fresh rows, passes them through the model and gives their `MiniBatch`.
@@ -101,70 +103,66 @@ class Constrained:
         """
         return self._steps.backward_closure(evaluate, scale)
 
-    def start(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_rows: Any) -> None:
+    def start(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_batch: Any) -> None:
         """Begin from a mini-batch of its own, before the first step; without it, the first step's serves."""
-        self._steps.start(self._shown(losses, groups, of_rows))
+        self._steps.start(self._shown(losses, groups, of_batch))
 
-    def _shown(self, losses: Tensor | MiniBatch, groups: Groups | None, of_rows: dict[str, Any]) -> MiniBatch:
+    def _shown(self, losses: Tensor | MiniBatch, groups: Groups | None, of_batch: dict[str, Any]) -> MiniBatch:
         # `MiniBatch` puts what was given by name in order, and refuses other names
-        return self._steps.rows(losses, *MiniBatch(losses, groups, **of_rows)[1:-1])  # type: ignore[arg-type]
+        return self._steps.batch(losses, *MiniBatch(losses, groups, **of_batch)[1:-1])  # type: ignore[arg-type]
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
-    def accumulate(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_rows: Any) -> None:
+    def accumulate(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_batch: Any) -> None:
         """Count a mini-batch of an accumulated step, forward pass only; then call `backward` on each of them.
 
         A step over k mini-batches is one over all their rows, groups of any size: what the constraints are must be
         known before the first backward pass. (`backward(..., scale=1/k)` without `accumulate` saves the forward passes;
         every mini-batch then is a step of the multipliers.)
         """
-        self._steps.accumulate(self._shown(losses, groups, of_rows))
+        self._steps.accumulate(self._shown(losses, groups, of_batch))
 
     # What the method knows --------------------------------------------------------------------------------------------
 
     @property
     def multipliers(self) -> dict[str, float]:
         """The multiplier of every constraint, by name; none for a method that has none."""
-        y = self._steps.progress.multipliers
+        y = self._steps.state.multipliers
         return {} if y is None else dict(zip(self.names, y.tolist(), strict=True))
 
     @property
     def steps(self) -> int:
         """Steps of the method so far."""
-        return self._steps.progress.steps
+        return self._steps.state.steps
 
     @property
     def skipped(self) -> int:
         """Mini-batches left out because something was not finite."""
-        return self._steps.progress.skipped
+        return self._steps.state.skipped
 
     @property
     def constraints(self) -> dict[str, float]:
         """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
-        values = (
-            [float("nan")] * len(self.names)
-            if self._steps.progress.last is None
-            else self._steps.progress.last.tolist()
-        )
+        values = [float("nan")] * len(self.names) if self._steps.state.last is None else self._steps.state.last.tolist()
         return dict(zip(self.names, values, strict=True))
 
     @property
     def primal_step(self) -> float:
         """The method's own step now: with `SGD(lr=...)` at this value the loop is exactly the method."""
-        if self._steps.progress.state is None:
+        if self._steps.state.state is None:
             raise ValueError("the method has not begun; call backward() or start() first")
-        return float(self.algorithm.primal_step(self._steps.progress.state))
+        return float(self.algorithm.primal_step(self._steps.state.state))
 
     @property
     def infeasible(self) -> str | None:
         """A sign that no model meets the limits, as a sentence, or None: see `diagnostics`."""
-        return self._steps.progress.trend.sign()
+        return self._steps.state.history.sign()
 
     def load_output(self) -> None:
         """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
-        if self._steps.progress.state is None or self.algorithm.is_gradient_step:
+        if self._steps.state.state is None or self.algorithm.is_gradient_step:
             return
-        output = self.algorithm.output(self._steps.parameters.flat(), self._steps.progress.state)
+        output = self.algorithm.output(self._steps.parameters.flat(), self._steps.state.state)
         with torch.no_grad():
             for p, part in zip(self._steps.parameters.tensors, output.split(self._steps.parameters.sizes), strict=True):
                 p.copy_(part.view(p.shape))
@@ -173,19 +171,23 @@ class Constrained:
         """How near the model is to a solution, over all rows of some data: see `kkt`."""
         if not isinstance(self.model, nn.Module):
             raise TypeError("a report needs the model itself; build Constrained with it instead of its parameters")
-        sign = self.infeasible
-        return kkt(
-            self.model, self._limits, batches, evaluate, multipliers=self._steps.progress.multipliers, warning=sign
+        return report_kkt(
+            self.model,
+            self._steps.constraints,
+            batches,
+            evaluate,
+            multipliers=self._steps.state.multipliers,
+            warning=self.infeasible,
         )
 
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed loop needs beside model and optimizer, by the names of constraints."""
-        if self._steps.gathered:
+        if self._steps.accumulated:
             raise ValueError("an accumulated step is in progress; save after its last backward()")
-        return self._steps.progress.state_dict()
+        return self._steps.state.state_dict()
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
         """Go on from a saved state; constraints are told by their names."""
-        self._steps.progress.load_state_dict(kept)
+        self._steps.state.load_state_dict(kept)

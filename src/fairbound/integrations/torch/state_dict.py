@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Estimate
-from fairbound.integrations.torch.flat_params import Parameters
+from fairbound.integrations.torch.flat_params import FlatParams
 
 CONSTRAINT, PARAMETER, OTHER = "constraint", "parameter", "other"
 
@@ -55,7 +55,7 @@ def in_precision_of(old: Any, new: Any) -> Any:
     return tree_unflatten(new, iter([a.to(b.dtype) for a, b in zip(after, before, strict=True)]))
 
 
-def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: Parameters) -> dict[str, Any]:
+def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: FlatParams) -> dict[str, Any]:
     """A state as plain tensors of its own, by name."""
     found: dict[str, Any] = {}
     for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
@@ -67,7 +67,7 @@ def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: Paramet
     return found
 
 
-def loaded(kept: dict[str, Any], like: Any, of: list[str], names: tuple[str, ...], parameters: Parameters) -> Any:
+def loaded(kept: dict[str, Any], like: Any, of: list[str], names: tuple[str, ...], parameters: FlatParams) -> Any:
     """The state that `saved` gave; `like` has its form."""
     expected = leaf_names(like)
     if sorted(kept) != sorted(expected):

@@ -1,4 +1,4 @@
-"""The steps of a loop: a mini-batch that was shown becomes a step of the method, with its direction in `.grad`."""
+"""The steps of a loop: a mini-batch becomes a step of the method's own `update`, with its direction in `.grad`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from fairbound._utils.pytree import tree_leaves
-from fairbound.constraints.limits import AnyLimit
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
 from fairbound.core import Algorithm
-from fairbound.integrations.torch.accumulation import Accumulating
-from fairbound.integrations.torch.batch import MiniBatch
+from fairbound.integrations.torch.accumulation import AccumulatedStep
 from fairbound.integrations.torch.distributed import Processes
-from fairbound.integrations.torch.estimate import Asked, Evaluated, evaluated, evaluated_alone
-from fairbound.integrations.torch.flat_params import Parameters
+from fairbound.integrations.torch.estimate import BatchStatistics, Observed, added
+from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.gradients import Closed, Flat, GradientWriter, InPlace
 from fairbound.integrations.torch.state import TrainingState
-from fairbound.integrations.torch.statistics import BatchStatistics, ConstraintMatrix, SumsCounts
 
 ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
 
@@ -27,254 +26,238 @@ ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are bias
 class StepInfo(NamedTuple):
     """What one mini-batch showed."""
 
-    of: Evaluated
-    skipped: bool  # whether the step was left out because something was not finite
+    loss: Tensor  # () the objective
+    c: Tensor  # (m,) the constraints, feasible where <= 0; one that the batch does not show: its last value, or NaN
+    skipped: bool  # whether the step was skipped because something was not finite
 
-    @property
-    def loss(self) -> Tensor:
-        """The objective, ()."""
-        return self.of.f
-
-    @property
-    def c(self) -> Tensor:
-        """(m,) the constraints, feasible where <= 0; one that the batch cannot tell has its last value, or NaN."""
-        return self.of.last.clone()  # the loop keeps its own
+    @staticmethod
+    def of(seen: Observed, skipped: bool) -> StepInfo:
+        return StepInfo(seen.f, seen.last.clone(), skipped)  # the loop keeps its own
 
 
 class Steps:
     """A method on a model's parameters, moved on by mini-batches."""
 
     def __init__(
-        self,
-        model: nn.Module | Iterable[Tensor],
-        limits: Sequence[AnyLimit],
-        names: tuple[str, ...],
-        algorithm: Algorithm[Any],
-        seed: int,
+        self, model: nn.Module | Iterable[Tensor], constraints: ConstraintSet, algorithm: Algorithm[Any], seed: int
     ) -> None:
-        self.algorithm = algorithm
-        self.plan = ConstraintMatrix(limits)
-        self.parameters = Parameters(model)
+        self.algorithm, self.constraints = algorithm, constraints
+        self.parameters = FlatParams(model)
         self.processes = Processes.of(model)
-        self.progress = TrainingState(algorithm, names, self.parameters, seed)
-        self.gathered: list[SumsCounts] = []
-        self._main = next(
-            i for i, evaluates in enumerate(algorithm.evaluates) if "f" in evaluates
-        )  # the draw with the objective
+        self.state = TrainingState(algorithm, constraints.names, constraints.equality, self.parameters, seed)
+        self.accumulated: list[SumsCounts] = []
+        self._main = next(i for i, what in enumerate(algorithm.evaluates) if "f" in what)  # the draw with the objective
         self._checked = False  # a first mini-batch
-        self._accumulating: Accumulating | None = None
+        self._in_precision: dict[tuple[torch.device, torch.dtype], ConstraintSet] = {}
+        self._step_in_progress: AccumulatedStep | None = None
         self._begins = False  # whether that step is the first
 
-    # Mini-batches as they are shown -----------------------------------------------------------------------------------
+    # Mini-batches -----------------------------------------------------------------------------------------------------
 
-    def rows(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
+    def batch(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
         """The mini-batch with all that was given of it, in the order of the fields of `MiniBatch`."""
         if isinstance(losses, Tensor):
-            rows = MiniBatch(losses, *given, self.parameters.tensors)  # type: ignore[call-arg]
+            batch = MiniBatch(losses, *given, self.parameters.tensors)  # type: ignore[call-arg]
         else:
-            rows = self._complete(losses if isinstance(losses, MiniBatch) else MiniBatch(losses))
-            if not isinstance(rows.losses, Tensor):
-                rows.check()  # says it in words
+            batch = self._complete(losses if isinstance(losses, MiniBatch) else MiniBatch(losses))
+            if not isinstance(batch.losses, Tensor):
+                batch.check()  # explains it
             beside = [name for name, value in zip(MiniBatch._fields[1:-1], given, strict=True) if value is not None]
             if beside:
                 raise ValueError(f"{beside[0]}= was given beside MiniBatch, which has a field for it; put it there")
-        if rows.losses.device != self.parameters.device:
+        if batch.losses.device != self.parameters.device:
             raise ValueError(
-                f"the losses are on {rows.losses.device}, but the model was on {self.parameters.device} when "
+                f"the losses are on {batch.losses.device}, but the model was on {self.parameters.device} when "
                 "Constrained was built; move the model first"
             )
-        return rows
+        return batch
 
-    def _complete(self, rows: MiniBatch) -> MiniBatch:
-        if not isinstance(rows, MiniBatch):
-            raise TypeError(f"a mini-batch must be fairbound.MiniBatch(losses, groups, ...), got {type(rows).__name__}")
-        return rows._replace(parameters=self.parameters.tensors)
+    def _complete(self, batch: MiniBatch) -> MiniBatch:
+        if not isinstance(batch, MiniBatch):
+            raise TypeError(
+                f"a mini-batch must be fairbound.MiniBatch(losses, groups, ...), got {type(batch).__name__}"
+            )
+        return batch._replace(parameters=self.parameters.tensors)
 
-    def _in_order(self, rows: MiniBatch, extra_batches: Sequence[MiniBatch]) -> list[MiniBatch]:
-        """One mini-batch for each draw of the method: the main one where the objective is read."""
+    def _in_order(self, batch: MiniBatch, extra_batches: Sequence[MiniBatch]) -> list[MiniBatch]:
+        """One mini-batch for each draw of the method: the main one where the objective is evaluated."""
         name, draws = type(self.algorithm).__name__, self.algorithm.draws
         if self.algorithm.batch_size_probs is not None:
             raise ValueError(
                 f"{name} draws mini-batches of random size and wants every constraint's gradient; use "
-                "fair.backward_closure(evaluate), where evaluate(size) passes fresh rows through the model"
+                "fair.backward_closure(evaluate), where evaluate(size) passes fresh examples through the model"
             )
-        if draws == 1 and not extra_batches:
-            return [rows]
         if len(extra_batches) != draws - 1:
             raise ValueError(
-                f"{name} needs {draws} independent mini-batches a step, got {1 + len(extra_batches)}; pass the "
-                f"others as extra_batches=[MiniBatch(losses, groups), ...], on fresh examples, under torch.no_grad(). "
+                f"{name} needs {draws} independent mini-batches a step, got {1 + len(extra_batches)}; pass the others "
+                "as extra_batches=[MiniBatch(losses, groups), ...], on fresh examples, under torch.no_grad(). "
                 f"{ONE_BATCH}"
             )
         rest = iter(extra_batches)
-        return [rows if i == self._main else self._complete(next(rest)) for i in range(draws)]
+        return [batch if i == self._main else self._complete(next(rest)) for i in range(draws)]
 
     def _drawn(self, evaluate: Callable[[int], MiniBatch], evaluates: str, size: int = 1) -> BatchStatistics:
         with torch.set_grad_enabled("f" in evaluates):
-            return self._read(self._complete(evaluate(size)))
+            return self._statistics(self._complete(evaluate(size)))
 
-    def _read(self, rows: MiniBatch) -> BatchStatistics:
+    def _statistics(self, batch: MiniBatch) -> BatchStatistics:
         if not self._checked:
-            self._check(rows)
-        return self.plan.read(rows)
+            self.constraints.check(batch)
+            self._checked = True
+        return BatchStatistics.of(self.constraints, batch)
 
-    def _check(self, rows: MiniBatch) -> None:
-        self.plan.check(rows)
-        self._checked = True
+    def _totals(self, batch: MiniBatch) -> SumsCounts:
+        """Of a mini-batch that is not differentiated."""
+        with torch.no_grad(), torch.autocast(batch.losses.device.type, enabled=False):
+            return self._statistics(batch).totals()
 
-    def looked_at(self, rows: MiniBatch) -> SumsCounts:
-        """The totals of a mini-batch that is not differentiated."""
-        with torch.no_grad(), torch.autocast(rows.losses.device.type, enabled=False):
-            return self._read(rows).totals()
+    def _observed(self, totals: SumsCounts) -> Observed:
+        """[f, c] of the sums and counts of all processes."""
+        key = (totals.sums.device, totals.sums.dtype)
+        if key not in self._in_precision:
+            self._in_precision[key] = self.constraints.to(*key)
+        return Observed.of(self._in_precision[key], self.processes.summed(totals), self.state.last)
 
     # One step --------------------------------------------------------------------------------------------------------
 
     def backward(
-        self, rows: MiniBatch, extra_batches: Sequence[MiniBatch], scaler: torch.amp.GradScaler | None, scale: float
+        self,
+        batch: MiniBatch,
+        extra_batches: Sequence[MiniBatch],
+        scaler: torch.amp.GradScaler | None,
+        scale: float,
     ) -> StepInfo:
         """One step, or a part of an accumulated one; the arguments are those of `Constrained.backward`."""
-        if self.gathered:
+        if self.accumulated:
             if extra_batches or scale != 1.0:
-                raise ValueError(
-                    "in a step that accumulate() began, backward() takes neither extra_batches= nor scale="
-                )
-            return self._accumulate(rows, scaler)
+                raise ValueError("after accumulate(), backward() takes neither extra_batches= nor scale=")
+            return self._accumulated_backward(batch, scaler)
         if self.processes.out_of_step and not self.algorithm.is_gradient_step:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
                 "no_sync() holds back; use accumulate() first, or leave no_sync() out"
             )
-        batches = self._in_order(rows, extra_batches)
-        seen = self._step(self._puller(scaler, scale), [self._read(batch) for batch in batches], scaler=scaler)
-        if seen.skipped:
-            for batch in batches:
-                self.plan.check(batch)  # a group that no limit knows reads as NaN: say so
-        return seen
+        batches = self._in_order(batch, extra_batches)
+        info = self._step(self._writer(scaler, scale), [self._statistics(one) for one in batches], scaler=scaler)
+        if info.skipped:
+            for one in batches:
+                self.constraints.check(one)  # a group that no constraint knows makes NaN: say so
+        return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
-        """One step from a function that draws fresh rows."""
+        """One step from a function that draws fresh examples."""
         if self.processes.size > 1:
             raise ValueError(
                 "backward_closure() takes gradients one by one, which DistributedDataParallel cannot reduce"
             )
-        puller = Closed(self.parameters, self.processes, share=scale)
+        writer = Closed(self.parameters, self.processes, scale=scale)
         if self.algorithm.batch_size_probs is None:
-            return self._step(puller, [self._drawn(evaluate, evaluates) for evaluates in self.algorithm.evaluates])
-        level, weight = self.progress.coins.level(self.progress.steps, self.algorithm.batch_size_probs)
+            return self._step(writer, [self._drawn(evaluate, what) for what in self.algorithm.evaluates])
+        level, weight = self.state.level(self.algorithm.batch_size_probs)
         single, large = self._drawn(evaluate, "fc"), self._drawn(evaluate, "fc", 2 << level)
-        return self._step(puller, [single, large, *large.halves()], weight)
+        return self._step(writer, [single, large, *large.halves()], weight)
 
-    def _puller(self, scaler: torch.amp.GradScaler | None, scale: float) -> InPlace | Flat:
+    def _writer(self, scaler: torch.amp.GradScaler | None, scale: float) -> InPlace | Flat:
         kind = InPlace if self.algorithm.is_gradient_step else Flat
         return kind(self.parameters, self.processes, scaler, scale)
 
     def _step(
         self,
-        puller: GradientWriter,
-        readings: Sequence[BatchStatistics],
+        writer: GradientWriter,
+        statistics: Sequence[BatchStatistics],
         weight: float = 1.0,
         scaler: torch.amp.GradScaler | None = None,
     ) -> StepInfo:
-        """One step of the method on mini-batches that were read."""
-        batches = [self._evaluated(reading) for reading in readings]
-        main = batches[self._main]
-        if not all(batch.finite for batch in batches):
-            return self._left_out(main, scaler)
-        begins = self.progress.state is None
+        """One step of the method on mini-batches."""
+        seen = [self._observed(one.totals()) for one in statistics]
+        main = seen[self._main]
+        if not all(one.finite for one in seen):
+            return self._skipped(main, scaler)
+        begins = self.state.state is None
         if begins:
-            self.progress.begin(main.estimate())
-        x = puller.point()
-        pairs = zip(batches, readings, strict=True)
-        samples = [batch.sample(x, partial(self._pulled, puller, batch, reading)) for batch, reading in pairs]
+            self.state.begin(main.estimate())
+        x = writer.point()
+        pairs = zip(seen, statistics, strict=True)
+        samples = [one.sample(x, partial(_gradient, writer, one, own)) for one, own in pairs]
         try:
-            d, new = self.algorithm.update(x, self.progress.state, self.progress.draw(samples, weight, x))
-            done = puller.finish(d, self.algorithm.primal_step(self.progress.state), tree_leaves(new))
+            d, new = self.algorithm.update(x, self.state.state, self.state.draw(samples, weight, x))
+            done = writer.finish(d, self.algorithm.primal_step(self.state.state), tree_leaves(new))
         except BaseException:
-            puller.undo()
-            self.progress.rollback(begins)
+            writer.undo()
+            self.state.rollback(begins)
             raise
         if not done:
-            self.progress.rollback(begins)
-            return self._left_out(main, scaler)
-        self.progress.commit(new, [batch.absent for batch in batches if batch.absent is not None], batches[-1].last)
-        return StepInfo(main, False)
+            self.state.rollback(begins)
+            return self._skipped(main, scaler)
+        self.state.commit(new, [one.absent for one in seen if one.absent is not None], seen[-1].last)
+        return StepInfo.of(main, False)
 
-    def _evaluated(self, reading: BatchStatistics) -> Evaluated:
-        if self.processes.size == 1:
-            return evaluated_alone(self.plan, reading, self.progress.last)
-        return self._evaluated_together(reading.totals())
-
-    def _evaluated_together(self, totals: SumsCounts) -> Evaluated:
-        return evaluated(self.plan, self.processes.summed(totals), self.progress.last)
-
-    def _pulled(self, puller: GradientWriter, batch: Evaluated, reading: BatchStatistics, asked: Asked) -> Tensor:
-        return puller.pull(reading.tensors, batch.weighted(self.plan, reading, asked))
-
-    def start(self, rows: MiniBatch) -> None:
+    def start(self, batch: MiniBatch) -> None:
         """The method's state from a mini-batch of its own."""
-        if self.progress.state is not None:
+        if self.state.state is not None:
             raise ValueError("the method has begun, and start() would throw its state away; build a new Constrained")
-        first = self._evaluated_together(self.looked_at(rows))
+        first = self._observed(self._totals(batch))
         if not first.finite:
             raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
-        self.progress.begin(first.estimate())
+        self.state.begin(first.estimate())
 
-    def _left_out(self, of: Evaluated, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
+    def _skipped(self, seen: Observed, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         if scaler is not None and scaler.is_enabled():
             self.parameters.poison_grads()
-        self.progress.skip()
-        return StepInfo(of, True)
+        self.state.skip()
+        return StepInfo.of(seen, True)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
-    def accumulate(self, rows: MiniBatch) -> None:
+    def accumulate(self, batch: MiniBatch) -> None:
         """Count a mini-batch of an accumulated step."""
         if self.algorithm.draws > 1 or self.algorithm.batch_size_probs is not None:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs {self.algorithm.draws} mini-batches a step, and accumulate() "
-                f"accumulates one; use backward(..., scale=1/k). {ONE_BATCH}"
+                f"gathers one; use backward(..., scale=1/k). {ONE_BATCH}"
             )
-        if self._accumulating is not None:
-            raise ValueError(
-                "accumulate() was called between the backward passes of an accumulated step; finish it first"
-            )
-        self.gathered.append(self.looked_at(rows))
+        if self._step_in_progress is not None:
+            raise ValueError("accumulate() was called between the backward passes of a step; finish it first")
+        self.accumulated.append(self._totals(batch))
 
-    def _accumulate(self, rows: MiniBatch, scaler: torch.amp.GradScaler | None) -> StepInfo:
-        step = self._accumulating or self._begin_accumulating(scaler)
+    def _accumulated_backward(self, batch: MiniBatch, scaler: torch.amp.GradScaler | None) -> StepInfo:
+        step = self._step_in_progress or self._begin_accumulated(scaler)
         try:
-            step.add(self._read(rows))
+            step.add(self._statistics(batch))
             if step.left:
-                return StepInfo(step.whole, not step.whole.finite)
+                return StepInfo.of(step.whole, not step.whole.finite)
             new = step.finish()
         except BaseException:
-            step.puller.undo()
-            self.gathered, self._accumulating = [], None
-            self.progress.rollback(self._begins)
+            step.writer.undo()
+            self._end_accumulated(failed=True)
             raise
-        self.gathered, self._accumulating = [], None
+        self._end_accumulated(failed=new is None)
         if new is None:
-            self.progress.rollback(self._begins)
-            return self._left_out(step.whole, scaler)
+            return self._skipped(step.whole, scaler)
         absent = step.whole.absent
-        self.progress.commit(new, [] if absent is None else [absent], step.whole.last)
-        return StepInfo(step.whole, False)
+        self.state.commit(new, [] if absent is None else [absent], step.whole.last)
+        return StepInfo.of(step.whole, False)
 
-    def _begin_accumulating(self, scaler: torch.amp.GradScaler | None) -> Accumulating:
-        total = self.gathered[0]
-        for part in self.gathered[1:]:
-            total = total.plus(part)
-        whole = self._evaluated_together(total)
-        self._begins = whole.finite and self.progress.state is None
+    def _end_accumulated(self, failed: bool) -> None:
+        self.accumulated, self._step_in_progress = [], None
+        if failed:
+            self.state.rollback(self._begins)
+
+    def _begin_accumulated(self, scaler: torch.amp.GradScaler | None) -> AccumulatedStep:
+        whole = self._observed(added(self.accumulated))
+        self._begins = whole.finite and self.state.state is None
         if self._begins:
-            self.progress.begin(whole.estimate())
-        self._accumulating = Accumulating(
+            self.state.begin(whole.estimate())
+        self._step_in_progress = AccumulatedStep(
             self.algorithm,
-            self.plan,
-            self._puller(scaler, 1.0),
+            self._writer(scaler, 1.0),
             whole,
-            self.progress.state,
-            lambda sample, x: self.progress.draw([sample], 1.0, x),
-            self.gathered,
+            self.state.state,
+            lambda sample, x: self.state.draw([sample], 1.0, x),
+            self.accumulated,
         )
-        return self._accumulating
+        return self._step_in_progress
+
+
+def _gradient(writer: GradientWriter, seen: Observed, statistics: BatchStatistics, mean_weights: Tensor) -> Tensor:
+    return writer.gradient_of(statistics.tensors, statistics.weights(mean_weights, seen.totals.counts))
