@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, limits
+from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, constraints
 from fairbound.core import Algorithm, Draw, Estimate
 
 GROUP = torch.arange(12) % 2
@@ -36,7 +36,7 @@ def losses_of(model: nn.Module) -> Tensor:
 
 def begun(method: Algorithm[Any], steps: int = 2) -> tuple[nn.Sequential, Constrained]:
     model = network()
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     for _ in range(steps):
         model.zero_grad()
         fair.backward(losses_of(model), GROUP)
@@ -143,7 +143,7 @@ class Clipped(SSLALM):
 
 def test_a_subclass_may_do_more_with_the_direction() -> None:
     model, _ = begun(Clipped(samples=1, tau=0.05), steps=3)
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), Clipped(samples=1, tau=0.05))
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), Clipped(samples=1, tau=0.05))
     fair.backward(losses_of(model), GROUP)
     assert max(float(p.grad.abs().max()) for p in model.parameters()) == pytest.approx(1e-4 / 0.05)
 
@@ -183,7 +183,7 @@ def test_another_default_precision(method: Algorithm[Any], default: torch.dtype)
     model = network()
     torch.set_default_dtype(default)
     try:
-        fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+        fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
         found = [fair.backward(losses_of(model), GROUP).skipped for _ in range(2)]
     finally:
         torch.set_default_dtype(torch.float32)
@@ -242,7 +242,7 @@ WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) -> None:
     model = network()
-    fair = Constrained(model, limits.bounded_group_loss(["A", "B"], bound=0.02), DescentAscent(eta=1e38))
+    fair = Constrained(model, constraints.bounded_group_loss(["A", "B"], bound=0.02), DescentAscent(eta=1e38))
     if not begins:
         fair.start(losses_of(model).detach(), GROUP)
     before = fair.state_dict()["state"]
@@ -264,13 +264,13 @@ def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) ->
 @pytest.mark.parametrize("way", WAYS)
 def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way: str) -> None:
     model = network()
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     with pytest.warns(RuntimeWarning, match="left out"):
         assert WAYS[way](fair, infinite_gradient(model))
     assert fair.multipliers == {}
     fair.start(losses_of(model).detach(), GROUP)  # it would say that the method has begun
     hook = model[0].weight.register_hook(lambda gradient: 1 / 0)
-    other = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    other = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     with pytest.raises(ZeroDivisionError):
         WAYS[way](other, losses_of(model))
     hook.remove()
@@ -282,7 +282,7 @@ def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way
 def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[Any]) -> None:
     """A loop goes on from what it saved, bit for bit."""
     model = network()
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     for way in ("first or short", "share", "first or short"):
         model.zero_grad()
         WAYS[way](fair, losses_of(model).double())
@@ -294,11 +294,11 @@ def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[
 def test_what_is_handed_out_is_a_copy(method: Algorithm[Any]) -> None:
     model, fair = begun(method)
     seen = fair.backward(losses_of(model), GROUP)
-    before, records = fair.constraints, fair.state_dict()["trend"]["records"]
+    before, records = fair.constraints, fair.state_dict()["history"]["records"]
     seen.c.fill_(9.0)
     records[0]["multipliers"].fill_(7.0)
     assert fair.constraints == before
-    assert float(fair.state_dict()["trend"]["records"][0]["multipliers"].max()) < 7
+    assert float(fair.state_dict()["history"]["records"][0]["multipliers"].max()) < 7
     weight = weakref.ref(model[0].weight)
     del model, fair
     gc.collect()
@@ -308,7 +308,7 @@ def test_what_is_handed_out_is_a_copy(method: Algorithm[Any]) -> None:
 def test_a_gradient_that_is_the_rows_weights_can_be_scaled_in_place() -> None:
     """Losses that are a view of a parameter."""
     p = nn.Parameter(torch.ones(12))
-    fair = Constrained([p], limits.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["SGD"]())
+    fair = Constrained([p], constraints.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["SGD"]())
     seen = []
     for _ in range(3):
         p.grad = None
@@ -319,7 +319,7 @@ def test_a_gradient_that_is_the_rows_weights_can_be_scaled_in_place() -> None:
 
 def test_a_state_that_cannot_be_read_changes_nothing() -> None:
     _, fair = begun(DescentAscent())
-    for name, value in (("trend", {"every": 1}), ("steps", "many"), ("state", {}), ("constraints", {})):
+    for name, value in (("history", {"every": 1}), ("steps", "many"), ("state", {}), ("constraints", {})):
         with pytest.raises((ValueError, KeyError)):
             fair.load_state_dict(fair.state_dict() | {"steps": 99} | {name: value})
         assert fair.steps == 2

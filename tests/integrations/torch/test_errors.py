@@ -14,13 +14,13 @@ from loops import F64, FIXED, GHOSTS, knowledge, network, same
 from methods import bce
 from torch import Tensor, nn
 
-from fairbound import ALGORITHMS, Constrained, MiniBatch, limits
+from fairbound import ALGORITHMS, Constrained, MiniBatch, constraints
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm, Draw
 
-LIMIT = limits.bounded_group_loss(["A", "B"], bound=0.5)
-RATE = limits.demographic_parity(["A", "B"], bound=0.1)
-RECALL = limits.minimum_rate(0.8, groups=["A", "B"], label=1)
+LIMIT = constraints.bounded_group_loss(["A", "B"], bound=0.5)
+RATE = constraints.demographic_parity(["A", "B"], bound=0.1)
+RECALL = constraints.minimum_rate(0.8, groups=["A", "B"], label=1)
 MANY = {name: method for name, method in FIXED.items() if method.draws > 1}
 
 
@@ -82,7 +82,7 @@ BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], MiniBatch]]] = {
     "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: MiniBatch(u, GROUPS, torch.ones(4))),
     "objective by number": ("objective must be True or False", LIMIT, lambda u: MiniBatch(u, GROUPS, objective=GROUPS)),
     "weight of another batch": (r"8 losses but weight has shape \(3,\)", LIMIT, lambda u: MiniBatch(u, GROUPS, weight=torch.ones(3))),  # noqa: E501
-    "a scalar function": (r"must give 1 values, got shape \(\)", limits.function(lambda rows: rows.losses.mean(), "mean"), lambda u: MiniBatch(u)),  # noqa: E501
+    "a scalar function": (r"must give 1 values, got shape \(\)", constraints.function(lambda rows: rows.losses.mean(), "mean"), lambda u: MiniBatch(u)),  # noqa: E501
 }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def no_graph_cases() -> dict[str, tuple[Any, Callable[[nn.Module], MiniBatch]]]:
     return {
         "losses": (LIMIT, lambda model: MiniBatch(losses_of(model).detach(), GROUPS)),
         "losses beside a weight norm": (
-            [LIMIT, limits.weight_norm(1.0)],
+            [LIMIT, constraints.weight_norm(1.0)],
             lambda model: MiniBatch(losses_of(model).detach(), GROUPS),
         ),
         "outputs of a rate": (RATE, outputs_apart),
@@ -253,7 +253,7 @@ def test_accumulating_is_orderly() -> None:
 
 
 def test_names_follow_the_mapping() -> None:
-    fair = Constrained(network(), {"race": LIMIT, "sex": limits.bounded_group_loss(["A", "B"], bound=0.5)}, SGD())
+    fair = Constrained(network(), {"race": LIMIT, "sex": constraints.bounded_group_loss(["A", "B"], bound=0.5)}, SGD())
     names = [*fair.constraints]
     assert names == [f"{key}: loss of {group} <= 0.5" for key in ("race", "sex") for group in "AB"]
     assert all(first != second for first, second in pairwise(names))

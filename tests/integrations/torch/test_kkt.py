@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from loops import LR, flat, network, people, rows_of, step, three_limits
+from loops import LR, flat, network, people, rows_of, step, three_constraints
 from scipy.optimize import brentq  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import KKT, Constrained, MiniBatch, kkt, limits, load_flat
+from fairbound import KKT, Constrained, MiniBatch, report_kkt, constraints, load_flat
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty, SwitchingSubgradient
 from fairbound.constraints.limits import Cell, Limit
 from fairbound.core import Algorithm
@@ -73,7 +73,7 @@ def judged(model: nn.Module, data: Any, **options: Any) -> KKT:
         X, b, group = batch
         return MiniBatch((model(X)[:, 0] - b).square(), group)
 
-    return kkt(model, KNOWN.limit(), data, evaluate, **options)
+    return report_kkt(model, KNOWN.limit(), data, evaluate, **options)
 
 
 def residuals(found: KKT) -> list[float]:
@@ -201,8 +201,8 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
     buffers = [b.clone() for b in model.buffers()]
     modes = [module.training for module in model.modules()]
     batches = [torch.arange(120)]
-    first = kkt(model, three_limits(), batches, lambda numbers: rows_of(model, WHO, numbers))
-    second = kkt(model, three_limits(), batches, lambda numbers: rows_of(model, WHO, numbers))
+    first = report_kkt(model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers))
+    second = report_kkt(model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers))
     assert first == second  # no dropout
     assert [module.training for module in model.modules()] == modes
     assert all(p.grad is grad and (grad == 2).all() for p, grad in zip(model.parameters(), held, strict=True))
@@ -212,7 +212,7 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
 def test_modes_are_restored_after_an_error() -> None:
     model = Halves().double()
     with pytest.raises(ValueError, match="needs outputs"):
-        kkt(model, limits.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race))
+        report_kkt(model, constraints.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race))
     assert model.body.training
     assert not model.frozen.training
 
@@ -220,8 +220,8 @@ def test_modes_are_restored_after_an_error() -> None:
 def test_the_true_rate_stands_beside_its_stand_in() -> None:
     """What is trained is soft; what people see is counted."""
     model = network()
-    limit = limits.minimum_rate(0.9, groups=["A", "B", "C"], label=1, by="race")
-    found = kkt(model, limit, [torch.arange(50), torch.arange(50, 120)], lambda own: rows_of(model, WHO, own))
+    limit = constraints.minimum_rate(0.9, groups=["A", "B", "C"], label=1, by="race")
+    found = report_kkt(model, limit, [torch.arange(50), torch.arange(50, 120)], lambda own: rows_of(model, WHO, own))
     with torch.no_grad():
         outputs = model(WHO.X)[:, 0]
     for race, name in enumerate(limit.names):
@@ -229,7 +229,7 @@ def test_the_true_rate_stands_beside_its_stand_in() -> None:
         assert found.true[name] == pytest.approx(0.9 - float((outputs[chosen] > 0).double().mean()))
         assert found.constraints[name] == pytest.approx(0.9 - float(outputs[chosen].sigmoid().mean()))
         assert abs(found.true[name] - found.constraints[name]) > 1e-3
-    losses = kkt(model, three_limits()["race"], [torch.arange(120)], lambda own: rows_of(model, WHO, own))
+    losses = report_kkt(model, three_constraints()["race"], [torch.arange(120)], lambda own: rows_of(model, WHO, own))
     assert losses.true == losses.constraints
 
 
@@ -240,9 +240,9 @@ def test_the_table_is_80_columns_wide() -> None:
     """Long names, broken limits, a warning and fitted multipliers included."""
     model = network()
     names = ["people of a group with a rather long name", "others of a group with a long name", "the rest of them all"]
-    limit = {"a limit of this name": limits.true_positive_parity(names, bound=0.0, by="race")}
+    limit = {"a limit of this name": constraints.equal_opportunity(names, bound=0.0, by="race")}
     sign = "the multipliers still grow, from a norm of 1.23e+05 at step 100000 to 2.46e+05 at step 200000: " * 2
-    found = kkt(model, limit, [torch.arange(120)], lambda own: rows_of(model, WHO, own), warning=sign)
+    found = report_kkt(model, limit, [torch.arange(120)], lambda own: rows_of(model, WHO, own), warning=sign)
     lines = str(found).splitlines()
     assert max(len(line) for line in lines) <= 80
     text = " ".join(str(found).split())
@@ -264,7 +264,7 @@ def test_the_table_says_what_was_found() -> None:
 
 def trained(method: Algorithm[Any], bound: float, steps: int = 60) -> KKT:
     model = network()
-    fair = Constrained(model, limits.bounded_group_loss(3, bound=bound, by="race"), method)
+    fair = Constrained(model, constraints.bounded_group_loss(3, bound=bound, by="race"), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for _ in range(steps):
         step(fair, optimizer, model, WHO, torch.arange(120).expand(method.draws, -1))
@@ -317,7 +317,7 @@ def test_what_cannot_be_judged_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="groups must be 0 to 1"):
         judged(model, [(X, b, group + 1)])
     with pytest.raises(ValueError, match="reduction='none'"):
-        kkt(model, KNOWN.limit(), KNOWN.data(), lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]))
+        report_kkt(model, KNOWN.limit(), KNOWN.data(), lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]))
     fair = Constrained([*model.parameters()], KNOWN.limit(), DescentAscent())
     with pytest.raises(TypeError, match="a report needs the model itself"):
         fair.report(KNOWN.data(), lambda batch: MiniBatch(model(batch[0])[:, 0], batch[2]))

@@ -18,15 +18,15 @@ from fairbound import (
     DescentAscent,
     MiniBatch,
     SwitchingSubgradient,
-    kkt,
-    limits,
+    report_kkt,
+    constraints,
 )
 from fairbound.algorithms.schedules import Linear
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 
 GROUP = torch.arange(16) % 2
-PARITY = limits.pairwise_loss_parity(["A", "B"], bound=0.02)
+PARITY = constraints.pairwise_loss_parity(["A", "B"], bound=0.02)
 BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
 
 
@@ -79,8 +79,8 @@ def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(method
     fair.state_dict()
 
 
-@pytest.mark.parametrize("limit", [PARITY, limits.equal_opportunity(["A", "B"], bound=0.1)], ids=["groups", "labels"])
-def test_a_group_that_no_limit_knows_is_refused_at_any_step(limit: limits.Limit) -> None:
+@pytest.mark.parametrize("limit", [PARITY, constraints.equal_opportunity(["A", "B"], bound=0.1, of="loss")], ids=["groups", "labels"])
+def test_a_group_that_no_limit_knows_is_refused_at_any_step(limit: constraints.Limit) -> None:
     model = network()
     fair, y = Constrained(model, limit, DescentAscent()), rows_of_people()[1]
     fair.backward(losses_of(model), GROUP, labels=y)
@@ -99,7 +99,7 @@ def test_what_is_given_beside_rows_is_not_dropped() -> None:
 
 def test_a_limit_that_no_row_is_about_is_told_of() -> None:
     model = network()
-    fair = Constrained(model, limits.minimum_rate(0.8, groups=2, group=1, label=7), DescentAscent())
+    fair = Constrained(model, constraints.minimum_rate(0.8, groups=2, group=1, label=7), DescentAscent())
     X, y = rows_of_people()
     for _ in range(49):
         fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
@@ -112,7 +112,7 @@ def test_a_report_does_not_flatter() -> None:
     model = network()
 
     def report(evaluate: Any, batches: Any = (0,)) -> Any:
-        return kkt(model, PARITY, batches, evaluate)
+        return report_kkt(model, PARITY, batches, evaluate)
 
     with pytest.raises(ValueError, match="carry no graph"):
         report(lambda _: MiniBatch(losses_of(model).detach(), GROUP))
@@ -210,7 +210,7 @@ def test_misuses_are_sentences() -> None:
     with pytest.raises(ValueError, match="complex"):
         Constrained([nn.Parameter(torch.zeros(2, dtype=torch.complex64))], PARITY, DescentAscent())
     with pytest.raises(ValueError, match="no groups"):
-        limits.loss_parity(0, bound=0.1)
+        constraints.loss_parity(0, bound=0.1)
     with pytest.raises(ValueError, match="weights must be >= 0"):
         Constrained(model, PARITY, DescentAscent()).backward(losses_of(model), GROUP, weight=-torch.ones(16))
 

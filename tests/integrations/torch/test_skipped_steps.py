@@ -28,12 +28,12 @@ from loops import (
 from methods import METHODS
 from torch import Tensor, nn
 
-from fairbound import Constrained, MiniBatch, limits
+from fairbound import Constrained, MiniBatch, constraints
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm
 
 WHO = people()
-GROUP_LOSS = limits.bounded_group_loss(["A", "B", "C"], bound=0.4, by="race")
+GROUP_LOSS = constraints.bounded_group_loss(["A", "B", "C"], bound=0.4, by="race")
 C = GROUP_LOSS.names[2]
 
 fixed = pytest.mark.parametrize("method", FIXED.values(), ids=FIXED)
@@ -120,10 +120,10 @@ def means_of(rows: MiniBatch, races: int) -> list[Tensor]:
 ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
     "loss of each": (GROUP_LOSS, lambda y, mean: y[0] * mean[0] + y[1] * mean[1]),
     "pairs": (  # A - B, B - A, then those with C, which cannot be told
-        limits.pairwise_loss_parity(["A", "B", "C"], bound=0.0, by="race"),
+        constraints.pairwise_loss_parity(["A", "B", "C"], bound=0.0, by="race"),
         lambda y, mean: (y[0] - y[1]) * (mean[0] - mean[1]),
     ),
-    "from the mean": (limits.loss_parity(["A", "B", "C"], bound=0.0, by="race"), lambda y, mean: 0 * mean[0]),
+    "from the mean": (constraints.loss_parity(["A", "B", "C"], bound=0.0, by="race"), lambda y, mean: 0 * mean[0]),
 }
 
 
@@ -155,7 +155,7 @@ def test_an_absent_group_that_was_violated_does_not_hold_up_the_others(
     """The direction is that of a loop which never knew it, though its last value was the worst."""
     method = without_limits_on_size(method)
     three = replace(GROUP_LOSS, bound=torch.tensor(bounds, dtype=F64))
-    two = replace(limits.bounded_group_loss(["A", "B"], bound=0.4, by="race"), bound=three.bound[:2])
+    two = replace(constraints.bounded_group_loss(["A", "B"], bound=0.4, by="race"), bound=three.bound[:2])
     directions, kappas = [], []
     for limit in (three, two):
         model, generator = network(), torch.Generator().manual_seed(0)
@@ -209,7 +209,7 @@ def test_a_mini_batch_without_any_group_is_plain_descent(method: Algorithm[Any])
 def test_a_group_that_is_never_seen_has_no_say(method: Algorithm[Any]) -> None:
     """Its multiplier stays 0, and the others' run is that of a loop without it."""
     method = without_limits_on_size(method)
-    known = limits.bounded_group_loss(["A", "B"], bound=0.4, by="race")
+    known = constraints.bounded_group_loss(["A", "B"], bound=0.4, by="race")
     ends = []
     for limit in (GROUP_LOSS, known):
         model, generator = network(), torch.Generator().manual_seed(0)
@@ -272,7 +272,7 @@ def train(
 ) -> tuple[nn.Module, Constrained, list[bool]]:
     """Six steps under Adam; in between, where it is asked for, two that are spoilt."""
     model = network()
-    both: dict[str, Any] = {"race": GROUP_LOSS, "own": limits.function(over_deviation, "mean over deviation")}
+    both: dict[str, Any] = {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "mean over deviation")}
     fair = Constrained(model, both, method)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     skipped = []
@@ -343,7 +343,7 @@ def test_a_spoilt_part_spoils_an_accumulated_step(
 ) -> None:
     """All of it is left out, and the gradient that was there before is kept."""
     model = network()
-    fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
+    fair = Constrained(model, {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")}, method)
     fair.backward(rows_of(model, WHO, torch.arange(24)))
     held, before = [p.grad.clone() for p in model.parameters() if p.grad is not None], knowledge(fair)
 
@@ -367,7 +367,7 @@ def test_a_spoilt_part_spoils_an_accumulated_step(
 def test_what_grad_held_before_survives(method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch]) -> None:
     """With `scale=1/k` a spoilt mini-batch adds nothing to those before it."""
     model = network()
-    fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
+    fair = Constrained(model, {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")}, method)
     fair.backward(rows_of(model, WHO, torch.arange(24)), scale=0.5)
     held = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     assert len(held) == 4
