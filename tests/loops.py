@@ -93,7 +93,8 @@ def numbers_for(method: Algorithm[Any], steps: int, who: People, size: int = 24,
 
 def surroundings(**more: str) -> dict[str, str]:
     """The environment of a fresh process that imports the tests."""
-    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = Path(__file__).parent
+    paths = [str(here), str(here / "integrations" / "torch"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | more
 
 

@@ -20,7 +20,7 @@ from keras import layers
 from fairbound import SSLALM, report_kkt, constraints, make_functional, run
 from fairbound.integrations.keras import KerasForward, as_module, write_weights
 from fairbound.integrations.keras import make_functional as of_keras
-from fairbound.integrations.torch import MiniBatch
+from fairbound.constraints.batch import MiniBatch
 
 BACKEND = keras.backend.backend()
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="about TensorFlow")

@@ -20,7 +20,7 @@ from fairbound.core import Algorithm, Draw, Estimate
 
 GROUP = torch.arange(12) % 2
 HALVES = (torch.arange(12) < 6).long()
-BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 
 
 def network() -> nn.Sequential:
@@ -57,7 +57,7 @@ def test_a_copy_goes_on_and_leaves_out_what_is_not_finite(
     model, fair = begun(method)
     twin = copied(fair)
     of_twin: nn.Sequential = twin.model  # type: ignore[assignment]
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert twin.backward(infinite_gradient(of_twin), GROUP).skipped
     assert all(p.grad is None or p.grad.isfinite().all() for p in of_twin.parameters())
     of_twin.zero_grad()
@@ -228,13 +228,13 @@ def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumul
         fair.backward(losses_of(model), GROUP)
 
 
-# What is left out changes nothing -------------------------------------------------------------------------------------
+# What is skipped changes nothing ---------------------------------------------------------------------------------------
 
 
 WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
-    "first or short": lambda fair, losses: fair.backward(losses, GROUP).skipped,
-    "share": lambda fair, losses: fair.backward(losses, GROUP, scale=0.5).skipped,
-    "gathered": lambda fair, losses: (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
+    "first": lambda fair, losses: fair.backward(losses, GROUP).skipped,
+    "scale": lambda fair, losses: fair.backward(losses, GROUP, scale=0.5).skipped,
+    "accumulated": lambda fair, losses: (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
 }
 
 
@@ -248,7 +248,7 @@ def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) ->
     before = fair.state_dict()["state"]
     losses = 1e3 + losses_of(model)
     graph = weakref.ref(losses)
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert WAYS[way](fair, losses)
     assert fair.steps == 0
     assert (fair.state_dict()["state"] is None) is (before is None) is begins
@@ -265,7 +265,7 @@ def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) ->
 def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way: str) -> None:
     model = network()
     fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert WAYS[way](fair, infinite_gradient(model))
     assert fair.multipliers == {}
     fair.start(losses_of(model).detach(), GROUP)  # it would say that the method has begun
@@ -283,7 +283,7 @@ def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[
     """A loop goes on from what it saved, bit for bit."""
     model = network()
     fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
-    for way in ("first or short", "share", "first or short"):
+    for way in ("first", "scale", "first"):
         model.zero_grad()
         WAYS[way](fair, losses_of(model).double())
         saved = fair.state_dict()["state"]

@@ -113,7 +113,7 @@ def spoilt_gradient(rows: MiniBatch) -> MiniBatch:
 
 
 SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
-SOME: dict[str, Algorithm[Any]] = {"Direct": DescentAscent(), "Whole": SSLALM(samples=1), "two draws": SSLALM()}
+SOME: dict[str, Algorithm[Any]] = {"InPlace": DescentAscent(), "Flat": SSLALM(samples=1), "two draws": SSLALM()}
 
 
 def spoilt(method: Algorithm[Any], kind: str, rank: int) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def test_what_cannot_be_reduced_is_a_sentence(processes: list[dict[str, Any]]) -
     ghost, whole = processes[0]["refused"]
     assert "DistributedDataParallel cannot reduce" in ghost
     assert "SSLALM needs the gradient of all processes" in whole
-    assert "use gather() first, or leave no_sync() out" in whole
+    assert "use accumulate() first, or leave no_sync() out" in whole
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_a_gpu_takes_the_same_path(method: Algorithm[Any], limit: Any) -> None:
     assert seen.stationarity == pytest.approx(report.stationarity, abs=1e-12)
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 def test_half_precision_with_a_scaler_trains(method: Algorithm[Any]) -> None:
     model = network().float().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -92,7 +92,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, An
         loop.run(0, 10)
         halves[name] = loop.state_dict()
     torch.save(halves, folder / "half.pt")
-    code = "import sys, pathlib, torch, test_loop_state as t; torch.set_num_threads(1); "
+    code = "import sys, pathlib, torch, test_state_dict as t; torch.set_num_threads(1); "
     code += "[t.resume(pathlib.Path(sys.argv[1]), backwards) for backwards in (False, True)]"
     subprocess.run(
         [sys.executable, "-c", code, str(folder)], check=True, env=surroundings(PYTHONHASHSEED="4321"), timeout=120
@@ -174,7 +174,7 @@ def test_the_trend_is_saved() -> None:
 def test_what_was_skipped_is_saved() -> None:
     model = network()
     fair = Constrained(model, constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         fair.backward(model(WHO.X)[:, 0] * torch.nan, {"race": WHO.race})
     other = Constrained(network(), constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
     other.load_state_dict(fair.state_dict())

@@ -34,7 +34,7 @@ from fairbound.core import Algorithm
 
 WHO = people()
 F32 = torch.float32
-BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 
 
 def gradients(model: nn.Module) -> Tensor:
@@ -89,7 +89,7 @@ def test_a_scaled_gradient_unscaled_is_the_gradient(method: Algorithm[Any], dtyp
     assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-7, equal_nan=True) for a, b in pairs) or not exact
 
 
-@pytest.mark.filterwarnings("ignore:step . was left out:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:step . was skipped:RuntimeWarning")
 @BOTH
 def test_a_scale_that_is_too_large_is_lowered_by_the_scaler(method: Algorithm[Any]) -> None:
     """It must see the infinities that it made. A method with vectors of its own stays as it was."""
@@ -228,9 +228,9 @@ needs_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
 )
 COMPILED = [
-    pytest.param(DescentAscent(), "aot_eager", id="Direct, traced"),
-    pytest.param(SSLALM(samples=1), "aot_eager", id="Whole, traced"),
-    pytest.param(SSLALM(samples=2), "inductor", id="Whole, compiled", marks=needs_compiler),
+    pytest.param(DescentAscent(), "aot_eager", id="InPlace, traced"),
+    pytest.param(SSLALM(samples=1), "aot_eager", id="Flat, traced"),
+    pytest.param(SSLALM(samples=2), "inductor", id="Flat, compiled", marks=needs_compiler),
 ]
 
 
