@@ -123,7 +123,8 @@ class Constrained:
         """The rows as torch sees them: losses and outputs are functions of the flat weights, by way of the tape."""
         if not isinstance(rows, MiniBatch):
             raise TypeError(
-                f"a mini-batch must be fairbound.integrations.keras.MiniBatch(losses, groups, ...), got {type(rows).__name__}"
+                "a mini-batch must be fairbound.integrations.keras.MiniBatch(losses, groups, ...), "
+                f"got {type(rows).__name__}"
             )
         taped = [rows.losses] if rows.outputs is None else [rows.losses, rows.outputs]
         if rows.tape is None:
