@@ -145,7 +145,7 @@ class InPlace(GradientWriter):
         had accumulated is lost with what is not finite.
         """
         checks = self.scaler is None and not self.processes.out_of_step
-        if not finite(new) or (checks and not self.parameters.finite_grads()):
+        if not finite([*new, *self.parameters.grads()] if checks else new):
             self.parameters.stash_grads()
             self.undo()
             return False
