@@ -36,6 +36,7 @@ _HOME = {  # public name -> the module that defines it
     "kkt": "integrations.torch.kkt_report",
     "MiniBatch": "integrations.torch.batch",
     "Constrained": "integrations.torch.constrained",
+    "check_algorithm": "testing",
     "make_functional": "training.functional",
     "initial_points": "training.functional",
     "load_flat": "training.functional",
