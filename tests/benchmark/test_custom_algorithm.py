@@ -101,7 +101,7 @@ class Greedy(Bare):
     tau: float = 0.05
 
     @property
-    def reads(self):
+    def evaluates(self):
         return ("fc", "c")
 
 
@@ -195,7 +195,7 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("function", "{file}: function is <function function at 0x"),
         ("NUMBER", "{file}: NUMBER is 3; a method is a class that derives from fairbound.core.Algorithm"),
         ("State", "; a method is a class that derives from fairbound.core.Algorithm"),
-        ("Abstract", "{file}: Abstract does not define update, as every Algorithm does"),
+        ("Abstract", "{file}: Abstract does not define primal_step and update, as every Algorithm does"),
         ("Bare", "{file}: Bare is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
         ("Melted", "{file}: Melted is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
         ("Heavier", "{file}: Heavier is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
