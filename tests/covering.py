@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from fairbound.metrics.intervals import Measured
+from fairbound.metrics.intervals import IntervalEstimate
 
 SAMPLES = 2_000
 DRAWS = 500
 
 
-def covers(measured: Measured, truth: float) -> bool:
+def covers(measured: IntervalEstimate, truth: float) -> bool:
     return bool(measured.low - 1e-12 <= truth <= measured.high + 1e-12)
 
 

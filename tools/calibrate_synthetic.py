@@ -23,8 +23,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 import fairbound.data
-from fairbound.data.synthetic import LABEL, Population
-from fairbound.data.synthetic_tables import band_of, band_shares
+from fairbound.data.synthetic import LABEL, Population, band_of, band_shares
 
 SMALLEST = 10  # people in a published cell
 STATES = {"OK": 40, "VA": 51}  # FIPS codes
@@ -238,7 +237,7 @@ def income_effects(rows: pd.DataFrame, occupations: list[list[int]]) -> dict[str
     model = LogisticRegression(C=1.0, max_iter=500).fit(design, columns[LABEL])
     edges = np.cumsum([0] + [block.shape[1] for block in blocks.values()])
     effects = {
-        name: centred(model.coef_[0, start:end], blocks[name])
+        name: centered(model.coef_[0, start:end], blocks[name])
         for name, start, end in zip(blocks, edges, edges[1:], strict=False)
     }
     by_code = dict(zip(known, effects["OCCP"], strict=True))
@@ -271,7 +270,7 @@ def dummies(index: NDArray[Any], size: int) -> sparse.csr_matrix:
     return sparse.csr_matrix((np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), size))
 
 
-def centred(effects: NDArray[Any], block: sparse.csr_matrix) -> list[float]:
+def centered(effects: NDArray[Any], block: sparse.csr_matrix) -> list[float]:
     """Effects relative to the average person; the constants are in the effects of each state."""
     mean = (
         float(block.mean(axis=0).A1 @ effects)
@@ -326,9 +325,9 @@ def calibrate_income(rows: pd.DataFrame, state: str, facts: dict[str, Any]) -> N
 
 
 def loss_on(rows: pd.DataFrame, population: Population) -> float:
-    rows = rows[np.isfinite(population.income.effects["OCCP"][rows["OCCP"]])]  # the listed occupations
+    rows = rows[np.isfinite(population.effects["OCCP",][rows["OCCP"]])]  # the listed occupations
     columns = {name: rows[name].to_numpy() for name in rows}
-    people = People(population.income.log_odds(columns), own_bands(columns), np.ones(len(rows)))
+    people = People(population.log_odds(columns), own_bands(columns), np.ones(len(rows)))
     _, p = people.fitted(1.0, rates(rows))
     return float(-np.log(np.where(columns[LABEL], p, 1 - p)).mean())
 
@@ -339,10 +338,10 @@ def synthetic(population: Population, rows: int = 4_000_000) -> People:
     drawn = np.rint(rows * roots / roots.sum()).astype(int)
     random = np.random.Generator(np.random.PCG64(2018))
     pairs = np.repeat(np.arange(len(drawn)), drawn)
-    parts = [population.people(random, part).columns for part in np.array_split(pairs, 100)]
+    parts = [population.complete(random, part).columns for part in np.array_split(pairs, 100)]
     bands = [own_bands(columns) for columns in parts]
     return People(
-        np.concatenate([population.income.log_odds(columns) for columns in parts]),
+        np.concatenate([population.log_odds(columns) for columns in parts]),
         {name: np.concatenate([each[name] for each in bands]) for name in OWN},
         (population.counts / drawn)[pairs],
     )

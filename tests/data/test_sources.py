@@ -83,7 +83,7 @@ class TestAttributes:
     def test_a_level_of_the_census_by_its_label(self) -> None:
         one = attribute("MAR=widowed", COLUMNS, census=True)
         assert one.labels == ("Widowed", "not Widowed")
-        assert (one.batch_size_probs(COLUMNS["MAR"]) == 0).sum() == 18
+        assert (one.levels(COLUMNS["MAR"]) == 0).sum() == 18
         with pytest.raises(ValueError, match=r"'Marred' is neither a code nor a label of MAR; did you mean Married"):
             attribute("MAR=Marred", COLUMNS, census=True)
 

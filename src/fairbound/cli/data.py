@@ -13,8 +13,7 @@ from rich.table import Table as Grid
 from fairbound.cli.printing import console
 from fairbound.data import acs_files
 from fairbound.data.download import CENSUS, fetch
-from fairbound.data.synthetic import population
-from fairbound.data.synthetic_tables import facts
+from fairbound.data.synthetic import population, states
 
 
 def list_command(
@@ -28,7 +27,7 @@ def list_command(
         grid.add_column(column, overflow="fold")
     for found in there:
         grid.add_row(*_row(found))
-    for state in facts()["states"]:
+    for state in states():
         rows = int(population(state).counts.sum())
         grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated, not people)")
     out.print(grid)
