@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table as Grid
 
 from fairbound.cli.printing import console
@@ -64,24 +65,25 @@ def fetch_command(
 ) -> None:
     """Get person files from the Census Bureau; what is here already is kept."""
     out = console()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=out) as progress:
-        row = progress.add_task("", total=None)
-
-        def moved(done: int, total: int | None) -> None:
-            progress.update(row, completed=done, total=total)
-
-        def said(words: str) -> None:
-            progress.reset(row)
-            progress.console.print(words, highlight=False, soft_wrap=True, markup=False)
-
-        paths = fetch(states, year, horizon, folder, base_url=url, progress=moved, retries=retries, say=said)
-        progress.remove_task(row)
+    printed = partial(out.print, highlight=False, soft_wrap=True, markup=False)
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=out, transient=True) as shown:
+        paths = fetch(states, year, horizon, folder, url, _Bar(shown), retries, report=printed)
     for path in paths:
-        out.print(str(path), highlight=False, soft_wrap=True, markup=False)
+        printed(str(path))
+
+
+class _Bar:
+    """Rich's progress bar in the form that pooch calls."""
+
+    def __init__(self, shown: Progress) -> None:
+        self.shown, self.task = shown, shown.add_task("")
+        self.total = 0  # bytes, set by pooch
+
+    def update(self, count: int) -> None:
+        self.shown.update(self.task, advance=count, total=self.total or None)
+
+    def reset(self) -> None:
+        self.shown.reset(self.task)
+
+    close = reset
