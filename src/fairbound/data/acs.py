@@ -32,7 +32,7 @@ from fairbound.data.acs_files import (
     states_of,
     survey_year,
 )
-from fairbound.data.columns import from_arrow
+from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
 from fairbound.data.tasks import CARRIED, HISTORICAL, TASKS, Task, apply, fill, numbers, said_absent, task_of
 
@@ -112,7 +112,7 @@ def _extract(found: Found, task: Task, missing: int | None) -> Table:
         raise ValueError(f"{found.path} lacks columns of {task.name}: {said_absent(absent, names)}")
     with _reading(found.path):
         frame = parquet.read_table(found.path, columns=list(wanted))
-    columns = {name: fill(numbers(name, from_arrow(frame.column(name))), missing) for name in wanted}
+    columns = {name: fill(numbers(name, column), missing) for name, column in read_columns(frame).items()}
     columns[task.label] = columns[task.label] == 1
     return Table(columns, task.label, task.features, f"acs:{found.state}", missing=missing)
 

@@ -127,13 +127,8 @@ class _Download:
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             with archive.open("rb") as arrived:
                 start = arrived.read(2000)
-            damaged = start.startswith(b"PK")
-            said = (
-                f"the zip file that arrived is damaged ({error})"
-                if damaged
-                else f"sent no zip file but {_words(start)}"
-            )
-            raise ValueError(said) from error
+            damage = f"the zip file that arrived is damaged ({error})"
+            raise ValueError(damage if start.startswith(b"PK") else f"sent no zip file but {_words(start)}") from error
         except RuntimeError as error:  # a password, or a compression that Python does not know
             raise ValueError(f"the zip file cannot be unpacked ({error})") from error
         except ValueError as error:

@@ -51,7 +51,7 @@ class Sampler:
     rows come in shuffled epochs.
 
     >>> cells = Cells.by_group(torch.tensor([0, 0, 1, 1, 1]))
-    >>> sampler = Sampler(Split.all_train(5), cells, Take(objective=2, cell=2), seed=1)
+    >>> sampler = Sampler(Split.all_train(5), cells, BatchSpec(objective=2, cell=2), seed=1)
     """
 
     def __init__(

@@ -31,7 +31,7 @@ def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
 
     >>> split = paper_split(torch.arange(100) % 2)
     >>> [len(rows) for rows in split]
-    [80, 0, 10, 10]
+    [80, 0, 10, 0, 10]
     """
     cut = need("sklearn.model_selection", "data", "The paper's split").train_test_split
     strata = _strata(groups)
