@@ -137,7 +137,7 @@ def test_small_groups_can_be_merged() -> None:
     by = attributes("race", columns)
     found = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, draws=50)
     assert [group.name for group in found.groups] == ["white", "(other)"]
-    out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="leave out", draws=50)
+    out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="drop", draws=50)
     assert out.left_out == (columns["race"] != "white").sum()
     with pytest.raises(ValueError, match="lower the minimum size"):
         audit_columns(columns, label="y", groups=by, prediction="made", min_size=10**6, draws=50)

@@ -146,7 +146,7 @@ class TestGroups:
 
     def test_small_groups(self, predictions: Path) -> None:
         assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
-        out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "leave-out")
+        out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "drop")
         assert "rows are left out" in out
 
     def test_wrong_input(self, predictions: Path) -> None:

@@ -108,13 +108,13 @@ class TestIntersection:
         assert merged.names == ("a0", OTHER)
         assert merged.sizes.tolist() == [10, 6]
         assert (merged.merged, merged.left_out, merged.populated) == (3, 0, 4)
-        out = Intersection((three,)).group(columns, min_size=5, small="leave out")
+        out = Intersection((three,)).group(columns, min_size=5, small="drop")
         assert (out.names, out.left_out) == (("a0",), 6)
         assert out.ids.tolist() == [0] * 10 + [-1] * 6
         too_few = Intersection((three,)).group(columns, min_size=7)  # the rest, 6 rows, is itself too small
         assert (too_few.names, too_few.left_out, too_few.merged) == (("a0",), 6, 0)
-        with pytest.raises(ValueError, match="got 'drop'"):
-            Intersection((three,)).group(columns, small="drop")
+        with pytest.raises(ValueError, match="got 'skip'"):
+            Intersection((three,)).group(columns, small="skip")
 
     def test_wrong_input(self) -> None:
         with pytest.raises(ValueError, match="no column 'SEX'; did you mean SEXX"):

@@ -93,7 +93,7 @@ class TestAttributes:
             assert attribute(spec, {"flag": whole}).levels(whole).tolist() == [0, 1, 1]
             assert attribute(spec, {"flag": gaps}).levels(gaps).tolist() == [0, 1, 1]
         assert attribute("flag=false", {"flag": gaps}).levels(gaps).tolist() == [1, 1, 0]
-        with pytest.raises(ValueError, match="flag holds truth values, so flag=maybe matches none"):
+        with pytest.raises(ValueError, match="flag holds booleans, so flag=maybe matches none"):
             attribute("flag=maybe", {"flag": whole})
 
     def test_whole_numbers_with_a_blank(self) -> None:

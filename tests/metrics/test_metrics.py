@@ -273,10 +273,10 @@ class TestScores:
         a, b = rows["s"][rows["g"] == 0], rows["s"][rows["g"] == 1]
         heights, edges = np.histogram(a, BINS)
         others, _ = np.histogram(b, edges)
-        centres = (edges[:-1] + edges[1:]) / 2
+        centers = (edges[:-1] + edges[1:]) / 2
         levels = (np.arange(100_000) + 0.5) / 100_000
         quantile = [
-            centres[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)] for h in (heights, others)
+            centers[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)] for h in (heights, others)
         ]
         expected = np.square(quantile[0] - quantile[1]).mean()
         assert wd(Scores.of(rows["s"], rows["g"]), 0, 1) == pytest.approx(expected, rel=1e-3)

@@ -226,7 +226,7 @@ def audit_columns(
     weight: str | None = None,
     positive: Any = None,
     min_size: int = 0,
-    small: Literal["merge", "leave out"] = "merge",
+    small: Literal["merge", "drop"] = "merge",
     reference: str | None = None,
     **settings: Any,
 ) -> Audit:
@@ -273,7 +273,7 @@ def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
-    """Groups as numbers; text and truth values are numbered in their order and name themselves."""
+    """Groups as numbers; text and booleans are numbered in their order and name themselves."""
     array = groups if isinstance(groups, Tensor) else np.asarray(groups)
     kind = "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
     if kind in "OUSb" and not names:

@@ -60,9 +60,9 @@ def rate_above(rate: Tensor, trials: Tensor, tail: float) -> Tensor:
     counted = torch.where(torch.minimum(yes, no) < COARSE, (yes + 0.5).minimum(trials), yes)
     p = counted / trials
     added = z * z / 3 + 1 / 6
-    centre = (counted + added) / (trials + 2 * added)
+    center = (counted + added) / (trials + 2 * added)
     correction = (z * z / 18 + 7 / 36) - (13 * z * z + 17) / 18 * p * (1 - p)
     half = z * ((p * (1 - p) + correction / trials).clamp(min=0) / trials).sqrt()
     # with one failure or none the rate may be 1 for all that these rows tell, and the expansion ends below
-    high = torch.where(no < 1.5, torch.ones_like(rate), centre + half).clamp(max=1)
+    high = torch.where(no < 1.5, torch.ones_like(rate), center + half).clamp(max=1)
     return (high - rate).clamp(min=0)

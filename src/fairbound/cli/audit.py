@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,23 +16,13 @@ from fairbound.auditing.audits import Audit, audit_columns
 from fairbound.cli.printing import console
 from fairbound.data.attributes import attributes
 from fairbound.data.readers import read_columns
+from fairbound.data.table import Small
 from fairbound.metrics.fairness_metrics import METRICS
 from fairbound.metrics.group_losses import LOSS_GAPS
 from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
          "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip
-
-
-class Small(enum.StrEnum):
-    """What happens to groups below the minimum size."""
-
-    MERGE = "merge"
-    LEAVE_OUT = "leave-out"
-
-    @property
-    def words(self) -> Literal["merge", "leave out"]:
-        return "merge" if self is Small.MERGE else "leave out"
 
 
 def audit_command(
@@ -51,7 +40,7 @@ def audit_command(
         str | None, typer.Option(help="The group that others are compared to; the largest unless given.")
     ] = None,
     min_size: Annotated[int, typer.Option(min=0, help="Groups with fewer rows are merged or left out.")] = 0,
-    small: Annotated[Small, typer.Option(help="What happens to groups below the minimum size.")] = Small.MERGE,
+    small: Annotated[Small, typer.Option(help="Merge groups below the minimum size into one, or drop them.")] = "merge",
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     top: Annotated[int, typer.Option(min=1, help="Groups shown on the terminal, the largest.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the intervals' draws.")] = 0,
@@ -77,7 +66,7 @@ def audit_command(
         weight=weight,
         positive=positive,
         min_size=min_size,
-        small=small.words,
+        small=small,
         reference=reference,
         level=level,
         seed=seed,

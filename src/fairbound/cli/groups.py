@@ -14,14 +14,13 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from fairbound._utils.files import write_text
-from fairbound.cli.audit import Small
 from fairbound.cli.printing import console
 from fairbound.constraints.subgroups import Grouping, Intersection
 from fairbound.data.attributes import attributes
 from fairbound.data.outcomes import binary
 from fairbound.data.readers import read_columns
 from fairbound.data.sources import load
-from fairbound.data.table import is_census
+from fairbound.data.table import Small, is_census
 from fairbound.metrics.intervals import IntervalEstimate, wilson
 
 FEW = 50  # rows: below, a group's rates are hardly known
@@ -33,7 +32,7 @@ def groups_command(
     label: Annotated[str | None, typer.Option(help="Of a file: the column whose rate of 1 is shown.")] = None,
     positive: Annotated[str | None, typer.Option(help="The label that counts as 1, where that is not evident.")] = None,
     min_size: Annotated[int, typer.Option(min=0, help="Groups with fewer rows are merged or left out.")] = 0,
-    small: Annotated[Small, typer.Option(help="What happens to groups below the minimum size.")] = Small.MERGE,
+    small: Annotated[Small, typer.Option(help="Merge groups below the minimum size into one, or drop them.")] = "merge",
     top: Annotated[int, typer.Option(min=1, help="Groups shown, the largest.")] = 15,
     folder: Annotated[Path | None, typer.Option("--data", help="The folder with census data.")] = None,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all populated groups to this file.")] = None,
@@ -41,7 +40,7 @@ def groups_command(
     """How many groups can be defined, how many have people in them, and how many people."""
     columns, outcome, name = _columns(source, label, positive, folder)
     intersection = Intersection(tuple(attributes(by, columns, census=is_census(source))))
-    found = intersection.group(columns, min_size, small.words)
+    found = intersection.group(columns, min_size, small)
     out = console()
     if is_census(source) and name.startswith("synthetic:"):
         out.print("[bold yellow]synthetic data[/]: generated, not people")

@@ -26,16 +26,6 @@ class Cells:
         names = level_names(groups, names)
         return Cells(tuple(names), tuple((groups == level).nonzero().flatten().cpu() for level in range(len(names))))
 
-    @staticmethod
-    def by_group_within(groups: Tensor, labels: Tensor, label: float, names: Sequence[str] | None = None) -> Cells:
-        """One cell per group, of the rows with that label."""
-        names = level_names(groups, names)
-        if labels.shape != groups.shape:
-            raise ValueError(f"groups have shape {tuple(groups.shape)} but labels {tuple(labels.shape)}")
-        chosen = labels == label
-        members = tuple(((groups == level) & chosen).nonzero().flatten().cpu() for level in range(len(names)))
-        return Cells(tuple(f"{name}, y={label:g}" for name in names), members)
-
     def __len__(self) -> int:
         return len(self.members)
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from fairbound.constraints.subgroups import Attribute, Banded, Coded
 
-# Where a number is cut unless told: ages as labour statistics publish them; 35 hours are full-time work for the Census
+# Where a number is cut unless told: ages as labor statistics publish them; 35 hours are full-time work for the Census
 # Bureau; 30,000 and 50,000 dollars and 20 minutes are the tasks' own thresholds; 100 percent is the poverty line.
 EDGES = MappingProxyType(
     {

@@ -1,6 +1,6 @@
 """Whatever the user has becomes columns: a CSV or parquet file, a data frame, arrays, lists or tensors.
 
-A column is a numpy vector of numbers or truth values with NaN where one is missing, or of text (objects) with None
+A column is a numpy vector of numbers or booleans with NaN where one is missing, or of text (objects) with None
 where it is missing. An empty field of a CSV file is missing, and so are the words in `MISSING_MARKS`; "None" is not
 among them, since surveys use it as an answer.
 """

@@ -25,7 +25,7 @@ from fairbound.data.outcomes import binary
 # One attribute or several, whose combinations are the groups; text as in `fairbound.data.attributes`: "SEX,AGEP:25:65"
 Groups = str | Attribute | Sequence[str | Attribute] | Intersection
 CENSUS_KINDS = ("acs", "synthetic")  # of sources whose columns are those of the census code book
-Small = Literal["merge", "leave out"]
+Small = Literal["merge", "drop"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Table:
     2
     """
 
-    columns: Mapping[str, NDArray[Any]]  # name -> (rows,); numbers, truth values or text; missing: NaN or None
+    columns: Mapping[str, NDArray[Any]]  # name -> (rows,); numbers, booleans or text; missing: NaN or None
     label: str  # the column to predict
     features: tuple[str, ...]  # the columns that a model may see
     source: str  # "acs:OK", "synthetic:OK", the name of a file

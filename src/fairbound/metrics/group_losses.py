@@ -73,9 +73,9 @@ class Losses:
             self.names, self.rows + other.rows, weight, mean, *(a + b for a, b in zip(mine, theirs, strict=True))
         )  # fmt: skip
 
-    def _about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The three sums of squared weights, taken about another centre."""
-        shift = self.mean - centre
+    def _about(self, center: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The three sums of squared weights, taken about another center."""
+        shift = self.mean - center
         return (
             self.squares,
             self.first + shift * self.squares,

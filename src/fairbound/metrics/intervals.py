@@ -57,9 +57,9 @@ class Resampled(NamedTuple):
     """Estimates with their standard errors, and what both are in resamples."""
 
     rows: Tensor  # (G,) behind each estimate
-    centre: Tensor  # (G,)
+    center: Tensor  # (G,)
     error: Tensor  # (G,)
-    centres: Tensor  # (draws, G)
+    centers: Tensor  # (draws, G)
     errors: Tensor  # (draws, G)
 
 
@@ -84,9 +84,9 @@ def wilson(rate: Tensor, trials: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """
     z2 = normal_quantile((1 + level) / 2) ** 2
     n = trials.clamp(min=torch.finfo(trials.dtype).tiny)
-    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    center = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = (z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))).sqrt() / (1 + z2 / n)
-    low, high = torch.minimum(centre - half, rate), torch.maximum(centre + half, rate)
+    low, high = torch.minimum(center - half, rate), torch.maximum(center + half, rate)
     return low.where(rate > 0, torch.zeros_like(low)), high.where(rate < 1, torch.ones_like(high))
 
 
@@ -112,11 +112,11 @@ def resampled_rates(
         error = drawn.std(0)
         return Resampled(trials, drawn.mean(0), error, drawn, error.expand_as(drawn))
     n = trials.floor().clamp(min=1.0)  # weights make effective rows, which are no whole number
-    centre, error = _shrunk(successes.minimum(n), n, log)
-    chance = (centre.exp() if log else centre).unsqueeze(-1).numpy()
+    center, error = _shrunk(successes.minimum(n), n, log)
+    chance = (center.exp() if log else center).unsqueeze(-1).numpy()
     hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))
-    centres, errors = _shrunk(torch.from_numpy(hits).double().T, n, log)
-    return Resampled(n, centre, error, centres, errors)
+    centers, errors = _shrunk(torch.from_numpy(hits).double().T, n, log)
+    return Resampled(n, center, error, centers, errors)
 
 
 def _shrunk(successes: Tensor, n: Tensor, log: bool) -> tuple[Tensor, Tensor]:
@@ -176,20 +176,20 @@ def spread(numbers: Tensor) -> Tensor:
 
 def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """Ends for the largest difference of two groups over all parts."""
-    if max(len(part.centre) for part in parts) > (MOST_PAIRED if _all_large(parts) else FEW):
+    if max(len(part.center) for part in parts) > (MOST_PAIRED if _all_large(parts) else FEW):
         return _largest_by_bands(parts, level)
-    pairs = sum(len(part.centre) * (len(part.centre) - 1) // 2 for part in parts)
-    draws = draws_for(pairs, len(parts[0].centres))
-    worst = parts[0].centre.new_zeros(draws)
+    pairs = sum(len(part.center) * (len(part.center) - 1) // 2 for part in parts)
+    draws = draws_for(pairs, len(parts[0].centers))
+    worst = parts[0].center.new_zeros(draws)
     for part in parts:
-        for i in range(len(part.centre) - 1):
-            off = _from(part.centres[:draws], i) - _from(part.centre, i)
+        for i in range(len(part.center) - 1):
+            off = _from(part.centers[:draws], i) - _from(part.center, i)
             worst = torch.maximum(worst, (off.abs() / _error(part.errors[:draws], i)).amax(-1))
     q = quantile(worst, level)
     low = high = 0.0
     for part in parts:
-        for i in range(len(part.centre) - 1):
-            gap, error = _from(part.centre, i).abs(), _error(part.error, i)
+        for i in range(len(part.center) - 1):
+            gap, error = _from(part.center, i).abs(), _error(part.error, i)
             low, high = max(low, float((gap - q * error).max())), max(high, float((gap + q * error).max()))
     return low, high
 
@@ -211,11 +211,11 @@ def _error(errors: Tensor, i: int) -> Tensor:
 
 def _largest_by_bands(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """The same from one simultaneous band for each group: wider, and its cost grows with the groups, not the pairs."""
-    tiny = torch.finfo(parts[0].centre.dtype).tiny
-    worst = [((p.centres - p.centre).abs() / p.errors.clamp(min=tiny)).amax(-1) for p in parts]
+    tiny = torch.finfo(parts[0].center.dtype).tiny
+    worst = [((p.centers - p.center).abs() / p.errors.clamp(min=tiny)).amax(-1) for p in parts]
     q = quantile(torch.stack(worst).amax(0), level)
-    low = max(float((p.centre - q * p.error).max() - (p.centre + q * p.error).min()) for p in parts)
-    high = max(float((p.centre + q * p.error).max() - (p.centre - q * p.error).min()) for p in parts)
+    low = max(float((p.center - q * p.error).max() - (p.center + q * p.error).min()) for p in parts)
+    high = max(float((p.center + q * p.error).max() - (p.center - q * p.error).min()) for p in parts)
     return max(0.0, low), high
 
 

@@ -256,12 +256,12 @@ def _cumulative(mass: Tensor) -> Tensor:
 
 
 def _squared_w2(a: Tensor, b: Tensor, edges: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distance of masses (..., bins) at the bins' centres: the integral of the squared difference
+    """Squared 2-Wasserstein distance of masses (..., bins) at the bins' centers: the integral of the squared difference
     of the quantile functions, piecewise constant between the merged levels of both distribution functions."""
-    centres = (edges[:-1] + edges[1:]) / 2
+    centers = (edges[:-1] + edges[1:]) / 2
     Fa, Fb = _cumulative(a).contiguous(), _cumulative(b).contiguous()
     levels = torch.cat([Fa, Fb], -1).sort(-1).values
     before = torch.cat([torch.zeros_like(levels[..., :1]), levels[..., :-1]], -1)
     middle = (levels + before) / 2  # a point inside each piece, away from the steps
-    at = [torch.searchsorted(F, middle.contiguous()).clamp(max=len(centres) - 1) for F in (Fa, Fb)]
-    return ((levels - before) * (centres[at[0]] - centres[at[1]]).square()).sum(-1)
+    at = [torch.searchsorted(F, middle.contiguous()).clamp(max=len(centers) - 1) for F in (Fa, Fb)]
+    return ((levels - before) * (centers[at[0]] - centers[at[1]]).square()).sum(-1)
