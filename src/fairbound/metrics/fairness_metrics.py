@@ -63,7 +63,7 @@ class Metric:
     """A definition: which rates it reads, what it makes of them, and by which rule its interval is found."""
 
     name: str
-    evaluates: tuple[str, ...]  # rates
+    rates: tuple[str, ...]  # that it compares, as in `counts.RATES`
     form: Form
     kind: Kind
     words: str
@@ -210,7 +210,7 @@ class _Views:
     def parts(self, metric: Metric) -> list[Tensor] | None:
         """The rates that the metric reads, of the groups that have them; None where it is undefined."""
         rates = self.rates[metric.view]
-        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.evaluates)]
+        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.rates)]
         fewest = 1 if metric.view == "everyone" else 2
         if metric.groups == "two" and self.present != 2:
             return None
@@ -220,7 +220,7 @@ class _Views:
 
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
-        return [self._drawn(draw, metric.view, name, settings) for name in metric.evaluates]
+        return [self._drawn(draw, metric.view, name, settings) for name in metric.rates]
 
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
@@ -253,7 +253,7 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
     if value is None or parts is None:
         return UNDEFINED
     if metric.kind == "rate":
-        trials = views.rates[metric.view].trials[NAMES.index(metric.evaluates[0])]
+        trials = views.rates[metric.view].trials[NAMES.index(metric.rates[0])]
         return IntervalEstimate(value, *(float(end) for end in wilson(parts[0], trials, level)))
     if metric.kind == "signed":
         return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)

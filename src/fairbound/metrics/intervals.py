@@ -10,26 +10,27 @@
 - Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are seminorms of the
   rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of resampled noise (`around`).
 
-Percentiles would fail for the last two, because noise makes groups look apart: a true gap of 0 they never cover.
-Means of losses are treated alike, with Student's t in place of the resampled table.
+Percentiles would fail for the last two, because noise makes groups look apart: they never cover a true gap of 0.
+Means of losses are treated alike, with Student's t in place of the resampled table. Quantiles are scipy's; its own
+intervals (binomtest, bootstrap) have no weights, and the rules here cover better (tests/metrics/test_coverage.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 DRAWS = 10_000
-ROOM = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least FEWEST
-FEWEST = 500
-MOST_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
-FEW = 5  # and more than so many already where one of them has fewer than LARGE rows: maxima over many tiny groups
-LARGE = 50  # lie in tails that resampling does not show
+MAX_DRAWN = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least MIN_DRAWS
+MIN_DRAWS = 500
+MAX_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
+FEW_GROUPS = 5  # and more than so many already where one of them has fewer than LARGE_GROUP examples: maxima over many
+LARGE_GROUP = 50  # tiny groups lie in tails that resampling does not show
 
 
 class IntervalEstimate(NamedTuple):
@@ -70,7 +71,7 @@ def check_level(level: float) -> None:
 
 def draws_for(numbers: int, draws: int = DRAWS) -> int:
     """How many draws to make of that many numbers."""
-    return max(min(draws, ROOM // max(numbers, 1)), min(draws, FEWEST))
+    return max(min(draws, MAX_DRAWN // max(numbers, 1)), min(draws, MIN_DRAWS))
 
 
 # Rates ----------------------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def wilson(rate: Tensor, trials: Tensor, level: float) -> tuple[Tensor, Tensor]:
     >>> [round(float(end), 4) for end in wilson(torch.tensor(0.0), torch.tensor(50.0), 0.95)]
     [0.0, 0.0713]
     """
-    z2 = normal_quantile((1 + level) / 2) ** 2
+    z2 = ndtri((1 + level) / 2) ** 2
     n = trials.clamp(min=torch.finfo(trials.dtype).tiny)
     center = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = (z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))).sqrt() / (1 + z2 / n)
@@ -106,7 +107,7 @@ def resampled_rates(
     Of few groups it is that of Beta(k + 1, n - k + 1), good for tiny ones too. The largest of many differences lies in
     the binomial's tails, which Beta lacks: there the table is resampled, and every resample studentized by itself.
     """
-    if len(successes) <= FEW:
+    if len(successes) <= FEW_GROUPS:
         drawn = beta_draws(successes, trials, draws, rng, added=1.0)
         drawn = drawn.log() if log else drawn
         error = drawn.std(0)
@@ -159,8 +160,7 @@ def resampled_means(mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rn
 
 def percentile(value: float, drawn: Tensor, level: float) -> IntervalEstimate:
     """The middle share `level` of the drawn values (draws,)."""
-    low, high = quantiles(drawn, level)
-    return IntervalEstimate.within(value, (float(low), float(high)))
+    return IntervalEstimate.within(value, quantiles(drawn, level))
 
 
 def around(value: float, noise: Tensor, level: float) -> tuple[float, float]:
@@ -176,7 +176,7 @@ def spread(numbers: Tensor) -> Tensor:
 
 def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """Ends for the largest difference of two groups over all parts."""
-    if max(len(part.center) for part in parts) > (MOST_PAIRED if _all_large(parts) else FEW):
+    if max(len(part.center) for part in parts) > (MAX_PAIRED if _all_large(parts) else FEW_GROUPS):
         return _largest_by_bands(parts, level)
     pairs = sum(len(part.center) * (len(part.center) - 1) // 2 for part in parts)
     draws = draws_for(pairs, len(parts[0].centers))
@@ -195,7 +195,7 @@ def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
 
 
 def _all_large(parts: Sequence[Resampled]) -> bool:
-    return all(bool((part.rows >= LARGE).all()) for part in parts)
+    return all(bool((part.rows >= LARGE_GROUP).all()) for part in parts)
 
 
 def _from(numbers: Tensor, i: int) -> Tensor:
@@ -219,24 +219,12 @@ def _largest_by_bands(parts: Sequence[Resampled], level: float) -> tuple[float, 
     return max(0.0, low), high
 
 
-def normal_quantile(p: float) -> float:
-    """Of the standard normal distribution.
-
-    >>> round(normal_quantile(0.975), 3)
-    1.96
-    """
-    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
-
-
-def quantiles(drawn: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """The ends of the middle share `level` of drawn values (draws, ...). By sorting: torch.quantile is slower, and
-    refuses more than 16 million numbers."""
-    ordered = drawn.movedim(0, -1).sort(-1).values
-    last = len(drawn) - 1
-    low = round((1 - level) / 2 * last)
-    return ordered[..., low], ordered[..., last - low]
+def quantiles(drawn: Tensor, level: float) -> tuple[float, float]:
+    """The ends of the middle share `level` of the drawn values (draws,)."""
+    low, high = np.quantile(drawn.numpy(), [(1 - level) / 2, (1 + level) / 2], method="nearest")
+    return float(low), float(high)
 
 
 def quantile(drawn: Tensor, level: float) -> float:
     """The value that a share `level` of the drawn values (draws,) does not exceed."""
-    return float(drawn.sort().values[min(len(drawn) - 1, math.ceil(level * len(drawn)) - 1)])
+    return float(np.quantile(drawn.numpy(), level, method="inverted_cdf"))

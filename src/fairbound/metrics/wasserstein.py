@@ -22,19 +22,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 from fairbound.metrics.counts import rows_in_groups
-from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, normal_quantile, quantile, quantiles
+from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, quantile, quantiles
 
 GRID = 200  # bins of the grid on which rows are resampled, at quantiles of the scores
 _GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
 BINS = 50  # of the paper's histograms
 DRAWS = 500
-ROOM = 40_000_000  # numbers compared in all: many pairs of groups get fewer draws
-FEWEST_DRAWS = 100
+MAX_COMPARED = 40_000_000  # numbers in all: many pairs of groups get fewer draws
+MIN_DRAWS = 100
 FEWEST = 30  # rows of a group that is compared
-MOST_PAIRED = 20  # groups whose pairs are looked at one by one
+MAX_PAIRED = 20  # groups whose pairs are compared one by one
 MOST_GROUPS = 1_000  # that are compared at all
 
 
@@ -87,12 +88,10 @@ class Scores:
 
 def w1(scores: Scores, a: int, b: int) -> float:
     """Area between the distribution functions of groups a and b."""
+    from scipy.stats import wasserstein_distance  # loads slowly, and only scores need it
+
     (x, u), (y, v) = scores.of_group(a), scores.of_group(b)
-    points = torch.cat([x, y])
-    steps = torch.cat([u / u.sum(), -v / v.sum()])
-    order = points.argsort()
-    difference = steps[order].cumsum(0)[:-1]
-    return float((difference.abs() * points[order].diff()).sum())
+    return float(wasserstein_distance(x.numpy(), y.numpy(), u.numpy(), v.numpy()))
 
 
 def wd(scores: Scores, reference: int, other: int) -> float | None:
@@ -125,11 +124,11 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
     edges = torch.quantile(_thinned(torch.cat([values for values, _ in own.values()])), _GRID).unique()
     if len(edges) == 1:  # everyone has the same score
         return IntervalEstimate(0.0, 0.0, 0.0)
-    draws = min(draws, max(FEWEST_DRAWS, ROOM // (len(present) ** 2 * GRID)))
+    draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (len(present) ** 2 * GRID)))
     rng = np.random.default_rng(seed)
     masses = {g: _histogram(*part, edges) for g, part in own.items()}
     exact = torch.stack([_cumulative(mass[0]) for mass in masses.values()])  # (groups, bins)
-    if len(present) > MOST_PAIRED:
+    if len(present) > MAX_PAIRED:
         return _w1_of_many(scores, present, masses, exact, edges.diff(), level, rng)
     drawn = torch.stack([_noisy(exact[i], masses[g], draws, rng) for i, g in enumerate(present)])
     pairs = list(combinations(range(len(present)), 2))
@@ -160,9 +159,9 @@ def _w1_interval(value: float, D: Tensor, noise: Tensor, widths: Tensor, level: 
     far = (noise.abs() * widths).sum(-1)
     q = quantile(far, level)
     if level > 0.99:  # too few draws for the far tail
-        q = max(q, float(far.mean() + normal_quantile(level) * far.std()))
+        q = max(q, float(far.mean() + ndtri(level) * far.std()))
     if value > q:
-        q = normal_quantile((1 + level) / 2) * float((noise * D.sign() * widths).sum(-1).std())
+        q = ndtri((1 + level) / 2) * float((noise * D.sign() * widths).sum(-1).std())
     return value, max(0.0, value - q), value + q
 
 
@@ -174,8 +173,8 @@ def _w1_of_many(
     each = 1 - (1 - level) / len(present)
     radius = torch.zeros(len(present), dtype=torch.float64)
     for i, g in enumerate(present):
-        far = ((_noisy(exact[i], masses[g], FEWEST_DRAWS, rng) - exact[i]).abs() * widths).sum(-1)
-        radius[i] = max(quantile(far, each), float(far.mean() + normal_quantile(each) * far.std()))
+        far = ((_noisy(exact[i], masses[g], MIN_DRAWS, rng) - exact[i]).abs() * widths).sum(-1)
+        radius[i] = max(quantile(far, each), float(far.mean() + ndtri(each) * far.std()))
     top, low, high = (-1.0, 0, 0), 0.0, 0.0
     for i in range(len(present) - 1):
         distance = ((exact[i] - exact[i + 1 :]).abs() * widths).sum(-1)
@@ -202,7 +201,7 @@ def largest_wd(
     others = [g for g in present if g != at]
     if at not in present or not 1 <= len(others) < MOST_GROUPS:
         return UNDEFINED
-    draws = min(draws, max(FEWEST_DRAWS, ROOM // (100 * BINS * len(others))))
+    draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (100 * BINS * len(others))))
     edges = _histogram_edges(scores, at)
     rng = np.random.default_rng(seed)
     base = _histogram(*scores.of_group(at), edges)
@@ -219,7 +218,7 @@ def largest_wd(
         noise = _cumulative(base_drawn) - _cumulative(drawn) - D
         equal = float(D.abs().sum()) <= quantile(noise.abs().sum(-1), each)  # equality is not excluded
         stars = _squared_w2(base_drawn, drawn, edges)
-        low, high = (float(end) for end in quantiles(stars, each))
+        low, high = quantiles(stars, each)
         found.append((value, 0.0 if equal else min(low, value), max(high, value)))
     return IntervalEstimate(*(max(part) for part in zip(*found, strict=True))) if found else UNDEFINED
 
