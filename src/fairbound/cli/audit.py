@@ -13,12 +13,11 @@ from rich.table import Table as Grid
 
 from fairbound._utils.files import check_place, write_text
 from fairbound.auditing.audits import Audit, audit_columns
+from fairbound.auditing.text import explained
 from fairbound.cli.printing import console
 from fairbound.data.attributes import attributes
 from fairbound.data.readers import read_columns
 from fairbound.data.table import Small
-from fairbound.metrics.fairness_metrics import METRICS
-from fairbound.metrics.group_losses import LOSS_GAPS
 from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
@@ -137,7 +136,7 @@ def _metrics_grid(found: Audit) -> Grid:
     grid.add_column(f"{100 * found.level:g}% interval", justify="right")
     grid.add_column("defined by", overflow="fold")
     for name, measured in found.metrics.items():
-        grid.add_row(name, _value(measured), _interval(measured), _source(name))
+        grid.add_row(name, _value(measured), _interval(measured), explained(name)[1])
     return grid
 
 
@@ -145,12 +144,6 @@ def _part_line(part: Audit) -> str:
     shown = ("demographic_parity_difference", "equalized_odds_difference")
     numbers = ", ".join(f"{name} {_value(part.metrics[name])} {_interval(part.metrics[name])}" for name in shown)
     return f"by {escape(part.attributes[0])} alone ({len(part.groups)} groups): {escape(numbers)}"
-
-
-def _source(name: str) -> str:
-    if name in METRICS:
-        return METRICS[name].source
-    return "cross-entropy" if name in LOSS_GAPS else {"w1": "W1 of scores", "wd": "the paper, Wd"}[name]
 
 
 def _value(measured: IntervalEstimate) -> str:

@@ -2,8 +2,8 @@
 
 - A rate of k in n has Wilson's interval.
 - A signed difference or a ratio to a reference has the middle 95 % of draws of what the true rates may be,
-  Beta(k + 1/2, n - k + 1/2) for each (`percentile`). This is the bootstrap of the table with half a row added to each
-  side; without it a cell with 0 of n would resample to nothing but 0.
+  Beta(k + 1/2, n - k + 1/2) for each (`percentile`). This is the bootstrap of the table with half an example added to
+  each side; without it a cell with 0 of n would resample to nothing but 0.
 - The largest difference of two groups has simultaneous intervals of all differences, each as wide as its own standard
   error asks, so that a small, noisy group does not hide that two large ones differ (`largest`). Their common factor
   is a quantile of the largest studentized difference in draws (`resampled_rates`).
@@ -34,7 +34,7 @@ LARGE_GROUP = 50  # tiny groups lie in tails that resampling does not show
 
 
 class IntervalEstimate(NamedTuple):
-    """A number with its interval; None where it is undefined, e.g. a rate of nobody."""
+    """A number with its interval; None where it is undefined, e.g. a rate without examples."""
 
     value: float | None
     low: float | None = None
@@ -57,7 +57,7 @@ UNDEFINED = IntervalEstimate(None)
 class Resampled(NamedTuple):
     """Estimates with their standard errors, and what both are in resamples."""
 
-    rows: Tensor  # (G,) behind each estimate
+    examples: Tensor  # (G,) behind each estimate
     center: Tensor  # (G,)
     error: Tensor  # (G,)
     centers: Tensor  # (draws, G)
@@ -112,7 +112,7 @@ def resampled_rates(
         drawn = drawn.log() if log else drawn
         error = drawn.std(0)
         return Resampled(trials, drawn.mean(0), error, drawn, error.expand_as(drawn))
-    n = trials.floor().clamp(min=1.0)  # weights make effective rows, which are no whole number
+    n = trials.floor().clamp(min=1.0)  # weights make effective examples, which are no whole number
     center, error = _shrunk(successes.minimum(n), n, log)
     chance = (center.exp() if log else center).unsqueeze(-1).numpy()
     hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))
@@ -129,8 +129,8 @@ def _shrunk(successes: Tensor, n: Tensor, log: bool) -> tuple[Tensor, Tensor]:
 
 def rate_noise(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
     """(draws, G) how far rates may lie from the true ones. The rates of the resamples are shrunk towards 1/2 and the
-    noise is scaled up, because a variance p (1-p) / n that is estimated from the n rows is too small on average, and
-    a mean over many groups would show it."""
+    noise is scaled up, because a variance p (1-p) / n that is estimated from the n examples is too small on average,
+    and a mean over many groups would show it."""
     n = trials.floor().clamp(min=1.0)
     chance = (successes.minimum(n) + 2) / (n + 4)
     hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance.unsqueeze(-1).numpy(), (len(n), draws))
@@ -195,7 +195,7 @@ def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
 
 
 def _all_large(parts: Sequence[Resampled]) -> bool:
-    return all(bool((part.rows >= LARGE_GROUP).all()) for part in parts)
+    return all(bool((part.examples >= LARGE_GROUP).all()) for part in parts)
 
 
 def _from(numbers: Tensor, i: int) -> Tensor:

@@ -4,11 +4,12 @@
 - Wd is the squared 2-Wasserstein distance of 50-bin histograms whose bins span the reference group's range; scores of
   the other group outside that range are left out, as numpy's histogram does: the number in the paper's results.
 
-Intervals resample the rows: gamma weights (the Bayesian bootstrap) on a fine grid of the scores. With D = F1 - F2, W1
-is the seminorm h(D) = integral of abs(D), and noise alone makes it positive. Where h(D^) is within the 95 % quantile q
-of h(D* - D^), equality is not excluded, and the interval is h(D^) plus and minus q (at least 95 %). Beyond, W1 varies
+Intervals resample the examples: gamma weights (the Bayesian bootstrap) on a fine grid of the scores. With D = F1 - F2,
+W1 is the seminorm h(D) = integral of abs(D), and noise alone makes it positive. Where h(D^) is within the 95 % quantile
+q of h(D* - D^), equality is not excluded, and the interval is h(D^) plus and minus q (at least 95 %). Beyond, W1 varies
 like the linear functional integral of sign(D^) D, and the interval is normal with that functional's standard error. In
-simulations (tests/metrics/test_coverage.py) the two together cover W1 from 0 to far away with 93 to 98 %.
+simulations (tests/metrics/test_coverage.py) the two together cover W1 from 0 to far away with 93 to 98 %. W1 itself is
+scipy's; it has no squared 2-Wasserstein distance of histograms, so Wd is computed here.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fairbound.metrics.counts import rows_in_groups
+from fairbound.metrics.counts import examples_in_groups
 from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, quantile, quantiles
 
-GRID = 200  # bins of the grid on which rows are resampled, at quantiles of the scores
+GRID = 200  # bins of the grid on which examples are resampled, at quantiles of the scores
 _GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
 BINS = 50  # of the paper's histograms
 DRAWS = 500
 MAX_COMPARED = 40_000_000  # numbers in all: many pairs of groups get fewer draws
 MIN_DRAWS = 100
-FEWEST = 30  # rows of a group that is compared
+FEWEST = 30  # examples of a group that is compared
 MAX_PAIRED = 20  # groups whose pairs are compared one by one
 MOST_GROUPS = 1_000  # that are compared at all
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores by group, kept row by row: distances need them all.
+    """Scores by group, kept example by example: distances need them all.
 
     >>> two = Scores.of([0.0, 1.0, 0.5, 1.5], [0, 0, 1, 1])
     >>> w1(two, 0, 1)
@@ -49,14 +50,14 @@ class Scores:
     """
 
     names: tuple[str, ...]
-    values: Tensor  # (rows,) float64
-    groups: Tensor  # (rows,)
-    weights: Tensor  # (rows,)
+    values: Tensor  # (examples,) float64
+    groups: Tensor  # (examples,)
+    weights: Tensor  # (examples,)
 
     @staticmethod
     def of(scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Scores:
-        """Of some rows; groups numbered 0, 1, ... (-1: in no group, left out)."""
-        values, g, w, names = rows_in_groups(scores, groups, weights, names, "scores")
+        """Of some examples; groups numbered 0, 1, ... (-1: in no group, left out)."""
+        values, g, w, names = examples_in_groups(scores, groups, weights, names, "scores")
         return Scores(names, values, g, w)
 
     def __add__(self, other: Scores) -> Scores:
@@ -68,10 +69,10 @@ class Scores:
         return Scores(names, *(torch.cat(pair) for pair in parts))
 
     def present(self, fewest: int = 1) -> list[int]:
-        """The groups that have weight, and at least so many rows."""
+        """The groups that have weight, and at least so many examples."""
         total = torch.bincount(self.groups, self.weights, minlength=len(self.names))
-        rows = torch.bincount(self.groups, minlength=len(self.names))
-        return ((total > 0) & (rows >= fewest)).nonzero().flatten().tolist()
+        examples = torch.bincount(self.groups, minlength=len(self.names))
+        return ((total > 0) & (examples >= fewest)).nonzero().flatten().tolist()
 
     def of_group(self, g: int) -> tuple[Tensor, Tensor]:
         """Scores and weights of one group."""
@@ -80,7 +81,7 @@ class Scores:
 
     @cached_property
     def _by_group(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Rows sorted by group once, since distances look at every pair."""
+        """Sorted by group once, since distances compare every pair."""
         order = self.groups.argsort(stable=True)
         sizes = torch.bincount(self.groups, minlength=len(self.names)).tolist()
         return self.values[order].split(sizes), self.weights[order].split(sizes)
@@ -107,7 +108,7 @@ def distances(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, IntervalEstimate]:  # fmt: skip
     """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and another. Groups with
-    fewer than FEWEST rows are left out: a row resamples to itself, so that their noise would be missing."""
+    fewer than FEWEST examples are left out: an example resamples to itself, so that their noise would be missing."""
     return {
         "w1": largest_w1(scores, level=level, draws=draws, seed=seed),
         "wd": largest_wd(scores, reference, level=level, draws=draws, seed=seed),
@@ -122,7 +123,7 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
         return UNDEFINED
     own = {g: scores.of_group(g) for g in present}
     edges = torch.quantile(_thinned(torch.cat([values for values, _ in own.values()])), _GRID).unique()
-    if len(edges) == 1:  # everyone has the same score
+    if len(edges) == 1:  # all scores are the same
         return IntervalEstimate(0.0, 0.0, 0.0)
     draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (len(present) ** 2 * GRID)))
     rng = np.random.default_rng(seed)
