@@ -110,7 +110,7 @@ class _Download:
             if response is not None and response.status_code < 500 and response.status_code not in TRANSIENT_STATUS:
                 said = f"answered {response.status_code} ({response.reason}): {_words(response.content)}"
                 raise ConnectionError(said) from error  # which pooch does not try again
-            self.report(f"{self.state}: {error}")
+            self.report(f"{self.state}: {_reason(error)}")
             raise
 
     def _unpack(self, archive: Path, target: Path) -> None:
@@ -151,12 +151,18 @@ def _fetched(pooch: Any, url: str, directory: Path, download: _Download, retries
         ) as error:
             failed = "" if isinstance(error, ConnectionError) else f"could not be fetched in {retries + 1} attempts: "
             raise ConnectionError(
-                f"{url}{download.archive} {failed}{error}; to place it manually, open the address in a browser and put "
+                f"{url}{download.archive} {failed}{_reason(error)}; to place it manually, open the address in a browser and put "
                 f"{download.archive}, or the {download.member} in it, into {directory}"
             ) from error
         target = directory / download.member
         os.replace(Path(fresh) / download.member, target)
     return target
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, without the chain of wrappers that requests puts around it."""
+    inner = getattr(error.args[0], "reason", None) if error.args else None
+    return str(error) if inner is None else str(inner).rpartition(": ")[2]
 
 
 def _words(page: bytes) -> str:
