@@ -202,11 +202,11 @@ def person_file(archive: zipfile.ZipFile, state: str) -> str | None:
 def _refuse_other_survey(path: Path, header: Sequence[str], first: Sequence[str], year: int, horizon: str) -> None:
     """From 2017 on, a serial number begins with the year of the interview: a misplaced file is noticed."""
     serial = dict(zip(header, first, strict=False)).get("SERIALNO", "")
-    told = re.fullmatch(r"(20\d\d)(?:GQ|HU|\d\d)\d{7}", serial)
-    if told and not year - (4 if horizon == "5-Year" else 0) <= int(told[1]) <= year:
+    found = int(serial[:4]) if re.fullmatch(r"20\d\d(GQ|HU|\d\d)\d{7}", serial) else year
+    if not year - (4 if horizon == "5-Year" else 0) <= found <= year:
         raise ValueError(
-            f"{path} is of {told[1]} (its first SERIALNO is {serial}), not of {year} {horizon}; put it into the folder "
-            f"{told[1]}/1-Year or ask for year={told[1]}"
+            f"{path} is of {found} (its first SERIALNO is {serial}), not of {year} {horizon}; put it into the folder "
+            f"{found}/1-Year or ask for year={found}"
         )
 
 

@@ -52,8 +52,8 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
         return array
     if isinstance(values, np.ndarray):
         return values
-    if is_arrow(values):
-        return from_arrow(values)
+    if type(values).__module__.partition(".")[0] == "pyarrow":
+        return _from_arrow(values)
     if hasattr(values, "to_numpy"):  # a Series
         return np.asarray(values.to_numpy())
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
@@ -61,26 +61,16 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def from_arrow(values: Any) -> NDArray[Any]:
+def _from_arrow(values: Any) -> NDArray[Any]:
     """An arrow column as numpy gives it, dictionaries decoded: numpy would take a missing entry for the last level.
 
     >>> pyarrow = __import__("pyarrow")
-    >>> from_arrow(pyarrow.array(["no", None, "yes"]).dictionary_encode()).tolist()
+    >>> _from_arrow(pyarrow.array(["no", None, "yes"]).dictionary_encode()).tolist()
     ['no', None, 'yes']
     """
     if hasattr(values.type, "value_type") and hasattr(values.type, "index_type"):  # a dictionary
         values = values.cast(values.type.value_type)
     return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def from_series(series: Any) -> NDArray[Any]:
-    """A column of a narwhals frame."""
-    native = series.to_native()
-    return from_arrow(native) if is_arrow(native) else np.asarray(series.to_numpy())
-
-
-def is_arrow(values: Any) -> bool:
-    return type(values).__module__.partition(".")[0] == "pyarrow"
 
 
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:

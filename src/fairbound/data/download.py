@@ -151,8 +151,8 @@ def _fetched(pooch: Any, url: str, directory: Path, download: _Download, retries
         ) as error:
             failed = "" if isinstance(error, ConnectionError) else f"could not be fetched in {retries + 1} attempts: "
             raise ConnectionError(
-                f"{url}{download.archive} {failed}{_reason(error)}; to place it manually, open the address in a browser and put "
-                f"{download.archive}, or the {download.member} in it, into {directory}"
+                f"{url}{download.archive} {failed}{_reason(error)}; to place it manually, open the address in a browser"
+                f" and put {download.archive}, or the {download.member} in it, into {directory}"
             ) from error
         target = directory / download.member
         os.replace(Path(fresh) / download.member, target)

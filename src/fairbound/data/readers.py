@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairbound._utils.optional import need
 from fairbound.constraints.subgroups import no_column
-from fairbound.data.columns import OddColumnError, column_of, from_series
+from fairbound.data.columns import OddColumnError, column_of
 from fairbound.data.table import Table
 
 MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
@@ -273,7 +273,7 @@ def _from_frame(source: Any) -> tuple[list[str], list[Any]]:
         frame = narwhals.from_native(source, eager_only=True)
     except TypeError as error:
         raise ValueError(f"cannot read {_name_of(source)}; give {READABLE}") from error
-    return list(frame.columns), [from_series(series) for series in frame.iter_columns()]
+    return list(frame.columns), [series.to_native() for series in frame.iter_columns()]
 
 
 def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:

@@ -32,7 +32,7 @@ Small = Literal["merge", "drop"]
 class Table:
     """Named columns of equal length.
 
-    >>> Table({"AGEP": np.array([30, 40]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "by hand").rows
+    >>> Table({"AGEP": np.array([30, 40]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "example").rows
     2
     """
 
@@ -121,7 +121,7 @@ class Table:
 
         >>> from fairbound.constraints.subgroups import Coded
         >>> columns = {"SEX": np.array([1, 2, 2]), "AGEP": np.array([30, 40, 50]), "rich": np.array([0, 1, 1])}
-        >>> data = Table(columns, "rich", ("SEX", "AGEP"), "by hand").dataset(Coded("SEX", (1, 2), ("man", "woman")))
+        >>> data = Table(columns, "rich", ("SEX", "AGEP"), "example").dataset(Coded("SEX", (1, 2), ("man", "woman")))
         >>> data.names, data.groups["SEX"], data.levels["SEX"]
         (('AGEP',), tensor([0, 1, 1]), ('man', 'woman'))
         """
@@ -151,8 +151,8 @@ class Table:
     def intersection(self, group: Groups) -> Intersection:
         """All groups that an attribute, or several together, define in this table.
 
-        >>> people = Table({"sex": np.array(["f", "m"]), "y": np.array([0, 1])}, "y", (), "by hand")
-        >>> people.intersection("sex").definable
+        >>> table = Table({"sex": np.array(["f", "m"]), "y": np.array([0, 1])}, "y", (), "example")
+        >>> table.intersection("sex").definable
         2
         """
         if isinstance(group, Intersection):

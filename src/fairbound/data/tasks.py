@@ -155,9 +155,9 @@ def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source:
     `missing` is written where a feature's field was empty: 0 as in published results, -1 as Folktables intends, None
     leaves NaN.
 
-    >>> people = {"AGEP": [30, 12], "PINCP": [60_000, None], "WKHP": [40, None], "PWGTP": [9, 9], "COW": [1, None]}
-    >>> people |= dict.fromkeys(["SCHL", "MAR", "OCCP", "POBP", "RELP", "SEX", "RAC1P"], [1, 1])
-    >>> table = apply("Income", people)
+    >>> rows = {"AGEP": [30, 12], "PINCP": [60_000, None], "WKHP": [40, None], "PWGTP": [9, 9], "COW": [1, None]}
+    >>> rows |= dict.fromkeys(["SCHL", "MAR", "OCCP", "POBP", "RELP", "SEX", "RAC1P"], [1, 1])
+    >>> table = apply("Income", rows)
     >>> table.rows, table.columns["PINCP_GT_50K"]
     (1, array([ True]))
     """
