@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from fairbound._utils.pytree import tree_leaves
-from fairbound.constraints import limits
+from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
-from fairbound.integrations.torch.batch import MiniBatch
 from fairbound.integrations.torch.constrained import Constrained
 from fairbound.training.functional import make_functional
 from fairbound.training.hyperparams import numbers, with_hyperparams
@@ -308,7 +307,7 @@ def _training() -> tuple[Problem, Sampler, Tensor]:
     groups = (torch.arange(60) % 3 == 0).long()
     X = torch.randn(60, 3, dtype=F64, generator=generator)
     y = 0.3 * (X.sum(1) * (1 - 2.0 * groups) + 0.5 * torch.randn(60, dtype=F64, generator=generator))
-    constraint = pairwise_loss_parity(groups, bound=BOUND)
+    constraint = pairwise_loss_parity(2, bound=BOUND).bind(groups)
     forward, x = make_functional(_model())
     problem = Problem(forward, _loss, constraint, Dataset(X, y, {"group": groups}))
     return problem, Sampler(Split.all_train(60), constraint.cells, BatchSpec(8, 4)), x
@@ -342,7 +341,7 @@ class Loop:
     def __init__(self, method: Method) -> None:
         self.method, self.model = method, _model()
         self.problem, _, self.x = _training()
-        self.fair = Constrained(self.model, limits.pairwise_loss_parity(2, bound=BOUND), method)
+        self.fair = Constrained(self.model, pairwise_loss_parity(2, bound=BOUND), method)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         self.generator = torch.Generator().manual_seed(1)
         self.state: Any = None
@@ -421,7 +420,7 @@ def _resume(method: Method) -> None:
         whole.step()
         if k < 4:
             halfway.step()
-    fair = Constrained(halfway.model, limits.pairwise_loss_parity(2, bound=BOUND), method)
+    fair = Constrained(halfway.model, pairwise_loss_parity(2, bound=BOUND), method)
     fair.load_state_dict(halfway.fair.state_dict())
     halfway.fair = fair
     for _ in range(4):

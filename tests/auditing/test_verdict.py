@@ -1,4 +1,4 @@
-"""Verdicts: the three words, several limits on the same people, columns of any kind, and what is refused."""
+"""Verdicts: the three decisions, several constraints on the same examples, columns of any kind, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[n
     return groups, rng.exponential(size=len(groups)) + shift * (groups == len(sizes) - 1)
 
 
-def test_weights_count_people_not_rows() -> None:
+def test_weights_count_the_population_not_examples() -> None:
     groups, losses = skewed(np.random.default_rng(3), 400, 200)
     plain = verdict(two(0.3), groups, losses=losses)
     tripled = verdict(two(0.3), groups, losses=losses, weight=np.full(600, 3.0))
@@ -44,11 +44,11 @@ def test_weights_count_people_not_rows() -> None:
     assert without.gaps == half.gaps
 
 
-# Words ----------------------------------------------------------------------------------------------------------------
+# Decisions ------------------------------------------------------------------------------------------------------------
 
 
-def test_457_rows_never_show_that_a_bound_of_005_holds() -> None:
-    """Even where the groups do not differ at all; and it is said how many rows it would take."""
+def test_457_examples_never_show_that_a_bound_of_005_holds() -> None:
+    """Even where the groups do not differ at all; and the verdict says how many examples it would take."""
     rng = np.random.default_rng(5)
     for _ in range(50):
         groups, losses = skewed(rng, 1335, 457)
@@ -58,19 +58,19 @@ def test_457_rows_never_show_that_a_bound_of_005_holds() -> None:
             assert found.decisive.needed > 10 * 457
 
 
-def test_the_three_words_hang_on_the_limits_of_gaps() -> None:
+def test_the_three_decisions_follow_from_the_limits_of_gaps() -> None:
     groups, losses = skewed(np.random.default_rng(6), 3000, 1000, shift=0.3)
-    words = {}
+    decisions = {}
     for bound in np.linspace(0.05, 0.6, 40):
         found = verdict(two(bound), groups, losses=losses)
         ours = found.gaps[1]
         assert (found.decision == "holds") == all(gap.at_most <= bound for gap in found.gaps)
         assert (found.decision == "violated") == any(gap.low > bound for gap in found.gaps)
         assert ours.low < ours.estimate < ours.at_most < ours.high  # one-sided and alone: nearer than all at once
-        words[found.decision] = found
-    assert list(words) == ["violated", "undecided", "holds"]
-    assert "more rows of 'B'" in words["undecided"].sentence
-    assert words["holds"].decisive.name == words["violated"].decisive.name == "B - A"
+        decisions[found.decision] = found
+    assert list(decisions) == ["violated", "undecided", "holds"]
+    assert "more examples of 'B'" in decisions["undecided"].sentence
+    assert decisions["holds"].decisive.name == decisions["violated"].decisive.name == "B - A"
 
 
 def test_an_estimate_on_its_bound_is_never_decided() -> None:
@@ -78,15 +78,15 @@ def test_an_estimate_on_its_bound_is_never_decided() -> None:
     found = verdict(two(0.25), np.repeat([0, 1], 100), losses=losses + np.repeat([0.0, 0.25], 100))
     assert found.decision == "undecided"
     assert math.isinf(found.gaps[1].needed)
-    assert "no number of rows decides" in found.sentence
+    assert "no number of examples decides" in found.sentence
 
 
 @pytest.mark.parametrize(
     ("rows", "losses", "reason"),
     [
-        (0, lambda n: np.empty(0), "no rows"),
-        (1, lambda n: np.ones(1), "1 rows"),
-        (29, lambda n: np.random.default_rng(0).random(n), "29 rows"),
+        (0, lambda n: np.empty(0), "no examples"),
+        (1, lambda n: np.ones(1), "1 examples"),
+        (29, lambda n: np.random.default_rng(0).random(n), "29 examples"),
         (500, lambda n: np.full(n, 0.6931), "are the same"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_small_group_does_not_hide_that_two_others_differ() -> None:
     assert {gap.decision for gap in found.gaps if "2" in gap.name} == {"undecided"}
 
 
-def test_few_effective_rows_are_few_rows() -> None:
+def test_few_effective_examples_are_few_examples() -> None:
     groups, losses = skewed(np.random.default_rng(8), 100, 100)
     found = verdict(two(5.0), groups, losses=losses, weight=np.where(np.arange(200) % 100 < 5, 1000.0, 1.0))
     assert found.decision == "undecided"
@@ -147,12 +147,12 @@ def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
         assert sum(line.startswith("race: ") for line in lines) == min(24, len(found.gaps))
 
 
-# Several limits on the same people ------------------------------------------------------------------------------------
+# Several constraints on the same examples -----------------------------------------------------------------------------
 
 
-def test_the_same_limit_twice_costs_nothing() -> None:
-    """People who count in two limits make these correlated: a copy of a column leaves the intervals as they are, an
-    unrelated column widens them."""
+def test_the_same_constraint_twice_costs_nothing() -> None:
+    """Examples that count in two constraints make these correlated: a copy of a column leaves the intervals as they
+    are, an unrelated column widens them."""
     rng = np.random.default_rng(10)
     groups, losses = skewed(rng, 300, 300)
     alone = verdict(two(0.3), groups, losses=losses)
@@ -166,7 +166,7 @@ def test_the_same_limit_twice_costs_nothing() -> None:
 
 
 def test_a_group_against_everyone() -> None:
-    """Cells that overlap within one gap: the group's own rows are part of everyone."""
+    """Cells that overlap within one gap: the group's own examples are part of all."""
     who = (Cell("B", 1), Cell("all"))
     contrast, bound = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([0.2], dtype=torch.float64)
     limit = Limit(who, contrast, bound, ("B - all",), groups=2)
@@ -216,7 +216,7 @@ def test_decisions_from_logits_classes_and_predictions() -> None:
     assert verdict(third, groups, outputs=classes) == verdict(third, groups, predictions=classes.argmax(1))
 
 
-def test_rows_of_no_group_are_left_out() -> None:
+def test_examples_of_no_group_are_left_out() -> None:
     groups, losses = skewed(np.random.default_rng(15), 200, 200, 50)
     numbered = verdict(two(0.5), np.where(groups == 2, -1, groups), losses=losses)
     missing = verdict(two(0.5), pd.Series(["A", "B", None])[groups], losses=losses)
@@ -250,7 +250,7 @@ def test_refused_with_a_sentence(case: str) -> None:
         verdict(limit, groups, **given)
 
 
-def test_rows_for_refuses_what_no_rows_show() -> None:
+def test_examples_needed_refuses_what_no_examples_show() -> None:
     with pytest.raises(ValueError, match="not within its bound"):
         examples_needed(0.05, gap=0.05)
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from folktables.load_acs import load_acs
 
-from fairbound.data import acs, acs_files, codebook, load, pums
+from fairbound.data import acs, acs_files, codebook, load
 from fairbound.data.tasks import TASKS, Task, apply
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -429,7 +429,7 @@ def test_files_from_2019_on_are_translated(name: str, tmp_path: Path) -> None:
     old = old[old["RELP"] != 11].assign(SERIALNO="2023HU0000001")  # roomers have no newer code
     new = old.copy()
     for column in ("RELP", "JWTR"):
-        newer, codes = pums.NEWER[column]
+        newer, codes = acs.NEWER[column]
         back = {code: now for now, code in reversed(codes.items())}
         new[newer] = new.pop(column).map(back)
     write(new.rename(columns={"ST": "STATE"}), tmp_path / "psam_p40.csv")
@@ -443,7 +443,7 @@ def test_files_from_2019_on_are_translated(name: str, tmp_path: Path) -> None:
 
 
 def test_newer_codes_mean_what_the_older_ones_did() -> None:
-    for column, (_, codes) in pums.NEWER.items():
+    for column, (_, codes) in acs.NEWER.items():
         assert set(codes.values()) <= set(codebook.levels(column))
-    assert set(codebook.levels("RELP")) - set(pums.NEWER["RELP"][1].values()) == {11}
-    assert set(codebook.levels("JWTR")) - set(pums.NEWER["JWTR"][1].values()) == {None}
+    assert set(codebook.levels("RELP")) - set(acs.NEWER["RELP"][1].values()) == {11}
+    assert set(codebook.levels("JWTR")) - set(acs.NEWER["JWTR"][1].values()) == {None}

@@ -104,7 +104,7 @@ def _so_many(groups: int) -> str:
 
 
 def _why_no_rate(audit: Audit, metric: Metric) -> str:
-    for rate in metric.evaluates:
+    for rate in metric.rates:
         words = title(rate).lower()
         having = {group.name: group.rates[rate].value for group in audit.groups if group.rates[rate].value is not None}
         if len(having) < 2:

@@ -26,7 +26,7 @@ LARGEST_KEY = 2**63 - 1
 LOOKUP = 100_000  # whole-number codes up to here are translated by a table, others by a search
 OTHER = "(other)"
 MISSING = "(missing)"
-Column = NDArray[Any]  # (rows,) numbers, truth values or text
+Column = NDArray[Any]  # (rows,) numbers, booleans or text
 
 
 class Attribute(ABC):
@@ -205,7 +205,7 @@ class Grouping:
     """The populated groups of some rows."""
 
     attributes: tuple[Attribute, ...]
-    ids: Tensor  # (rows,) number of the row's group among the populated ones; -1: left out
+    ids: Tensor  # (rows,) number of the row's group among the populated ones; -1: in none
     levels: Tensor  # (groups, attributes) of each group; -1 throughout for the merged rest
     sizes: Tensor  # (groups,) rows
     populated: int  # before small groups were merged or left out
@@ -282,12 +282,12 @@ class Intersection:
         return ", ".join(reversed(labels))
 
     def group(
-        self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "leave out"] = "merge"
+        self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "drop"] = "merge"
     ) -> Grouping:
         """The groups that occur, in the order of their keys. Those with fewer than `min_size` rows are merged into one,
         "(other)", or left out; a rest that is itself too small is left out."""
-        if small not in ("merge", "leave out"):
-            raise ValueError(f'small groups are either "merge"d or "leave out", got {small!r}')
+        if small not in ("merge", "drop"):
+            raise ValueError(f'small groups are either "merge"d or "drop"ped, got {small!r}')
         ids, levels = self._populated(columns)
         sizes = np.bincount(ids, minlength=len(levels))
         populated, keep = len(levels), sizes >= min_size
@@ -335,9 +335,9 @@ class Intersection:
 
 def no_column(name: str, columns: Mapping[str, Any]) -> str:
     """The sentence for a column that is not there, with the closest names."""
-    spelt = {column.lower(): column for column in columns}
+    lowered = {column.lower(): column for column in columns}
     close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or [
-        spelt[near] for near in get_close_matches(name.lower(), list(spelt), n=3, cutoff=0.5)
+        lowered[near] for near in get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
     ]
     there = ", ".join(list(columns)[:20]) + (", ..." if len(columns) > 20 else "")
     return f"there is no column {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else f"there are {there}")

@@ -26,7 +26,7 @@ def report(
     if kkt is not None:
         sections.append(["On the rows that trained:", *str(kkt).splitlines()])
     if verdict is not None:
-        rows = f"For people not seen, from {verdict.rows:,} rows that nothing else has used:"
+        rows = f"For people not seen, from {verdict.examples:,} rows that nothing else has used:"
         sections.append([rows, *str(verdict).splitlines()])
     return "\n\n".join("\n".join(lines) for lines in sections)
 
