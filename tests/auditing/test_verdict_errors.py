@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairbound.constraints.limits import Limit
 from scipy import stats
 
-from fairbound import limits
+from fairbound import constraints
 from fairbound.auditing import verdict
 from fairbound.auditing.decisions import mean_above, rate_above
 from fairbound.constraints.contrasts import pairwise
-from fairbound.constraints.limits import Limit
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]
@@ -40,7 +40,7 @@ SCRIPT = _script()
 
 
 def two(bound: float) -> Limit:
-    return limits.loss_parity(TWO, bound=bound, contrast=pairwise)
+    return constraints.loss_parity(TWO, bound=bound, contrast=pairwise)
 
 
 def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +144,7 @@ def test_five_groups_that_do_not_differ() -> None:
     """A bound of 0 puts all 20 gaps on their bounds: "violated" in at most 5 %, and not much less, since the joint law
     is known; the joint intervals contain all true gaps as often as they say."""
     rng, reps, violated = np.random.default_rng(1), 200, 0
-    limit = limits.pairwise_loss_parity(5, bound=0.0)
+    limit = constraints.pairwise_loss_parity(5, bound=0.0)
     for _ in range(reps):
         groups, losses = skewed(rng, 60, 100, 200, 457, 457)
         found = verdict(limit, groups, losses=losses)

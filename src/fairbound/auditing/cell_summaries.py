@@ -28,9 +28,7 @@ class Judged(NamedTuple):
     cells: tuple[Cell, ...]
     contrast: Tensor  # (m, K) float64
     bound: Tensor  # (m,) float64
-    statistic: (
-        PerExample | None
-    )  # what is averaged: exact, never the surrogate; None: the loss
+    statistic: PerExample | None  # what is averaged: exact, never the surrogate; None: the loss
     by: str | None  # the column of groups that is meant, where there are several
     groups: int | None  # how many groups there are
     members: Callable[[Tensor, Tensor | None], Sequence[Tensor]]  # groups, labels -> the examples of every cell
