@@ -39,7 +39,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from fairbound import limits
+from fairbound import constraints
 from fairbound.auditing import Verdict, verdict
 from fairbound.constraints.limits import Limit
 from fairbound.data.readers import read_table
@@ -98,7 +98,7 @@ class Setting(NamedTuple):
         return [self.rows if g == small else min(10 * self.rows, 2000) for g in range(groups)]
 
     def limit(self, bound: float) -> Limit:
-        made = limits.loss_parity if self.kind == "losses" else limits.demographic_parity
+        made = constraints.loss_parity if self.kind == "losses" else constraints.demographic_parity
         return made(len(self.people.losses), bound=bound)
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import SGD, BalancedBatchSampler, Constrained, DescentAscent, limits
+from fairbound import SGD, BalancedBatchSampler, Constrained, DescentAscent, constraints
 from fairbound.algorithms.schedules import Linear
 
 EPOCHS, FLOOR = 14, 0.85
-limit = limits.minimum_rate(FLOOR, groups=["A", "B"], group="B", label=1)
+limit = constraints.minimum_rate(FLOOR, groups=["A", "B"], group="B", label=1)
 loss = nn.BCEWithLogitsLoss(reduction="none")
 
 

@@ -11,7 +11,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import BalancedBatchSampler, Constrained, DescentAscent, limits
+from fairbound import BalancedBatchSampler, Constrained, DescentAscent, constraints
 from fairbound.algorithms.schedules import Linear
 
 EPOCHS, BATCH, BOUND = 10, 128, 0.02
@@ -37,7 +37,7 @@ def train(rank, processes, folder):
         model = DistributedDataParallel(model)  # first this, then Constrained
     batches = BalancedBatchSampler(seen.tensors[2], BATCH // processes, rank=rank, world_size=processes)
     method = DescentAscent(eta=Linear(0.4, EPOCHS * len(batches)))
-    fair = Constrained(model, limits.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
+    fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, EPOCHS * len(batches))
     for _ in range(EPOCHS):

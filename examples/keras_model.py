@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import fairbound.integrations.keras
-from fairbound import DescentAscent, limits
+from fairbound import DescentAscent, constraints
 from fairbound.algorithms.schedules import Linear
 
 BOUND, STEPS, BATCH = 0.02, 500, 128
@@ -51,7 +51,7 @@ print(
 show("fit", model)
 
 model, optimizer = network(), keras.optimizers.SGD(falling)
-fair = fairbound.integrations.keras.Constrained(model, limits.pairwise_loss_parity(names, bound=BOUND), method)
+fair = fairbound.integrations.keras.Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND), method)
 forward = tf.function(lambda X: model(X, training=True)[:, 0])  # optional: ten times faster than an eager pass
 for _ in range(STEPS):
     rows = rng.integers(len(X), size=BATCH)

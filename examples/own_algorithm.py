@@ -44,7 +44,7 @@ if __name__ == "__main__":
     X, group = torch.randn(6000, 5), (torch.rand(6000) < 0.3).long()
     y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()  # group 1 follows a rule of its own
     split = fb.Split(torch.arange(4000), test=torch.arange(4000, 6000))
-    limit, loss = fb.limits.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
+    limit, loss = fb.constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
     forward, start = fb.make_functional(model)
     problem = fb.Problem(forward, loss, limit.on(group), fb.Dataset(X, y))
@@ -59,5 +59,5 @@ if __name__ == "__main__":
         optimizer.step()
     print(f"bound {BOUND}; multipliers in the loop: {fair.multipliers}")
     for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.make_functional(model)[1]}.items():
-        gaps = [problem.measure(x, rows).c.max() + BOUND for rows in (split.train, split.test)]
+        gaps = [problem.evaluate(x, rows).c.max() + BOUND for rows in (split.train, split.test)]
         print(f"{name}: gap on training examples {gaps[0]:.3f}, on held-out examples {gaps[1]:.3f}")

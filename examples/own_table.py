@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fairbound import limits, verdict
+from fairbound import constraints, verdict
 from fairbound.integrations.sklearn import FairClassifier
 
 rng = np.random.default_rng(0)
@@ -34,7 +34,7 @@ X, y, who = loans[["income", "debt", "years"]], loans["repaid"], loans[["sex", "
 
 def recall(names, bound):
     """Among those who repaid, at least `bound` of every group get the loan."""
-    return limits.minimum_rate(bound, groups=names, label=1)
+    return constraints.minimum_rate(bound, groups=names, label=1)
 
 
 for bound in (0.6, 0.9):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import SGD, BalancedBatchSampler, Constrained, DescentAscent, MiniBatch, limits
+from fairbound import SGD, BalancedBatchSampler, Constrained, DescentAscent, MiniBatch, constraints
 from fairbound.algorithms.schedules import Linear
 from fairbound.data import load, random_split, scaled
 
@@ -21,7 +21,7 @@ data = scaled(data, split)
 train, test = (TensorDataset(data.X[rows], data.y[rows], group[rows]) for rows in (split.train, split.test))
 
 loss = nn.BCEWithLogitsLoss(reduction="none")  # one number per row
-limit = limits.pairwise_loss_parity(["white", "other"], bound=BOUND)
+limit = constraints.pairwise_loss_parity(["white", "other"], bound=BOUND)
 batches = BalancedBatchSampler(train.tensors[2], batch_size=128)  # 64 people of each group
 steps = EPOCHS * len(batches)
 

@@ -52,7 +52,7 @@ def people(dtype: torch.dtype = torch.float32, rows: int = ROWS) -> Dataset:
 
 def problem(forward: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype = torch.float32) -> Problem:
     data = people(dtype)
-    return Problem(forward, bce, pairwise_loss_parity(data.groups["group"], bound=0.01), data)
+    return Problem(forward, bce, pairwise_loss_parity(2, bound=0.01).bind(data.groups["group"]), data)
 
 
 def sampler(of: Problem, seed: int = 3) -> Sampler:

@@ -12,7 +12,7 @@ from methods import METHODS, bce
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from fairbound import Constrained, MiniBatch, limits
+from fairbound import Constrained, MiniBatch, constraints
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.constrained import StepInfo
 
@@ -59,12 +59,12 @@ def network(seed: int = 0, dtype: torch.dtype = F64) -> nn.Module:
     return model.to(dtype)
 
 
-def three_limits() -> dict[str, Any]:
+def three_constraints() -> dict[str, Any]:
     """Two columns of groups, two kinds of value, and a function of the parameters."""
     return {
-        "race": limits.loss_parity(3, bound=0.02, by="race"),
-        "sex": limits.demographic_parity(["f", "m"], bound=0.03, by="sex"),
-        "norm": limits.weight_norm(2.0),
+        "race": constraints.loss_parity(3, bound=0.02, by="race"),
+        "sex": constraints.demographic_parity(["f", "m"], bound=0.03, by="sex"),
+        "norm": constraints.weight_norm(2.0),
     }
 
 
@@ -93,7 +93,8 @@ def numbers_for(method: Algorithm[Any], steps: int, who: People, size: int = 24,
 
 def surroundings(**more: str) -> dict[str, str]:
     """The environment of a fresh process that imports the tests."""
-    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = Path(__file__).parent
+    paths = [str(here), str(here / "integrations" / "torch"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | more
 
 

@@ -36,13 +36,13 @@ def bce(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def classification(dtype: torch.dtype = F64, rows: int = 240, bound: float = 0.01) -> tuple[Problem, Sampler, Tensor]:
-    """A small net on two groups of synthetic people: problem, sampler and eight starting points."""
+    """A small net on two groups of synthetic examples: problem, sampler and eight starting points."""
     generator = torch.Generator().manual_seed(0)
     groups = (torch.arange(rows) % 3 == 0).long()
     X = torch.randn(rows, 4, dtype=F64, generator=generator) + 0.5 * groups[:, None]
     y = (X.sum(1) + 2 * torch.randn(rows, dtype=F64, generator=generator) > groups).to(F64)
     data = Dataset(X, y, {"group": groups}).to(dtype=dtype)
-    constraint = pairwise_loss_parity(groups, bound=bound)
+    constraint = pairwise_loss_parity(2, bound=bound).bind(groups)
     problem = Problem(make_functional(network())[0], bce, constraint, data)
     sampler = Sampler(Split.all_train(rows), constraint.cells, BatchSpec(6, 5))
     return problem, sampler, initial_points(network, range(8)).to(dtype)

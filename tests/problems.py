@@ -191,9 +191,9 @@ def noisy_test(y: float, sd: float = 0.5, rows: int = 20_000) -> Known:
 def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
     """All problems in one table; problem i's rows are the train pool of split i."""
     X = torch.cat([p.rows for p in problems])
-    cells = Cells(("all",), (torch.arange(len(X)),))
+    cells = Cells.of_members(["all"], [torch.arange(len(X))])
     constraint = FunctionConstraint(
-        cells, lambda x, outputs, labels: outputs[0].mean(0)[1:], tuple(f"c{i}" for i in range(M)), plain_mean=True
+        lambda batch: batch.outputs.mean(0)[1:], tuple(f"c{i}" for i in range(M)), cells, mean=True
     )
     problem = Problem(
         evaluate,
@@ -254,7 +254,7 @@ def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float
     problem = Problem(
         lambda x, X: X @ x,
         lambda out, label: 0.5 * (out - label) ** 2,
-        pairwise_loss_parity(groups, bound=bound),
+        pairwise_loss_parity(2, bound=bound).bind(groups),
         data,
     )
     return TwoGroups(problem, Split.all_train(sum(per_group)), mean - (y[0] - y[1]) * k, y)

@@ -27,7 +27,7 @@ from setting import network
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from fairbound import Constrained, limits
+from fairbound import Constrained, constraints
 from fairbound.algorithms import SSLALM, DescentAscent
 from fairbound.core import Algorithm
 
@@ -83,7 +83,7 @@ def plain() -> Step:
 def constrained(method: Algorithm[Any], objective: Tensor) -> Step:
     model = network()
     optimizer = sgd(model)
-    fair = Constrained(model, limits.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
+    fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
 
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
         optimizer.zero_grad()

@@ -30,7 +30,7 @@ def started(method: Algorithm[Any], compiled: bool, seeds: range, steps: int = 4
     X, groups = torch.randn(300, 5, generator=generator), torch.arange(300) % 2
     y = (X[:, 0] + groups + torch.randn(300, generator=generator) > 0.5).float()
     data = Dataset(X, y, {"g": groups}).to("cuda")
-    constraint = pairwise_loss_parity(data.groups["g"], bound=0.01)
+    constraint = pairwise_loss_parity(2, bound=0.01).bind(data.groups["g"])
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
     forward, x0 = make_functional(net.cuda())

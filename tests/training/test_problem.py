@@ -8,9 +8,10 @@ from methods import bce, classification, network
 from torch import nn
 
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, initial_points, load_flat, make_functional, run
-from fairbound.algorithms import SGD, SSLALM
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import FunctionConstraint, combine
+from fairbound.algorithms import SGD, SSLALM, StochasticGhost
+from fairbound.constraints.cells import Cell, Cells
+from fairbound.constraints.constraint import FunctionConstraint
+from fairbound.constraints.constraint_set import combine
 from fairbound.constraints.notions import demographic_parity, pairwise_loss_parity
 from fairbound.data.samplers import SamplerStack
 
@@ -68,20 +69,20 @@ def test_what_is_not_read_is_nan_and_costs_no_rows() -> None:
 def test_the_jacobian_takes_one_row_per_cell_not_per_constraint() -> None:
     groups = torch.arange(60) % 5
     data = Dataset(torch.randn(60, 2, dtype=F64), torch.ones(60, dtype=F64))
-    constraint = pairwise_loss_parity(groups, bound=0.1)  # 20 rows on 5 cells
+    constraint = pairwise_loss_parity(5, bound=0.1).bind(groups)  # 20 rows on 5 cells
     problem = Problem(lambda x, X: X @ x, bce, constraint, data)
     sampler = Sampler(Split.all_train(60), constraint.cells, BatchSpec(4, 4))
     e = problem.sample(problem.gather(batch_of(sampler), "fc"))(torch.ones(2, dtype=F64))
     assert e.jac().shape == (20, 2)
     assert torch.linalg.matrix_rank(e.jac()) <= 2
-    by_rows = e._replace(rows=None).jac()
+    by_rows = e._replace(jacobian_fn=None).jac()
     assert torch.allclose(e.jac(), by_rows)
 
 
-def test_measure_equals_the_definition_for_every_run() -> None:
+def test_evaluate_equals_the_definition_for_every_run() -> None:
     problem, _, x0 = classification()
     rows = torch.arange(0, 240, 2)
-    found = problem.measure(x0, rows, at_once=100)
+    found = problem.evaluate(x0, rows, at_once=100)
     losses = torch.stack([bce(problem.forward(x, problem.data.X), problem.data.y) for x in x0])
     groups = problem.data.groups["group"]
     chosen = torch.zeros(240, dtype=torch.bool)
@@ -91,23 +92,23 @@ def test_measure_equals_the_definition_for_every_run() -> None:
     assert torch.allclose(found.c, torch.stack([gap - 0.01, -gap - 0.01], 1))
 
 
-def test_measure_counts_repeated_rows_and_takes_masks() -> None:
+def test_evaluate_counts_repeated_examples_and_takes_masks() -> None:
     problem, _, x0 = classification()
     losses = bce(problem.forward(x0[0], problem.data.X), problem.data.y)
     rows = torch.tensor([0, 0, 0, 1, 2, 3])  # groups 1, 1, 1, 0, 0, 1
     gap = losses[[1, 2]].mean() - losses[[0, 0, 0, 3]].mean()
-    assert torch.allclose(problem.measure(x0[0], rows).c[0], torch.stack([gap - 0.01, -gap - 0.01]))
+    assert torch.allclose(problem.evaluate(x0[0], rows).c[0], torch.stack([gap - 0.01, -gap - 0.01]))
     mask = torch.arange(240) < 50
-    assert torch.equal(problem.measure(x0, mask).c, problem.measure(x0, torch.arange(50)).c)
-    with pytest.raises(ValueError, match="no rows to measure"):
-        problem.measure(x0, torch.arange(0))
+    assert torch.equal(problem.evaluate(x0, mask).c, problem.evaluate(x0, torch.arange(50)).c)
+    with pytest.raises(ValueError, match="no examples to evaluate on"):
+        problem.evaluate(x0, torch.arange(0))
 
 
-def test_measure_names_a_cell_without_rows() -> None:
+def test_evaluate_names_a_cell_without_examples() -> None:
     problem, _, x0 = classification()
     only_first = (problem.data.groups["group"] == 0).nonzero().flatten()
     with pytest.raises(ValueError, match="cell '1' has none of the"):
-        problem.measure(x0, only_first)
+        problem.evaluate(x0, only_first)
 
 
 def test_a_constraint_written_as_a_function() -> None:
@@ -115,18 +116,18 @@ def test_a_constraint_written_as_a_function() -> None:
     problem, _, x0 = classification()
     groups = problem.data.groups["group"]
     own = FunctionConstraint(
-        Cells.by_group(groups),
-        lambda x, outputs, labels: torch.stack([x @ x / 9 - 1, 0.8 - torch.sigmoid(outputs[1]).mean()]),
+        lambda batch: torch.stack(
+            [batch.parameters[0].square().sum() / 9 - 1, 0.8 - torch.sigmoid(batch.outputs).mean()]
+        ),
         ("weight norm", "rate of group 1 at least .8"),
+        Cells((Cell("1", 1),)),
     )
-    from fairbound.algorithms import StochasticGhost
-
-    combined = combine(own, demographic_parity(groups, bound=0.3))
+    combined = combine(own, demographic_parity(2, bound=0.3)).bind(groups)
     problem = Problem(problem.forward, bce, combined, problem.data)
     sampler = Sampler(Split.all_train(240), combined.cells, BatchSpec(8, 8))
     for method, steps in ((SSLALM(tau=0.03, eta=0.1), 600), (StochasticGhost(alpha=0.3, p0=0.6, cap=2, decay=0.0), 60)):
         result = run(problem, method, sampler.seeded(0, 1), 2 * x0[:2], steps).result()
-        before, after = (problem.measure(x, torch.arange(240)).c for x in (2 * x0[:2], result.x))
+        before, after = (problem.evaluate(x, torch.arange(240)).c for x in (2 * x0[:2], result.x))
         assert before[:, 1].min() > 0.1
         assert (after[:, :2] < 0.05).all()
 
@@ -224,9 +225,9 @@ def test_bad_datasets_are_sentences() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"loss": lambda out, y: bce(out, y).mean()}, r"one number per row; 3 rows gave shape \(\)"),
-        ({"loss": lambda out, y: (out[:, None] - y) ** 2}, r"one number per row; 3 rows gave shape \(3, 3\)"),
-        ({"forward": lambda x, X: (X @ x[:4]).sum()}, "one output per row"),
+        ({"loss": lambda out, y: bce(out, y).mean()}, r"must be per example; 3 examples gave shape \(\)"),
+        ({"loss": lambda out, y: (out[:, None] - y) ** 2}, r"must be per example; 3 examples gave shape \(3, 3\)"),
+        ({"forward": lambda x, X: (X @ x[:4]).sum()}, "one output per example"),
         ({"forward": lambda x, X: X @ x[:9]}, r"the model does not take what it is given \(\(37,\) float64, \(3, 4\)"),
         ({"loss": lambda out, y: bce(out[:, None], y)}, r"the loss does not take what it is given \(\(3,\) float64"),
     ],
@@ -244,6 +245,6 @@ def test_wrong_precision_length_or_function_value_is_a_sentence() -> None:
         run(problem, SGD(), sampler, x0[0].float(), 5)
     with pytest.raises(ValueError, match="the model has 37 parameters, got a starting point of shape"):
         run(problem, SGD(), sampler, x0[0][:5], 5)
-    own = FunctionConstraint(problem.constraint.cells, lambda x, outputs, labels: x[:3], ("a", "b"))
+    own = FunctionConstraint(lambda batch: batch.parameters[0][:3], ("a", "b"), problem.constraint.cells)
     with pytest.raises(ValueError, match="must give 2 values"):
         run(Problem(problem.forward, bce, own, problem.data), SSLALM(), sampler, x0[0], 5)

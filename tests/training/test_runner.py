@@ -15,6 +15,7 @@ from methods import bce, classification
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, grid, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt, Linear
+from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.constraints.notions import pairwise_loss_parity
@@ -276,7 +277,7 @@ def test_bad_calls_are_sentences() -> None:
 
 def test_a_sampler_for_other_groups_is_refused() -> None:
     problem, _, x0 = classification()
-    other = pairwise_loss_parity(1 - problem.data.groups["group"], bound=0.01)
+    other = pairwise_loss_parity(2, bound=0.01).bind(1 - problem.data.groups["group"])
     with pytest.raises(ValueError, match="or their rows differ"):
         run(problem, SSLALM(), Sampler(Split.all_train(240), other.cells, BatchSpec(6, 5)), x0[0], 5)
 
@@ -288,15 +289,15 @@ def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison:
     problem, sampler, x0 = classification()
     marked = problem.data.X[17]
 
-    def fun(x: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        good = torch.stack([outputs[0][:, 0].mean() - 1, outputs[1][:, 0].mean() - 1])
-        bad = torch.stack([cell[:, 1].amax() for cell in outputs]).amax()
-        return good + torch.where(bad > 0, poison, 0.0)
+    def fun(batch: MiniBatch) -> torch.Tensor:
+        outputs, inside = batch.outputs, torch.stack([batch.groups == 0, batch.groups == 1]).to(F64)
+        good = inside @ outputs[:, 0] / inside.sum(1) - 1
+        return good + torch.where(outputs[:, 1].amax() > 0, poison, 0.0)
 
     def forward(x: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         return torch.stack([problem.forward(x, X), (marked == X).all(1).to(x.dtype)], 1)
 
-    own = FunctionConstraint(problem.constraint.cells, fun, ("a", "b"))
+    own = FunctionConstraint(fun, ("a", "b"), problem.constraint.cells)
     loss = lambda out, y: bce(out[:, 0], y)  # noqa: E731
     going = run(Problem(forward, loss, own, problem.data), ALGORITHMS[name](), sampler, x0[0], 80, every=1)
     hits, before = 0, x0[0]
@@ -306,7 +307,7 @@ def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison:
             evaluates = ALGORITHMS[name]().evaluates
             met = any((b.cells == 17).any() for b, r in zip(stack.block(k, 1), evaluates, strict=True) if "c" in r)
             hits += int(met)
-            assert torch.equal(record.x[0], before) == met, "a step that met the bad row must change nothing"
+            assert torch.equal(record.x[0], before) == met, "a step that met the bad example must change nothing"
         before = record.x[0]
     result = going.result()
     assert result.skipped[0] > 0
@@ -343,7 +344,7 @@ def test_integer_inputs_and_a_constraint_without_cells() -> None:
     """An embedding with a bound on its weights; by hand and by the runner, the output rule's coin included."""
     rows = 60
     X, y = torch.arange(rows)[:, None] % 7, (torch.arange(rows) % 2).to(F64)
-    own = FunctionConstraint(Cells((), ()), lambda x, outputs, labels: (x @ x / 4 - 1).reshape(1), ("norm",))
+    own = FunctionConstraint(lambda batch: (batch.parameters[0].square().sum() / 4 - 1).reshape(1), ("norm",), Cells((), ()))
     problem = Problem(lambda x, Z: x[Z[:, 0]], bce, own, Dataset(X, y))
     sampler = Sampler(Split.all_train(rows), sizes=BatchSpec(5, 5), seed=3)
     x0 = torch.linspace(-2, 2, 7, dtype=F64)
@@ -387,7 +388,7 @@ def test_multipliers_can_be_moved_by_rows_of_their_own() -> None:
     groups, held = torch.arange(rows) % 2, torch.arange(rows) >= 200
     X = torch.ones(rows, 1, dtype=F64)
     y = torch.where(held, groups * 2.0, 1.0).to(F64)  # the same labels for both groups in train, 0 and 2 elsewhere
-    constraint = pairwise_loss_parity(groups, bound=0.01)
+    constraint = pairwise_loss_parity(2, bound=0.01).bind(groups)
     problem = Problem(lambda x, Z: Z @ x, lambda out, label: (out - label) ** 2, constraint, Dataset(X, y))
     split = Split(torch.arange(200), dual=torch.arange(200, 400))
     x0 = torch.full((1,), 1.5, dtype=F64)

@@ -10,6 +10,7 @@ mean, and then on every example: one backward pass gives the gradient of f * F +
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,15 +79,14 @@ class ConstraintSet:
         for part in parts:
             if not isinstance(part, Constraint | FunctionConstraint):
                 raise TypeError(f"{type(part).__name__} is no constraint; use those of fairbound.constraints")
-        counted: dict[str, int] = {}
-        for name in names:
-            counted[name] = counted.get(name, 0) + 1
-        doubled = sorted(name for name, count in counted.items() if count > 1)
+        doubled = [name for name, count in Counter(names).items() if count > 1]
         if doubled:
             raise ValueError(
-                f"two constraints are called {doubled[0]!r}, and a saved state tells them by name; "
+                f"two constraints are called {min(doubled)!r}, and a saved state tells them by name; "
                 'give a mapping: {"race": ..., "sex": ...}'
             )
+        if len({id(part) for part in parts}) < len(parts):
+            raise ValueError("one constraint is given twice under two names; drop one, or build it twice")
         return ConstraintSet(tuple(parts), tuple(names))
 
     @property

@@ -146,7 +146,8 @@ class VectorizedRuns:
         def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor]:
             first: Estimate = self.problem.sample(part)(x)
             algorithm = with_hyperparams(self.algorithm, hyper)
-            state = algorithm.init(x, self.problem.m, first if algorithm.needs_initial_estimate else None)
+            first_of = first if algorithm.needs_initial_estimate else None
+            state = algorithm.init(x, self.problem.m, first_of, self.problem.constraints.equality)
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite
 

@@ -17,10 +17,10 @@ import keras
 import keras_twins as twins
 from keras import layers
 
-from fairbound import SSLALM, kkt, limits, make_functional, run
+from fairbound import SSLALM, report_kkt, constraints, make_functional, run
 from fairbound.integrations.keras import KerasForward, as_module, write_weights
 from fairbound.integrations.keras import make_functional as of_keras
-from fairbound.integrations.torch import MiniBatch
+from fairbound.constraints.batch import MiniBatch
 
 BACKEND = keras.backend.backend()
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="about TensorFlow")
@@ -341,7 +341,7 @@ def test_a_report_of_a_keras_model() -> None:
     def evaluate(rows: torch.Tensor) -> MiniBatch:
         return MiniBatch(twins.bce(module(data.X[rows]), data.y[rows]), data.groups["group"][rows])
 
-    found = kkt(module, limits.pairwise_loss_parity(2, bound=0.01), [torch.arange(200)], evaluate)
+    found = report_kkt(module, constraints.pairwise_loss_parity(2, bound=0.01), [torch.arange(200)], evaluate)
     x = module.weights.detach().requires_grad_()
     loss = twins.bce(twins.in_torch(x, data.X), data.y).mean()
     assert found.loss == pytest.approx(float(loss), abs=1e-5)

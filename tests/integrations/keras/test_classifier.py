@@ -84,7 +84,7 @@ def test_a_model_that_looks_its_inputs_up_is_refused() -> None:
     model = keras.Sequential(
         [keras.Input((9,), dtype="int32"), layers.Embedding(10, 2), layers.Flatten(), layers.Dense(1)]
     )
-    with pytest.raises(ValueError, match=r"takes int32 inputs.*fairbound\.keras\.fit"):
+    with pytest.raises(ValueError, match=r"takes int32 inputs.*fairbound\.integrations\.keras\.fit"):
         fitted(model)
 
 

@@ -40,5 +40,5 @@ def test_200_steps_from_the_same_weights_and_batches(method: Algorithm[Any], pre
     assert a.monitors[0] == pytest.approx(b.monitors[0], abs=1e-3)
     assert not a.skipped.any()
     whole = torch.arange(mine.data.rows)
-    for own, twin in zip(mine.measure(a.x, whole), theirs.measure(b.x, whole), strict=True):
+    for own, twin in zip(mine.evaluate(a.x, whole), theirs.evaluate(b.x, whole), strict=True):
         assert torch.allclose(own, twin, atol=1e-4)

@@ -14,7 +14,7 @@ import keras
 import keras_twins as twins
 from keras import layers
 
-from fairbound import SGD, BatchSpec, DescentAscent, Problem, Sampler, Split, limits, run
+from fairbound import SGD, BatchSpec, DescentAscent, Problem, Sampler, Split, constraints, run
 from fairbound.algorithms.schedules import Linear
 from fairbound.integrations.keras import fit, make_functional
 
@@ -55,7 +55,7 @@ def test_fit_is_a_run_on_the_same_rows() -> None:
     model = twins.network(widths=SMALL)
     forward, x0 = make_functional(model)
     data = twins.people()
-    part = limits.pairwise_loss_parity(["A", "B"], bound=0.02).on(data.groups["group"])
+    part = constraints.pairwise_loss_parity(["A", "B"], bound=0.02).bind(data.groups["group"])
     sampler = Sampler(Split.all_train(data.rows), part.cells, BatchSpec(16, 16), seed=7)
     by_hand = run(Problem(forward, twins.bce, part, data), METHOD, sampler, x0, 30).result()
     found = fit(model, X, Y, sensitive_features=SEX, algorithm=METHOD, steps=30, batch_size=16, seed=7)
@@ -65,7 +65,7 @@ def test_fit_is_a_run_on_the_same_rows() -> None:
 
 @pytest.mark.parametrize(
     "constraint",
-    ["demographic_parity", "equalized_odds", limits.true_positive_parity, limits.minimum_rate(0.3, groups=["A", "B"])],
+    ["demographic_parity", "equalized_odds", constraints.equal_opportunity, constraints.minimum_rate(0.3, groups=["A", "B"])],
     ids=str,
 )
 def test_other_limits(constraint: Any) -> None:
@@ -118,7 +118,7 @@ def test_steps_that_are_not_finite_are_counted(caplog: pytest.LogCaptureFixture)
 
     labels = Y.copy()
     labels[:10] = 2
-    with pytest.raises(ValueError, match="NaN or infinite over these rows"):
+    with pytest.raises(ValueError, match="NaN or infinite over these examples"):
         fit(twins.network(widths=SMALL), X, labels, sensitive_features=SEX, steps=50, batch_size=8, loss=loss)
     assert "not finite" in caplog.text
 
@@ -143,7 +143,7 @@ def test_probabilities_are_refused(activation: str) -> None:
         ({"y": Y + 1}, r"labels must be whole numbers from 0 to 1, found \[1.0, 2.0\]"),
         ({"y": Y[:-1]}, "X has 2000 rows but y has 1999"),
         ({"y": np.stack([Y, 1 - Y], 1)}, "found rows of several numbers"),
-        ({"constraint": "parity"}, "constraint must be one of pairwise_loss_parity, .* got 'parity'"),
+        ({"constraint": "parity"}, "constraint must be one of .*pairwise_loss_parity, .* got 'parity'"),
         ({"sensitive_features": SEX[:5]}, "one entry, or one row of entries, for each of the 2000 rows"),
         ({"sensitive_features": np.repeat("A", 2000)}, "a comparison needs at least two cells"),
         ({"X": np.array([{"age": 3}])}, "X must be an array of numbers"),

@@ -13,7 +13,7 @@ from methods import network as unseeded_network
 from torch import Tensor, nn
 from transcription import draws
 
-from fairbound import Constrained, MiniBatch, Problem, Sampler, limits, load_flat, run
+from fairbound import Constrained, MiniBatch, Problem, Sampler, constraints, load_flat, run
 from fairbound._utils.pytree import tree_leaves
 from fairbound.algorithms import SGD, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt
@@ -56,7 +56,7 @@ def test_the_trajectory_is_the_runner_s(method: Algorithm[Any]) -> None:
     """200 steps, float64, 1e-9: an ordinary module under `torch.optim.SGD` whose rate is the method's own step."""
     feed, sampler, x0 = fed(method)
     result = run(feed.problem, method, sampler, x0, 200, compile=False).result()
-    fair = Constrained(feed.model, limits.pairwise_loss_parity(2, bound=0.01), method, seed=sampler.seed)
+    fair = Constrained(feed.model, constraints.pairwise_loss_parity(2, bound=0.01), method, seed=sampler.seed)
     optimizer = torch.optim.SGD(feed.model.parameters(), lr=1.0)
     main = next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
     start = feed.rows(feed.batches(START, 1)[0][0])
@@ -85,7 +85,7 @@ def test_a_schedule_may_be_the_optimizer_s_own() -> None:
     method = DescentAscent(tau=InverseSqrt(0.2), eta=0.05)
     feed, sampler, x0 = fed(method)
     result = run(feed.problem, method, sampler, x0, 50, compile=False).result()
-    fair = Constrained(feed.model, limits.pairwise_loss_parity(2, bound=0.01), method)
+    fair = Constrained(feed.model, constraints.pairwise_loss_parity(2, bound=0.01), method)
     optimizer = torch.optim.SGD(feed.model.parameters(), lr=0.2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (k + 1) ** -0.5)
     for (batch,) in feed.batches(0, 50):
@@ -100,7 +100,7 @@ def test_a_schedule_may_be_the_optimizer_s_own() -> None:
 def test_a_closure_gives_the_same_step(method: Algorithm[Any]) -> None:
     """`backward_closure` draws for itself, and then is `backward`."""
     who, models = people(), [network(), network()]
-    limit = limits.bounded_group_loss(3, bound=0.4, by="race")
+    limit = constraints.bounded_group_loss(3, bound=0.4, by="race")
     fairs = [Constrained(model, limit, method, seed=3) for model in models]
     optimizers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
     main = next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
@@ -163,7 +163,7 @@ def test_ghost_through_a_closure_is_its_update(method: StochasticGhost) -> None:
     problem, _, x0 = classification()
     model = load_flat(unseeded_network().double(), x0[0])
     drawn = Drawn(problem, model)
-    fair = Constrained(model, limits.pairwise_loss_parity(2, bound=0.01), method)
+    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.01), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     x, state = x0[0], method.init(x0[0], 2)
     for _ in range(8):
@@ -184,15 +184,15 @@ def test_ghost_through_a_closure_is_its_update(method: StochasticGhost) -> None:
 def test_ghost_lowers_loss_and_violation() -> None:
     problem, _, x0 = classification()
     model = load_flat(unseeded_network().double(), 2 * x0[3])
-    rows, before = torch.arange(problem.data.rows), problem.measure(flat(model), torch.arange(problem.data.rows))
-    fair = Constrained(model, limits.pairwise_loss_parity(2, bound=0.01), StochasticGhost(cap=2, alpha=0.1))
+    rows, before = torch.arange(problem.data.rows), problem.evaluate(flat(model), torch.arange(problem.data.rows))
+    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.01), StochasticGhost(cap=2, alpha=0.1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     drawn = Drawn(problem, model)
     for _ in range(300):
         optimizer.zero_grad()
         fair.backward_closure(drawn)
         optimizer.step()
-    after = problem.measure(flat(model), rows)
+    after = problem.evaluate(flat(model), rows)
     assert before.c.max() > 0.05
     assert after.c.max() < before.c.max() / 2
     assert after.loss < before.loss - 0.05

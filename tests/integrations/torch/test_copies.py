@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, limits
+from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, constraints
 from fairbound.core import Algorithm, Draw, Estimate
 
 GROUP = torch.arange(12) % 2
 HALVES = (torch.arange(12) < 6).long()
-BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 
 
 def network() -> nn.Sequential:
@@ -36,7 +36,7 @@ def losses_of(model: nn.Module) -> Tensor:
 
 def begun(method: Algorithm[Any], steps: int = 2) -> tuple[nn.Sequential, Constrained]:
     model = network()
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     for _ in range(steps):
         model.zero_grad()
         fair.backward(losses_of(model), GROUP)
@@ -57,7 +57,7 @@ def test_a_copy_goes_on_and_leaves_out_what_is_not_finite(
     model, fair = begun(method)
     twin = copied(fair)
     of_twin: nn.Sequential = twin.model  # type: ignore[assignment]
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert twin.backward(infinite_gradient(of_twin), GROUP).skipped
     assert all(p.grad is None or p.grad.isfinite().all() for p in of_twin.parameters())
     of_twin.zero_grad()
@@ -143,7 +143,7 @@ class Clipped(SSLALM):
 
 def test_a_subclass_may_do_more_with_the_direction() -> None:
     model, _ = begun(Clipped(samples=1, tau=0.05), steps=3)
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), Clipped(samples=1, tau=0.05))
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), Clipped(samples=1, tau=0.05))
     fair.backward(losses_of(model), GROUP)
     assert max(float(p.grad.abs().max()) for p in model.parameters()) == pytest.approx(1e-4 / 0.05)
 
@@ -183,7 +183,7 @@ def test_another_default_precision(method: Algorithm[Any], default: torch.dtype)
     model = network()
     torch.set_default_dtype(default)
     try:
-        fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+        fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
         found = [fair.backward(losses_of(model), GROUP).skipped for _ in range(2)]
     finally:
         torch.set_default_dtype(torch.float32)
@@ -228,13 +228,13 @@ def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumul
         fair.backward(losses_of(model), GROUP)
 
 
-# What is left out changes nothing -------------------------------------------------------------------------------------
+# What is skipped changes nothing ---------------------------------------------------------------------------------------
 
 
 WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
-    "first or short": lambda fair, losses: fair.backward(losses, GROUP).skipped,
-    "share": lambda fair, losses: fair.backward(losses, GROUP, scale=0.5).skipped,
-    "gathered": lambda fair, losses: (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
+    "first": lambda fair, losses: fair.backward(losses, GROUP).skipped,
+    "scale": lambda fair, losses: fair.backward(losses, GROUP, scale=0.5).skipped,
+    "accumulated": lambda fair, losses: (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
 }
 
 
@@ -242,13 +242,13 @@ WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) -> None:
     model = network()
-    fair = Constrained(model, limits.bounded_group_loss(["A", "B"], bound=0.02), DescentAscent(eta=1e38))
+    fair = Constrained(model, constraints.bounded_group_loss(["A", "B"], bound=0.02), DescentAscent(eta=1e38))
     if not begins:
         fair.start(losses_of(model).detach(), GROUP)
     before = fair.state_dict()["state"]
     losses = 1e3 + losses_of(model)
     graph = weakref.ref(losses)
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert WAYS[way](fair, losses)
     assert fair.steps == 0
     assert (fair.state_dict()["state"] is None) is (before is None) is begins
@@ -264,13 +264,13 @@ def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) ->
 @pytest.mark.parametrize("way", WAYS)
 def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way: str) -> None:
     model = network()
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
-    with pytest.warns(RuntimeWarning, match="left out"):
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert WAYS[way](fair, infinite_gradient(model))
     assert fair.multipliers == {}
     fair.start(losses_of(model).detach(), GROUP)  # it would say that the method has begun
     hook = model[0].weight.register_hook(lambda gradient: 1 / 0)
-    other = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
+    other = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     with pytest.raises(ZeroDivisionError):
         WAYS[way](other, losses_of(model))
     hook.remove()
@@ -282,8 +282,8 @@ def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way
 def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[Any]) -> None:
     """A loop goes on from what it saved, bit for bit."""
     model = network()
-    fair = Constrained(model, limits.loss_parity(["A", "B"], bound=0.02), method)
-    for way in ("first or short", "share", "first or short"):
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
+    for way in ("first", "scale", "first"):
         model.zero_grad()
         WAYS[way](fair, losses_of(model).double())
         saved = fair.state_dict()["state"]
@@ -294,11 +294,11 @@ def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[
 def test_what_is_handed_out_is_a_copy(method: Algorithm[Any]) -> None:
     model, fair = begun(method)
     seen = fair.backward(losses_of(model), GROUP)
-    before, records = fair.constraints, fair.state_dict()["trend"]["records"]
+    before, records = fair.constraints, fair.state_dict()["history"]["records"]
     seen.c.fill_(9.0)
     records[0]["multipliers"].fill_(7.0)
     assert fair.constraints == before
-    assert float(fair.state_dict()["trend"]["records"][0]["multipliers"].max()) < 7
+    assert float(fair.state_dict()["history"]["records"][0]["multipliers"].max()) < 7
     weight = weakref.ref(model[0].weight)
     del model, fair
     gc.collect()
@@ -308,7 +308,7 @@ def test_what_is_handed_out_is_a_copy(method: Algorithm[Any]) -> None:
 def test_a_gradient_that_is_the_rows_weights_can_be_scaled_in_place() -> None:
     """Losses that are a view of a parameter."""
     p = nn.Parameter(torch.ones(12))
-    fair = Constrained([p], limits.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["SGD"]())
+    fair = Constrained([p], constraints.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["SGD"]())
     seen = []
     for _ in range(3):
         p.grad = None
@@ -319,7 +319,7 @@ def test_a_gradient_that_is_the_rows_weights_can_be_scaled_in_place() -> None:
 
 def test_a_state_that_cannot_be_read_changes_nothing() -> None:
     _, fair = begun(DescentAscent())
-    for name, value in (("trend", {"every": 1}), ("steps", "many"), ("state", {}), ("constraints", {})):
+    for name, value in (("history", {"every": 1}), ("steps", "many"), ("state", {}), ("constraints", {})):
         with pytest.raises((ValueError, KeyError)):
             fair.load_state_dict(fair.state_dict() | {"steps": 99} | {name: value})
         assert fair.steps == 2

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from loops import F64, FIXED, LR, ONE_DRAW, flat, knowledge, network, people, rows_of, surroundings, three_limits
+from loops import F64, FIXED, LR, ONE_DRAW, flat, knowledge, network, people, rows_of, surroundings, three_constraints
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -52,7 +52,7 @@ class Loop:
         self.model: nn.Module = self.inner
         if rank is not None:
             self.model = DistributedDataParallel(self.inner, gradient_as_bucket_view=view)
-        self.fair = Constrained(self.model, three_limits(), method, seed=2)
+        self.fair = Constrained(self.model, three_constraints(), method, seed=2)
         self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=LR)
 
     def rows(self, halves: list[Tensor]) -> MiniBatch:
@@ -113,7 +113,7 @@ def spoilt_gradient(rows: MiniBatch) -> MiniBatch:
 
 
 SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
-SOME: dict[str, Algorithm[Any]] = {"Direct": DescentAscent(), "Whole": SSLALM(samples=1), "two draws": SSLALM()}
+SOME: dict[str, Algorithm[Any]] = {"InPlace": DescentAscent(), "Flat": SSLALM(samples=1), "two draws": SSLALM()}
 
 
 def spoilt(method: Algorithm[Any], kind: str, rank: int) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def compiled(rank: int) -> dict[str, Any]:
     """Two steps of a model that was compiled after it was distributed."""
     loop = Loop(DescentAscent(), rank)
     loop.model = torch.compile(loop.model, backend="eager")  # type: ignore[assignment]
-    loop.fair = Constrained(loop.model, three_limits(), DescentAscent(), seed=2)
+    loop.fair = Constrained(loop.model, three_constraints(), DescentAscent(), seed=2)
     for k in range(2):
         loop.step(k)
     return loop.end()
@@ -267,7 +267,7 @@ def test_what_one_process_finds_spoilt_both_leave_out(name: str, kind: str, proc
 
 def test_a_process_without_rows_takes_part(processes: list[dict[str, Any]]) -> None:
     model = network()
-    fair = Constrained(model, three_limits(), DescentAscent())
+    fair = Constrained(model, three_constraints(), DescentAscent())
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     fair.backward(rows_of(model, WHO, torch.arange(24)))
     optimizer.step()
@@ -302,7 +302,7 @@ def test_what_cannot_be_reduced_is_a_sentence(processes: list[dict[str, Any]]) -
     ghost, whole = processes[0]["refused"]
     assert "DistributedDataParallel cannot reduce" in ghost
     assert "SSLALM needs the gradient of all processes" in whole
-    assert "use gather() first, or leave no_sync() out" in whole
+    assert "use accumulate() first, or leave no_sync() out" in whole
 
 
 if __name__ == "__main__":

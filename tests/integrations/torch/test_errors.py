@@ -14,13 +14,13 @@ from loops import F64, FIXED, GHOSTS, knowledge, network, same
 from methods import bce
 from torch import Tensor, nn
 
-from fairbound import ALGORITHMS, Constrained, MiniBatch, limits
+from fairbound import ALGORITHMS, Constrained, MiniBatch, constraints
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm, Draw
 
-LIMIT = limits.bounded_group_loss(["A", "B"], bound=0.5)
-RATE = limits.demographic_parity(["A", "B"], bound=0.1)
-RECALL = limits.minimum_rate(0.8, groups=["A", "B"], label=1)
+LIMIT = constraints.bounded_group_loss(["A", "B"], bound=0.5)
+RATE = constraints.demographic_parity(["A", "B"], bound=0.1)
+RECALL = constraints.minimum_rate(0.8, groups=["A", "B"], label=1)
 MANY = {name: method for name, method in FIXED.items() if method.draws > 1}
 
 
@@ -67,7 +67,7 @@ def test_ghost_names_its_closure(method: StochasticGhost) -> None:
 
 
 BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], MiniBatch]]] = {
-    "a mean": (r"one number per row, \(B,\), got \(\); use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u.mean(), GROUPS)),  # noqa: E501
+    "a mean": (r"per-example losses, \(B,\), got \(\); use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u.mean(), GROUPS)),  # noqa: E501
     "a matrix": (r"got \(8, 1\); use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u[:, None], GROUPS)),
     "a float": ("got float; use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u.mean().item(), GROUPS)),  # type: ignore[arg-type]
     "no groups": ("pass groups=", LIMIT, lambda u: MiniBatch(u)),
@@ -75,14 +75,14 @@ BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], MiniBatch]]] = {
     "short groups": (r"8 losses but groups has shape \(7,\)", LIMIT, lambda u: MiniBatch(u, GROUPS[:7])),
     "a third group": ("groups must be 0 to 1, or -1 for none, found 0 to 2", LIMIT, lambda u: MiniBatch(u, torch.arange(8) % 3)),  # noqa: E501
     "group -2": ("groups must be 0 to 1, or -1 for none, found -2 to -1", LIMIT, lambda u: MiniBatch(u, GROUPS - 2)),
-    "unnamed column": ("columns \\['race', 'sex'\\]; a limit must name one of them with by=", LIMIT, lambda u: MiniBatch(u, {"sex": GROUPS, "race": GROUPS})),  # noqa: E501
+    "unnamed column": ("columns \\['race', 'sex'\\]; a constraint must name one of them with by=", LIMIT, lambda u: MiniBatch(u, {"sex": GROUPS, "race": GROUPS})),  # noqa: E501
     "no outputs": (r"'A - B' needs outputs; pass outputs=", RATE, lambda u: MiniBatch(u, GROUPS)),
-    "outputs of classes": (r"one logit per row.*name one of them, outcome=k", RATE, lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
+    "outputs of classes": (r"one logit per example.*name one of them, outcome=k", RATE, lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
     "no labels": (r"needs labels; pass labels=", RECALL, lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8))),
     "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: MiniBatch(u, GROUPS, torch.ones(4))),
     "objective by number": ("objective must be True or False", LIMIT, lambda u: MiniBatch(u, GROUPS, objective=GROUPS)),
     "weight of another batch": (r"8 losses but weight has shape \(3,\)", LIMIT, lambda u: MiniBatch(u, GROUPS, weight=torch.ones(3))),  # noqa: E501
-    "a scalar function": (r"must give 1 values, got shape \(\)", limits.function(lambda rows: rows.losses.mean(), "mean"), lambda u: MiniBatch(u)),  # noqa: E501
+    "a scalar function": (r"must give 1 values, got shape \(\)", constraints.function(lambda rows: rows.losses.mean(), "mean"), lambda u: MiniBatch(u)),  # noqa: E501
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_rows_that_do_not_fit_are_a_sentence(case: str) -> None:
 
 @pytest.mark.parametrize("code", [2, 7, -2, -3, -4])
 def test_a_group_that_no_limit_knows_is_never_taken_for_another(code: int) -> None:
-    """Also in the middle of a run, where nothing is checked for speed: a sentence, or the step is left out."""
+    """Also in the middle of a run, where nothing is checked for speed: a sentence, or the step is skipped."""
     model = network()
     fair = Constrained(model, LIMIT, DescentAscent(eta=1.0))
     fair.backward(losses_of(model), GROUPS)
@@ -124,14 +124,14 @@ def no_graph_cases() -> dict[str, tuple[Any, Callable[[nn.Module], MiniBatch]]]:
     return {
         "losses": (LIMIT, lambda model: MiniBatch(losses_of(model).detach(), GROUPS)),
         "losses beside a weight norm": (
-            [LIMIT, limits.weight_norm(1.0)],
+            [LIMIT, constraints.weight_norm(1.0)],
             lambda model: MiniBatch(losses_of(model).detach(), GROUPS),
         ),
         "outputs of a rate": (RATE, outputs_apart),
     }
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 @pytest.mark.parametrize("case", no_graph_cases())
 def test_what_carries_no_graph_is_a_sentence(method: Algorithm[Any], case: str) -> None:
     limit, rows = no_graph_cases()[case]
@@ -143,7 +143,7 @@ def test_what_carries_no_graph_is_a_sentence(method: Algorithm[Any], case: str) 
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 def test_a_graph_used_twice_is_a_sentence(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, LIMIT, method)
@@ -216,9 +216,9 @@ def test_gradients_of_two_mini_batches_are_apart() -> None:
 
 def test_what_cannot_be_built_is_a_sentence() -> None:
     model = network()
-    with pytest.raises(ValueError, match=r"two limits are called 'A - B'.*give a mapping"):
+    with pytest.raises(ValueError, match=r"two constraints are called 'A - B'.*give a mapping"):
         Constrained(model, [RATE, RATE], DescentAscent())
-    with pytest.raises(ValueError, match="there are no limits"):
+    with pytest.raises(ValueError, match="there are no constraints"):
         Constrained(model, [], DescentAscent())
     with pytest.raises(TypeError, match=r"must be one of fairbound.ALGORITHMS, built"):
         Constrained(model, LIMIT, ALGORITHMS["SGD"])  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def test_accumulating_is_orderly() -> None:
 
 
 def test_names_follow_the_mapping() -> None:
-    fair = Constrained(network(), {"race": LIMIT, "sex": limits.bounded_group_loss(["A", "B"], bound=0.5)}, SGD())
+    fair = Constrained(network(), {"race": LIMIT, "sex": constraints.bounded_group_loss(["A", "B"], bound=0.5)}, SGD())
     names = [*fair.constraints]
     assert names == [f"{key}: loss of {group} <= 0.5" for key in ("race", "sex") for group in "AB"]
     assert all(first != second for first, second in pairwise(names))

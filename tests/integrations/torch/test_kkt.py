@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from loops import LR, flat, network, people, rows_of, step, three_limits
+from loops import LR, flat, network, people, rows_of, step, three_constraints
 from scipy.optimize import brentq  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import KKT, Constrained, MiniBatch, kkt, limits, load_flat
+from fairbound import KKT, Constrained, MiniBatch, report_kkt, constraints, load_flat
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty, SwitchingSubgradient
-from fairbound.constraints.limits import Cell, Limit
+from fairbound.constraints.cells import Cells
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.contrasts import each
 from fairbound.core import Algorithm
 
 F64 = torch.float64
@@ -31,12 +33,10 @@ class Known(NamedTuple):
     x: np.ndarray  # (3,) the solution
     y: float  # the bound's multiplier
 
-    def limit(self) -> Any:
+    def constraint(self) -> Any:
         """The first group's bound is out of reach."""
         bounds = torch.tensor([10.0, self.bound], dtype=F64)
-        return Limit(
-            (Cell("A", 0), Cell("B", 1)), torch.eye(2, dtype=F64), bounds, ("loss of A", "loss of B"), groups=2
-        )
+        return Constraint(Cells.of_groups(["A", "B"]), each(["loss of A", "loss of B"]), bounds)
 
     def data(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         return [(torch.as_tensor(self.A), torch.as_tensor(self.b), torch.as_tensor(self.group))]
@@ -73,7 +73,7 @@ def judged(model: nn.Module, data: Any, **options: Any) -> KKT:
         X, b, group = batch
         return MiniBatch((model(X)[:, 0] - b).square(), group)
 
-    return kkt(model, KNOWN.limit(), data, evaluate, **options)
+    return report_kkt(model, KNOWN.constraint(), data, evaluate, **options)
 
 
 def residuals(found: KKT) -> list[float]:
@@ -84,13 +84,13 @@ def residuals(found: KKT) -> list[float]:
 
 
 def test_the_residuals_vanish_at_the_solution() -> None:
-    names = KNOWN.limit().names
+    names = KNOWN.constraint().names
     found = judged(KNOWN.model(KNOWN.x), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y})
     assert KNOWN.y > 0.1
     assert max(residuals(found)) < 1e-6
     assert found.gradient > 0.1  # the loss alone is not stationary there
     assert not found.fitted
-    assert found.rows == ROWS
+    assert found.examples == ROWS
     residual = KNOWN.A @ KNOWN.x - KNOWN.b
     assert found.loss == pytest.approx(float((residual**2).mean()))
     assert found.constraints[names[0]] == pytest.approx(float((residual[KNOWN.group == 0] ** 2).mean()) - 10)
@@ -98,7 +98,7 @@ def test_the_residuals_vanish_at_the_solution() -> None:
 
 def test_multipliers_that_fit_are_the_known_ones() -> None:
     found = judged(KNOWN.model(KNOWN.x), KNOWN.data())
-    names = KNOWN.limit().names
+    names = KNOWN.constraint().names
     assert found.fitted
     assert max(residuals(found)) < 1e-6
     binding = [name for name in names if found.constraints[name] > -1e-3]
@@ -109,7 +109,7 @@ def test_multipliers_that_fit_are_the_known_ones() -> None:
 
 @pytest.mark.parametrize("far", [1e-2, 0.3])
 def test_the_residuals_do_not_vanish_elsewhere(far: float) -> None:
-    names = KNOWN.limit().names
+    names = KNOWN.constraint().names
     rng = np.random.default_rng(1)
     for _ in range(5):
         direction = rng.normal(size=3)
@@ -122,7 +122,7 @@ def test_the_residuals_do_not_vanish_elsewhere(far: float) -> None:
 
 def test_each_residual_says_its_own() -> None:
     """A wrong price: not stationary; one of a limit that does not bind: not complementary; a negative one: its sign."""
-    names, at = KNOWN.limit().names, KNOWN.model(KNOWN.x)
+    names, at = KNOWN.constraint().names, KNOWN.model(KNOWN.x)
     high = judged(at, KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y + 1})
     assert high.stationarity > 0.01
     assert max(high.feasibility, high.complementarity, high.sign) < 1e-6
@@ -144,7 +144,7 @@ def test_the_size_of_batches_does_not_matter(size: int) -> None:
     order = torch.as_tensor(KNOWN.group.argsort(kind="stable"))
     table = TensorDataset(*(part[order] for part in KNOWN.data()[0]))
     found = judged(model, DataLoader(table, batch_size=size))
-    for name in ("loss", "stationarity", "gradient", "feasibility", "complementarity", "sign", "rows"):
+    for name in ("loss", "stationarity", "gradient", "feasibility", "complementarity", "sign", "examples"):
         assert getattr(found, name) == pytest.approx(getattr(whole, name), abs=1e-12)
     assert found.multipliers == pytest.approx(whole.multipliers, abs=1e-9)
 
@@ -153,7 +153,7 @@ def test_the_size_of_batches_does_not_matter(size: int) -> None:
 def test_a_loop_arrives_and_its_report_says_so(method: Algorithm[Any]) -> None:
     """On whole batches the method's own multipliers become the known ones."""
     model = KNOWN.model(np.zeros(3))
-    fair = Constrained(model, KNOWN.limit(), method)
+    fair = Constrained(model, KNOWN.constraint(), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     (X, b, group) = KNOWN.data()[0]
 
@@ -170,7 +170,7 @@ def test_a_loop_arrives_and_its_report_says_so(method: Algorithm[Any]) -> None:
     assert early is not None
     assert max(residuals(early)) > 0.1
     assert max(residuals(found)) < 1e-4
-    assert found.multipliers[KNOWN.limit().names[1]] == pytest.approx(KNOWN.y, abs=1e-3)
+    assert found.multipliers[KNOWN.constraint().names[1]] == pytest.approx(KNOWN.y, abs=1e-3)
     assert found.warning is None
     assert not found.fitted
 
@@ -201,8 +201,8 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
     buffers = [b.clone() for b in model.buffers()]
     modes = [module.training for module in model.modules()]
     batches = [torch.arange(120)]
-    first = kkt(model, three_limits(), batches, lambda numbers: rows_of(model, WHO, numbers))
-    second = kkt(model, three_limits(), batches, lambda numbers: rows_of(model, WHO, numbers))
+    first = report_kkt(model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers))
+    second = report_kkt(model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers))
     assert first == second  # no dropout
     assert [module.training for module in model.modules()] == modes
     assert all(p.grad is grad and (grad == 2).all() for p, grad in zip(model.parameters(), held, strict=True))
@@ -212,7 +212,7 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
 def test_modes_are_restored_after_an_error() -> None:
     model = Halves().double()
     with pytest.raises(ValueError, match="needs outputs"):
-        kkt(model, limits.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race))
+        report_kkt(model, constraints.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race))
     assert model.body.training
     assert not model.frozen.training
 
@@ -220,17 +220,17 @@ def test_modes_are_restored_after_an_error() -> None:
 def test_the_true_rate_stands_beside_its_stand_in() -> None:
     """What is trained is soft; what people see is counted."""
     model = network()
-    limit = limits.minimum_rate(0.9, groups=["A", "B", "C"], label=1, by="race")
-    found = kkt(model, limit, [torch.arange(50), torch.arange(50, 120)], lambda own: rows_of(model, WHO, own))
+    limit = constraints.minimum_rate(0.9, groups=["A", "B", "C"], label=1, by="race")
+    found = report_kkt(model, limit, [torch.arange(50), torch.arange(50, 120)], lambda own: rows_of(model, WHO, own))
     with torch.no_grad():
         outputs = model(WHO.X)[:, 0]
     for race, name in enumerate(limit.names):
         chosen = (WHO.race == race) & (WHO.y == 1)
-        assert found.true[name] == pytest.approx(0.9 - float((outputs[chosen] > 0).double().mean()))
+        assert found.exact[name] == pytest.approx(0.9 - float((outputs[chosen] > 0).double().mean()))
         assert found.constraints[name] == pytest.approx(0.9 - float(outputs[chosen].sigmoid().mean()))
-        assert abs(found.true[name] - found.constraints[name]) > 1e-3
-    losses = kkt(model, three_limits()["race"], [torch.arange(120)], lambda own: rows_of(model, WHO, own))
-    assert losses.true == losses.constraints
+        assert abs(found.exact[name] - found.constraints[name]) > 1e-3
+    losses = report_kkt(model, three_constraints()["race"], [torch.arange(120)], lambda own: rows_of(model, WHO, own))
+    assert losses.exact == losses.constraints
 
 
 # How it reads ---------------------------------------------------------------------------------------------------------
@@ -240,21 +240,21 @@ def test_the_table_is_80_columns_wide() -> None:
     """Long names, broken limits, a warning and fitted multipliers included."""
     model = network()
     names = ["people of a group with a rather long name", "others of a group with a long name", "the rest of them all"]
-    limit = {"a limit of this name": limits.true_positive_parity(names, bound=0.0, by="race")}
+    limit = {"a limit of this name": constraints.equal_opportunity(names, bound=0.0, by="race")}
     sign = "the multipliers still grow, from a norm of 1.23e+05 at step 100000 to 2.46e+05 at step 200000: " * 2
-    found = kkt(model, limit, [torch.arange(120)], lambda own: rows_of(model, WHO, own), warning=sign)
+    found = report_kkt(model, limit, [torch.arange(120)], lambda own: rows_of(model, WHO, own), warning=sign)
     lines = str(found).splitlines()
     assert max(len(line) for line in lines) <= 80
     text = " ".join(str(found).split())
-    for part in ("broken", "true c", "stationarity", "complementarity", "those that fit best", "warning: the mult"):
+    for part in ("violated", "exact c", "stationarity", "complementarity", "those that fit best", "warning: the mult"):
         assert part in text
 
 
 def test_the_table_says_what_was_found() -> None:
-    names = KNOWN.limit().names
+    names = KNOWN.constraint().names
     text = str(judged(KNOWN.model(KNOWN.x + 0.3), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: 0.125}))
-    assert f"over {ROWS} rows" in text
-    assert next(line for line in text.splitlines() if line.startswith(names[1])).split()[-2:] == ["0.1250", "broken"]
+    assert f"over {ROWS} examples" in text
+    assert next(line for line in text.splitlines() if line.startswith(names[1])).split()[-2:] == ["0.1250", "violated"]
     assert "fit best" not in text
     assert "warning" not in text
 
@@ -264,7 +264,7 @@ def test_the_table_says_what_was_found() -> None:
 
 def trained(method: Algorithm[Any], bound: float, steps: int = 60) -> KKT:
     model = network()
-    fair = Constrained(model, limits.bounded_group_loss(3, bound=bound, by="race"), method)
+    fair = Constrained(model, constraints.bounded_group_loss(3, bound=bound, by="race"), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for _ in range(steps):
         step(fair, optimizer, model, WHO, torch.arange(120).expand(method.draws, -1))
@@ -304,7 +304,7 @@ def test_a_feasible_problem_has_no_warning(method: Algorithm[Any]) -> None:
 
 
 def test_what_cannot_be_judged_is_a_sentence() -> None:
-    model, names = KNOWN.model(KNOWN.x), KNOWN.limit().names
+    model, names = KNOWN.model(KNOWN.x), KNOWN.constraint().names
     with pytest.raises(ValueError, match="read twice, and this is an iterator; give a list or a DataLoader"):
         judged(model, iter(KNOWN.data()))
     with pytest.raises(ValueError, match="there are no batches to report on"):
@@ -312,12 +312,12 @@ def test_what_cannot_be_judged_is_a_sentence() -> None:
     with pytest.raises(ValueError, match=rf"multipliers has no \['{names[1]}'\]"):
         judged(model, KNOWN.data(), multipliers={names[0]: 1.0})
     X, b, group = KNOWN.data()[0]
-    with pytest.raises(ValueError, match=rf"no rows for \['{names[1]}'\]"):
+    with pytest.raises(ValueError, match=rf"no examples for \['{names[1]}'\]"):
         judged(model, [(X, b, 0 * group)])
     with pytest.raises(ValueError, match="groups must be 0 to 1"):
         judged(model, [(X, b, group + 1)])
     with pytest.raises(ValueError, match="reduction='none'"):
-        kkt(model, KNOWN.limit(), KNOWN.data(), lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]))
-    fair = Constrained([*model.parameters()], KNOWN.limit(), DescentAscent())
+        report_kkt(model, KNOWN.constraint(), KNOWN.data(), lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]))
+    fair = Constrained([*model.parameters()], KNOWN.constraint(), DescentAscent())
     with pytest.raises(TypeError, match="a report needs the model itself"):
         fair.report(KNOWN.data(), lambda batch: MiniBatch(model(batch[0])[:, 0], batch[2]))

@@ -28,12 +28,12 @@ from loops import (
 from methods import METHODS
 from torch import Tensor, nn
 
-from fairbound import Constrained, MiniBatch, limits
+from fairbound import Constrained, MiniBatch, constraints
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm
 
 WHO = people()
-GROUP_LOSS = limits.bounded_group_loss(["A", "B", "C"], bound=0.4, by="race")
+GROUP_LOSS = constraints.bounded_group_loss(["A", "B", "C"], bound=0.4, by="race")
 C = GROUP_LOSS.names[2]
 
 fixed = pytest.mark.parametrize("method", FIXED.values(), ids=FIXED)
@@ -120,10 +120,10 @@ def means_of(rows: MiniBatch, races: int) -> list[Tensor]:
 ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
     "loss of each": (GROUP_LOSS, lambda y, mean: y[0] * mean[0] + y[1] * mean[1]),
     "pairs": (  # A - B, B - A, then those with C, which cannot be told
-        limits.pairwise_loss_parity(["A", "B", "C"], bound=0.0, by="race"),
+        constraints.pairwise_loss_parity(["A", "B", "C"], bound=0.0, by="race"),
         lambda y, mean: (y[0] - y[1]) * (mean[0] - mean[1]),
     ),
-    "from the mean": (limits.loss_parity(["A", "B", "C"], bound=0.0, by="race"), lambda y, mean: 0 * mean[0]),
+    "from the mean": (constraints.loss_parity(["A", "B", "C"], bound=0.0, by="race"), lambda y, mean: 0 * mean[0]),
 }
 
 
@@ -155,7 +155,7 @@ def test_an_absent_group_that_was_violated_does_not_hold_up_the_others(
     """The direction is that of a loop which never knew it, though its last value was the worst."""
     method = without_limits_on_size(method)
     three = replace(GROUP_LOSS, bound=torch.tensor(bounds, dtype=F64))
-    two = replace(limits.bounded_group_loss(["A", "B"], bound=0.4, by="race"), bound=three.bound[:2])
+    two = replace(constraints.bounded_group_loss(["A", "B"], bound=0.4, by="race"), bound=three.bound[:2])
     directions, kappas = [], []
     for limit in (three, two):
         model, generator = network(), torch.Generator().manual_seed(0)
@@ -209,7 +209,7 @@ def test_a_mini_batch_without_any_group_is_plain_descent(method: Algorithm[Any])
 def test_a_group_that_is_never_seen_has_no_say(method: Algorithm[Any]) -> None:
     """Its multiplier stays 0, and the others' run is that of a loop without it."""
     method = without_limits_on_size(method)
-    known = limits.bounded_group_loss(["A", "B"], bound=0.4, by="race")
+    known = constraints.bounded_group_loss(["A", "B"], bound=0.4, by="race")
     ends = []
     for limit in (GROUP_LOSS, known):
         model, generator = network(), torch.Generator().manual_seed(0)
@@ -268,23 +268,23 @@ def over_deviation(rows: MiniBatch) -> Tensor:
 
 
 def train(
-    method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch] | None
+    method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch] | None
 ) -> tuple[nn.Module, Constrained, list[bool]]:
     """Six steps under Adam; in between, where it is asked for, two that are spoilt."""
     model = network()
-    both: dict[str, Any] = {"race": GROUP_LOSS, "own": limits.function(over_deviation, "mean over deviation")}
+    both: dict[str, Any] = {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "mean over deviation")}
     fair = Constrained(model, both, method)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     skipped = []
     for k, numbers in enumerate(numbers_for(method, 6, WHO)):
         step(fair, optimizer, model, WHO, numbers)
-        if poison_grads is None or k not in (2, 3):
+        if spoil is None or k not in (2, 3):
             continue
         optimizer.zero_grad()
         before = [flat(model), *knowledge(fair), *tensors(optimizer.state_dict()["state"])]
         with torch.no_grad():
             further = [rows_of(model, WHO, own) for own in numbers[1:]]
-        skipped.append(fair.backward(poison_grads(rows_of(model, WHO, numbers[0])), extra_batches=further).skipped)
+        skipped.append(fair.backward(spoil(rows_of(model, WHO, numbers[0])), extra_batches=further).skipped)
         assert all(p.grad is None for p in model.parameters())
         optimizer.step()
         assert same(before, [flat(model), *knowledge(fair), *tensors(optimizer.state_dict()["state"])])
@@ -294,11 +294,11 @@ def train(
 @fixed
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_step_that_is_not_finite_changes_nothing(
-    method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch]
+    method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
 ) -> None:
     """It is counted, warned about once, and the run goes on as if it had never been."""
-    with pytest.warns(RuntimeWarning, match=r"step 4 was left out.*counted in `skipped` and change nothing") as seen:
-        model, fair, skipped = train(method, poison_grads)
+    with pytest.warns(RuntimeWarning, match=r"step 4 was skipped.*counted in `skipped` and change nothing") as seen:
+        model, fair, skipped = train(method, spoil)
     assert len([w for w in seen if w.category is RuntimeWarning]) == 1
     assert skipped == [True, True]
     assert fair.skipped == 2
@@ -315,7 +315,7 @@ def test_a_further_mini_batch_may_be_spoilt_as_well(method: Algorithm[Any]) -> N
     with torch.no_grad():
         further = [rows_of(model, WHO, torch.arange(24)) for _ in range(method.draws - 1)]
     further[-1] = spoilt_loss(torch.nan)(further[-1])
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert fair.backward(rows_of(model, WHO, torch.arange(24)), extra_batches=further).skipped
     optimizer.step()
     assert same(before, [flat(model), *knowledge(fair)])
@@ -324,36 +324,36 @@ def test_a_further_mini_batch_may_be_spoilt_as_well(method: Algorithm[Any]) -> N
 @pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
 @pytest.mark.parametrize("spoil", [spoilt_loss(torch.nan), spoilt_gradient], ids=["loss", "gradient"])
 def test_ghost_leaves_out_a_spoilt_step(
-    method: StochasticGhost, poison_grads: Callable[[MiniBatch], MiniBatch]
+    method: StochasticGhost, spoil: Callable[[MiniBatch], MiniBatch]
 ) -> None:
     model = network()
     fair = Constrained(model, GROUP_LOSS, method)
     fair.backward_closure(lambda size: rows_of(model, WHO, torch.arange(24 * size) % 120))
     held, before = [p.grad for p in model.parameters()], knowledge(fair)
-    with pytest.warns(RuntimeWarning, match="left out"):
-        assert fair.backward_closure(lambda size: poison_grads(rows_of(model, WHO, torch.arange(24)))).skipped
+    with pytest.warns(RuntimeWarning, match="skipped"):
+        assert fair.backward_closure(lambda size: spoil(rows_of(model, WHO, torch.arange(24)))).skipped
     assert all(p.grad is grad for p, grad in zip(model.parameters(), held, strict=True))
     assert same(before, knowledge(fair))
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_spoilt_part_spoils_an_accumulated_step(
-    method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch]
+    method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
 ) -> None:
-    """All of it is left out, and the gradient that was there before is kept."""
+    """All of it is skipped, and the gradient that was there before is kept."""
     model = network()
-    fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
+    fair = Constrained(model, {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")}, method)
     fair.backward(rows_of(model, WHO, torch.arange(24)))
     held, before = [p.grad.clone() for p in model.parameters() if p.grad is not None], knowledge(fair)
 
     def parts() -> list[MiniBatch]:
         own = [rows_of(model, WHO, torch.arange(24) + start) for start in (24, 48)]
-        return [own[0], poison_grads(own[1])]
+        return [own[0], spoil(own[1])]
 
     for rows in parts():
         fair.accumulate(rows)
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert [fair.backward(rows).skipped for rows in parts()][-1]
     assert same(before, knowledge(fair))
     assert same(held, [p.grad for p in model.parameters() if p.grad is not None])
@@ -362,24 +362,24 @@ def test_a_spoilt_part_spoils_an_accumulated_step(
         assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["Direct", "Whole"])
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_what_grad_held_before_survives(method: Algorithm[Any], poison_grads: Callable[[MiniBatch], MiniBatch]) -> None:
+def test_what_grad_held_before_survives(method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]) -> None:
     """With `scale=1/k` a spoilt mini-batch adds nothing to those before it."""
     model = network()
-    fair = Constrained(model, {"race": GROUP_LOSS, "own": limits.function(over_deviation, "deviation")}, method)
+    fair = Constrained(model, {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")}, method)
     fair.backward(rows_of(model, WHO, torch.arange(24)), scale=0.5)
     held = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     assert len(held) == 4
-    with pytest.warns(RuntimeWarning, match="left out"):
-        fair.backward(poison_grads(rows_of(model, WHO, torch.arange(24))), scale=0.5)
+    with pytest.warns(RuntimeWarning, match="skipped"):
+        fair.backward(spoil(rows_of(model, WHO, torch.arange(24))), scale=0.5)
     assert same(held, [p.grad for p in model.parameters() if p.grad is not None])
 
 
 def test_a_spoilt_first_step_leaves_the_method_unbegun() -> None:
     model = network()
     fair = Constrained(model, GROUP_LOSS, SSLALM(samples=1))
-    with pytest.warns(RuntimeWarning, match="step 1 was left out"):
+    with pytest.warns(RuntimeWarning, match="step 1 was skipped"):
         fair.backward(spoilt_loss(torch.nan)(rows_of(model, WHO, torch.arange(24))))
     assert fair.state_dict()["state"] is None
     assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
@@ -389,5 +389,5 @@ def test_a_spoilt_first_step_leaves_the_method_unbegun() -> None:
 def test_an_empty_mini_batch_is_left_out() -> None:
     model = network()
     fair = Constrained(model, GROUP_LOSS, DescentAscent())
-    with pytest.warns(RuntimeWarning, match="left out"):
+    with pytest.warns(RuntimeWarning, match="skipped"):
         assert fair.backward(rows_of(model, WHO, torch.arange(0))).skipped

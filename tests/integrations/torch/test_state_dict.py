@@ -22,12 +22,12 @@ from loops import (
     step,
     surroundings,
     tensors,
-    three_limits,
+    three_constraints,
 )
 from methods import METHODS
 from torch import nn
 
-from fairbound import Constrained, limits
+from fairbound import Constrained, constraints
 from fairbound.algorithms import SSLALM, DescentAscent, SwitchingSubgradient
 from fairbound.core import Algorithm
 
@@ -40,7 +40,7 @@ class Loop:
 
     def __init__(self, method: Algorithm[Any], backwards: bool = False) -> None:
         self.method, self.model = method, network()
-        own = three_limits()
+        own = three_constraints()
         self.fair = Constrained(self.model, dict(reversed(own.items())) if backwards else own, method, seed=SEED)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR, momentum=0.9)
 
@@ -92,7 +92,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, An
         loop.run(0, 10)
         halves[name] = loop.state_dict()
     torch.save(halves, folder / "half.pt")
-    code = "import sys, pathlib, torch, test_loop_state as t; torch.set_num_threads(1); "
+    code = "import sys, pathlib, torch, test_state_dict as t; torch.set_num_threads(1); "
     code += "[t.resume(pathlib.Path(sys.argv[1]), backwards) for backwards in (False, True)]"
     subprocess.run(
         [sys.executable, "-c", code, str(folder)], check=True, env=surroundings(PYTHONHASHSEED="4321"), timeout=120
@@ -161,7 +161,7 @@ def test_a_loop_that_has_not_begun_can_be_saved() -> None:
 def test_the_trend_is_saved() -> None:
     """The sign of an infeasible problem is seen after a resumption as well."""
     model = network()
-    limit = limits.bounded_group_loss(3, bound=0.01, by="race")
+    limit = constraints.bounded_group_loss(3, bound=0.01, by="race")
     fair = Constrained(model, limit, DescentAscent(eta=0.1))
     for _ in range(30):
         step(fair, torch.optim.SGD(model.parameters(), lr=LR), model, WHO, torch.arange(120)[None])
@@ -173,10 +173,10 @@ def test_the_trend_is_saved() -> None:
 
 def test_what_was_skipped_is_saved() -> None:
     model = network()
-    fair = Constrained(model, limits.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
-    with pytest.warns(RuntimeWarning, match="left out"):
+    fair = Constrained(model, constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
+    with pytest.warns(RuntimeWarning, match="skipped"):
         fair.backward(model(WHO.X)[:, 0] * torch.nan, {"race": WHO.race})
-    other = Constrained(network(), limits.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
+    other = Constrained(network(), constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
     other.load_state_dict(fair.state_dict())
     assert other.skipped == 1
 
@@ -198,8 +198,8 @@ def test_a_state_of_another_method_is_a_sentence() -> None:
 @pytest.mark.parametrize("method", [SSLALM(), SwitchingSubgradient()])
 def test_a_state_without_a_constraint_is_a_sentence(method: Algorithm[Any]) -> None:
     other: dict[str, Any] = {
-        "sex": limits.demographic_parity(["f", "m"], bound=0.03, by="sex"),
-        "weights": limits.weight_norm(1.0),
+        "sex": constraints.demographic_parity(["f", "m"], bound=0.03, by="sex"),
+        "weights": constraints.weight_norm(1.0),
     }
     fair = Constrained(network(), other, method)
     with pytest.raises(ValueError, match=r"knows no constraint 'weights: weight norm <= 1'; it has \['norm: "):
@@ -209,7 +209,7 @@ def test_a_state_without_a_constraint_is_a_sentence(method: Algorithm[Any]) -> N
 @pytest.mark.parametrize("method", [SSLALM(), SwitchingSubgradient()])
 def test_a_state_of_another_model_is_a_sentence(method: Algorithm[Any]) -> None:
     for model in (seeded(lambda: nn.Linear(4, 1)).double(), seeded(lambda: nn.Sequential(nn.Linear(4, 1))).double()):
-        fair = Constrained(model, three_limits(), method)
+        fair = Constrained(model, three_constraints(), method)
         with pytest.raises(ValueError, match=r"the saved state is of another model: .* differ"):
             fair.load_state_dict(saved(method))
         assert fair.state_dict()["state"] is None
