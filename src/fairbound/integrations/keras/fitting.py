@@ -20,7 +20,7 @@ from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.keras.module import KerasModule
 from fairbound.integrations.keras.validation import check_rows, refuse_probabilities
 from fairbound.integrations.sklearn.inputs import group_codes
-from fairbound.integrations.sklearn.trainer import row_loss
+from fairbound.integrations.sklearn.trainer import per_example_loss
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.metrics.kkt import KKT
 from fairbound.training.problem import Problem
@@ -164,7 +164,7 @@ def _labels(y: Any, rows: int, output: Tensor, loss: Loss | None) -> tuple[Tenso
             f"{classes - 1}, found {found}; number the classes, or pass loss="
         )
     labels = torch.from_numpy(values.astype(np.int64))
-    return (labels.to(output.dtype) if classes == 2 and output.ndim == 1 else labels), row_loss(1 + output.ndim)
+    return (labels.to(output.dtype) if classes == 2 and output.ndim == 1 else labels), per_example_loss(1 + output.ndim)
 
 
 def _evaluating(

@@ -63,7 +63,7 @@ def as_module(model: Any, inputs: Any = None, *, as_in_prediction: bool = False)
     return KerasModule(model, inputs, as_in_prediction=as_in_prediction)
 
 
-def own_classifier(model: Any, rows: Tensor, classes: int) -> KerasModule:
+def copy_classifier(model: Any, rows: Tensor, classes: int) -> KerasModule:
     """A copy of a model that gives logits for so many classes, as a torch module; `rows` are some that it takes."""
     refuse_probabilities(model)
     refuse_whole_numbers(model)
