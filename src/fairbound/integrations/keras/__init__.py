@@ -1,4 +1,4 @@
-"""Keras models within bounds: the same constraints, methods and reports, the model's outputs computed by Keras' backend.
+"""Constrained training of Keras models: the same constraints, algorithms and reports; the backend computes the outputs.
 
 fit(model, X, y, sensitive_features=sex, constraint="pairwise_loss_parity", bound=0.02)       one call
 FairClassifier(module=model)                                                               scikit-learn

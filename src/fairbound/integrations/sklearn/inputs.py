@@ -75,7 +75,8 @@ def group_codes(sensitive: Any, examples: int) -> tuple[NDArray[np.int64], tuple
     too_small = len(groups) > MAX_SMALL_GROUPS and examples < MIN_GROUP_SIZE * len(groups)
     if len(groups) > MAX_GROUPS or too_small:
         raise ValueError(
-            f"sensitive_features has {len(groups):,} different entries for {examples:,} examples; bin it into a few groups"
+            f"sensitive_features has {len(groups):,} different entries for {examples:,} examples; bin it into a few "
+            "groups"
         )
     number = {group: code for code, group in enumerate(groups)}
     return np.array([number[entry] for entry in entries], dtype=np.int64), _names(groups)

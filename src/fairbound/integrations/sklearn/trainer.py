@@ -106,7 +106,7 @@ def _cells_within(data: TrainingData, constraint: Constraint | None, pool: Tenso
 def bind_constraint(
     constraint: Constraint, data: TrainingData, groups: Tensor, labels: Tensor, max_loss: float | None = None
 ) -> Constraint:
-    """The constraint over examples; means within cells are weighted where there are weights, losses at most `max_loss`."""
+    """The constraint over the examples: of weighted means where there are weights, of losses up to `max_loss`."""
     found = constraint.bind(groups, labels if labels.ndim == 1 else labels[:, 0])
     loss = per_example_loss(data.classes)
     clipped = loss if max_loss is None else lambda outputs, labels: loss(outputs, labels).clamp(max=max_loss)
@@ -134,7 +134,7 @@ def violation_scale(constraint: Constraint | None) -> float:
     if constraint is None:
         return 1.0
     difference = _is_difference(constraint) & (constraint.bound > 0)
-    return float(constraint.bound[difference].max()) if bool(difference.any()) else LEVEL
+    return float(constraint.bound[difference].max()) if bool(difference.any()) else LEVEL_SCALE
 
 
 class Trainer:
@@ -168,6 +168,7 @@ class Trainer:
         """The run of a mode with so many records; `method` in place of the default algorithm."""
         problem, split = self._held_out_problem() if mode == HELD_OUT_DUALS else self._problem(mode)
         steps = self.steps(mode)
+        averages = mode != UNCONSTRAINED and method is None
         return run(
             problem,
             method or self._method(mode),
@@ -175,9 +176,7 @@ class Trainer:
             x0,
             steps,
             every=max(1, steps // records),
-            average_from=None
-            if mode == UNCONSTRAINED or method is not None
-            else int((1 - AVERAGED_STEP_SHARE) * steps),
+            average_from=int((1 - AVERAGED_STEP_SHARE) * steps) if averages else None,
             compile=self.config.compile,
         )
 
@@ -225,9 +224,9 @@ class Trainer:
             inside: Cells = cells.within(split.pool(pool), len(problem.data.X))
             return max(1, min([largest, *(len(member) for member in inside.examples)]))
 
-        if mode != HELD_OUT_DUALS:
-            return Sampler(
-                split, cells, BatchSpec(objective, cell_batch("train", self.config.batch_size)), self.config.seed
-            )
-        specs = [BatchSpec(objective, cell_batch(pool, HELD_OUT_CELL_BATCH), pool) for pool in ("validation", "dual")]
-        return Sampler(split, cells, specs, self.config.seed)
+        if mode == HELD_OUT_DUALS:
+            pools = ("validation", "dual")
+            specs = [BatchSpec(objective, cell_batch(pool, HELD_OUT_CELL_BATCH), pool) for pool in pools]
+            return Sampler(split, cells, specs, self.config.seed)
+        spec = BatchSpec(objective, cell_batch("train", self.config.batch_size))
+        return Sampler(split, cells, spec, self.config.seed)
