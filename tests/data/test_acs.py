@@ -327,13 +327,13 @@ def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("FAIRBOUND_DATA", str(named))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    looked = [place for place in acs_files.find() if place.is_relative_to(tmp_path.resolve())]
+    looked = [place for place in acs_files.folders() if place.is_relative_to(tmp_path.resolve())]
     assert looked == [path.resolve() for path in (named, tmp_path / "shared" / "data", cache / "fairbound")]
-    assert acs_files.home() == named
-    assert acs_files.find(tmp_path) == (tmp_path,)
-    assert acs_files.find(tmp_path / "absent") == ()
+    assert acs_files.download_folder() == named
+    assert acs_files.folders(tmp_path) == (tmp_path,)
+    assert acs_files.folders(tmp_path / "absent") == ()
     monkeypatch.delenv("FAIRBOUND_DATA")
-    assert acs_files.home() == cache / "fairbound"
+    assert acs_files.download_folder() == cache / "fairbound"
 
 
 def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:

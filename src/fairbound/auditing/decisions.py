@@ -55,15 +55,15 @@ class Gap:
     name: str
     estimate: float | None  # None where a cell has no examples
     bound: float
-    low: float | None  # with `high`: where all gaps lie at once; `low` above the bound is a violation
-    high: float | None
-    at_most: float | None  # where this gap alone ends; the constraint holds where this is within the bound
-    decision: Decision
-    reason: str  # why nothing can be said; empty where something can
+    minimum: bool  # whether it is about "at least": then estimate and bound are minus the number and its minimum
     cell: str  # the cell that adds most to the noise: the scarcest group, as a rule
     examples: int  # of that cell
-    needed: float | None  # examples of that cell, and of the others in proportion, that would decide; inf: none would
-    minimum: bool  # whether it is about "at least": then estimate and bound are minus the number and its minimum
+    decision: Decision = "undecided"
+    reason: str = ""  # why nothing can be said; empty where something can
+    low: float | None = None  # with `high`: where all gaps lie at once; `low` above the bound is a violation
+    high: float | None = None
+    at_most: float | None = None  # where this gap alone ends; the constraint holds where this is within the bound
+    needed: float | None = None  # examples of that cell, others in proportion, that would decide; inf: none would
 
 
 class _Noise(NamedTuple):
@@ -101,20 +101,8 @@ def decide(
 def _undecidable(name: str, estimate: float, bound: float, minimum: bool, cells: Sequence[CellSummary]) -> Gap:
     """A gap that needs a cell of which nothing can be said."""
     cell = min((cell for cell in cells if cell.problem), key=lambda cell: cell.effective)
-    return Gap(
-        name=name,
-        estimate=estimate if all(cell.examples > 0 for cell in cells) else None,
-        bound=bound,
-        low=None,
-        high=None,
-        at_most=None,
-        decision="undecided",
-        reason=cell.problem,
-        cell=cell.name,
-        examples=cell.examples,
-        needed=None,
-        minimum=minimum,
-    )
+    known = estimate if all(cell.examples > 0 for cell in cells) else None
+    return Gap(name, known, bound, minimum, cell.name, cell.examples, reason=cell.problem)
 
 
 def _decided(
@@ -128,20 +116,9 @@ def _decided(
         half = noise.alone if estimate < bound else noise.below
         wanted, distance = float(half) + float(ndtri(POWER)) * float(noise.error), abs(estimate - bound)
         needed = float(math.ceil(needed * (wanted / distance) ** 2)) if distance > 1e-9 * wanted else math.inf
-    return Gap(
-        name=name,
-        estimate=estimate,
-        bound=bound,
-        low=low,
-        high=estimate + float(noise.above),
-        at_most=at_most,
-        decision=decision,
-        reason="",
-        cell=scarcest.name,
-        examples=scarcest.examples,
-        needed=needed,
-        minimum=minimum,
-    )
+    own = scarcest.name, scarcest.examples, decision
+    high = estimate + float(noise.above)
+    return Gap(name, estimate, bound, minimum, *own, low=low, high=high, at_most=at_most, needed=needed)
 
 
 def _noise(found: CellSummaries, contrast: Tensor, usable: Tensor, level: float, seed: int) -> _Noise:

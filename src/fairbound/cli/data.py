@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from fairbound.cli.printing import console
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.data.acs_files import Found
+    from fairbound.data.acs_files import SurveyFile
 
 
 def list_command(
@@ -37,12 +37,12 @@ def list_command(
     out.print(grid)
     if not there:
         none = f"{folder}, which does not exist" if folder else "none of the usual places exists"
-        searched = ", ".join(str(place) for place in acs_files.find(folder)) or none
+        searched = ", ".join(str(place) for place in acs_files.folders(folder)) or none
         out.print(f"No census files were found (searched: {escape(searched)}).", highlight=False, soft_wrap=True)
         out.print("`fairbound data fetch OK VA` gets them; $FAIRBOUND_DATA or --data name a folder.", highlight=False)
 
 
-def _row(found: Found) -> tuple[str, str, str]:
+def _row(found: SurveyFile) -> tuple[str, str, str]:
     task = found.task or "every task"
     return escape(found.source), f"{task}, {found.year or 'any year'}, {_size(found.path)}", escape(str(found.path))
 

@@ -24,10 +24,10 @@ from fairbound._utils.optional import need
 from fairbound.data.acs_files import (
     STATE_OF,
     STATES,
-    Found,
+    SurveyFile,
     available,
     file_of,
-    identified,
+    identify,
     source_name,
     states_of,
     survey_year,
@@ -77,7 +77,7 @@ def load(
     return Table(columns, task.label, task.features, source, missing=missing)
 
 
-def _read(found: Found, task: Task, year: int, horizon: str, missing: int | None) -> Table:
+def _read(found: SurveyFile, task: Task, year: int, horizon: str, missing: int | None) -> Table:
     if found.form == "parquet":
         table = _extract(found, task, missing)
     else:
@@ -102,7 +102,7 @@ def _refuse_overlap(names: Sequence[str], parts: Sequence[Table]) -> None:
             seen[fips] = name
 
 
-def _extract(found: Found, task: Task, missing: int | None) -> Table:
+def _extract(found: SurveyFile, task: Task, missing: int | None) -> Table:
     parquet = need("pyarrow.parquet", "data", f"Reading {found.path.name}")
     with _reading(found.path):
         names = parquet.read_schema(found.path).names
@@ -120,7 +120,7 @@ def _extract(found: Found, task: Task, missing: int | None) -> Table:
 # Raw person files -----------------------------------------------------------------------------------------------------
 
 
-def _raw_columns(found: Found, task: Task, year: int, horizon: str) -> dict[str, NDArray[Any]]:
+def _raw_columns(found: SurveyFile, task: Task, year: int, horizon: str) -> dict[str, NDArray[Any]]:
     """The task's columns of a person file under their names of 2018, NaN where a field is empty."""
     pandas = need("pandas", "data", f"Reading {found.path.name}")
     source = _source_columns(found.path, found.state, year, horizon, task)
@@ -193,7 +193,7 @@ def _opened(path: Path, state: str) -> Iterator[IO[bytes]]:
 def person_file(archive: zipfile.ZipFile, state: str) -> str | None:
     """The name of the state's person file within a zip, in whatever folder and case; None: it is not there."""
     for name in archive.namelist():
-        inside = identified(Path(name), None, None)
+        inside = identify(Path(name), None, None)
         if inside and inside.form == "csv" and inside.state == state:
             return name
     return None

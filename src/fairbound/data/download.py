@@ -20,7 +20,7 @@ from typing import Any
 
 from fairbound._utils.optional import need
 from fairbound.data.acs import check_raw, person_file
-from fairbound.data.acs_files import archive_name, home, raw_name, states_of, survey_year
+from fairbound.data.acs_files import archive_name, download_folder, raw_name, states_of, survey_year
 
 CENSUS = "https://www2.census.gov/programs-surveys/acs/data/pums"
 TRANSIENT_STATUS = frozenset({408, 425, 429})  # of the answers 4xx: another attempt may succeed
@@ -49,7 +49,7 @@ def fetch(
         raise ValueError(f"an address begins with https:// or http://, got {base_url!r}; the usual one is {CENSUS}")
     if retries < 0:
         raise ValueError(f"retries must be 0 or more, got {retries}")
-    directory = (home() if folder is None else Path(folder).expanduser()) / str(year) / horizon
+    directory = (download_folder() if folder is None else Path(folder).expanduser()) / str(year) / horizon
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -125,15 +125,7 @@ class Counts:
 
     def among(self, names: Sequence[str]) -> Counts:
         """The same table with these groups, in this order; those that it lacks are empty, its own must all be named."""
-        if not set(self.names) <= set(names):
-            raise ValueError(f"{', '.join(sorted(set(self.names) - set(names))[:5])} would be lost")
-        parts = [torch.zeros(len(names), 2, 2, dtype=part.dtype) for part in (self.weight, self.squares, self.examples)]
-        place = {name: i for i, name in enumerate(names)}
-        for i, name in enumerate(self.names):
-            if name in place:
-                for part, mine in zip(parts, (self.weight, self.squares, self.examples), strict=True):
-                    part[place[name]] = mine[i]
-        return Counts(tuple(names), *parts)
+        return Counts(tuple(names), *aligned(self.names, names, self.weight, self.squares, self.examples))
 
     def collapsed(self, blocks: Sequence[tuple[str, Sequence[int]]]) -> Counts:
         """Groups pooled into blocks: (name, numbers of the groups)."""
@@ -170,6 +162,15 @@ class Counts:
     def sizes(self) -> Tensor:
         """(G,) examples of every group."""
         return self.examples.sum((1, 2))
+
+
+def aligned(own: Sequence[str], names: Sequence[str], *parts: Tensor) -> list[Tensor]:
+    """Each part (groups, ...) with the groups `names` in place of its `own`; zeros for those that it lacks."""
+    if not set(own) <= set(names):
+        raise ValueError(f"{', '.join(sorted(set(own) - set(names))[:5])} would be lost")
+    place = {name: i for i, name in enumerate(names)}
+    at = torch.tensor([place[name] for name in own], dtype=torch.long)
+    return [part.new_zeros(len(names), *part.shape[1:]).index_copy(0, at, part) for part in parts]
 
 
 def _effective(rate: Tensor, whole: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:

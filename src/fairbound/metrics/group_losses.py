@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import examples_in_groups
+from fairbound.metrics.counts import aligned, examples_in_groups
 from fairbound.metrics.intervals import (
     DRAWS,
     UNDEFINED,
@@ -83,16 +83,7 @@ class Losses:
 
     def among(self, names: Sequence[str]) -> Losses:
         """The same with these groups, in this order; those that it lacks are empty."""
-        if not set(self.names) <= set(names):
-            raise ValueError(f"{', '.join(sorted(set(self.names) - set(names))[:5])} would be lost")
-        place = [names.index(name) for name in self.names]
-        parts = []
-        for field in fields(self)[1:]:
-            mine = getattr(self, field.name)
-            part = torch.zeros(len(names), dtype=mine.dtype)
-            part[place] = mine
-            parts.append(part)
-        return Losses(tuple(names), *parts)
+        return Losses(tuple(names), *aligned(self.names, names, *(getattr(self, f.name) for f in fields(self)[1:])))
 
     def means(self) -> tuple[float | None, ...]:
         """The mean loss of every group; None for a group without examples."""
