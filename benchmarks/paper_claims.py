@@ -15,7 +15,7 @@ import math
 import sys
 from pathlib import Path
 
-from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.executor import Job, plan
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import Line, summary
 
@@ -53,11 +53,11 @@ Lines = dict[tuple[str, str], Line]
 
 def lines_of(experiment: str, asked: argparse.Namespace) -> Lines:
     """The stored runs of an experiment, by row and part."""
-    found = prepared(Job(experiment=experiment, folder=asked.data))
+    found = plan(Job(experiment=experiment, folder=asked.data))
     if found.synthetic:
         sys.exit("these claims are about real data, and none were found: name their folder with --data")
     store, parts = Store(asked.out), ("train", "test")
-    return {(one.row, part): one for part in parts for one in summary(found.setting, store, found.planned, part)}
+    return {(one.row, part): one for part in parts for one in summary(found.prepared, store, found.batches, part)}
 
 
 def of(lines: Lines, row: str, part: str, quantity: str, asked: argparse.Namespace) -> tuple[float, float]:
