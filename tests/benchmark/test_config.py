@@ -13,7 +13,7 @@ import torch
 from fairbound.algorithms import ALGORITHMS, SGD, SSLALM, Adaptive, DescentAscent, Penalty, StochasticGhost
 from fairbound.algorithms import SwitchingSubgradient as SSw
 from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear
-from fairbound.benchmark.config import NOTIONS, Experiment, Printed, Row, SplitSpec, load, names
+from fairbound.benchmark.config import NOTIONS, SCHEDULES, Experiment, Printed, Row, SplitSpec, load, names
 from fairbound.data.attributes import attribute
 from fairbound.data.codebook import levels
 
@@ -106,7 +106,26 @@ def test_every_row_builds_its_method_and_says_where_its_numbers_stand(experiment
 
 
 @EVERY_ROW
-def test_penalised_sgd_trains_with_bound_0_and_all_others_with_their_own(experiment: Experiment, row: Row) -> None:
+def test_every_setting_is_stated(experiment: Experiment, row: Row) -> None:
+    """A change of the library's defaults must move no experiment: not those of a method, nor of a schedule."""
+    assert set(row.settings) == {field.name for field in fields(row.algorithm_type)}
+    for value in row.settings.values():
+        if isinstance(value, dict):
+            schedule = {field.name for field in fields(SCHEDULES[value["schedule"]])}
+            assert set(value) == {"schedule"} | schedule
+
+
+def test_settings_of_a_method_hold_for_its_rows_that_say_no_other(tmp_path: Path) -> None:
+    shared = "[settings]\nSGD = { tau = 3 }\nDescentAscent = { second = true, eta = 7 }\n[common]"
+    plain, dual = load(written(tmp_path, MINE.replace("[common]", shared).replace("settings = { tau = 1 }", ""))).rows
+    assert plain.settings == {"tau": 3}
+    assert dual.settings == {"second": True, "eta": {"schedule": "InverseSqrt", "start": 1}}
+    with pytest.raises(ValueError, match=r"mine\.toml, there is no method 'Sgd'; the nearest is 'SGD'"):
+        load(written(tmp_path, MINE.replace("[common]", "[settings]\nSgd = {}\n[common]")))
+
+
+@EVERY_ROW
+def test_penalized_sgd_trains_with_bound_0_and_all_others_with_their_own(experiment: Experiment, row: Row) -> None:
     margin = row.name.endswith("bound 0.03")
     assert row.bound == (0.0 if row.method == "Penalty" else 0.03 if margin else experiment.bound)
 
@@ -189,7 +208,7 @@ def test_rows_of_the_appendix(
         ("income-ok-race", "SSw, worst of the test", SSw(eta_f=0.05, eta_c=0.04, eps=InverseSqrt(0.01))),
         ("income-ok-race", "Ghost, rho 0.1", StochasticGhost(alpha=0.05, decay=0.05, rho=0.1, beta=20.0, tau=1.0)),
         ("income-ok-race", "Ghost, rho 0.8", StochasticGhost(alpha=0.05, decay=0.05, rho=0.8, beta=20.0, tau=1.0)),
-        ("income-ok-race", "Descent-ascent, falling steps", DescentAscent(tau=Linear(0.05, 10_000, 0.05), eta=0.005)),
+        ("income-ok-race", "Descent-ascent, decaying steps", DescentAscent(tau=Linear(0.05, 10_000, 0.05), eta=0.005)),
         ("income-va-marital", "SSL-ALM, tau 0.01", SSLALM(tau=0.01, eta=0.01)),
         ("income-va-marital", "SSL-ALM, tau 0.05", SSLALM(tau=0.05, eta=0.01)),
         ("income-va-marital", "SSw, steps by 1/sqrt(k+1)",
@@ -200,7 +219,7 @@ def test_rows_of_the_appendix(
         ("income-va-marital", "Ghost, appendix", StochasticGhost(alpha=0.01, decay=0.2, rho=0.1, beta=5.0)),
         ("splits-va", "SSw", SSw(eta_f=0.05, eta_c=0.04, worst_of_test=False)),
         ("splits-va", "SSw, steps of Experiment 2", SSw(eta_f=0.05, eta_c=InverseSqrt(0.25), worst_of_test=False)),
-        ("splits-ok", "Descent-ascent, multipliers by rows of their own",
+        ("splits-ok", "Descent-ascent, held-out dual set",
          DescentAscent(tau=Linear(0.05, 15_000, 0.05), eta=0.005, second=True)),
     ],
 )  # fmt: skip
@@ -244,7 +263,7 @@ def test_the_fairness_table() -> None:
     assert row_of("income-ok-race", "SSw").paper.train["Wd"] == (0.0007, 0.0005)
     assert row_of("income-ok-race", "SGD-Fairret").paper.test["Sf"] == (0.05575, 0.01358)
     without = {row.name for row in load("income-ok-race").rows if not row.paper.test}
-    assert without == {"Descent-ascent, falling steps"}
+    assert without == {"Descent-ascent, decaying steps"}
 
 
 def test_variants_differ_from_their_row_in_what_they_say_only() -> None:
@@ -274,11 +293,11 @@ def test_variants_differ_from_their_row_in_what_they_say_only() -> None:
 def test_fairret_and_pools() -> None:
     assert row_of("income-ok-race", "SGD-Fairret").fairret == 3.0
     assert [row.fairret for row in load("tune-ok-fairret").rows] == [0, 1, 2, 3, 3, 3, 4]
-    assert row_of("splits-ok", "Descent-ascent, multipliers by rows of their own").pools == ("train", "dual")
+    assert row_of("splits-ok", "Descent-ascent, held-out dual set").pools == ("train", "dual")
 
 
 def test_a_schedule_over_the_run_follows_its_length() -> None:
-    row = row_of("income-ok-race", "Descent-ascent, falling steps")
+    row = row_of("income-ok-race", "Descent-ascent, decaying steps")
     assert row.settings["tau"] == {"schedule": "Linear", "start": 0.05, "steps": "run", "end": 0.05}
     method = row.algorithm(500)
     assert isinstance(method, DescentAscent)
@@ -309,11 +328,11 @@ GHOST = 2 * 0.4 / (1 - 0.6**8) * (1.2**8 - 1) / 0.2
         ("income-ok-race", "SSw", 2 * 8 + 8 + 2 * 8),  # the test, then objective and constraint
         ("income-ok-race", "SSw, batch 64", 320),
         ("income-ok-race", "Ghost, rho 0.1", (1 + GHOST) * (8 + 2 * 8)),
-        ("income-ok-race", "Descent-ascent, falling steps", 8 + 2 * 8),
-        ("income-va-marital", "Penalised SGD", 32 + 5 * 32),
+        ("income-ok-race", "Descent-ascent, decaying steps", 8 + 2 * 8),
+        ("income-va-marital", "Penalized SGD", 32 + 5 * 32),
         ("income-va-marital", "SSL-ALM, tau 0.05", 32 + 2 * 5 * 32),
         ("income-va-marital", "Ghost, text", (1 + GHOST) * 6 * 32),
-        ("splits-ok", "Descent-ascent, multipliers by rows of their own", 64 + 2 * 2 * 64),
+        ("splits-ok", "Descent-ascent, held-out dual set", 64 + 2 * 2 * 64),
     ],
 )
 def test_examples_per_step(experiment: str, name: str, rows: float) -> None:
@@ -331,11 +350,11 @@ def test_expected_ghost_rows_lie_where_the_caps_6_and_8_put_them() -> None:
         ("income-ok-race", "SSL-ALM", 10_000),
         ("income-ok-race", "SGD", 50_000),  # 40 rows against 8
         ("income-ok-race", "SSw, batch 64", 1_250),  # against 320: the reference has the batch of the experiment
-        ("income-ok-race", "Descent-ascent, falling steps", 16_667),
+        ("income-ok-race", "Descent-ascent, decaying steps", 16_667),
         ("income-ok-race", "Ghost, rho 0.8", round(400_000 / ((1 + GHOST) * 24))),
         ("income-va-marital", "SGD", 110_000),  # 352 rows against 32
         ("income-va-marital", "SSw, steps as printed", 10_000),
-        ("income-va-marital", "Penalised SGD", 18_333),  # against 192
+        ("income-va-marital", "Penalized SGD", 18_333),  # against 192
         ("splits-ok", "Ghost", round(3_200_000 / ((1 + GHOST) * 24))),
     ],
 )

@@ -81,7 +81,7 @@ def only(prepared: PreparedExperiment, *names: str) -> PreparedExperiment:
 
 def test_a_step_takes_what_its_examples_take(prepared: PreparedExperiment, clock: Clock) -> None:
     """Nothing but the examples of its own steps is on the clock: no evaluation, no start, no other row's steps."""
-    names = ["SGD", "SGD-Fairret", "SSL-ALM", "SSw", "SSw, batch 64", "Descent-ascent, falling steps"]
+    names = ["SGD", "SGD-Fairret", "SSL-ALM", "SSw", "SSw, batch 64", "Descent-ascent, decaying steps"]
     found = measure(only(prepared, *names), rounds=2, steps=3)
     assert list(found) == names
     rows = {row.name: row.examples_per_step(groups=2) for row in prepared.experiment.rows}
