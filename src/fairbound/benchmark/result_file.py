@@ -10,15 +10,17 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairbound._utils.optional import need
-from fairbound.benchmark.fingerprint import Column, canonical_json, key
+from fairbound.benchmark.fingerprint import canonical_json, key
 
 SETTINGS = b"fairbound.settings"  # where a Parquet file's own metadata hold the settings
 SEAL_BYTES = hashlib.sha256().digest_size
 FOOTER_END_BYTES = 8  # that end a Parquet file: the footer's length and a magic number
 
 Settings = dict[str, Any]
+Column = NDArray[Any]  # (rows, ...): numbers, truth values or text
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,8 +30,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from fairbound.benchmark.fingerprint import Column, key
-from fairbound.benchmark.result_file import DamagedError, Settings, StoredResult, opened, parquet_of, seal, tables_of
+from fairbound.benchmark.fingerprint import key
+from fairbound.benchmark.result_file import (
+    Column,
+    DamagedError,
+    Settings,
+    StoredResult,
+    opened,
+    parquet_of,
+    seal,
+    tables_of,
+)
 
 FORMAT = 1  # of the folder; a higher number is of a later fairbound
 STALE_AFTER_S = 24 * 3600.0  # a part this old was left by a killed process: writing one takes seconds

@@ -17,11 +17,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fairbound.benchmark.config import Row
 from fairbound.benchmark.experiment import PreparedExperiment, cross_entropy
@@ -57,12 +56,17 @@ def measure(
         if value < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, got {value}")
     with _one_thread():
-        contests = _contests(prepared)
-        turns = list(dict.fromkeys(turn for contest in contests.values() for turn in contest))
-        found = _taking_turns(turns, rounds, steps, progress)
+        pairs = _loops(prepared)
+        turns = list(dict.fromkeys(loop for pair in pairs.values() for loop in pair))
+        seconds: dict[RowLoop | PlainLoop, list[Seconds]] = {loop: [] for loop in turns}
+        for done in range(rounds * len(turns)):
+            loop = turns[done % len(turns)]
+            seconds[loop].append(loop.seconds(steps))
+            if progress is not None:
+                progress(done + 1, rounds * len(turns))
     return {
-        row.name: _timing(found[contest.row], found[contest.plain], contest.row.timed(steps) * rounds)
-        for row, contest in ((row, contests[_cost(row)]) for row in prepared.experiment.rows)
+        row.name: _timing(seconds[loop], seconds[plain], loop.timed(steps) * rounds)
+        for row, (loop, plain) in ((row, pairs[_cost(row)]) for row in prepared.experiment.rows)
     }
 
 
@@ -71,58 +75,25 @@ def _cost(row: Row) -> tuple[Any, ...]:
     return structure(row.algorithm(row.steps)), row.batch, row.notion, row.pools, row.fairret > 0
 
 
-class Turn(Protocol):
-    """A loop that goes on from round to round."""
-
-    def seconds(self, steps: int) -> Seconds:
-        """Per step, over this many."""
-
-
-class Contest(NamedTuple):
-    """A row's loop, and plain SGD on as many examples."""
-
-    row: RowLoop
-    plain: PlainLoop
-
-
-def _contests(prepared: PreparedExperiment) -> dict[tuple[Any, ...], Contest]:
-    made: dict[tuple[Any, ...], Contest] = {}
+def _loops(prepared: PreparedExperiment) -> dict[tuple[Any, ...], tuple[RowLoop, PlainLoop]]:
+    """By cost: a row's loop, and plain SGD on as many examples."""
+    made: dict[tuple[Any, ...], tuple[RowLoop, PlainLoop]] = {}
     plain: dict[int, PlainLoop] = {}  # by the examples of a step
     for row in prepared.experiment.rows:
         examples = round(row.examples_per_step(len(prepared.experiment.groups)))
         if examples not in plain:
             plain[examples] = PlainLoop(prepared, examples)
         if _cost(row) not in made:
-            made[_cost(row)] = Contest(RowLoop(prepared, row), plain[examples])
+            made[_cost(row)] = (RowLoop(prepared, row), plain[examples])
     return made
 
 
-def _taking_turns(
-    turns: Sequence[Turn], rounds: int, steps: int, progress: Progress | None
-) -> dict[Turn, list[Seconds]]:
-    found: dict[Turn, list[Seconds]] = {turn: [] for turn in turns}
-    for i in range(rounds):
-        for j, turn in enumerate(turns):
-            found[turn].append(turn.seconds(steps))
-            if progress is not None:
-                progress(i * len(turns) + j + 1, rounds * len(turns))
-    return found
-
-
 def _timing(row: Sequence[Seconds], plain: Sequence[Seconds], steps: int) -> Timing:
-    wall, cpu = _column(row, 0), _column(row, 1)
-    low, high = np.quantile(cpu, [0.25, 0.75])
-    return Timing(
-        wall=float(np.median(wall)),
-        cpu=float(np.median(cpu)),
-        spread=float(high - low),
-        plain=float(np.median(_column(plain, 1))),
-        steps=steps,
-    )
-
-
-def _column(rounds: Sequence[Seconds], which: int) -> NDArray[np.float64]:
-    return np.array([one[which] for one in rounds])
+    """Medians over rounds, which a busy moment of the machine hardly moves."""
+    wall, _ = np.median(row, axis=0)
+    low, cpu, high = np.quantile([one.cpu for one in row], [0.25, 0.5, 0.75])
+    plain_cpu = np.median([one.cpu for one in plain])
+    return Timing(wall=float(wall), cpu=float(cpu), spread=float(high - low), plain=float(plain_cpu), steps=steps)
 
 
 @contextmanager
