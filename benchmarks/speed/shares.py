@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from measuring import Checks, machine
-from setting import RunBatch
+from setting import Stack
 
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
-from fairbound.benchmark.executor import Job, computed, plan
+from fairbound.benchmark.executor import Job, compute, plan
 from fairbound.core import Algorithm
 
 STEPS = 400  # at least, in a call
@@ -26,7 +26,7 @@ STEPS = 400  # at least, in a call
 
 def drawing(method: Algorithm[Any], runs: int) -> float:
     """The share of drawing in a step."""
-    stack = RunBatch(method, runs, STEPS)  # a whole number of drawing blocks
+    stack = Stack(method, runs, STEPS)  # a whole number of drawing blocks
     stack()  # compiles
     group = stack.run._groups[0]
     shares = []
@@ -46,9 +46,9 @@ def evaluating() -> float:
     found = plan(Job(experiment="income-ok-race"))
     whole, measured = 0.0, 0.0
     shortest = min(found.batches, key=lambda stack: stack.steps)
-    computed(found.prepared, shortest, lambda share: None)  # compiles the evaluation
+    compute(found.prepared, shortest, lambda share: None)  # compiles the evaluation
     for stack in found.batches:
-        spent = computed(found.prepared, stack, lambda share: None)[1]
+        spent = compute(found.prepared, stack, lambda share: None)[1]
         whole, measured = whole + spent.evaluating + spent.stepping, measured + spent.evaluating
         share = spent.evaluating / (spent.evaluating + spent.stepping)
         name = type(stack.algorithms[0]).__name__
