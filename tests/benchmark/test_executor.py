@@ -205,6 +205,12 @@ def test_source_label_and_group_as_options(own: Path, tmp_path: Path) -> None:
     assert "the column to predict must be named" in said
 
 
+def test_census_data_in_the_place_of_a_table_need_no_label(own: Path) -> None:
+    prepared = plan(Job(experiment=str(own), source="synthetic:OK", group="SEX")).prepared
+    assert prepared.experiment.groups == ("Male", "Female")
+    assert prepared.synthetic
+
+
 def test_another_label_value_counts_as_positive(own: Path) -> None:
     yes = plan(Job(experiment=str(own))).prepared.unscaled.y
     own.write_text(OWN_TABLE.replace('label = "granted"', 'label = "granted"\npositive = "no"'))

@@ -25,7 +25,7 @@ from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.core import Algorithm
 from fairbound.data.sources import best, load
-from fairbound.data.table import Table
+from fairbound.data.table import Table, is_census
 from fairbound.training.functional import initial_points
 from fairbound.training.hyperparams import structure
 from fairbound.training.runner import run
@@ -103,7 +103,8 @@ def prepare(job: Job) -> PreparedExperiment:
     if job.group is not None:
         experiment = replace(experiment, group=job.group, groups=())
     source = job.source or experiment.source or best(str(experiment.state), job.folder)
-    table = _table(source, job.label or experiment.label, experiment.positive, job.folder)
+    label = job.label or (None if is_census(source) else experiment.label)
+    table = _table(source, label, experiment.positive, job.folder)
     return PreparedExperiment.of(experiment.within(job.budget), table, job.splits, job.device)
 
 
