@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from fairbound.benchmark import config
-from fairbound.benchmark.executor import Stack, execute, stacks
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.executor import RunBatch, execute, run_batches
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import Line, Measure, line_of, runs_by_row
 from fairbound.data.sources import best, load
@@ -77,7 +77,7 @@ class AtTorchWeights(NamedTuple):
         return torch.empty_like(found).index_copy_(0, self.place, found)
 
 
-class OnKeras(Setting):
+class OnKeras(PreparedExperiment):
     """The same experiment with a Keras network."""
 
     @cached_property
@@ -87,24 +87,26 @@ class OnKeras(Setting):
         return InTorchOrder(keras.Sequential([keras.Input((self.data.X.shape[1],)), *hidden, dense(1)]))
 
 
-def settings(asked: argparse.Namespace) -> tuple[Setting, OnKeras]:
+def settings(asked: argparse.Namespace) -> tuple[PreparedExperiment, OnKeras]:
     experiment = config.load("income-ok-race")
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if row.name in ROWS))
     table = load(best(experiment.state, asked.data), folder=asked.data)
-    torch_side = Setting.of(experiment, table)
-    on_keras = OnKeras(experiment, torch_side.source, torch_side.plain, torch_side.splits)
+    torch_side = PreparedExperiment.of(experiment, table)
+    on_keras = OnKeras(experiment, torch_side.source, torch_side.unscaled, torch_side.splits)
     x = torch.cat([p.detach().flatten() for p in torch_side.network().parameters()])
     few = torch_side.data.X[:100]
     assert torch.allclose(on_keras.forward(x, few), torch_side.forward(x, few), atol=1e-5), "not the same network"
     return torch_side, on_keras
 
 
-def lines(setting: Setting, store: Store, planned: list[Stack], seeds: int) -> dict[tuple[str, str], Line]:
+def lines(
+    prepared: PreparedExperiment, store: Store, planned: list[RunBatch], seeds: int
+) -> dict[tuple[str, str], Line]:
     """By row and part, over the first seeds."""
     found = {}
-    for name, runs in runs_by_row(setting, store, planned).items():
+    for name, runs in runs_by_row(prepared, store, planned).items():
         for part in PARTS:
-            line = line_of(setting, Measure.of(setting), [run for run in runs if run.plan.seed < seeds], part)
+            line = line_of(prepared, Measure.of(prepared), [run for run in runs if run.plan.seed < seeds], part)
             assert line is not None, name
             found[name, part] = line
     return found
@@ -117,14 +119,14 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     torch_side, on_keras = settings(asked)
-    planned, short = stacks(torch_side), stacks(on_keras, seeds=asked.seeds)
+    planned, short = run_batches(torch_side), run_batches(on_keras, seeds=asked.seeds)
     print(f"{torch_side.source}; Keras on {keras.backend.backend()}, {asked.seeds} runs a row; torch 10")
     with tempfile.TemporaryDirectory() as folder:
         stores = Store(Path(folder) / "torch"), Store(Path(folder) / "keras")
         seconds = []
-        for setting, store, own in ((torch_side, stores[0], planned), (on_keras, stores[1], short)):
+        for prepared, store, own in ((torch_side, stores[0], planned), (on_keras, stores[1], short)):
             start = perf_counter()
-            execute(setting, store, own)
+            execute(prepared, store, own)
             seconds.append(perf_counter() - start)
         table = lines(torch_side, stores[0], planned, 10)
         twins = lines(torch_side, stores[0], planned, asked.seeds)

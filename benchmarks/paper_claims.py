@@ -15,7 +15,7 @@ import math
 import sys
 from pathlib import Path
 
-from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.executor import Job, plan
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import Line, summary
 
@@ -30,19 +30,19 @@ LIMITS = (  # row, part, quantity, from, to
     ("SSw, batch 64", "train", "loss", 0.537, 0.597),
 )
 BESIDE = (("SSL-ALM", "train", "loss"), ("ALM", "train", "loss"))
-OWN = "Descent-ascent, multipliers by rows of their own"
-SPLITS = {  # row: train loss, train gap, held-out loss, held-out gap (paper-notes.md; its SGD has falling steps)
+OWN = "Descent-ascent, held-out dual set"
+SPLITS = {  # row: train loss, train gap, held-out loss, held-out gap (paper-notes.md; its SGD has decaying steps)
     "splits-ok": {
-        "SGD, falling steps": (0.401, 0.052, 0.417, 0.058),
-        "Descent-ascent, falling steps": (0.403, 0.001, 0.422, 0.051),
+        "SGD, decaying steps": (0.401, 0.052, 0.417, 0.058),
+        "Descent-ascent, decaying steps": (0.403, 0.001, 0.422, 0.051),
         "SSL-ALM": (0.422, 0.004, 0.429, 0.050),
         "SSw": (0.574, 0.004, 0.575, 0.011),
         OWN: (0.433, -0.097, 0.454, 0.019),
     },
     "splits-va": {
-        "SGD, falling steps": (0.415, 0.145, 0.423, 0.143),
-        "Descent-ascent, falling steps": (0.446, 0.052, 0.454, 0.075),
-        "Descent-ascent, falling steps, bound 0.03": (0.459, 0.035, 0.465, 0.059),
+        "SGD, decaying steps": (0.415, 0.145, 0.423, 0.143),
+        "Descent-ascent, decaying steps": (0.446, 0.052, 0.454, 0.075),
+        "Descent-ascent, decaying steps, bound 0.03": (0.459, 0.035, 0.465, 0.059),
         "SSL-ALM": (0.463, 0.051, 0.466, 0.064),
         "SSw": (0.489, 0.029, 0.493, 0.041),
     },
@@ -53,11 +53,11 @@ Lines = dict[tuple[str, str], Line]
 
 def lines_of(experiment: str, asked: argparse.Namespace) -> Lines:
     """The stored runs of an experiment, by row and part."""
-    found = prepared(Job(experiment=experiment, folder=asked.data))
+    found = plan(Job(experiment=experiment, folder=asked.data))
     if found.synthetic:
         sys.exit("these claims are about real data, and none were found: name their folder with --data")
     store, parts = Store(asked.out), ("train", "test")
-    return {(one.row, part): one for part in parts for one in summary(found.setting, store, found.planned, part)}
+    return {(one.row, part): one for part in parts for one in summary(found.prepared, store, found.batches, part)}
 
 
 def of(lines: Lines, row: str, part: str, quantity: str, asked: argparse.Namespace) -> tuple[float, float]:

@@ -16,10 +16,10 @@ import torch
 
 from fairbound.benchmark import config, interactive, plots
 from fairbound.benchmark.drawing import drawn, save
-from fairbound.benchmark.executor import Stack, execute, stacks
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.executor import RunBatch, execute, run_batches
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.figure_specs import Sheet
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import Band, Curve, Ending, Gap, curves, endings, gaps
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import summary
@@ -27,26 +27,26 @@ from fairbound.data import load
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values
 
-Cells = dict[str, list[Cell]]
+Cells = dict[str, list[StoredResult]]
 
 
 @pytest.fixture(scope="module")
-def setting() -> Setting:
+def prepared() -> PreparedExperiment:
     whole = config.load("income-ok-race")
     rows = tuple(row for row in whole.rows if row.name in ("SGD", "ALM", "SSw"))
-    return Setting.of(replace(whole, rows=rows, hidden=(4,), records=3, seeds=3), load("synthetic:OK"))
+    return PreparedExperiment.of(replace(whole, rows=rows, hidden=(4,), records=3, seeds=3), load("synthetic:OK"))
 
 
 @pytest.fixture(scope="module")
-def planned(setting: Setting) -> list[Stack]:
-    return stacks(setting, steps=12)
+def planned(prepared: PreparedExperiment) -> list[RunBatch]:
+    return run_batches(prepared, steps=12)
 
 
 @pytest.fixture(scope="module")
-def done(setting: Setting, planned: list[Stack], tmp_path_factory: pytest.TempPathFactory) -> Store:
+def done(prepared: PreparedExperiment, planned: list[RunBatch], tmp_path_factory: pytest.TempPathFactory) -> Store:
     """SSw has only one of its three runs, ALM none."""
     everything, kept = (Store(tmp_path_factory.mktemp(name)) for name in ("all", "kept"))
-    execute(setting, everything, planned)
+    execute(prepared, everything, planned)
     for stack in planned:
         for plan, key in zip(stack.plans, stack.keys, strict=True):
             if plan.row.name == "SGD" or (plan.row.name == "SSw" and plan.seed == 1):
@@ -55,7 +55,7 @@ def done(setting: Setting, planned: list[Stack], tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="module")
-def cells(planned: list[Stack], done: Store) -> Cells:
+def cells(planned: list[RunBatch], done: Store) -> Cells:
     found: Cells = {}
     for stack in planned:
         for plan, key in zip(stack.plans, stack.keys, strict=True):
@@ -65,15 +65,15 @@ def cells(planned: list[Stack], done: Store) -> Cells:
 
 
 @pytest.fixture(scope="module")
-def sheets(setting: Setting, planned: list[Stack], done: Store) -> dict[str, Sheet]:
-    along, bounded, ends = curves(setting, done, planned), gaps(setting), endings(setting, done, planned)
+def sheets(prepared: PreparedExperiment, planned: list[RunBatch], done: Store) -> dict[str, Sheet]:
+    along, bounded, ends = curves(prepared, done, planned), gaps(prepared), endings(prepared, done, planned)
     return {
         "over-steps": plots.over_steps(along, bounded),
         "over-seconds": plots.over_steps(along, bounded, seconds={"SGD": 0.5}),
         "validation": plots.validation(along, bounded, ["SSw"]),
-        "scores": plots.scores(ends, setting.experiment.groups),
+        "scores": plots.scores(ends, prepared.experiment.groups),
         "spiders": plots.spiders(ends),
-        "trade-off": plots.trade_off({part: summary(setting, done, planned, part) for part in ("train", "test")}),
+        "trade-off": plots.trade_off({part: summary(prepared, done, planned, part) for part in ("train", "test")}),
     }
 
 
@@ -81,9 +81,9 @@ def sheets(setting: Setting, planned: list[Stack], done: Store) -> dict[str, She
 
 
 def test_curves_are_means_and_quartiles_over_runs(
-    setting: Setting, planned: list[Stack], done: Store, cells: Cells
+    prepared: PreparedExperiment, planned: list[RunBatch], done: Store, cells: Cells
 ) -> None:
-    found = curves(setting, done, planned)
+    found = curves(prepared, done, planned)
     assert {name: curve.runs for name, curve in found.items()} == {"SGD": 3, "SSw": 1}
     assert found["SGD"].step.tolist() == [4, 8, 12]
     for part in ("train", "validation", "test"):
@@ -96,17 +96,19 @@ def test_curves_are_means_and_quartiles_over_runs(
             np.testing.assert_allclose(band.high, np.percentile(expected, 75, axis=0))
 
 
-def test_a_gap_and_its_negative_are_one(setting: Setting) -> None:
-    (gap,) = gaps(setting)
+def test_a_gap_and_its_negative_are_one(prepared: PreparedExperiment) -> None:
+    (gap,) = gaps(prepared)
     assert (gap.name, gap.limits, gap.contrast.tolist()) == ("white - non-white", (0.005, -0.005), [1.0, -1.0])
-    absolute = replace(setting.experiment, notion="absolute_against_pooled")
-    found = gaps(replace(setting, experiment=absolute))
+    absolute = replace(prepared.experiment, notion="absolute_against_pooled")
+    found = gaps(replace(prepared, experiment=absolute))
     assert [one.limits for one in found] == [(0.005,), (0.005,)]
     assert all(one.of(np.array([[0.2, 0.5], [0.5, 0.2]])).min() > 0 for one in found)
 
 
-def test_endings_are_what_the_counts_say(setting: Setting, planned: list[Stack], done: Store, cells: Cells) -> None:
-    found = endings(setting, done, planned)["SGD"]
+def test_endings_are_what_the_counts_say(
+    prepared: PreparedExperiment, planned: list[RunBatch], done: Store, cells: Cells
+) -> None:
+    found = endings(prepared, done, planned)["SGD"]
     ends = [cell.tables["end"] for cell in cells["SGD"]]
     at = ends[0]["part"].tolist().index("test")
     for name, metric in (("Ind", "independence_reported"), ("Sf", "sufficiency_reported"), ("Ina", "inaccuracy")):
@@ -122,10 +124,10 @@ def test_endings_are_what_the_counts_say(setting: Setting, planned: list[Stack],
     np.testing.assert_allclose(found.scores["test"], (histograms / histograms.sum(-1, keepdims=True)).mean(0))
 
 
-def test_printed_definitions_where_asked(setting: Setting, planned: list[Stack], done: Store) -> None:
+def test_printed_definitions_where_asked(prepared: PreparedExperiment, planned: list[RunBatch], done: Store) -> None:
     """Of two groups the printed independence is half the reported one."""
-    reported = endings(setting, done, planned)["SGD"].metrics["train"]["Ind"]
-    printed = endings(setting, done, planned, "printed")["SGD"].metrics["train"]["Ind"]
+    reported = endings(prepared, done, planned)["SGD"].metrics["train"]["Ind"]
+    printed = endings(prepared, done, planned, "printed")["SGD"].metrics["train"]["Ind"]
     assert reported > 0
     assert printed == pytest.approx(reported / 2)
 
@@ -166,14 +168,16 @@ def test_long_curves_are_thinned_and_keep_their_ends() -> None:
     assert np.diff(line.x).max() <= 400
 
 
-def test_an_empty_store_says_what_to_run(setting: Setting, planned: list[Stack], tmp_path: Path) -> None:
+def test_an_empty_store_says_what_to_run(prepared: PreparedExperiment, planned: list[RunBatch], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none of the planned runs of income-ok-race; .* fairbound run \S+"):
-        curves(setting, Store(tmp_path), planned)
+        curves(prepared, Store(tmp_path), planned)
 
 
-def test_validation_names_a_row_without_runs(setting: Setting, planned: list[Stack], done: Store) -> None:
+def test_validation_names_a_row_without_runs(
+    prepared: PreparedExperiment, planned: list[RunBatch], done: Store
+) -> None:
     with pytest.raises(ValueError, match="no run of 'ALM' is stored; the rows with runs are SGD, SSw"):
-        plots.validation(curves(setting, done, planned), gaps(setting), ["ALM"])
+        plots.validation(curves(prepared, done, planned), gaps(prepared), ["ALM"])
 
 
 def test_a_part_that_was_not_measured_is_named() -> None:
@@ -195,9 +199,9 @@ def test_seconds_show_the_rows_that_were_timed(sheets: dict[str, Sheet]) -> None
     assert panel.lines[0].x.tolist() == [2.0, 4.0, 6.0]
 
 
-def test_seconds_of_no_row_are_refused(setting: Setting, planned: list[Stack], done: Store) -> None:
+def test_seconds_of_no_row_are_refused(prepared: PreparedExperiment, planned: list[RunBatch], done: Store) -> None:
     with pytest.raises(ValueError, match="nothing to draw: seconds per step are given for none"):
-        plots.over_steps(curves(setting, done, planned), gaps(setting), seconds={"Ghost": 1.0})
+        plots.over_steps(curves(prepared, done, planned), gaps(prepared), seconds={"Ghost": 1.0})
 
 
 def test_validation_shows_the_chosen_rows_on_the_choosing_part(sheets: dict[str, Sheet]) -> None:
@@ -213,10 +217,10 @@ def test_a_spoke_ends_at_the_largest_value(sheets: dict[str, Sheet]) -> None:
 
 
 def test_the_trade_off_is_the_summarys(
-    setting: Setting, planned: list[Stack], done: Store, sheets: dict[str, Sheet]
+    prepared: PreparedExperiment, planned: list[RunBatch], done: Store, sheets: dict[str, Sheet]
 ) -> None:
     panel = sheets["trade-off"].rows[0][1]
-    lines = summary(setting, done, planned, "test")
+    lines = summary(prepared, done, planned, "test")
     assert [(p.label, p.x, p.y, p.y_error) for p in panel.points] == [
         (line.row, line.violation.mean, line.loss.mean, line.loss.std) for line in lines
     ]
@@ -319,15 +323,15 @@ def test_names_are_text_for_both(tmp_path: Path) -> None:
 def test_five_groups_from_a_store(tmp_path: Path) -> None:
     whole = config.load("income-va-marital")
     small = replace(whole, rows=whole.rows[:1], hidden=(4,), records=2, seeds=1)
-    setting = Setting.of(small, load("synthetic:VA"))
-    planned, store = stacks(setting, steps=4), Store(tmp_path / "store")
-    execute(setting, store, planned)
-    along, ends = curves(setting, store, planned), endings(setting, store, planned)
+    prepared = PreparedExperiment.of(small, load("synthetic:VA"))
+    planned, store = run_batches(prepared, steps=4), Store(tmp_path / "store")
+    execute(prepared, store, planned)
+    along, ends = curves(prepared, store, planned), endings(prepared, store, planned)
     losses = torch.tensor(store.get(planned[0].keys[0]).tables["records"]["train"][:, 1:]).double()
     expected = losses - losses.mean(1, keepdim=True)
-    found = [along["SGD"].measured["train"][gap.name].mean for gap in gaps(setting)]
+    found = [along["SGD"].measured["train"][gap.name].mean for gap in gaps(prepared)]
     np.testing.assert_allclose(np.array(found).T, expected, atol=1e-12)
-    assert len(plots.over_steps(along, gaps(setting)).rows) == 6
+    assert len(plots.over_steps(along, gaps(prepared)).rows) == 6
     assert len(plots.scores(ends, small.groups).rows[0][0].lines) == 5
     assert np.isfinite(ends["SGD"].metrics["train"]["Ind"])  # as printed: the reported one is of two groups
     save(plots.spiders(ends), tmp_path, "spiders", dpi=40)

@@ -16,13 +16,12 @@ from browsing import browsed, needs_browser
 
 from fairbound.benchmark import config
 from fairbound.benchmark.config import Paper, Printed
-from fairbound.benchmark.executor import Stack, stacks
-from fairbound.benchmark.experiment import Setting
-from fairbound.benchmark.job import Prepared
+from fairbound.benchmark.executor import PlannedJob, RunBatch, run_batches
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.paper_comparison import compared, differences
 from fairbound.benchmark.report import write_report
 from fairbound.benchmark.report_sections import Section, section
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import Spread
 from fairbound.benchmark.table_writers import Column, Difference, Table
@@ -41,7 +40,7 @@ PAPER = Paper(
 )
 
 
-def made_setting(*, splits: int = 1, source: str = "synthetic:OK", **changes: Any) -> Setting:
+def made_setting(*, splits: int = 1, source: str = "synthetic:OK", **changes: Any) -> PreparedExperiment:
     """Experiment 1 with three rows on a few made-up people; the paper has figures for the first of them."""
     whole = config.load("income-ok-race")
     rows = [replace(row, paper=Paper({}, {}, {}), note="") for row in whole.rows if row.name in ROWS]
@@ -50,13 +49,17 @@ def made_setting(*, splits: int = 1, source: str = "synthetic:OK", **changes: An
     member = torch.arange(80) % 2
     plain = Dataset(torch.randn(80, 3, generator=torch.Generator().manual_seed(0)), (torch.arange(80) % 3 == 0).float(),
                     {"group": member}, levels={"group": experiment.groups})  # fmt: skip
-    return Setting(experiment, source, plain, tuple(random_split(member, SHARES, seed=i) for i in range(splits)))
+    return PreparedExperiment(
+        experiment, source, plain, tuple(random_split(member, SHARES, seed=i) for i in range(splits))
+    )
 
 
-def made_run(setting: Setting, steps: int, rng: np.random.Generator, factor: float) -> dict[str, dict[str, Any]]:
+def made_run(
+    prepared: PreparedExperiment, steps: int, rng: np.random.Generator, factor: float
+) -> dict[str, dict[str, Any]]:
     """Tables of the form that a run stores."""
-    records, parts, groups = setting.experiment.records, setting.parts(), len(setting.experiment.groups)
-    losses = {part: factor * rng.uniform(0.3, 0.6, (records, 1 + groups)) for part in setting.measured()}
+    records, parts, groups = prepared.experiment.records, prepared.parts(), len(prepared.experiment.groups)
+    losses = {part: factor * rng.uniform(0.3, 0.6, (records, 1 + groups)) for part in prepared.measured()}
     end = {
         "part": np.array(parts),
         "counts": rng.integers(1, 30, (len(parts), groups, 2, 2)).astype(np.float64),
@@ -65,25 +68,27 @@ def made_run(setting: Setting, steps: int, rng: np.random.Generator, factor: flo
     return {"records": {"step": np.linspace(steps / records, steps, records).astype(int), **losses}, "end": end}
 
 
-def filled(setting: Setting, planned: list[Stack], store: Store, blown: str = "") -> Store:
+def filled(prepared: PreparedExperiment, planned: list[RunBatch], store: Store, blown: str = "") -> Store:
     rng = np.random.default_rng(1)
     for stack in planned:
         for plan, settings in zip(stack.plans, stack.settings, strict=True):
-            store.put(settings, made_run(setting, plan.steps, rng, 1e5 if plan.row.name == blown else 1.0))
+            store.put(settings, made_run(prepared, plan.steps, rng, 1e5 if plan.row.name == blown else 1.0))
     return store
 
 
-def made_section(setting: Setting, folder: Path, **options: Any) -> tuple[Section, dict[str, list[Cell]]]:
+def made_section(
+    prepared: PreparedExperiment, folder: Path, **options: Any
+) -> tuple[Section, dict[str, list[StoredResult]]]:
     """And the cells that it shows, by row."""
-    planned = stacks(setting)
-    store = filled(setting, planned, Store(folder))
-    cells: dict[str, list[Cell]] = {}
+    planned = run_batches(prepared)
+    store = filled(prepared, planned, Store(folder))
+    cells: dict[str, list[StoredResult]] = {}
     for stack in planned:
         for plan, key in zip(stack.plans, stack.keys, strict=True):
             found = store.get(key)
             assert found is not None
             cells.setdefault(plan.row.name, []).append(found)
-    return section(setting, store, planned, "paper", **options), cells
+    return section(prepared, store, planned, "paper", **options), cells
 
 
 def lines_of(table: Table) -> list[dict[str, Any]]:
@@ -159,24 +164,24 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
 # Budgets and the terminal ---------------------------------------------------------------------------------------------
 
 
-def within(setting: Setting, steps: int | None = None) -> dict[Any, Prepared]:
-    budgets: tuple[Any, ...] = ("paper", "rows")
-    return {budget: Prepared(setting, stacks(setting, budget=budget, steps=steps), True) for budget in budgets}
+def within(prepared: PreparedExperiment, steps: int | None = None) -> dict[Any, PlannedJob]:
+    budgets: tuple[Any, ...] = ("paper", "examples")
+    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps)) for budget in budgets}
 
 
 def test_budgets_with_results_are_found(tmp_path: Path) -> None:
     """SSL-ALM's 10,000 steps are in both budgets, and so prove nothing."""
-    setting = made_setting()
-    both, short = within(setting), within(setting, steps=5)
-    shared = set.intersection(*({key for stack in one.planned for key in stack.keys} for one in both.values()))
+    prepared = made_setting()
+    both, short = within(prepared), within(prepared, steps=5)
+    shared = set.intersection(*({key for stack in one.batches for key in stack.keys} for one in both.values()))
     assert len(shared) == 2  # the seeds of SSL-ALM
     with pytest.raises(ValueError, match=r"no results of income-ok-race .* compute them first: fairbound run \S+"):
         with_results(Store(tmp_path / "none"), both)
-    store = filled(setting, both["rows"].planned, Store(tmp_path / "store"))
-    assert list(with_results(store, both)) == ["rows"]
-    filled(setting, both["paper"].planned, store)
-    assert list(with_results(store, both)) == ["paper", "rows"]
-    filled(setting, short["rows"].planned, store)
+    store = filled(prepared, both["examples"].batches, Store(tmp_path / "store"))
+    assert list(with_results(store, both)) == ["examples"]
+    filled(prepared, both["paper"].batches, store)
+    assert list(with_results(store, both)) == ["paper", "examples"]
+    filled(prepared, short["examples"].batches, store)
     assert list(with_results(store, short)) == ["paper"]
 
 
@@ -201,14 +206,14 @@ def test_the_terminals_tables_fit_and_long_ones_are_named(tmp_path: Path, capsys
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     """One experiment within both budgets, a method of which blew up, and one that chooses settings."""
-    setting, store = made_setting(title="</script><script>alert(1)</script>"), Store(tmp_path_factory.mktemp("store"))
+    prepared, store = made_setting(title="</script><script>alert(1)</script>"), Store(tmp_path_factory.mktemp("store"))
     sections = []
-    for budget in ("paper", "rows"):
-        planned = stacks(setting, budget=budget)  # type: ignore[arg-type]
-        filled(setting, planned, store, blown="SSw")
-        sections.append(section(setting, store, planned, budget, {"SGD": 0.1}))  # type: ignore[arg-type]
+    for budget in ("paper", "examples"):
+        planned = run_batches(prepared, budget=budget)  # type: ignore[arg-type]
+        filled(prepared, planned, store, blown="SSw")
+        sections.append(section(prepared, store, planned, budget, {"SGD": 0.1}))  # type: ignore[arg-type]
     tuning = made_setting(name="tune", last_states=2)
-    planned = stacks(tuning)
+    planned = run_batches(tuning)
     return [*sections, section(tuning, filled(tuning, planned, store), planned, "paper")]
 
 
@@ -220,11 +225,11 @@ def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
     there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
     expected = {"report.html"}
-    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-rows", "tune"), strict=True):
+    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-examples", "tune"), strict=True):
         expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
         expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf", "png")}
     assert {name for name in there if not name.startswith("profile")} == expected  # a browser's, if it was first
-    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-rows-loss.csv").open()))
+    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-examples-loss.csv").open()))
     assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss"].mean
 
 
@@ -284,7 +289,7 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
     assert any("default-src 'none'" in said for said in read.attributes["content"])
     assert read.scripts == 2 + sum(len(one.figures) for one in both)  # none came in with a title or a note
     for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "synthetic:OK",
-                 "Equal rows for every method", both[0].at, "Beyond the axis"):  # fmt: skip
+                 "Equal examples for every method", both[0].at, "Beyond the axis"):  # fmt: skip
         assert said in words
     assert words.count("Synthetic data.") == 1
     assert len(html) < 7e6  # five of them plotly's

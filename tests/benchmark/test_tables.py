@@ -15,8 +15,8 @@ import torch
 
 from fairbound.benchmark import config
 from fairbound.benchmark.config import Paper, Printed, SplitSpec
-from fairbound.benchmark.executor import Plan, Stack, execute, stacks
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.executor import RunBatch, RunPlan, execute, run_batches
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import Interval, Spread, student_quantile, summary
 from fairbound.benchmark.table_writers import Column, Difference, Table, latex
@@ -34,7 +34,7 @@ PAPER = Paper(
 )
 
 
-def small(groups: int, *, seeds: int, splits: int, rows: tuple[str, ...] = ROWS) -> Setting:
+def small(groups: int, *, seeds: int, splits: int, rows: tuple[str, ...] = ROWS) -> PreparedExperiment:
     """Experiment 1 or 2 with some of its rows, on a few made-up people. Only the first row is in the paper."""
     whole = config.load("income-ok-race" if groups == 2 else "income-va-marital")
     kept = [row for row in whole.rows if row.name in rows]
@@ -45,7 +45,9 @@ def small(groups: int, *, seeds: int, splits: int, rows: tuple[str, ...] = ROWS)
     member = torch.arange(40 * groups) % groups
     X, y = torch.from_numpy(rng.normal(size=(40 * groups, 3))).float(), (torch.arange(40 * groups) % 3 == 0).float()
     plain = Dataset(X, y, {"group": member}, levels={"group": experiment.groups})
-    return Setting(experiment, "made up", plain, tuple(random_split(member, SHARES, seed=i) for i in range(splits)))
+    return PreparedExperiment(
+        experiment, "made up", plain, tuple(random_split(member, SHARES, seed=i) for i in range(splits))
+    )
 
 
 def made_up(groups: int, rng: np.random.Generator) -> dict[str, dict[str, np.ndarray]]:
@@ -62,20 +64,22 @@ def made_up(groups: int, rng: np.random.Generator) -> dict[str, dict[str, np.nda
     return {"records": {"step": np.array([2, 4, 6]), **losses}, "end": end}
 
 
-def planned_runs(planned: list[Stack]) -> list[tuple[Plan, str, Any]]:
+def planned_runs(planned: list[RunBatch]) -> list[tuple[RunPlan, str, Any]]:
     return [run for s in planned for run in zip(s.plans, s.keys, s.settings, strict=True)]
 
 
 class Made:
     """A store of made-up results, and the results themselves by row."""
 
-    def __init__(self, setting: Setting, folder: Path, without: tuple[str, ...] = ()) -> None:
-        self.setting, self.planned, self.store = setting, stacks(setting), Store(folder)
-        self.results: dict[str, list[tuple[Plan, dict[str, Any]]]] = {row.name: [] for row in setting.experiment.rows}
+    def __init__(self, prepared: PreparedExperiment, folder: Path, without: tuple[str, ...] = ()) -> None:
+        self.prepared, self.planned, self.store = prepared, run_batches(prepared), Store(folder)
+        self.results: dict[str, list[tuple[RunPlan, dict[str, Any]]]] = {
+            row.name: [] for row in prepared.experiment.rows
+        }
         rng = np.random.default_rng(1)
         for plan, _, _ in planned_runs(self.planned):
             if plan.row.name not in without:
-                self.results[plan.row.name].append((plan, made_up(len(setting.experiment.groups), rng)))
+                self.results[plan.row.name].append((plan, made_up(len(prepared.experiment.groups), rng)))
 
     def stored(self) -> Made:
         """Put what the test has made of the results."""
@@ -86,8 +90,8 @@ class Made:
         return self
 
     @property
-    def read(self) -> tuple[Setting, Store, list[Stack]]:
-        return self.setting, self.store, self.planned
+    def read(self) -> tuple[PreparedExperiment, Store, list[RunBatch]]:
+        return self.prepared, self.store, self.planned
 
 
 @pytest.fixture
@@ -181,8 +185,8 @@ def test_a_row_without_runs_is_missing(two: Made) -> None:
 
 
 def test_an_empty_store_is_all_missing(tmp_path: Path) -> None:
-    setting = small(2, seeds=1, splits=1)
-    table = tuning_table(setting, Store(tmp_path), stacks(setting))
+    prepared = small(2, seeds=1, splits=1)
+    table = tuning_table(prepared, Store(tmp_path), run_batches(prepared))
     assert [line["loss"] for line in records_of(table)] == [None] * 3
     assert "here" not in {line["chosen"] for line in records_of(table)}
 
@@ -245,10 +249,10 @@ def test_the_rule_on_the_papers_own_figures() -> None:
 
 
 def test_the_papers_choice_is_shown(tmp_path: Path) -> None:
-    setting = small(2, seeds=1, splits=1, rows=("SGD",))
-    row = replace(setting.experiment.rows[0], name="eta_f 0.05, eta_c 0.04")
-    setting = replace(setting, experiment=replace(setting.experiment, name="tune-ok-ssw", rows=(row,)))
-    table = tuning_table(*Made(setting, tmp_path).stored().read)
+    prepared = small(2, seeds=1, splits=1, rows=("SGD",))
+    row = replace(prepared.experiment.rows[0], name="eta_f 0.05, eta_c 0.04")
+    prepared = replace(prepared, experiment=replace(prepared.experiment, name="tune-ok-ssw", rows=(row,)))
+    table = tuning_table(*Made(prepared, tmp_path).stored().read)
     assert records_of(table)[0]["chosen"] == "here, paper"
     assert "On the paper's own figures this chooses: eta_f 0.05, eta_c 0.04." in table.notes
 
@@ -267,10 +271,10 @@ def test_diverged_rows_are_shown_and_never_chosen(two: Made) -> None:
 
 
 def test_no_rows_to_choose_by(tmp_path: Path) -> None:
-    setting = small(2, seeds=1, splits=1)
-    setting = replace(setting, splits=(random_split(setting.plain.groups["group"], seed=0),))
+    prepared = small(2, seeds=1, splits=1)
+    prepared = replace(prepared, splits=(random_split(prepared.unscaled.groups["group"], seed=0),))
     with pytest.raises(ValueError, match=r"no rows for validation \(it has train, dual, test\)"):
-        tuning_table(setting, Store(tmp_path), [])
+        tuning_table(prepared, Store(tmp_path), [])
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
@@ -306,7 +310,7 @@ def test_splits(groups: int, tmp_path: Path) -> None:
     right = over_splits(lambda t: t["end"]["counts"][at][:, [0, 1], [0, 1]].sum() / t["end"]["counts"][at].sum())
     assert_spread(line["held-out accuracy"], right)
     assert line["splits"] == 4
-    assert made.setting.experiment.notion == ("pairwise" if groups == 2 else "against_mean")
+    assert made.prepared.experiment.notion == ("pairwise" if groups == 2 else "against_mean")
     assert line["bound holds"] == 3 / 8  # in no other run do the made-up losses lie so near to each other
 
 
@@ -329,16 +333,16 @@ def test_students_quantile(probability: float, freedom: int) -> None:
 
 def test_tables_of_a_real_run(tmp_path: Path) -> None:
     """What `execute` stores is what the tables read; lengths other than the experiment's are named."""
-    setting, store = small(2, seeds=2, splits=2, rows=("SGD",)), Store(tmp_path)
-    planned = stacks(setting, steps=3)
-    execute(setting, store, planned)
+    prepared, store = small(2, seeds=2, splits=2, rows=("SGD",)), Store(tmp_path)
+    planned = run_batches(prepared, steps=3)
+    execute(prepared, store, planned)
     cells = [store.get(key) for _, key, _ in planned_runs(planned)]
-    fairness = fairness_table(setting, store, planned, "reported")
+    fairness = fairness_table(prepared, store, planned, "reported")
     at = cells[0].tables["end"]["part"].tolist().index("test")
     counts = [cell.tables["end"]["counts"][at] for cell in cells]
     assert_spread(records_of(fairness)[2]["test"], [1 - n[:, [0, 1], [0, 1]].sum() / n.sum() for n in counts])
-    (split,), (tuned,) = (records_of(make(setting, store, planned)) for make in (split_table, tuning_table))
-    (line,) = summary(setting, store, planned, "validation")
+    (split,), (tuned,) = (records_of(make(prepared, store, planned)) for make in (split_table, tuning_table))
+    (line,) = summary(prepared, store, planned, "validation")
     assert (tuned["loss"], tuned["violation"], tuned["runs"]) == (line.loss, line.violation, 4)
     assert (split["splits"], split["steps"]) == (2, 3)
     assert "Other numbers of steps than the experiment's: SGD 3 for 6." in fairness.notes

@@ -177,7 +177,7 @@ class TestData:
 class TestBenchmark:
     FILE = """
 title = "Two methods"
-at = "not in the paper"
+reference = "not in the paper"
 state = "OK"
 group = "RAC1P=1"
 groups = ["white", "non-white"]
@@ -188,7 +188,7 @@ batch = 4
 seeds = 2
 records = 2
 split.seed = 42
-common = { at = "not in the paper", steps = 6 }
+common = { reference = "not in the paper", steps = 6 }
 
 [[rows]]
 name = "SGD"

@@ -344,7 +344,9 @@ def test_integer_inputs_and_a_constraint_without_cells() -> None:
     """An embedding with a bound on its weights; by hand and by the runner, the output rule's coin included."""
     rows = 60
     X, y = torch.arange(rows)[:, None] % 7, (torch.arange(rows) % 2).to(F64)
-    own = FunctionConstraint(lambda batch: (batch.parameters[0].square().sum() / 4 - 1).reshape(1), ("norm",), Cells((), ()))
+    own = FunctionConstraint(
+        lambda batch: (batch.parameters[0].square().sum() / 4 - 1).reshape(1), ("norm",), Cells((), ())
+    )
     problem = Problem(lambda x, Z: x[Z[:, 0]], bce, own, Dataset(X, y))
     sampler = Sampler(Split.all_train(rows), sizes=BatchSpec(5, 5), seed=3)
     x0 = torch.linspace(-2, 2, 7, dtype=F64)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fairbound.benchmark.config import Printed
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.summary import Run, Spread
 from fairbound.benchmark.table_writers import MARK, Column, Difference, Table, Value
 
@@ -102,17 +102,17 @@ def _compared_in(table: Table) -> Iterator[Compared]:
 # Below every table ----------------------------------------------------------------------------------------------------
 
 
-def run_notes(setting: Setting, by_row: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
+def run_notes(prepared: PreparedExperiment, by_row: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
     """Where the data come from, and in what the runs are not those of the experiment."""
     missing = {name: sum(run.cell is None for run in runs) for name, runs in by_row.items()}
     missed = [f"{name} ({count} of {len(by_row[name])} runs)" for name, count in missing.items() if count]
     lengths = [
         f"{row.name} {runs[0].plan.steps:,} for {row.steps:,}"
-        for row in setting.experiment.rows
+        for row in prepared.experiment.rows
         if (runs := by_row[row.name]) and runs[0].plan.steps != row.steps
     ]
     return (
-        f"Data: {setting.source}.",
+        f"Data: {prepared.source}.",
         *([f"Missing from the store: {', '.join(missed)}."] if missed else []),
         *([f"Other numbers of steps than the experiment's: {', '.join(lengths)}."] if lengths else []),
     )

@@ -49,8 +49,8 @@ def write_report(
 def file_stems(sections: Sequence[tuple[str, str]]) -> list[str]:
     """How the names of a section's files begin, from (experiment, budget): the budget only where there are several.
 
-    >>> file_stems([("income-ok-race", "paper"), ("income-ok-race", "rows"), ("splits-ok", "paper")])
-    ['income-ok-race-paper', 'income-ok-race-rows', 'splits-ok']
+    >>> file_stems([("income-ok-race", "paper"), ("income-ok-race", "examples"), ("splits-ok", "paper")])
+    ['income-ok-race-paper', 'income-ok-race-examples', 'splits-ok']
     """
     names = [name for name, _ in sections]
     return [f"{name}-{budget}" if names.count(name) > 1 else name for name, budget in sections]

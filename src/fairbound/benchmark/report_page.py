@@ -21,7 +21,7 @@ from fairbound.benchmark.table_writers import Column, Difference, Table, Value
 
 BUDGETS = {  # how long every method runs
     "paper": "The paper's seconds, as steps",
-    "rows": f"Equal rows for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
+    "examples": f"Equal examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
 }
 TABLES = {  # headings; the table of contents has their first words, up to a comma
     "loss": "Loss and violation",

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairbound.benchmark.executor import Budget, Stack
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.executor import Budget, RunBatch
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.figure_specs import Sheet
 from fairbound.benchmark.loss_tables import loss_table
 from fairbound.benchmark.paper_comparison import differences
 from fairbound.benchmark.plots import BOTH, over_steps, scores, spiders, trade_off, validation
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import curves, endings, gaps
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import summary
@@ -45,25 +45,25 @@ class Section:
 
 
 def section(
-    setting: Setting,
+    prepared: PreparedExperiment,
     store: Store,
-    planned: Sequence[Stack],
+    planned: Sequence[RunBatch],
     budget: Budget,
     seconds: Mapping[str, float] | None = None,
     timed_on: Mapping[str, Any] | None = None,
 ) -> Section:
     """Of one experiment; with `seconds` a step by row, its curves also have an axis of time, that of a system."""
-    experiment, once = setting.experiment, _ReadOnce(store)
+    experiment, once = prepared.experiment, _ReadOnce(store)
     return Section(
         name=experiment.name,
         title=experiment.title,
         budget=budget,
-        at=experiment.at,
-        source=setting.source,
-        synthetic=setting.source.partition(":")[0] == "synthetic",
+        at=experiment.reference,
+        source=prepared.source,
+        synthetic=prepared.source.partition(":")[0] == "synthetic",
         notes={row.name: row.note for row in experiment.rows if row.note},
-        tables=_tables(setting, once, planned, budget),
-        figures=dict(_figures(setting, once, planned, seconds, _system(timed_on or {}))),
+        tables=_tables(prepared, once, planned, budget),
+        figures=dict(_figures(prepared, once, planned, seconds, _system(timed_on or {}))),
     )
 
 
@@ -72,29 +72,31 @@ class _ReadOnce(Store):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder)
-        self._found: dict[str, Cell | None] = {}
+        self._found: dict[str, StoredResult | None] = {}
 
-    def get(self, key: str) -> Cell | None:
+    def get(self, key: str) -> StoredResult | None:
         if key not in self._found:
             self._found[key] = super().get(key)
         return self._found[key]
 
 
-def _tables(setting: Setting, store: Store, planned: Sequence[Stack], budget: Budget) -> dict[str, Table]:
-    if setting.experiment.last_states > 1:
-        found = {"tuning": tuning_table(setting, store, planned)}
+def _tables(
+    prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch], budget: Budget
+) -> dict[str, Table]:
+    if prepared.experiment.last_states > 1:
+        found = {"tuning": tuning_table(prepared, store, planned)}
     else:
-        found = {"loss": loss_table(setting, store, planned)}
-        if len(setting.splits) > 1:
-            found["splits"] = split_table(setting, store, planned)
+        found = {"loss": loss_table(prepared, store, planned)}
+        if len(prepared.splits) > 1:
+            found["splits"] = split_table(prepared, store, planned)
         else:
-            found["fairness-reported"] = fairness_table(setting, store, planned, "reported")
-            found["fairness-printed"] = fairness_table(setting, store, planned, "printed")
+            found["fairness-reported"] = fairness_table(prepared, store, planned, "reported")
+            found["fairness-printed"] = fairness_table(prepared, store, planned, "printed")
     if budget != "paper":  # the paper's figures are of its own budget
         return found
     # The paper's results follow the definitions as reported; its printed ones give other numbers
     held = [table for name, table in found.items() if name != "fairness-printed"]
-    far = differences(f"{setting.experiment.name}: where our figures are not the paper's", held)
+    far = differences(f"{prepared.experiment.name}: where our figures are not the paper's", held)
     return found if far is None else found | {"differences": far}
 
 
@@ -104,12 +106,16 @@ def _system(timed_on: Mapping[str, Any]) -> str:
 
 
 def _figures(
-    setting: Setting, store: Store, planned: Sequence[Stack], seconds: Mapping[str, float] | None, system: str
+    prepared: PreparedExperiment,
+    store: Store,
+    planned: Sequence[RunBatch],
+    seconds: Mapping[str, float] | None,
+    system: str,
 ) -> Iterator[tuple[str, Sheet]]:
-    tuned, measured = setting.experiment.last_states > 1, setting.measured()
+    tuned, measured = prepared.experiment.last_states > 1, prepared.measured()
     parts = [part for part in BOTH if part in measured]
-    if setting.experiment.records > 1:
-        lines, bounded = curves(setting, store, planned), gaps(setting)
+    if prepared.experiment.records > 1:
+        lines, bounded = curves(prepared, store, planned), gaps(prepared)
         if parts and not tuned:
             yield "curves", over_steps(lines, bounded, parts=parts)
             if seconds is not None and set(seconds) & set(lines):
@@ -118,8 +124,8 @@ def _figures(
         if "validation" in measured:
             yield "validation", validation(lines, bounded)
     if not tuned:
-        ends = endings(setting, store, planned, parts=BOTH)
-        yield "scores", scores(ends, setting.experiment.groups)
+        ends = endings(prepared, store, planned, parts=BOTH)
+        yield "scores", scores(ends, prepared.experiment.groups)
         yield "spiders", spiders(ends)
     shown = ["validation"] if tuned else parts
-    yield "trade-off", trade_off({part: summary(setting, store, planned, part) for part in shown})
+    yield "trade-off", trade_off({part: summary(prepared, store, planned, part) for part in shown})

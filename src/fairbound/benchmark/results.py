@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound.benchmark.count_tables import metrics_of
-from fairbound.benchmark.executor import Stack
-from fairbound.benchmark.experiment import Setting
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.executor import RunBatch
+from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import runs_by_row
 
@@ -84,9 +84,9 @@ class Ending:
     ]  # by part: Ind, Sp, Ina, Sf, Wd, DifAcc; NaN where undefined in every run
 
 
-def gaps(setting: Setting) -> list[Gap]:
+def gaps(prepared: PreparedExperiment) -> list[Gap]:
     """What the experiment bounds; a difference and its negative, where both are bounded alike, are one gap."""
-    constraint = setting.constraint(setting.experiment.notion, setting.experiment.bound)
+    constraint = prepared.constraint(prepared.experiment.notion, prepared.experiment.bound)
     found: list[Gap] = []
     listed = zip(constraint.names, constraint.contrast.matrix().numpy(), constraint.bound.tolist(), strict=True)
     for name, contrast, bound in listed:
@@ -103,17 +103,17 @@ def _mirrored(gap: Gap, contrast: Values, bound: float) -> bool:
     return not gap.absolute and gap.bound == bound and np.allclose(gap.contrast, -contrast)
 
 
-def curves(setting: Setting, store: Store, planned: Sequence[Stack]) -> dict[str, Curve]:
+def curves(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> dict[str, Curve]:
     """Of every row that has a stored run: loss and gaps on the parts that are measured along it, mean and quartiles
     over seeds and splits."""
-    bounded, parts = gaps(setting), setting.measured()
-    return {name: _curve(cells, bounded, parts) for name, cells in _by_row(setting, store, planned).items()}
+    bounded, parts = gaps(prepared), prepared.measured()
+    return {name: _curve(cells, bounded, parts) for name, cells in _by_row(prepared, store, planned).items()}
 
 
 def endings(
-    setting: Setting,
+    prepared: PreparedExperiment,
     store: Store,
-    planned: Sequence[Stack],
+    planned: Sequence[RunBatch],
     definition: Definition | None = None,
     parts: Sequence[str] | None = None,
 ) -> dict[str, Ending]:
@@ -122,27 +122,27 @@ def endings(
     Metrics are by default those of the paper's results, and as printed where these are undefined: with three groups
     or more.
     """
-    groups = setting.experiment.groups
+    groups = prepared.experiment.groups
     if definition is None:
         definition = "reported" if len(groups) == 2 else "printed"
-    found = _by_row(setting, store, planned)
-    shown = setting.parts() if parts is None else parts
+    found = _by_row(prepared, store, planned)
+    shown = prepared.parts() if parts is None else parts
     return {name: _ending(cells, groups, definition, shown) for name, cells in found.items()}
 
 
-def _by_row(setting: Setting, store: Store, planned: Sequence[Stack]) -> dict[str, list[Cell]]:
-    found = runs_by_row(setting, store, planned)
+def _by_row(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> dict[str, list[StoredResult]]:
+    found = runs_by_row(prepared, store, planned)
     cells = {name: [run.cell for run in runs if run.cell is not None] for name, runs in found.items()}
     stored = {name: there for name, there in cells.items() if there}
     if not stored:
         raise ValueError(
-            f"{store.folder} holds none of the planned runs of {setting.experiment.name}; "
-            f"compute them first: fairbound run {setting.experiment.name} --out {store.folder}"
+            f"{store.folder} holds none of the planned runs of {prepared.experiment.name}; "
+            f"compute them first: fairbound run {prepared.experiment.name} --out {store.folder}"
         )
     return stored
 
 
-def _curve(cells: Sequence[Cell], bounded: Sequence[Gap], parts: Sequence[str]) -> Curve:
+def _curve(cells: Sequence[StoredResult], bounded: Sequence[Gap], parts: Sequence[str]) -> Curve:
     measured = {}
     for part in parts:
         losses = np.array([cell.tables["records"][part] for cell in cells], dtype=np.float64)  # (runs, records, 1 + G)
@@ -151,7 +151,9 @@ def _curve(cells: Sequence[Cell], bounded: Sequence[Gap], parts: Sequence[str]) 
     return Curve(np.asarray(cells[0].tables["records"]["step"]), len(cells), measured)
 
 
-def _ending(cells: Sequence[Cell], groups: Sequence[str], definition: Definition, parts: Sequence[str]) -> Ending:
+def _ending(
+    cells: Sequence[StoredResult], groups: Sequence[str], definition: Definition, parts: Sequence[str]
+) -> Ending:
     stored = cells[0].tables["end"]["part"].tolist()
     scores, metrics = {}, {}
     for part in parts:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.benchmark.executor import Plan, Stack
-from fairbound.benchmark.experiment import Setting
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.executor import RunBatch, RunPlan
+from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 
 Array = NDArray[np.float64]
@@ -74,8 +74,8 @@ class Line(NamedTuple):
 class Run(NamedTuple):
     """One planned run, and what the store has of it."""
 
-    plan: Plan
-    cell: Cell | None  # None: missing
+    plan: RunPlan
+    cell: StoredResult | None  # None: missing
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +87,8 @@ class Measure:
     absolute: bool
 
     @staticmethod
-    def of(setting: Setting) -> Measure:
-        constraint = setting.constraint(setting.experiment.notion, setting.experiment.bound)
+    def of(prepared: PreparedExperiment) -> Measure:
+        constraint = prepared.constraint(prepared.experiment.notion, prepared.experiment.bound)
         return Measure(constraint.contrast.matrix().numpy(), constraint.bound.double().numpy(), constraint.absolute)
 
     def gaps(self, losses: Array) -> Array:
@@ -119,31 +119,31 @@ def gap_in_words(groups: Sequence[str]) -> str:
     return "the largest of the constraints' gaps" if others else f"loss of {first} minus loss of {second}"
 
 
-def runs_by_row(setting: Setting, store: Store, planned: Sequence[Stack]) -> dict[str, list[Run]]:
+def runs_by_row(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> dict[str, list[Run]]:
     """All planned runs of every row, those without results too, in the order of the experiment's rows."""
-    found: dict[str, list[Run]] = {row.name: [] for row in setting.experiment.rows}
+    found: dict[str, list[Run]] = {row.name: [] for row in prepared.experiment.rows}
     for stack in planned:
         for plan, key in zip(stack.plans, stack.keys, strict=True):
             found[plan.row.name].append(Run(plan, store.get(key)))
     return found
 
 
-def last_losses(setting: Setting, cell: Cell, part: str) -> Array:
+def last_losses(prepared: PreparedExperiment, cell: StoredResult, part: str) -> Array:
     """(last states, 1 + G) mean losses of everyone and of each group on a part of the split."""
     records: NDArray[Any] = np.asarray(cell.tables["records"][part])
-    return records[-setting.experiment.last_states :].astype(np.float64)
+    return records[-prepared.experiment.last_states :].astype(np.float64)
 
 
-def summary(setting: Setting, store: Store, planned: Sequence[Stack], part: str) -> list[Line]:
+def summary(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch], part: str) -> list[Line]:
     """Every row's loss and violation on a part, over runs and splits; rows without results are left out."""
-    measure = Measure.of(setting)
-    lines = (line_of(setting, measure, runs, part) for runs in runs_by_row(setting, store, planned).values())
+    measure = Measure.of(prepared)
+    lines = (line_of(prepared, measure, runs, part) for runs in runs_by_row(prepared, store, planned).values())
     return [line for line in lines if line is not None]
 
 
-def line_of(setting: Setting, measure: Measure, runs: Sequence[Run], part: str) -> Line | None:
+def line_of(prepared: PreparedExperiment, measure: Measure, runs: Sequence[Run], part: str) -> Line | None:
     """The line of one row's runs; None where the store has none of them."""
-    losses = [last_losses(setting, run.cell, part) for run in runs if run.cell is not None]
+    losses = [last_losses(prepared, run.cell, part) for run in runs if run.cell is not None]
     if not losses:
         return None
     loss = Spread.of([float(one[:, 0].mean()) for one in losses])

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from fairbound.benchmark.config import Row
 from fairbound.benchmark.count_tables import metrics_of
-from fairbound.benchmark.executor import Stack
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.executor import RunBatch
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.paper_comparison import beside, compared, mark_note, run_notes
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.summary import (
     Interval,
@@ -55,7 +55,7 @@ PAPERS_CHOICE = {  # appendix B: the row that it says it picks
     "tune-ok-sslalm": "tau 0.01, eta 0.05, mu 0",  # B.1.2; the second best, mu 2, is its SSL-ALM
     "tune-ok-ghost": "alpha 0.05, decay 0.05, rho 0.1, beta 20",  # B.1.3
     "tune-ok-fairret": "weight 3, tau 0.05",  # B.1.4
-    "tune-va-ssw": "eta_f 0.05, eta_c 0.25 falling",  # B.2.1
+    "tune-va-ssw": "eta_f 0.05, eta_c 0.25 decaying",  # B.2.1
     "tune-va-sslalm": "tau 0.05, eta 0.01",  # B.2.2
     "tune-va-ghost": "alpha 0.01, decay 0.2, rho 0.1, beta 5",  # B.2.3
     "tune-va-penalty": "weight 0.4",  # B.2.4
@@ -73,20 +73,20 @@ class Figure(NamedTuple):
     paper: str | None  # the paper's figure that it is held against
 
 
-def fairness_table(setting: Setting, store: Store, planned: Sequence[Stack], family: Family) -> Table:
+def fairness_table(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch], family: Family) -> Table:
     """Ind, Sp, Ina, Sf and Wd of every row on train and test, with the definitions of one family."""
-    by_row = runs_by_row(setting, store, planned)
+    by_row = runs_by_row(prepared, store, planned)
     lines: list[tuple[Value, ...]] = []
     undefined: list[str] = []
-    for row in setting.experiment.rows:
+    for row in prepared.experiment.rows:
         cells = [run.cell for run in by_row[row.name] if run.cell is not None]
-        found = {part: [_measured(cell, part, setting.experiment.groups) for cell in cells] for part in PARTS}
+        found = {part: [_measured(cell, part, prepared.experiment.groups) for cell in cells] for part in PARTS}
         for figure in _figures(family):
             lines.append((row.name, len(cells), figure.name, *_figure_cells(row, figure, found)))
             undefined += _undefined_notes(row, figure, found)
     columns = (Column("row"), Column("runs", "whole"), Column("figure"), *compared("train"), *compared("test"))
-    title = f"{setting.experiment.name}: fairness, definitions as {family}; mean ± standard deviation over runs"
-    notes = (*mark_note(lines), *_family_notes(family, setting), *undefined, *run_notes(setting, by_row))
+    title = f"{prepared.experiment.name}: fairness, definitions as {family}; mean ± standard deviation over runs"
+    notes = (*mark_note(lines), *_family_notes(family, prepared), *undefined, *run_notes(prepared, by_row))
     return Table(title, columns, tuple(lines), notes)
 
 
@@ -124,14 +124,14 @@ def _undefined_notes(row: Row, figure: Figure, found: Mapping[str, Sequence[Foun
     ]
 
 
-def _measured(cell: Cell, part: str, groups: Sequence[str]) -> Found:
+def _measured(cell: StoredResult, part: str, groups: Sequence[str]) -> Found:
     """Every count-based metric, and the distances of the first group's scores from the others', at the end of a run."""
     end = _end(cell, part)
     distances = {name: _largest_defined(end[name]) for name in ("w1", "wd", "wd_logits")}
     return {**metrics_of(end["counts"], groups), **distances}
 
 
-def _end(cell: Cell, part: str) -> dict[str, NDArray[Any]]:
+def _end(cell: StoredResult, part: str) -> dict[str, NDArray[Any]]:
     """What was measured at the end of a run on one part of the split."""
     end = cell.tables["end"]
     at = end["part"].tolist().index(part)
@@ -143,9 +143,9 @@ def _largest_defined(distances: NDArray[Any]) -> float | None:
     return max(defined) if defined else None
 
 
-def _family_notes(family: Family, setting: Setting) -> tuple[str, ...]:
+def _family_notes(family: Family, prepared: PreparedExperiment) -> tuple[str, ...]:
     notes = ["Wd: of probabilities and of logits, since the paper does not say of which; W1: of probabilities."]
-    groups = setting.experiment.groups
+    groups = prepared.experiment.groups
     if len(groups) > 2:
         notes.append(f"Wd and W1: the largest of the distances between {groups[0]} and another group.")
     if family == "reported" and len(groups) > 2:
@@ -160,25 +160,25 @@ def _family_notes(family: Family, setting: Setting) -> tuple[str, ...]:
 # Tuning ---------------------------------------------------------------------------------------------------------------
 
 
-def tuning_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Table:
+def tuning_table(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> Table:
     """Loss and violation of every row on the validation split, and which row the rule and the paper choose."""
-    if "validation" not in setting.parts():
+    if "validation" not in prepared.parts():
         raise ValueError(
-            f"{setting.experiment.name} has no rows for validation (it has {', '.join(setting.parts())}); "
+            f"{prepared.experiment.name} has no rows for validation (it has {', '.join(prepared.parts())}); "
             "give its split a share of them to choose settings"
         )
-    by_row, measure = runs_by_row(setting, store, planned), Measure.of(setting)
-    lines = {name: line_of(setting, measure, runs, "validation") for name, runs in by_row.items()}
+    by_row, measure = runs_by_row(prepared, store, planned), Measure.of(prepared)
+    lines = {name: line_of(prepared, measure, runs, "validation") for name, runs in by_row.items()}
     ours = chosen({name: (line.loss.mean, line.violation.mean) for name, line in lines.items() if line is not None})
-    rows = tuple(_tuning_row(setting, row, lines[row.name], ours) for row in setting.experiment.rows)
+    rows = tuple(_tuning_row(prepared, row, lines[row.name], ours) for row in prepared.experiment.rows)
     columns = (
         Column("row"), Column("steps", "whole"), Column("runs", "whole"), *compared("loss"), *compared("violation"),
         Column("chosen"),
     )  # fmt: skip
     title = (
-        f"{setting.experiment.name}: loss and violation on the validation split; mean ± standard deviation over runs"
+        f"{prepared.experiment.name}: loss and violation on the validation split; mean ± standard deviation over runs"
     )
-    return Table(title, columns, rows, (*mark_note(rows), *_tuning_notes(setting), *run_notes(setting, by_row)))
+    return Table(title, columns, rows, (*mark_note(rows), *_tuning_notes(prepared), *run_notes(prepared, by_row)))
 
 
 def chosen(figures: Mapping[str, tuple[float, float]], tolerance: float = TOLERANCE) -> str | None:
@@ -196,9 +196,9 @@ def chosen(figures: Mapping[str, tuple[float, float]], tolerance: float = TOLERA
     return min((name for name in finite if finite[name][1] <= most), key=lambda name: finite[name])
 
 
-def _tuning_row(setting: Setting, row: Row, line: Line | None, ours: str | None) -> tuple[Value, ...]:
+def _tuning_row(prepared: PreparedExperiment, row: Row, line: Line | None, ours: str | None) -> tuple[Value, ...]:
     printed = row.paper.validation
-    paper = PAPERS_CHOICE.get(setting.experiment.name)
+    paper = PAPERS_CHOICE.get(prepared.experiment.name)
     by = [who for who, choice in (("here", ours), ("paper", paper)) if choice == row.name]
     return (
         row.name,
@@ -210,10 +210,10 @@ def _tuning_row(setting: Setting, row: Row, line: Line | None, ours: str | None)
     )
 
 
-def _tuning_notes(setting: Setting) -> list[str]:
-    printed = {row.name: row.paper.validation for row in setting.experiment.rows}
+def _tuning_notes(prepared: PreparedExperiment) -> list[str]:
+    printed = {row.name: row.paper.validation for row in prepared.experiment.rows}
     complete = {name: (p["loss"].mean, p["violation"].mean) for name, p in printed.items() if len(p) == 2}
-    last = setting.experiment.last_states
+    last = prepared.experiment.last_states
     notes = [
         "Of a run: its last record." if last == 1 else f"Of a run: the mean over its last {last} records.",
         f"Chosen here: the smallest loss among the rows at most {TOLERANCE:g} above the smallest violation, "
@@ -237,10 +237,10 @@ class OneRun(NamedTuple):
     holds: float  # 1 where no constraint is violated on test rows at any of the last states, else 0
 
 
-def split_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Table:
+def split_table(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> Table:
     """The gap of every row on training rows and on rows not seen, over splits, and how often the bound holds there."""
-    by_row, measure = runs_by_row(setting, store, planned), Measure.of(setting)
-    rows = tuple(_split_row(setting, row, by_row[row.name], measure) for row in setting.experiment.rows)
+    by_row, measure = runs_by_row(prepared, store, planned), Measure.of(prepared)
+    rows = tuple(_split_row(prepared, row, by_row[row.name], measure) for row in prepared.experiment.rows)
     columns = (
         Column("row"), Column("steps", "whole"), Column("splits", "whole"),
         Column("train loss", "spread", 3), Column("train gap", "spread", 3), Column("train gap, 95 %", "interval", 3),
@@ -248,15 +248,15 @@ def split_table(setting: Setting, store: Store, planned: Sequence[Stack]) -> Tab
         Column("held-out gap", "spread", 3), Column("held-out gap, 95 %", "interval", 3),
         Column("bound holds", "percent"),
     )  # fmt: skip
-    title = f"{setting.experiment.name}: training rows and held-out rows; mean ± standard deviation over splits"
-    return Table(title, columns, rows, (*_split_notes(setting), *run_notes(setting, by_row)))
+    title = f"{prepared.experiment.name}: training rows and held-out rows; mean ± standard deviation over splits"
+    return Table(title, columns, rows, (*_split_notes(prepared), *run_notes(prepared, by_row)))
 
 
-def _split_row(setting: Setting, row: Row, runs: Sequence[Run], measure: Measure) -> tuple[Value, ...]:
+def _split_row(prepared: PreparedExperiment, row: Row, runs: Sequence[Run], measure: Measure) -> tuple[Value, ...]:
     by_split: dict[int, list[OneRun]] = {}
     for run in runs:
         if run.cell is not None:
-            by_split.setdefault(run.plan.split, []).append(_one_run(setting, run.cell, measure))
+            by_split.setdefault(run.plan.split, []).append(_one_run(prepared, run.cell, measure))
     if not by_split:
         return (row.name, None, 0, *[None] * 8)
     means = np.array([np.mean(found, axis=0) for found in by_split.values()])  # (splits, fields of OneRun)
@@ -270,8 +270,8 @@ def _split_row(setting: Setting, row: Row, runs: Sequence[Run], measure: Measure
     )  # fmt: skip
 
 
-def _one_run(setting: Setting, cell: Cell, measure: Measure) -> OneRun:
-    train, test = (last_losses(setting, cell, part) for part in ("train", "test"))
+def _one_run(prepared: PreparedExperiment, cell: StoredResult, measure: Measure) -> OneRun:
+    train, test = (last_losses(prepared, cell, part) for part in ("train", "test"))
     counts = _end(cell, "test")["counts"]  # (G, label, prediction)
     accuracy = float(np.trace(counts.sum(0)) / counts.sum())
     holds = float(measure.violation(test) == 0)
@@ -280,8 +280,8 @@ def _one_run(setting: Setting, cell: Cell, measure: Measure) -> OneRun:
     )
 
 
-def _split_notes(setting: Setting) -> tuple[str, ...]:
-    experiment = setting.experiment
+def _split_notes(prepared: PreparedExperiment) -> tuple[str, ...]:
+    experiment = prepared.experiment
     return (
         f"Gap: {gap_in_words(experiment.groups)}; bound {experiment.bound:g} ({experiment.notion}).",
         "Runs of one split are averaged first. 95 %: Student's interval of the mean over splits, which share rows "

@@ -12,13 +12,27 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairbound.benchmark.executor import Budget as BudgetName
-from fairbound.benchmark.job import Job, Prepared, prepared
+from fairbound.benchmark.executor import Job, PlannedJob, plan
 from fairbound.benchmark.report import file_stems, write_report
 from fairbound.benchmark.report_sections import Section, section
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.table_writers import Table
 from fairbound.cli.printing import console
-from fairbound.cli.run import Budget, Device, Folder, Out, Own, Seeds, Source, Splits, Steps, announce, checked_device
+from fairbound.cli.run import (
+    Algorithm,
+    Budget,
+    Device,
+    Folder,
+    Group,
+    Label,
+    Out,
+    Seeds,
+    Source,
+    Splits,
+    Steps,
+    announce,
+    checked_device,
+)
 from fairbound.cli.tables import grids
 
 BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
@@ -27,7 +41,7 @@ WIDTH = 80  # of a terminal at least
 Experiments = Annotated[list[str], typer.Argument(help="Those installed, such as income-ok-race, or TOML files.")]
 Chosen = Annotated[
     Budget | None,
-    typer.Option(help="The paper's seconds as steps, or equal rows; all with results unless one is named."),
+    typer.Option(help="The paper's seconds as steps, or equal examples; all with results unless one is named."),
 ]
 To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
 
@@ -36,11 +50,13 @@ def report_command(
     experiments: Experiments,
     folder: Folder = None,
     source: Source = None,
+    label: Label = None,
+    group: Group = None,
     seeds: Seeds = None,
     splits: Splits = None,
     steps: Steps = None,
     budget: Chosen = None,
-    algorithm: Own = None,
+    algorithm: Algorithm = None,
     device: Device = "cpu",
     out: Out = Path("results"),
     to: To = Path("report"),
@@ -50,38 +66,38 @@ def report_command(
     store, sections = Store(out), list[Section]()
     for name in dict.fromkeys(experiments):
         job = Job(
-            experiment=name, folder=folder, source=source, seeds=seeds, splits=splits, steps=steps, own=algorithm,
-            device=checked_device(device),
+            experiment=name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits,
+            steps=steps, algorithm=algorithm, device=checked_device(device),
         )  # fmt: skip
-        found = {one: prepared(replace(job, budget=one)) for one in wanted}
-        announce(found[wanted[0]].setting, found[wanted[0]].synthetic)
+        found = {one: plan(replace(job, budget=one)) for one in wanted}
+        announce(found[wanted[0]].prepared)
         sections += [section_of(its, store, one) for one, its in with_results(store, found).items()]
     show(sections, to)
     page = write_with_progress(sections, to, store)
     console().print(f"Report: {page}\nTables (CSV, LaTeX) and figures (PDF, PNG) are beside it.", highlight=False)
 
 
-def section_of(found: Prepared, store: Store, budget: BudgetName) -> Section:
+def section_of(found: PlannedJob, store: Store, budget: BudgetName) -> Section:
     """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
-    name = found.setting.experiment.name
+    name = found.prepared.experiment.name
     times = store.times(name) or {}
     seconds = {row: timing.wall for row, timing in times.items()}
-    return section(found.setting, store, found.planned, budget, seconds or None, store.timed_on(name))
+    return section(found.prepared, store, found.batches, budget, seconds or None, store.timed_on(name))
 
 
-def with_results(store: Store, found: Mapping[BudgetName, Prepared]) -> dict[BudgetName, Prepared]:
+def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[BudgetName, PlannedJob]:
     """The budgets of which the store has results, of one experiment.
 
     SSL-ALM runs as long within either budget, so what budgets share says nothing about which of them was run; where
     they share everything, as short trials do, the first stands for both.
     """
-    keys = {budget: {key for stack in one.planned for key in stack.keys} for budget, one in found.items()}
+    keys = {budget: {key for stack in one.batches for key in stack.keys} for budget, one in found.items()}
     alone = {budget: keys[budget].difference(*(keys[other] for other in keys if other != budget)) for budget in keys}
     for candidates in (alone, keys):
         there = [budget for budget in found if any(map(store.has, sorted(candidates[budget])))]
         if there:
             return {budget: found[budget] for budget in (there if candidates is alone else there[:1])}
-    name = next(iter(found.values())).setting.experiment.name
+    name = next(iter(found.values())).prepared.experiment.name
     raise ValueError(
         f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
     )

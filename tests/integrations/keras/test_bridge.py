@@ -17,10 +17,10 @@ import keras
 import keras_twins as twins
 from keras import layers
 
-from fairbound import SSLALM, report_kkt, constraints, make_functional, run
+from fairbound import SSLALM, constraints, make_functional, report_kkt, run
+from fairbound.constraints.batch import MiniBatch
 from fairbound.integrations.keras import KerasForward, as_module, write_weights
 from fairbound.integrations.keras import make_functional as of_keras
-from fairbound.constraints.batch import MiniBatch
 
 BACKEND = keras.backend.backend()
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="about TensorFlow")

@@ -65,7 +65,12 @@ def test_fit_is_a_run_on_the_same_rows() -> None:
 
 @pytest.mark.parametrize(
     "constraint",
-    ["demographic_parity", "equalized_odds", constraints.equal_opportunity, constraints.minimum_rate(0.3, groups=["A", "B"])],
+    [
+        "demographic_parity",
+        "equalized_odds",
+        constraints.equal_opportunity,
+        constraints.minimum_rate(0.3, groups=["A", "B"]),
+    ],
     ids=str,
 )
 def test_other_limits(constraint: Any) -> None:

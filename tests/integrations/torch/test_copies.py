@@ -234,7 +234,9 @@ def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumul
 WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
     "first": lambda fair, losses: fair.backward(losses, GROUP).skipped,
     "scale": lambda fair, losses: fair.backward(losses, GROUP, scale=0.5).skipped,
-    "accumulated": lambda fair, losses: (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped,
+    "accumulated": lambda fair, losses: (
+        (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from scipy.optimize import brentq  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound import KKT, Constrained, MiniBatch, report_kkt, constraints, load_flat
+from fairbound import KKT, Constrained, MiniBatch, constraints, load_flat, report_kkt
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty, SwitchingSubgradient
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import Constraint
@@ -212,7 +212,9 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
 def test_modes_are_restored_after_an_error() -> None:
     model = Halves().double()
     with pytest.raises(ValueError, match="needs outputs"):
-        report_kkt(model, constraints.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race))
+        report_kkt(
+            model, constraints.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race)
+        )
     assert model.body.training
     assert not model.frozen.training
 

@@ -18,8 +18,8 @@ from fairbound import (
     DescentAscent,
     MiniBatch,
     SwitchingSubgradient,
-    report_kkt,
     constraints,
+    report_kkt,
 )
 from fairbound.algorithms.schedules import Linear
 from fairbound.core import Algorithm
@@ -78,7 +78,9 @@ def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(method
     fair.state_dict()
 
 
-@pytest.mark.parametrize("limit", [PARITY, constraints.equal_opportunity(["A", "B"], bound=0.1, of="loss")], ids=["groups", "labels"])
+@pytest.mark.parametrize(
+    "limit", [PARITY, constraints.equal_opportunity(["A", "B"], bound=0.1, of="loss")], ids=["groups", "labels"]
+)
 def test_a_group_that_no_limit_knows_is_refused_at_any_step(limit: constraints.Constraint) -> None:
     model = network()
     fair, y = Constrained(model, limit, DescentAscent()), rows_of_people()[1]

@@ -323,9 +323,7 @@ def test_a_further_mini_batch_may_be_spoilt_as_well(method: Algorithm[Any]) -> N
 
 @pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
 @pytest.mark.parametrize("spoil", [spoilt_loss(torch.nan), spoilt_gradient], ids=["loss", "gradient"])
-def test_ghost_leaves_out_a_spoilt_step(
-    method: StochasticGhost, spoil: Callable[[MiniBatch], MiniBatch]
-) -> None:
+def test_ghost_leaves_out_a_spoilt_step(method: StochasticGhost, spoil: Callable[[MiniBatch], MiniBatch]) -> None:
     model = network()
     fair = Constrained(model, GROUP_LOSS, method)
     fair.backward_closure(lambda size: rows_of(model, WHO, torch.arange(24 * size) % 120))
