@@ -189,7 +189,10 @@ def test_over_a_dataset_it_is_the_same(case: Case) -> None:
     labels = torch.as_tensor(getattr(t, case.labels)).double()
     constraint = case.constraint.bind(torch.as_tensor(t.group), labels)
     problem = Problem(
-        lambda x, inputs: inputs * x, lambda out, y: out[:, columns], _of_columns(constraint, columns), Dataset(X, labels)
+        lambda x, inputs: inputs * x,
+        lambda out, y: out[:, columns],
+        _of_columns(constraint, columns),
+        Dataset(X, labels),
     )
     c = problem.evaluate(torch.ones(1, dtype=F64), torch.arange(EXAMPLES)).c[0]
     assert constraint.names == case.constraint.names
