@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # Of Experiment 1 in `make bench`: three runs a method instead of ten, and none longer than this.
 SHORT := --seeds 3 --steps 5000
 
-.PHONY: test bench reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras keras-step keras-experiment clean
+.PHONY: test test-slow bench reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras keras-step keras-experiment clean
 
 test: lint types suite
 
@@ -46,7 +46,11 @@ keras-experiment: $(KERAS)/.installed
 	$(KERAS)/bin/python benchmarks/keras_experiment.py
 
 suite: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15
+
+# The long statistical tests, which `make test` leaves out.
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15 -m slow
 
 # Everything against plain loops, the authors' form and the peers (benchmarks/requirements.txt); exits with 1 where a
 # target is missed or a part breaks. `make loop` is its first part: a step in a user's loop.

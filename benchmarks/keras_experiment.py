@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from fairbound.benchmark import config
-from fairbound.benchmark.executor import Stack, execute, stacks
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.executor import RunBatch, execute, run_batches
+from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Line, Measure, line_of, runs_by_row
 from fairbound.data.sources import best, load
 from fairbound.integrations.keras import make_functional
 from fairbound.integrations.keras.autograd_bridge import At
@@ -77,7 +77,7 @@ class AtTorchWeights(NamedTuple):
         return torch.empty_like(found).index_copy_(0, self.place, found)
 
 
-class OnKeras(Setting):
+class OnKeras(PreparedExperiment):
     """The same experiment with a Keras network."""
 
     @cached_property
@@ -87,11 +87,11 @@ class OnKeras(Setting):
         return InTorchOrder(keras.Sequential([keras.Input((self.data.X.shape[1],)), *hidden, dense(1)]))
 
 
-def settings(asked: argparse.Namespace) -> tuple[Setting, OnKeras]:
+def settings(asked: argparse.Namespace) -> tuple[PreparedExperiment, OnKeras]:
     experiment = config.load("income-ok-race")
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if row.name in ROWS))
     table = load(best(experiment.state, asked.data), folder=asked.data)
-    torch_side = Setting.of(experiment, table)
+    torch_side = PreparedExperiment.of(experiment, table)
     on_keras = OnKeras(experiment, torch_side.source, torch_side.plain, torch_side.splits)
     x = torch.cat([p.detach().flatten() for p in torch_side.network().parameters()])
     few = torch_side.data.X[:100]
@@ -99,15 +99,11 @@ def settings(asked: argparse.Namespace) -> tuple[Setting, OnKeras]:
     return torch_side, on_keras
 
 
-def lines(setting: Setting, store: Store, planned: list[Stack], seeds: int) -> dict[tuple[str, str], Line]:
-    """By row and part, over the first seeds."""
-    found = {}
-    for name, runs in runs_by_row(setting, store, planned).items():
-        for part in PARTS:
-            line = line_of(setting, Measure.of(setting), [run for run in runs if run.plan.seed < seeds], part)
-            assert line is not None, name
-            found[name, part] = line
-    return found
+def summaries(prepared: PreparedExperiment, store: Store, planned: list[RunBatch], seeds: int) -> dict[str, Any]:
+    """By part, over the first seeds: `Results.summary`."""
+    found = Results.read(prepared, store, planned)
+    kept = {row: [run for run in runs if run.plan.seed < seeds] for row, runs in found.runs.items()}
+    return {part: replace(found, runs=kept).summary(part) for part in PARTS}
 
 
 def main() -> int:
@@ -117,25 +113,25 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     torch_side, on_keras = settings(asked)
-    planned, short = stacks(torch_side), stacks(on_keras, seeds=asked.seeds)
+    planned, short = run_batches(torch_side), run_batches(on_keras, seeds=asked.seeds)
     print(f"{torch_side.source}; Keras on {keras.backend.backend()}, {asked.seeds} runs a row; torch 10")
     with tempfile.TemporaryDirectory() as folder:
         stores = Store(Path(folder) / "torch"), Store(Path(folder) / "keras")
         seconds = []
-        for setting, store, own in ((torch_side, stores[0], planned), (on_keras, stores[1], short)):
+        for prepared, store, own in ((torch_side, stores[0], planned), (on_keras, stores[1], short)):
             start = perf_counter()
-            execute(setting, store, own)
+            execute(prepared, store, own)
             seconds.append(perf_counter() - start)
-        table = lines(torch_side, stores[0], planned, 10)
-        twins = lines(torch_side, stores[0], planned, asked.seeds)
-        found = lines(on_keras, stores[1], short, asked.seeds)
+        table = summaries(torch_side, stores[0], planned, 10)
+        twins = summaries(torch_side, stores[0], planned, asked.seeds)
+        found = summaries(on_keras, stores[1], short, asked.seeds)
     print(f"{seconds[0]:.0f} s in torch, {seconds[1]:.0f} s in Keras")
     print(f"{'':16} {'part':5} {'':4} {'torch, 10 runs':>17} {'same seeds':>11} {'Keras':>8} {'deviations apart':>17}")
     missed = 0
-    for (row, part), line in found.items():
+    for row, part in [(row, part) for row in found[PARTS[0]].index for part in PARTS]:
         for quantity in QUANTITIES:
-            mean, std = getattr(table[row, part], quantity)
-            twin, mine = getattr(twins[row, part], quantity).mean, getattr(line, quantity).mean
+            mean, std = table[part].loc[row, quantity]
+            twin, mine = (one[part].loc[row, (quantity, "mean")] for one in (twins, found))
             apart = min(abs(mine - twin), abs(mine - mean)) / max(std, ROUNDING)
             missed += not apart <= 1
             word = "" if apart <= 1 else "  MISSED"

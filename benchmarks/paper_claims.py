@@ -14,10 +14,11 @@ import argparse
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
-from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.executor import Job, plan
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Line, summary
 
 LIMITS = (  # row, part, quantity, from, to
     ("SGD", "test", "loss", 0.400, 0.420),
@@ -48,46 +49,46 @@ SPLITS = {  # row: train loss, train gap, held-out loss, held-out gap (paper-not
     },
 }
 HALF_A_DIGIT = 0.0005
-Lines = dict[tuple[str, str], Line]
+Summaries = dict[str, Any]  # by part: `Results.summary`
 
 
-def lines_of(experiment: str, asked: argparse.Namespace) -> Lines:
-    """The stored runs of an experiment, by row and part."""
-    found = prepared(Job(experiment=experiment, folder=asked.data))
-    if found.synthetic:
+def summaries(experiment: str, asked: argparse.Namespace) -> Summaries:
+    """The stored runs of an experiment, by part."""
+    found = plan(Job(experiment=experiment, folder=asked.data))
+    if found.prepared.synthetic:
         sys.exit("these claims are about real data, and none were found: name their folder with --data")
-    store, parts = Store(asked.out), ("train", "test")
-    return {(one.row, part): one for part in parts for one in summary(found.setting, store, found.planned, part)}
+    results = Results.read(found.prepared, Store(asked.out), found.batches)
+    return {part: results.summary(part) for part in ("train", "test")}
 
 
-def of(lines: Lines, row: str, part: str, quantity: str, asked: argparse.Namespace) -> tuple[float, float]:
-    if (row, part) not in lines:
+def of(found: Summaries, row: str, part: str, quantity: str, asked: argparse.Namespace) -> tuple[float, float]:
+    if row not in found[part].index:
         sys.exit(f"{asked.out} has no runs of {row}; compute them first: fairbound reproduce")
-    mean, std = getattr(lines[row, part], quantity)
+    mean, std = found[part].loc[row, quantity]
     return mean, std
 
 
 def experiment_1(asked: argparse.Namespace) -> int:
     """Claims missed."""
-    lines, missed = lines_of("income-ok-race", asked), 0
+    found, missed = summaries("income-ok-race", asked), 0
     for row, part, quantity, low, high in LIMITS:
-        mean, std = of(lines, row, part, quantity, asked)
+        mean, std = of(found, row, part, quantity, asked)
         missed += not low <= mean <= high
         word = "holds " if low <= mean <= high else "MISSED"
         print(f"{word} {row:15} {part:5} {quantity:4} {mean:+.4f} ± {std:.4f} in [{low}, {high}]")
     for row, part, quantity in BESIDE:
-        mean, std = of(lines, row, part, quantity, asked)
+        mean, std = of(found, row, part, quantity, asked)
         print(f"beside {row:15} {part:5} {quantity:4} {mean:+.4f} ± {std:.4f} after 10,000 steps")
     return missed
 
 
 def splits(experiment: str, asked: argparse.Namespace) -> int:
     """Claims missed."""
-    lines, missed = lines_of(experiment, asked), 0
+    found, missed = summaries(experiment, asked), 0
     for row, figures in SPLITS[experiment].items():
         places = [(part, quantity) for part in ("train", "test") for quantity in ("loss", "gap")]
         for (part, quantity), theirs in zip(places, figures, strict=True):
-            mean, std = of(lines, row, part, quantity, asked)
+            mean, std = of(found, row, part, quantity, asked)
             errors = max(0.0, abs(mean - theirs) - HALF_A_DIGIT) / (std * math.sqrt(2 / 20))
             missed += errors > 2
             word = "holds " if errors <= 2 else "MISSED"

@@ -36,16 +36,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from fairbound.constraints.limits import Limit
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from fairbound import constraints
 from fairbound.auditing import Verdict, verdict
-from fairbound.constraints.limits import Limit
 from fairbound.data.readers import read_table
 from fairbound.data.synthetic import population
 from fairbound.data.table import Table
 from fairbound.data.true_losses import true_group_losses
-from fairbound.metrics.intervals import normal_quantile
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
 FILE = DATA / "acs" / "acsincome_2018_42states.parquet"
@@ -102,7 +102,7 @@ class Setting(NamedTuple):
         return made(len(self.people.losses), bound=bound)
 
 
-class Measured(NamedTuple):
+class ErrorRates(NamedTuple):
     """Shares of the replications."""
 
     wrong_holds: float
@@ -219,7 +219,7 @@ class Truth(NamedTuple):
         return Truth(float(gaps.max()), float(np.sqrt(np.square(contrast) @ variances).max()))
 
 
-def measured(setting: Setting, replications: int, seed: int) -> Measured:
+def measured(setting: Setting, replications: int, seed: int) -> ErrorRates:
     """What verdicts say of samples whose population is known."""
     sizes, contrast = setting.sizes(), setting.limit(0.0).contrast.numpy()
     asis, moved = setting.values(), setting.moved()
@@ -241,7 +241,7 @@ def measured(setting: Setting, replications: int, seed: int) -> Measured:
             at_most <= away.gap + 2.5 * away.error,
         ]
     yardstick = attainable(moved, sizes, contrast, rng) if setting.kind == "losses" else POWER
-    return Measured(*(counted / replications).tolist(), yardstick)
+    return ErrorRates(*(counted / replications).tolist(), yardstick)
 
 
 def attainable(values: list[Floats], sizes: list[int], contrast: Floats, rng: np.random.Generator) -> float:
@@ -272,10 +272,10 @@ def _rows(rng: np.random.Generator, there: int, wanted: int, replace: bool) -> N
 
 def allowance(rate: float, replications: int, settings: int = 1) -> float:
     """By how much a rate may be missed by chance: in one of a hundred times, for the worst of all settings."""
-    return normal_quantile(1 - 0.01 / settings) * (rate * (1 - rate) / replications) ** 0.5
+    return ndtri(1 - 0.01 / settings) * (rate * (1 - rate) / replications) ** 0.5
 
 
-def missed(found: dict[Setting, Measured], replications: int) -> list[str]:
+def missed(found: dict[Setting, ErrorRates], replications: int) -> list[str]:
     """Rates that chance does not explain, in sentences."""
     wrong = [
         f"corner {one.corner:.3f} where {one.attainable:.3f} can be had: {_words(setting)}"
@@ -325,7 +325,7 @@ def main() -> None:
             f"{one.wrong_violated:>9.3f} {one.power:>6.2f} {one.corner:>7.2f} {one.attainable:>11.2f}",
             flush=True,
         )
-    mean = Measured(*np.mean(list(found.values()), axis=0).tolist())
+    mean = ErrorRates(*np.mean(list(found.values()), axis=0).tolist())
     print(f"{'all':<51} {mean.wrong_holds:>12.4f} {mean.wrong_violated:>9.4f} {mean.power:>6.3f} {mean.corner:>7.3f}")
     print(f"{replications} replications a setting, {time.process_time() - start:.0f} s of CPU time")
     wrong = missed(found, replications)

@@ -7,7 +7,7 @@ def small_experiment(rows: str, *, seeds: int = 1, records: int = 1) -> str:
     """With these rows, inline tables of TOML; what is common to them may be left out."""
     return f"""
 title = "Small"
-at = "here"
+reference = "here"
 state = "OK"
 group = "RAC1P=1"
 groups = ["white", "non-white"]
@@ -18,6 +18,6 @@ batch = 8
 seeds = {seeds}
 records = {records}
 split = {{ seed = 1 }}
-common = {{ at = "here" }}
+common = {{ reference = "here" }}
 rows = [{rows}]
 """

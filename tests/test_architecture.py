@@ -51,6 +51,7 @@ LAYERS = {  # folder -> what of ours it may import, beside itself and _utils (do
     "integrations": ("core", "algorithms", "constraints", "metrics", "data", "auditing", "training"),
     "benchmark": ("core", "algorithms", "constraints", "metrics", "data", "auditing", "training", "integrations"),
     "cli": ("core", "constraints", "metrics", "data", "auditing", "training", "integrations", "benchmark"),
+    "testing": ("core", "constraints", "data", "training", "integrations"),
 }
 
 

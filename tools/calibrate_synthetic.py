@@ -2,8 +2,8 @@
 
     python tools/calibrate_synthetic.py ../shared/data/acs
 
-Run by hand when the model changes; neither the package nor its tests run it. Shares and the effects on income come from
-the extract of 42 states, the tilts and the effects of race and marital status from the extract of each state. Only
+Run manually when the model changes; neither the package nor its tests run it. Shares and the effects on income come
+from the extract of 42 states, the tilts and the effects of race and marital status from the extract of each state. Only
 aggregates of at least SMALLEST people are written: smaller cells become 0.
 """
 
@@ -23,8 +23,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 import fairbound.data
-from fairbound.data.synthetic import LABEL, Population
-from fairbound.data.synthetic_tables import band_of, band_shares
+from fairbound.data.synthetic import LABEL, Population, band_of, band_shares
 
 SMALLEST = 10  # people in a published cell
 STATES = {"OK": 40, "VA": 51}  # FIPS codes
@@ -238,7 +237,7 @@ def income_effects(rows: pd.DataFrame, occupations: list[list[int]]) -> dict[str
     model = LogisticRegression(C=1.0, max_iter=500).fit(design, columns[LABEL])
     edges = np.cumsum([0] + [block.shape[1] for block in blocks.values()])
     effects = {
-        name: centred(model.coef_[0, start:end], blocks[name])
+        name: centered(model.coef_[0, start:end], blocks[name])
         for name, start, end in zip(blocks, edges, edges[1:], strict=False)
     }
     by_code = dict(zip(known, effects["OCCP"], strict=True))
@@ -271,7 +270,7 @@ def dummies(index: NDArray[Any], size: int) -> sparse.csr_matrix:
     return sparse.csr_matrix((np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), size))
 
 
-def centred(effects: NDArray[Any], block: sparse.csr_matrix) -> list[float]:
+def centered(effects: NDArray[Any], block: sparse.csr_matrix) -> list[float]:
     """Effects relative to the average person; the constants are in the effects of each state."""
     mean = (
         float(block.mean(axis=0).A1 @ effects)
@@ -281,7 +280,7 @@ def centred(effects: NDArray[Any], block: sparse.csr_matrix) -> list[float]:
     return [round(float(effect) - mean, 2) for effect in effects]
 
 
-class People(NamedTuple):
+class Sample(NamedTuple):
     """What the calibration needs of real or synthetic rows."""
 
     log_odds: NDArray[np.float64]  # (rows,) by the shared effects alone
@@ -311,38 +310,38 @@ def calibrate_income(rows: pd.DataFrame, state: str, facts: dict[str, Any]) -> N
     """
     own, population = facts["states"][state], Population.of(state, facts)
     aim = loss_on(rows, population) - EASIER
-    people, targets = synthetic(population), rates(rows)
+    sample, targets = synthetic(population), rates(rows)
     weak, strong = 0.8, 2.0
     for _ in range(10):
         strength = round((weak + strong) / 2, 3)
-        _, p = people.fitted(strength, targets, rounds=10)
-        entropy = -np.average(p * np.log(p) + (1 - p) * np.log1p(-p), weights=people.weight)
+        _, p = sample.fitted(strength, targets, rounds=10)
+        entropy = -np.average(p * np.log(p) + (1 - p) * np.log1p(-p), weights=sample.weight)
         weak, strong = (strength, strong) if entropy > aim else (weak, strength)
-    effects, p = people.fitted(strength, targets)
+    effects, p = sample.fitted(strength, targets)
     own |= {"strength": strength, "effects": {name: values.round(4).tolist() for name, values in effects.items()}}
     print(
-        f"{state}: entropy {aim:.4f}, strength {strength}, rate {np.average(p, weights=people.weight):.5f}", flush=True
+        f"{state}: entropy {aim:.4f}, strength {strength}, rate {np.average(p, weights=sample.weight):.5f}", flush=True
     )
 
 
 def loss_on(rows: pd.DataFrame, population: Population) -> float:
-    rows = rows[np.isfinite(population.income.effects["OCCP"][rows["OCCP"]])]  # the listed occupations
+    rows = rows[np.isfinite(population.effects["OCCP",][rows["OCCP"]])]  # the listed occupations
     columns = {name: rows[name].to_numpy() for name in rows}
-    people = People(population.income.log_odds(columns), own_bands(columns), np.ones(len(rows)))
-    _, p = people.fitted(1.0, rates(rows))
+    sample = Sample(population.log_odds(columns), own_bands(columns), np.ones(len(rows)))
+    _, p = sample.fitted(1.0, rates(rows))
     return float(-np.log(np.where(columns[LABEL], p, 1 - p)).mean())
 
 
-def synthetic(population: Population, rows: int = 4_000_000) -> People:
+def synthetic(population: Population, rows: int = 4_000_000) -> Sample:
     """Rows in proportion to the root of a group's size, weighted back: small groups need them most."""
     roots = np.sqrt(population.counts)
     drawn = np.rint(rows * roots / roots.sum()).astype(int)
     random = np.random.Generator(np.random.PCG64(2018))
     pairs = np.repeat(np.arange(len(drawn)), drawn)
-    parts = [population.people(random, part).columns for part in np.array_split(pairs, 100)]
+    parts = [population.complete(random, part).columns for part in np.array_split(pairs, 100)]
     bands = [own_bands(columns) for columns in parts]
-    return People(
-        np.concatenate([population.income.log_odds(columns) for columns in parts]),
+    return Sample(
+        np.concatenate([population.log_odds(columns) for columns in parts]),
         {name: np.concatenate([each[name] for each in bands]) for name in OWN},
         (population.counts / drawn)[pairs],
     )

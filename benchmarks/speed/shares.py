@@ -18,8 +18,7 @@ from measuring import Checks, machine
 from setting import Stack
 
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
-from fairbound.benchmark.executor import computed
-from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.executor import Job, compute, plan
 from fairbound.core import Algorithm
 
 STEPS = 400  # at least, in a call
@@ -44,17 +43,17 @@ def drawing(method: Algorithm[Any], runs: int) -> float:
 
 def evaluating() -> float:
     """The share of evaluation in all runs of Experiment 1, compiling left out; every method's is printed."""
-    found = prepared(Job(experiment="income-ok-race"))
+    found = plan(Job(experiment="income-ok-race"))
     whole, measured = 0.0, 0.0
-    shortest = min(found.planned, key=lambda stack: stack.steps)
-    computed(found.setting, shortest, lambda share: None)  # compiles the evaluation
-    for stack in found.planned:
-        spent = computed(found.setting, stack, lambda share: None)[1]
+    shortest = min(found.batches, key=lambda stack: stack.steps)
+    compute(found.prepared, shortest, lambda share: None)  # compiles the evaluation
+    for stack in found.batches:
+        spent = compute(found.prepared, stack, lambda share: None)[1]
         whole, measured = whole + spent.evaluating + spent.stepping, measured + spent.evaluating
         share = spent.evaluating / (spent.evaluating + spent.stepping)
         name = type(stack.algorithms[0]).__name__
         print(f"  {name}, {len(stack.plans)} runs of {stack.steps:,} steps: evaluation {share:.0%}", flush=True)
-    stepping, records = whole - measured, found.setting.experiment.records
+    stepping, records = whole - measured, found.prepared.experiment.records
     twice = 2 * measured / (2 * measured + stepping)
     print(f"  with {2 * records} records a run instead of {records} it would be about {twice:.0%}")
     return measured / whole

@@ -35,6 +35,7 @@ _HOME = {  # public name -> the module that defines it
     "report_kkt": "integrations.torch.kkt_report",
     "MiniBatch": "constraints",
     "Constrained": "integrations.torch.constrained",
+    "check_algorithm": "testing",
     "make_functional": "training.functional",
     "initial_points": "training.functional",
     "load_flat": "training.functional",

@@ -1,157 +1,45 @@
-"""What every algorithm of the registry must do. Being listed in ALGORITHMS is being tested here."""
+"""Every method of the registry is certified by `check_algorithm`, and `check_algorithm` finds the faults it is for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from methods import F64, classification, every_method
+from methods import METHODS, classification, every_method
 from torch import Tensor
 from transcription import draws
 
-from fairbound import ALGORITHMS, run
-from fairbound.algorithms import SSLALM, Adaptive, SwitchingSubgradient
-from fairbound.core import Algorithm, Draw, Sample
-from fairbound.training.hyperparams import numbers, with_hyperparams
+from fairbound import ALGORITHMS, SGD, DescentAscent, Penalty, check_algorithm, run
+from fairbound.algorithms import Adaptive, StochasticGhost, SwitchingSubgradient
+from fairbound.core import Algorithm, Draw, Estimate
+from fairbound.training.hyperparams import numbers
+
+SETTLING = METHODS | {  # with settings that let them reach a solution at a distance of 1, whose multiplier is 1, soon
+    "SSLALM, one draw": replace(METHODS["SSLALM, one draw"], y_max=5.0),
+    "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, eps=0.02),
+    "Ghost, small box": StochasticGhost(beta=0.5, rho=0.1, p0=0.6, cap=3, alpha=0.1),
+}
 
 
-def tree_leaves(state: Any) -> list[Tensor]:
-    return list(torch.utils._pytree.tree_flatten(state)[0])
-
-
-def scaled(method: Algorithm[Any], factor: float) -> Algorithm[Any]:
-    """The same method with its first number changed: tau, eta_f or alpha, or a schedule's start."""
-    name, value = next(iter(numbers(method).items()))
-    return with_hyperparams(method, {name: value * factor})
-
-
-@every_method
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shapes_and_precision_are_the_point_s(method: Algorithm[Any], dtype: torch.dtype) -> None:
-    functions, _, x = draws(method.draws)
-    point = torch.tensor(x, dtype=dtype)
-    samples = [
-        q._replace(**{k: v.astype(str(dtype).split(".")[1]) for k, v in q._asdict().items()}).sample()
-        for q in functions
-    ]
-    state = method.init(point, 3, samples[0](point))
-    for _ in range(3):
-        d, after = method.update(point, state, Draw.of(*samples, weight=2.5, uniform=0.3))
-        assert d.shape == point.shape
-        assert d.dtype == dtype
-        assert [(leaf.shape, leaf.dtype) for leaf in tree_leaves(after)] == [
-            (leaf.shape, leaf.dtype) for leaf in tree_leaves(state)
-        ]
-        assert method.output(point, after).shape == point.shape
-        y = method.multipliers(after)
-        assert y is None or (y.shape == (3,) and y.dtype == dtype)
-        assert all(value.shape == () for value in method.monitor(after).values())
-        state = after
+@pytest.mark.parametrize("method", SETTLING.values(), ids=SETTLING)
+def test_it_is_certified(method: Algorithm[Any]) -> None:
+    assert check_algorithm(method).startswith(f"{type(method).__name__} passes 9 checks: ")
 
 
 @every_method
-def test_update_is_pure(method: Algorithm[Any]) -> None:
-    _, samples, x = draws(method.draws)
-    point = torch.tensor(x)
-    state = method.init(point, 3, samples[0](point))
-    kept = [leaf.clone() for leaf in (point, *tree_leaves(state))]
-    torch.manual_seed(1)
-    first = method.update(point, state, Draw.of(*samples, weight=2.5, uniform=0.3))
-    torch.manual_seed(2)
-    second = method.update(point, state, Draw.of(*samples, weight=2.5, uniform=0.3))
-    assert all(torch.equal(a, b) for a, b in zip(kept, (point, *tree_leaves(state)), strict=True))
-    assert torch.equal(first[0], second[0])
-    assert all(torch.equal(a, b) for a, b in zip(tree_leaves(first[1]), tree_leaves(second[1]), strict=True))
-
-
-@every_method
-def test_vmap_equals_a_loop(method: Algorithm[Any]) -> None:
-    """Over points, states and the first number among the hyper-parameters."""
-    _, samples, x = draws(method.draws)
-    points = torch.tensor(x) + torch.randn(5, 6, dtype=F64, generator=torch.Generator().manual_seed(0))
-    name, value = next(iter(numbers(method).items()))
-    values = value * torch.linspace(0.5, 1.5, 5, dtype=F64)
-
-    def step(point: Tensor, number: Tensor) -> tuple[Tensor, Any]:
-        own = with_hyperparams(method, {name: number})
-        return own.update(point, own.init(point, 3, samples[0](point)), Draw.of(*samples, weight=2.5, uniform=0.3))
-
-    d, states = torch.func.vmap(step)(points, values)
-    for i in range(5):
-        own = with_hyperparams(method, {name: float(values[i])})
-        alone, state = own.update(
-            points[i], own.init(points[i], 3, samples[0](points[i])), Draw.of(*samples, weight=2.5, uniform=0.3)
-        )
-        assert torch.allclose(d[i], alone, atol=1e-12)
-        for stacked, single in zip(tree_leaves(states), tree_leaves(state), strict=True):
-            assert torch.allclose(stacked[i] if stacked.ndim > single.ndim else stacked, single, atol=1e-12)
-
-
-@every_method
-def test_a_solution_inside_the_bounds_is_a_fixed_point(method: Algorithm[Any]) -> None:
-    """min |x - a|^2/2 with c < 0 at a: nothing moves."""
-    a = torch.tensor([1.0, -2.0], dtype=F64)
-    sample = Sample.of(lambda x: (0.5 * (x - a) @ (x - a), torch.stack([x.sum() - 5, x[0] - 3])))
-    state = method.init(a, 2, sample(a))
-    if isinstance(method, SSLALM) and not method.slack_from_first:
-        state = state._replace(s=-sample(a).c, zs=-sample(a).c)
-    for _ in range(5):
-        d, state = method.update(a, state, Draw.of(*[sample] * method.draws))
-        assert d.abs().max() < 1e-12
-
-
-@every_method
-def test_run_of_a_stack_equals_the_run_alone(method: Algorithm[Any]) -> None:
-    """200 steps, float64, 1e-10: what shares the stack changes nothing, Ghost's random sizes included."""
-    problem, sampler, x0 = classification()
-    methods = [scaled(method, factor) for factor in (1.0, 0.7, 1.3, 1.0)]
-    samplers = sampler.seeded(3, 1, 4, 1)
-    stacked = run(problem, methods, samplers, x0[:4], 200, compile=False).result()
-    for i in (0, 2):
-        alone = run(problem, methods[i], samplers[i], x0[i], 200, compile=False).result()
-        assert (stacked.x[i] - x0[i]).norm() > 1e-4
-        assert (stacked.x[i] - alone.x[0]).abs().max() < 1e-10
-        assert (stacked.output[i] - alone.output[0]).abs().max() < 1e-10
-
-
-@every_method
-def test_hand_written_loop_equals_the_runner(method: Algorithm[Any]) -> None:
-    """200 steps, float64, 1e-9."""
-    problem, sampler, x0 = classification()
-    result = run(problem, method, sampler, x0[0], 200, compile=False).result()
-    source = problem.source(sampler)
-    x = x0[0].clone()
-    first = source.first(method.evaluates)(x)
-    state = method.init(x, problem.m, first if method.needs_initial_estimate else None)
-    for _ in range(200):
-        d, state = method.update(x, state, method.draw(source))
-        x = x + d
-    assert (result.x[0] - x).abs().max() < 1e-9
-    assert (result.output[0] - method.output(x, state)).abs().max() < 1e-9
-    y = method.multipliers(state)
-    assert result.multipliers.isnan().all() if y is None else (result.multipliers[0] - y).abs().max() < 1e-9
-
-
-@every_method
-def test_it_lowers_the_loss(method: Algorithm[Any]) -> None:
+def test_it_lowers_the_loss_of_a_network(method: Algorithm[Any]) -> None:
     """In float32, on a bound that never binds, every method is a descent method."""
     problem, sampler, x0 = classification(torch.float32, bound=100.0)
-    quick = (
-        replace(method, **{"alpha": 0.3} if hasattr(method, "alpha") else {})
-        if not hasattr(method, "eta_f")
-        else method
-    )
+    quick = replace(method, alpha=0.3) if hasattr(method, "alpha") else method
     result = run(problem, quick, sampler.seeded(0, 1), x0[:2], 300, compile=False).result()
-    rows = torch.arange(problem.data.rows)
-    if isinstance(method, SwitchingSubgradient) and isinstance(method.eta_f, Adaptive):
-        assert (
-            problem.measure(result.x, rows).loss < problem.measure(x0[:2], rows).loss + 0.02
-        ).all()  # tiny steps by design
-    else:
-        assert (problem.measure(result.x, rows).loss < problem.measure(x0[:2], rows).loss - 0.01).all()
+    tiny_steps = isinstance(method, SwitchingSubgradient) and isinstance(method.eta_f, Adaptive)
+    examples = torch.arange(problem.data.rows)
+    least = -0.02 if tiny_steps else 0.01
+    assert (problem.measure(result.x, examples).loss < problem.measure(x0[:2], examples).loss - least).all()
 
 
 @every_method
@@ -178,12 +66,188 @@ def test_a_number_out_of_range_is_named(name: str) -> None:
         assert build(**{field: np.float32(0.25)}) == build(**{field: 0.25})
 
 
-@every_method
-def test_what_is_read_is_declared(method: Algorithm[Any]) -> None:
-    """`evaluates` names a part for each draw, and nothing undeclared is used: what is not read is NaN."""
-    assert len(method.evaluates) == method.draws
-    assert set(method.evaluates) <= {"f", "c", "fc"}
-    problem, sampler, x0 = classification()
-    result = run(problem, method, sampler, x0[0], 20, compile=False).result()
-    assert torch.isfinite(result.x).all()
-    assert result.skipped.sum() == 0
+# Faults that are found ------------------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    y: Tensor  # (m,)
+    v: Tensor  # (n,) or ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound(Algorithm[State]):
+    """Descent-ascent with momentum: what the faulty ones are variants of."""
+
+    solves = "kkt"
+    tau: float = 0.05
+    eta: float = 0.05
+    keep: float = 0.5
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        return State(x.new_zeros(m), torch.zeros_like(x))
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        (e,) = (sample(x) for sample in draw.unpack(self))
+        v = self.keep * state.v + e.grad(f=1.0, c=state.y)
+        return -self.tau * v, State(torch.relu(state.y + self.eta * e.c), v)
+
+    def primal_step(self, state: State) -> float | Tensor:
+        return self.tau
+
+    def multipliers(self, state: State) -> Tensor | None:
+        return state.y
+
+
+def test_a_sound_method_passes() -> None:
+    assert 'solves ("kkt")' in check_algorithm(Sound())
+
+
+class DoesNothing(Sound):
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        return torch.zeros_like(x), state
+
+
+class Ascends(Sound):
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        return -d, new
+
+
+class StepOfOne(Sound):
+    def primal_step(self, state: State) -> float:
+        return 1.0
+
+
+class StepOfTheDual(Sound):
+    def primal_step(self, state: State) -> float:
+        return self.eta
+
+
+class TwiceItsStep(Sound):
+    def primal_step(self, state: State) -> float | Tensor:
+        return 2 * self.tau
+
+
+class ClaimsOneGradient(Sound):
+    is_gradient_step = True
+
+
+class ClaimsAnotherStep(DescentAscent):
+    def primal_step(self, state: Any) -> float | Tensor:
+        return 1.1 * self.tau  # type: ignore[operator]
+
+
+class TwoGradients(DescentAscent):
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        d, new = super().update(x, state, draw)
+        draw.samples[0](x).grad(f=1.0)
+        return d, new
+
+
+class Random(Sound):
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        return d + 1e-3 * torch.randn_like(x), new
+
+
+class InPlace(Sound):
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        state.y.add_(1.0)
+        return d, new
+
+
+class RemembersOutside(Sound):
+    """Its velocity is the instance's own, and begins anew with `init`."""
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        object.__setattr__(self, "steps", Counter())
+        return super().init(x, m, first, equality)
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        self.__dict__["steps"]["made"] += 1
+        return d / self.__dict__["steps"]["made"] ** 0.5, new
+
+
+class Branches(Sound):
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        return (d if x[0] < 0.5 else 0.9 * d), new
+
+
+class WrongPrecision(Sound):
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        return d, State(new.y.double(), new.v)
+
+
+class ReadsWhatItDoesNotDeclare(Sound):
+    evaluates = ("f",)
+
+
+class TooManyEvaluated(Sound):
+    evaluates = ("fc", "c")
+
+
+class IgnoresConstraints(SGD):
+    solves = "kkt"
+
+
+class PenalizesBothSides(Sound):
+    """rho/2 |c|^2 on inequalities: wrong where they do not bind (algorithms.md, A4 d)."""
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        (e,) = (sample(x) for sample in draw.unpack(self))
+        return -self.tau * e.grad(f=1.0, c=0.1 * e.c), state
+
+
+class PenaltyThatCallsItselfExact(Penalty):
+    solves = "kkt"
+
+
+class UnconstrainedPenalty(SGD):
+    solves = "penalty"
+
+
+FAULTS = {
+    DoesNothing: r"'primal_step'.*does not descend",
+    Ascends: r"'primal_step'.*does not descend; d is to be added to x",
+    StepOfOne: r"'primal_step': d is proportional to tau and primal_step is not.*return self\.tau",
+    StepOfTheDual: r"'primal_step': d is proportional to tau and primal_step is not",
+    TwiceItsStep: r"'primal_step': d is -0\.5 times primal_step times the gradient, whatever the settings",
+    ClaimsOneGradient: r"'primal_step': d is not minus primal_step times its gradient, as is_gradient_step promises",
+    ClaimsAnotherStep: r"'primal_step': .* times primal_step times the gradient, whatever the settings",
+    TwoGradients: r"'primal_step': it asks for 2 gradients a step, and is_gradient_step promises one",
+    Random: r"'purity': the same arguments give two different steps",
+    InPlace: r"'purity': update changes x or the state in place",
+    RemembersOutside: r"'purity': .*put what it remembers into the state",
+    Branches: r"'vmap': it raised",
+    WrongPrecision: r"'shapes': update changes the form of the state",
+    ReadsWhatItDoesNotDeclare: r"'shapes': the step is not finite; it may read what evaluates=\('f',\) does not",
+    TooManyEvaluated: r"'declarations': it makes 1 draws a step, so `evaluates` has 1 of",
+    IgnoresConstraints: r"'solves': after 16000 steps it does not reach the KKT point",
+    PenalizesBothSides: r"'solves': .*does not reach the minimizer of f.*constraints do not bind",
+    PenaltyThatCallsItselfExact: r"'solves': .*it does not reach the KKT point",
+    UnconstrainedPenalty: r"'solves': .*it minimizes no penalized objective",
+}
+
+
+@pytest.mark.parametrize("method", FAULTS, ids=[method.__name__ for method in FAULTS])
+def test_a_fault_is_found_with_its_sentence(method: type[Algorithm[Any]]) -> None:
+    with pytest.raises(AssertionError, match=rf"{method.__name__} fails the check {FAULTS[method]}"):
+        check_algorithm(method())
+
+
+def test_a_method_without_primal_step_cannot_be_built() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Forgets(Algorithm[State]):
+        init, update = Sound.init, Sound.update
+
+    with pytest.raises(TypeError, match=r"abstract.*primal_step"):
+        Forgets()
+
+
+def test_a_class_is_no_method() -> None:
+    with pytest.raises(TypeError, match=r"a method that is built, such as MyMethod\(\), got the class SGD"):
+        check_algorithm(SGD)  # type: ignore[arg-type]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from commands import call
 from sklearn.metrics import log_loss
 
 from fairbound.auditing import audit, audit_columns
 from fairbound.data import attributes
 from fairbound.metrics.counts import Counts
-from fairbound.metrics.fairness_metrics import values
+from fairbound.metrics.fairness_metrics import METRICS, Metric, values
+from fairbound.metrics.intervals import spread
 
 
 def people(rows: int = 3000, seed: int = 0) -> dict[str, np.ndarray]:
@@ -127,9 +131,9 @@ def test_groups_whose_levels_hold_commas() -> None:
 def test_notes_on_small_groups() -> None:
     found = audit([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], predictions=[0, 1, 1, 1, 0], names=["A", "B", "C"], draws=50)
     notes = " ".join(found.notes)
-    assert "group 'B' has one row" in notes
-    assert "group 'C' has no rows" in notes
-    assert "group 'A' has fewer than 50 rows" in notes
+    assert "group 'B' has one example" in notes
+    assert "group 'C' has no examples" in notes
+    assert "group 'A' has fewer than 50 examples" in notes
 
 
 def test_small_groups_can_be_merged() -> None:
@@ -137,7 +141,7 @@ def test_small_groups_can_be_merged() -> None:
     by = attributes("race", columns)
     found = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, draws=50)
     assert [group.name for group in found.groups] == ["white", "(other)"]
-    out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="leave out", draws=50)
+    out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="drop", draws=50)
     assert out.left_out == (columns["race"] != "white").sum()
     with pytest.raises(ValueError, match="lower the minimum size"):
         audit_columns(columns, label="y", groups=by, prediction="made", min_size=10**6, draws=50)
@@ -172,3 +176,29 @@ def test_refusals(change, arguments, message: str) -> None:
     settings = {"label": "y", "score": "score", "groups": attributes("sex", columns), "draws": 50} | arguments
     with pytest.raises(ValueError, match=message):
         audit_columns(columns, **settings)
+
+
+def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of METRICS: it is then in the audit, its JSON, its text on the terminal and its page."""
+    own = Metric(
+        "missed_difference",
+        ("false_negative_rate",),
+        lambda parts: spread(parts[0]),
+        "largest",
+        "largest minus smallest false negative rate",
+        "this test",
+    )
+    monkeypatch.setitem(METRICS, own.name, own)
+    columns = people(400)
+    pd.DataFrame(columns).to_csv(tmp_path / "made.csv", index=False)
+    found = audit_columns(columns, label="y", groups="race", prediction="made", draws=200)
+    rates = [group.rates["false_negative_rate"].value for group in found.groups]
+    assert found.metrics[own.name].value == pytest.approx(max(rates) - min(rates))
+    assert found.metrics[own.name].low <= found.metrics[own.name].value <= found.metrics[own.name].high
+    files = {"--json": tmp_path / "a.json", "--html": tmp_path / "a.html"}
+    options = [str(part) for pair in files.items() for part in pair]
+    printed = call("audit", tmp_path / "made.csv", "--label", "y", "--group", "race", "--prediction", "made", *options)
+    assert own.name in printed
+    assert own.source in printed
+    assert own.name in json.loads(files["--json"].read_text())["metrics"]
+    assert own.words in files["--html"].read_text()

@@ -1,4 +1,4 @@
-"""Verdicts: the three words, several limits on the same people, columns of any kind, and what is refused."""
+"""Verdicts: the three decisions, several constraints on the same examples, columns of any kind, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import polars as pl
 import pytest
 import torch
 
-from fairbound import limits
+from fairbound import constraints
 from fairbound.auditing import Verdict, examples_needed, verdict
-from fairbound.constraints.contrasts import pairwise
-from fairbound.constraints.limits import Cell, Limit
+from fairbound.constraints import Cell, Cells, Constraint
+from fairbound.constraints.contrasts import Matrix, pairwise
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]
 
 
-def two(bound: float) -> Limit:
-    return limits.loss_parity(TWO, bound=bound, contrast=pairwise)
+def two(bound: float) -> Constraint:
+    return constraints.loss_parity(TWO, bound=bound, contrast=pairwise)
 
 
 def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +32,7 @@ def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[n
     return groups, rng.exponential(size=len(groups)) + shift * (groups == len(sizes) - 1)
 
 
-def test_weights_count_people_not_rows() -> None:
+def test_weights_count_the_population_not_examples() -> None:
     groups, losses = skewed(np.random.default_rng(3), 400, 200)
     plain = verdict(two(0.3), groups, losses=losses)
     tripled = verdict(two(0.3), groups, losses=losses, weight=np.full(600, 3.0))
@@ -44,33 +44,33 @@ def test_weights_count_people_not_rows() -> None:
     assert without.gaps == half.gaps
 
 
-# Words ----------------------------------------------------------------------------------------------------------------
+# Decisions ------------------------------------------------------------------------------------------------------------
 
 
-def test_457_rows_never_show_that_a_bound_of_005_holds() -> None:
-    """Even where the groups do not differ at all; and it is said how many rows it would take."""
+def test_457_examples_never_show_that_a_bound_of_005_holds() -> None:
+    """Even where the groups do not differ at all; and the verdict says how many examples it would take."""
     rng = np.random.default_rng(5)
     for _ in range(50):
         groups, losses = skewed(rng, 1335, 457)
-        found = verdict(limits.loss_parity(["white", "other"], bound=0.005), groups, losses=losses)
+        found = verdict(constraints.loss_parity(["white", "other"], bound=0.005), groups, losses=losses)
         assert found.decision != "holds"
         if all(gap.estimate <= gap.bound for gap in found.gaps):
             assert found.decisive.needed > 10 * 457
 
 
-def test_the_three_words_hang_on_the_limits_of_gaps() -> None:
+def test_the_three_decisions_follow_from_the_limits_of_gaps() -> None:
     groups, losses = skewed(np.random.default_rng(6), 3000, 1000, shift=0.3)
-    words = {}
+    decisions = {}
     for bound in np.linspace(0.05, 0.6, 40):
         found = verdict(two(bound), groups, losses=losses)
         ours = found.gaps[1]
         assert (found.decision == "holds") == all(gap.at_most <= bound for gap in found.gaps)
         assert (found.decision == "violated") == any(gap.low > bound for gap in found.gaps)
         assert ours.low < ours.estimate < ours.at_most < ours.high  # one-sided and alone: nearer than all at once
-        words[found.decision] = found
-    assert list(words) == ["violated", "undecided", "holds"]
-    assert "more rows of 'B'" in words["undecided"].sentence
-    assert words["holds"].decisive.name == words["violated"].decisive.name == "B - A"
+        decisions[found.decision] = found
+    assert list(decisions) == ["violated", "undecided", "holds"]
+    assert "more examples of 'B'" in decisions["undecided"].sentence
+    assert decisions["holds"].decisive.name == decisions["violated"].decisive.name == "B - A"
 
 
 def test_an_estimate_on_its_bound_is_never_decided() -> None:
@@ -78,15 +78,15 @@ def test_an_estimate_on_its_bound_is_never_decided() -> None:
     found = verdict(two(0.25), np.repeat([0, 1], 100), losses=losses + np.repeat([0.0, 0.25], 100))
     assert found.decision == "undecided"
     assert math.isinf(found.gaps[1].needed)
-    assert "no number of rows decides" in found.sentence
+    assert "no number of examples decides" in found.sentence
 
 
 @pytest.mark.parametrize(
     ("rows", "losses", "reason"),
     [
-        (0, lambda n: np.empty(0), "no rows"),
-        (1, lambda n: np.ones(1), "1 rows"),
-        (29, lambda n: np.random.default_rng(0).random(n), "29 rows"),
+        (0, lambda n: np.empty(0), "no examples"),
+        (1, lambda n: np.ones(1), "1 examples"),
+        (29, lambda n: np.random.default_rng(0).random(n), "29 examples"),
         (500, lambda n: np.full(n, 0.6931), "are the same"),
     ],
 )
@@ -102,12 +102,12 @@ def test_a_cell_that_tells_nothing_is_never_said_to_hold(rows: int, losses: Any,
 
 def test_a_small_group_does_not_hide_that_two_others_differ() -> None:
     groups, losses = skewed(np.random.default_rng(7), 2000, 2000, 5)
-    found = verdict(limits.pairwise_loss_parity(3, bound=0.1), groups, losses=losses + (groups == 0))
+    found = verdict(constraints.pairwise_loss_parity(3, bound=0.1), groups, losses=losses + (groups == 0))
     assert found.decision == "violated"
     assert {gap.decision for gap in found.gaps if "2" in gap.name} == {"undecided"}
 
 
-def test_few_effective_rows_are_few_rows() -> None:
+def test_few_effective_examples_are_few_examples() -> None:
     groups, losses = skewed(np.random.default_rng(8), 100, 100)
     found = verdict(two(5.0), groups, losses=losses, weight=np.where(np.arange(200) % 100 < 5, 1000.0, 1.0))
     assert found.decision == "undecided"
@@ -117,16 +117,16 @@ def test_few_effective_rows_are_few_rows() -> None:
 def test_a_rate_of_nobody_in_many_holds() -> None:
     """0 of n is no certainty, but Cai's limit stays sensible there: about 3 in n."""
     groups = np.repeat([0, 1], 5000)
-    found = verdict(limits.demographic_parity(TWO, bound=0.01), groups, predictions=np.zeros(10_000))
+    found = verdict(constraints.demographic_parity(TWO, bound=0.01), groups, predictions=np.zeros(10_000))
     assert found.decision == "holds"
     assert 0.0005 < found.gaps[0].at_most < 0.0012
-    tight = verdict(limits.demographic_parity(TWO, bound=0.0003), groups, predictions=np.zeros(10_000))
+    tight = verdict(constraints.demographic_parity(TWO, bound=0.0003), groups, predictions=np.zeros(10_000))
     assert tight.decision == "undecided"
 
 
 def test_minimum_rates_read_as_they_are_meant() -> None:
     y, made = np.ones(400), np.tile([1, 1, 1, 0, 1], 80)
-    recall = limits.minimum_rate(0.7, groups=TWO, group="B", label=1)
+    recall = constraints.minimum_rate(0.7, groups=TWO, group="B", label=1)
     found = verdict(recall, np.repeat(TWO, 200), predictions=made, labels=y)
     (gap,) = found.gaps
     assert (gap.estimate, gap.bound, gap.minimum) == (pytest.approx(-0.8), -0.7, True)
@@ -139,7 +139,7 @@ def test_minimum_rates_read_as_they_are_meant() -> None:
 def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
     groups, losses = skewed(np.random.default_rng(9), 60, 80, 200, 300, 20, 1000)
     named = [f"a group with a long name {g}" for g in range(6)]
-    for limit in (limits.pairwise_loss_parity(named, bound=bound), limits.bounded_group_loss(6, bound=bound)):
+    for limit in (constraints.pairwise_loss_parity(named, bound=bound), constraints.bounded_group_loss(6, bound=bound)):
         found = verdict({"race": limit}, groups, losses=1000 * losses, level=0.999)
         lines = str(found).splitlines()
         assert max(map(len, lines)) <= 80
@@ -147,16 +147,16 @@ def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
         assert sum(line.startswith("race: ") for line in lines) == min(24, len(found.gaps))
 
 
-# Several limits on the same people ------------------------------------------------------------------------------------
+# Several constraints on the same examples -----------------------------------------------------------------------------
 
 
-def test_the_same_limit_twice_costs_nothing() -> None:
-    """People who count in two limits make these correlated: a copy of a column leaves the intervals as they are, an
-    unrelated column widens them."""
+def test_the_same_constraint_twice_costs_nothing() -> None:
+    """Examples that count in two constraints make these correlated: a copy of a column leaves the intervals as they
+    are, an unrelated column widens them."""
     rng = np.random.default_rng(10)
     groups, losses = skewed(rng, 300, 300)
     alone = verdict(two(0.3), groups, losses=losses)
-    both = {name: limits.pairwise_loss_parity(TWO, bound=0.3, by=name) for name in ("race", "sex")}
+    both = {name: constraints.pairwise_loss_parity(TWO, bound=0.3, by=name) for name in ("race", "sex")}
     copy = verdict(both, {"race": groups, "sex": groups}, losses=losses)
     other = verdict(both, {"race": groups, "sex": rng.permutation(groups)}, losses=losses)
     assert copy.gaps[0].low == pytest.approx(alone.gaps[0].low, abs=1e-9)
@@ -166,10 +166,10 @@ def test_the_same_limit_twice_costs_nothing() -> None:
 
 
 def test_a_group_against_everyone() -> None:
-    """Cells that overlap within one gap: the group's own rows are part of everyone."""
-    who = (Cell("B", 1), Cell("all"))
+    """Cells that overlap within one gap: the group's own examples are part of all."""
     contrast, bound = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([0.2], dtype=torch.float64)
-    limit = Limit(who, contrast, bound, ("B - all",), groups=2)
+    cells = Cells((Cell("B", 1), Cell("all")), groups=2)
+    limit = Constraint(cells, Matrix(("B - all",), contrast), bound)
     rng, gaps = np.random.default_rng(11), []
     for _ in range(300):
         groups, losses = skewed(rng, 100, 300)
@@ -186,7 +186,7 @@ def test_rates_and_losses_together() -> None:
     rng = np.random.default_rng(12)
     groups, losses = skewed(rng, 800, 800)
     made = rng.random(1600) < 0.4
-    several = [two(0.5), limits.demographic_parity(["a", "b"], bound=0.2)]
+    several = [two(0.5), constraints.demographic_parity(["a", "b"], bound=0.2)]
     found = verdict(several, groups, losses=losses, predictions=made)
     assert [gap.name for gap in found.gaps] == ["A - B", "B - A", "a - b", "b - a"]
     assert found.decision == "holds"
@@ -209,14 +209,14 @@ def test_columns_of_any_kind_tell_the_same() -> None:
 def test_decisions_from_logits_classes_and_predictions() -> None:
     rng = np.random.default_rng(14)
     groups, logits = np.repeat([0, 1], 300), rng.normal(size=600)
-    parity = limits.demographic_parity(TWO, bound=0.1)
+    parity = constraints.demographic_parity(TWO, bound=0.1)
     assert verdict(parity, groups, outputs=logits) == verdict(parity, groups, predictions=logits > 0)
     classes = rng.normal(size=(600, 3))
-    third = limits.demographic_parity(TWO, bound=0.1, outcome=2)
+    third = constraints.demographic_parity(TWO, bound=0.1, outcome=2)
     assert verdict(third, groups, outputs=classes) == verdict(third, groups, predictions=classes.argmax(1))
 
 
-def test_rows_of_no_group_are_left_out() -> None:
+def test_examples_of_no_group_are_left_out() -> None:
     groups, losses = skewed(np.random.default_rng(15), 200, 200, 50)
     numbered = verdict(two(0.5), np.where(groups == 2, -1, groups), losses=losses)
     missing = verdict(two(0.5), pd.Series(["A", "B", None])[groups], losses=losses)
@@ -224,20 +224,25 @@ def test_rows_of_no_group_are_left_out() -> None:
 
 
 REFUSED = {
-    "a function": (limits.weight_norm(3.0), [0, 1], {"losses": [1.0, 2.0]}, "function"),
+    "a function": (constraints.weight_norm(3.0), [0, 1], {"losses": [1.0, 2.0]}, "function"),
     "no numbers": (two(0.1), [0, 1], {}, "give losses="),
-    "losses for a rate": (limits.demographic_parity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "predictions="),
+    "losses for a rate": (constraints.demographic_parity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "predictions="),
     "decisions for a loss": (two(0.1), [0, 1], {"predictions": [1, 0]}, "needs losses="),
-    "probabilities": (limits.demographic_parity(2, bound=0.1), [0, 1], {"outputs": [0.2, 0.9]}, "probabilities"),
-    "no decisions": (limits.demographic_parity(2, bound=0.1), [0, 1], {"predictions": [0.2, 1.0]}, "0 or 1"),
+    "probabilities": (constraints.demographic_parity(2, bound=0.1), [0, 1], {"outputs": [0.2, 0.9]}, "probabilities"),
+    "no decisions": (constraints.demographic_parity(2, bound=0.1), [0, 1], {"predictions": [0.2, 1.0]}, "0 or 1"),
     "NaN": (two(0.1), [0, 1], {"losses": [1.0, math.nan]}, "1 of 2 losses are NaN"),
-    "infinite logits": (limits.demographic_parity(2, bound=0.1), [0, 1], {"outputs": [math.inf, 1.0]}, "1 outputs"),
+    "infinite logits": (
+        constraints.demographic_parity(2, bound=0.1),
+        [0, 1],
+        {"outputs": [math.inf, 1.0]},
+        "1 outputs",
+    ),
     "lengths": (two(0.1), [0, 1, 1], {"losses": [1.0, 2.0]}, "lengths differ: losses 2, groups 3"),
     "no groups": (two(0.1), None, {"losses": [1.0, 2.0]}, "about groups"),
     "unknown number": (two(0.1), [0, 2], {"losses": [1.0, 2.0]}, "0 to 1"),
     "unknown name": (two(0.1), ["A", "C"], {"losses": [1.0, 2.0]}, "such as 'C'"),
     "no such column": (two(0.1), {"sex": [0, 1], "race": [0, 1]}, {"losses": [1.0, 2.0]}, "by="),
-    "no labels": (limits.equal_opportunity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "give labels="),
+    "no labels": (constraints.equal_opportunity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "give labels="),
     "negative weights": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "weight": [1, -1]}, "not negative"),
     "a level": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "level": 95}, "between 0 and 1"),
 }
@@ -250,7 +255,7 @@ def test_refused_with_a_sentence(case: str) -> None:
         verdict(limit, groups, **given)
 
 
-def test_rows_for_refuses_what_no_rows_show() -> None:
+def test_examples_needed_refuses_what_no_examples_show() -> None:
     with pytest.raises(ValueError, match="not within its bound"):
         examples_needed(0.05, gap=0.05)
 

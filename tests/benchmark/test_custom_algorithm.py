@@ -12,7 +12,7 @@ import torch
 from methods import classification
 
 from fairbound.benchmark import config
-from fairbound.benchmark.custom_algorithm import Own, own_method, with_own
+from fairbound.benchmark.custom_algorithm import CustomAlgorithm, add_custom_algorithm, load_custom_algorithm
 from fairbound.core import Algorithm
 from fairbound.training.hyperparams import structure
 from fairbound.training.runner import run
@@ -101,7 +101,7 @@ class Greedy(Bare):
     tau: float = 0.05
 
     @property
-    def reads(self):
+    def evaluates(self):
         return ("fc", "c")
 
 
@@ -123,30 +123,30 @@ def file(tmp_path: Path) -> Path:
 def refused(text: str, error: type[Exception] = ValueError) -> str:
     """The sentence."""
     with pytest.raises(error) as caught:
-        own_method(text)
+        load_custom_algorithm(text)
     return str(caught.value)
 
 
 def test_a_file_and_a_class(file: Path) -> None:
-    own = own_method(f"{file}:HeavyPenalty")
-    assert (own.name, own.path, own.settings) == ("HeavyPenalty", file, {})
-    assert issubclass(own.method, Algorithm)
-    assert repr(own.method()) == "HeavyPenalty(tau=0.05, weight=5.0, keep=0.5, nesterov=False)"
+    custom = load_custom_algorithm(f"{file}:HeavyPenalty")
+    assert (custom.name, custom.path, custom.settings) == ("HeavyPenalty", file, {})
+    assert issubclass(custom.method, Algorithm)
+    assert repr(custom.method()) == "HeavyPenalty(tau=0.05, weight=5.0, keep=0.5, nesterov=False)"
 
 
 def test_settings(file: Path) -> None:
-    own = own_method(f" {file}:HeavyPenalty( tau=1, weight = -2.5e0, nesterov=True) ")
-    assert own.settings == {"tau": 1.0, "weight": -2.5, "nesterov": True}
-    assert type(own.settings["tau"]) is float  # else it would be structure, and no grid over it would stack
-    assert own.name == "HeavyPenalty(tau=1.0, weight=-2.5, nesterov=True)"
-    assert own_method(f"{file}:HeavyPenalty()").name == "HeavyPenalty"
+    custom = load_custom_algorithm(f" {file}:HeavyPenalty( tau=1, weight = -2.5e0, nesterov=True) ")
+    assert custom.settings == {"tau": 1.0, "weight": -2.5, "nesterov": True}
+    assert type(custom.settings["tau"]) is float  # else it would be structure, and no grid over it would stack
+    assert custom.name == "HeavyPenalty(tau=1.0, weight=-2.5, nesterov=True)"
+    assert load_custom_algorithm(f"{file}:HeavyPenalty()").name == "HeavyPenalty"
 
 
 def test_it_trains_in_a_stack(file: Path) -> None:
     """Two weights in one stack equal two runs alone, and a heavier penalty leaves less violation."""
     problem, sampler, x0 = classification()
-    methods = [own_method(f"{file}:HeavyPenalty(tau=0.02, weight={weight})") for weight in (0, 20)]
-    made = [own.method(**own.settings) for own in methods]
+    methods = [load_custom_algorithm(f"{file}:HeavyPenalty(tau=0.02, weight={weight})") for weight in (0, 20)]
+    made = [custom.method(**custom.settings) for custom in methods]
     assert structure(made[0]) == structure(made[1])
     start = x0[:1].repeat(2, 1)
     combine = run(problem, made, sampler.seeded(3, 3), start, 150).result()
@@ -154,21 +154,21 @@ def test_it_trains_in_a_stack(file: Path) -> None:
         alone = run(problem, method, sampler.seeded(3), start[:1], 150).result()
         assert torch.allclose(combine.x[i], alone.x[0], atol=1e-10)
     rows = sampler.split.train
-    free, held = problem.measure(combine.x, rows).c.clamp(min=0).amax(1).tolist()
+    free, held = problem.evaluate(combine.x, rows).c.clamp(min=0).amax(1).tolist()
     assert held < free / 2
-    assert problem.measure(combine.x, rows).loss[0] < problem.measure(start, rows).loss[0]
+    assert problem.evaluate(combine.x, rows).loss[0] < problem.measure(start, rows).loss[0]
 
 
 def test_the_same_file_is_the_same_class_and_a_changed_one_another(file: Path, tmp_path: Path) -> None:
-    first = own_method(f"{file}:HeavyPenalty").method
-    assert own_method(f"{file}:HeavyPenalty(tau=0.2)").method is first
+    first = load_custom_algorithm(f"{file}:HeavyPenalty").method
+    assert load_custom_algorithm(f"{file}:HeavyPenalty(tau=0.2)").method is first
     assert pickle.loads(pickle.dumps(first())) == first()
     file.write_text(METHOD.replace("tau: float = 0.05", "tau: float = 0.07"))  # as many bytes, in the same second
-    assert own_method(f"{file}:HeavyPenalty").method().tau == 0.07
+    assert load_custom_algorithm(f"{file}:HeavyPenalty").method().tau == 0.07
     assert first().tau == 0.05
     copy = tmp_path / "copy.py"
     copy.write_text(METHOD)
-    assert own_method(f"{copy}:HeavyPenalty").method is not first
+    assert load_custom_algorithm(f"{copy}:HeavyPenalty").method is not first
     assert not (tmp_path / "__pycache__").exists()
 
 
@@ -195,7 +195,7 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("function", "{file}: function is <function function at 0x"),
         ("NUMBER", "{file}: NUMBER is 3; a method is a class that derives from fairbound.core.Algorithm"),
         ("State", "; a method is a class that derives from fairbound.core.Algorithm"),
-        ("Abstract", "{file}: Abstract does not define update, as every Algorithm does"),
+        ("Abstract", "{file}: Abstract does not define primal_step and update, as every Algorithm does"),
         ("Bare", "{file}: Bare is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
         ("Melted", "{file}: Melted is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
         ("Heavier", "{file}: Heavier is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
@@ -232,42 +232,43 @@ def test_a_file_that_cannot_be_loaded(tmp_path: Path, text: str, said: str) -> N
     path.write_text(text)
     before = set(sys.modules)
     assert f"{path}, {said}" in refused(f"{path}:A", ImportError)
-    assert not [name for name in set(sys.modules) - before if name.startswith("fairbound_own")]
+    assert not [name for name in set(sys.modules) - before if name.startswith("fairbound_custom")]
 
 
 # In an experiment -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def own(file: Path) -> Own:
-    return own_method(f"{file}:HeavyPenalty(weight=2)")
+def custom(file: Path) -> CustomAlgorithm:
+    return load_custom_algorithm(f"{file}:HeavyPenalty(weight=2)")
 
 
-def test_a_further_row(own: Own) -> None:
+def test_a_further_row(custom: CustomAlgorithm) -> None:
     experiment = config.load("income-ok-race")
-    more = with_own(experiment, own)
+    more = add_custom_algorithm(experiment, custom)
     assert more.rows[:-1] == experiment.rows
     row = more.rows[-1]
-    assert (row.name, row.own, row.at) == ("HeavyPenalty(weight=2.0)", own.method, "your own: my_file.py")
+    assert (row.name, row.custom, row.reference) == (
+        "HeavyPenalty(weight=2.0)",
+        custom.method,
+        "your own: my_file.py",
+    )
     assert (row.batch, row.notion, row.bound, row.steps) == (8, "pairwise", 0.005, 10_000)
-    assert row.algorithm(row.steps) == own.method(weight=2.0)
-    assert row.rows_per_step(groups=2) == 24.0
+    assert row.algorithm(row.steps) == custom.method(weight=2.0)
+    assert row.examples_per_step(groups=2) == 24.0
 
 
-def test_as_many_steps_as_which_row(own: Own) -> None:
+def test_as_many_steps_as_which_row(custom: CustomAlgorithm) -> None:
     experiment = config.load("income-ok-race")
-    assert with_own(experiment, own, like="SSw").rows[-1].steps == 20_000
-    with pytest.raises(ValueError, match="income-ok-race has no row 'SSV'; the nearest are"):
-        with_own(experiment, own, like="SSV")
     others = replace(experiment, rows=tuple(row for row in experiment.rows if row.method != "SSLALM"))
-    assert with_own(others, own).rows[-1].steps == 30_000  # 20,000 and 700 are as common
+    assert add_custom_algorithm(others, custom).rows[-1].steps == 30_000  # 20,000 and 700 are as common
     few = replace(others, rows=tuple(row for row in others.rows if "batch 64" not in row.name))
-    assert with_own(few, own).rows[-1].steps == 20_000
+    assert add_custom_algorithm(few, custom).rows[-1].steps == 20_000
 
 
-def test_two_of_the_users_own_and_a_name_that_is_taken(own: Own, file: Path) -> None:
-    more = with_own(config.load("income-ok-race"), own)
-    other = own_method(f"{file}:HeavyPenalty(weight=3)")
-    assert [row.name for row in with_own(more, other).rows[-2:]] == [own.name, other.name]
+def test_two_of_the_users_own_and_a_name_that_is_taken(custom: CustomAlgorithm, file: Path) -> None:
+    more = add_custom_algorithm(config.load("income-ok-race"), custom)
+    other = load_custom_algorithm(f"{file}:HeavyPenalty(weight=3)")
+    assert [row.name for row in add_custom_algorithm(more, other).rows[-2:]] == [custom.name, other.name]
     with pytest.raises(ValueError, match=r"has a row 'HeavyPenalty\(weight=2.0\)' already, .*; rename the class in "):
-        with_own(more, own)
+        add_custom_algorithm(more, custom)

@@ -14,13 +14,13 @@ import pytest
 from small_experiment import small_experiment
 
 from fairbound.benchmark.engines import carry_out
-from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.executor import Job, plan
 from fairbound.benchmark.store import Store
 
 ROWS = """
   { name = "SGD", method = "SGD", steps = 30 },
   { name = "SSL-ALM", method = "SSLALM", steps = 20 },
-  { name = "SSL-ALM, longer", like = "SSL-ALM", steps = 30, equal_rows = false },
+  { name = "SSL-ALM, longer", like = "SSL-ALM", steps = 30, equal_examples = false },
 """
 OWN = """
 from dataclasses import dataclass
@@ -52,37 +52,37 @@ def job(tmp_path: Path) -> Job:
 
 def contents(folder: Path) -> dict[str, list[bytes]]:
     return {
-        cell.key: [
-            np.ascontiguousarray(column).tobytes() for table in cell.tables.values() for column in table.values()
+        result.key: [
+            np.ascontiguousarray(column).tobytes() for table in result.tables.values() for column in table.values()
         ]
-        for cell in Store(folder).cells()
+        for result in Store(folder).results()
     }
 
 
 def test_two_processes_compute_what_one_does(job: Job, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     done = carry_out([job], tmp_path / "two", 2, lambda work, total: seen.append((work, total)))
-    assert (done.cells, carry_out([job], tmp_path / "one", 1).cells) == (6, 6)
+    assert (done.runs, carry_out([job], tmp_path / "one", 1).runs) == (6, 6)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert len(contents(tmp_path / "one")) == 6
     assert seen[-1][0] == seen[-1][1]
     assert done.spent.stepping > 0
     assert done.spent.evaluating > 0
-    assert carry_out([job], tmp_path / "two", 2).cells == 0
+    assert carry_out([job], tmp_path / "two", 2).runs == 0
 
 
 def test_what_budgets_share_is_computed_once(job: Job, tmp_path: Path) -> None:
-    """Within 12 steps at most both budgets are the same runs, but for the row that has no place among equal rows."""
-    jobs = [Job(**{**vars(job), "budget": budget, "steps": 12}) for budget in ("paper", "rows")]
-    assert [len(prepared(one).planned) for one in jobs] == [2, 2]
-    assert carry_out(jobs, tmp_path / "both", 1).cells == 6
-    assert carry_out(jobs, tmp_path / "both", 1).cells == 0
+    """Within 12 steps at most both budgets are the same runs, but for the row without equal_examples."""
+    jobs = [Job(**{**vars(job), "budget": budget, "steps": 12}) for budget in ("paper", "examples")]
+    assert [len(plan(one).batches) for one in jobs] == [2, 2]
+    assert carry_out(jobs, tmp_path / "both", 1).runs == 6
+    assert carry_out(jobs, tmp_path / "both", 1).runs == 0
 
 
 def test_an_error_in_a_process_is_raised_here_in_its_words(job: Job, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     with pytest.raises(ValueError, match="this method cannot take a step"):
-        carry_out([Job(**{**vars(job), "own": f"{tmp_path / 'mine.py'}:Broken"})], tmp_path / "results", 2)
+        carry_out([Job(**{**vars(job), "algorithm": f"{tmp_path / 'mine.py'}:Broken"})], tmp_path / "results", 2)
 
 
 def test_processes_end_when_the_one_that_started_them_is_killed(job: Job, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 from small_experiment import small_experiment
 
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.cli.run import run_command
 
@@ -150,7 +150,7 @@ class Flat(NamedTuple):
 
     store: Store
     said: str
-    pace: float  # seconds between the cells of one row and those of the next
+    pace: float  # seconds between the results of one row and those of the next
 
 
 @pytest.fixture(scope="module")
@@ -167,27 +167,27 @@ def whole(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Flat:
     store = Store(tmp_path_factory.mktemp("whole") / "results")
     done = commands.run(store.folder, *ALONE)
     assert done.status == 0, done.said
-    assert len(cells_in(store.folder)) == ROWS * SEEDS
-    stored = sorted(path.stat().st_mtime for path in cells_in(store.folder))
+    assert len(files_in(store.folder)) == ROWS * SEEDS
+    stored = sorted(path.stat().st_mtime for path in files_in(store.folder))
     return Flat(store, done.said, (stored[-1] - stored[0]) / (ROWS - 1))
 
 
-def cells_in(folder: Path) -> list[Path]:
-    return sorted((folder / "cells").glob("*.parquet"))
+def files_in(folder: Path) -> list[Path]:
+    return sorted((folder / "runs").glob("*.parquet"))
 
 
-def bits(cell: Cell) -> Any:
-    """Everything in a cell, to the bit."""
+def bits(result: StoredResult) -> Any:
+    """Everything in a result, to the bit."""
     return {
         (table, name): (column.dtype.str, column.shape, column.tobytes())
-        for table, columns in cell.tables.items()
+        for table, columns in result.tables.items()
         for name, column in columns.items()
     }
 
 
 def assert_same(found: Store, whole: Store) -> None:
     assert found.keys() == whole.keys()
-    for mine, other in zip(found.cells(), whole.cells(), strict=True):
+    for mine, other in zip(found.results(), whole.results(), strict=True):
         assert mine.settings == other.settings
         assert bits(mine) == bits(other)
 
@@ -201,20 +201,20 @@ def stamps(paths: Iterable[Path]) -> Stamps:
 
 
 def finished(folder: Path) -> Stamps:
-    """The files of those rows of which no cell is missing."""
+    """The files of those rows of which no run is missing."""
     rows: dict[str, list[Path]] = {}
-    for cell in Store(folder).cells():
-        rows.setdefault(cell.settings["row"], []).append(folder / "cells" / f"{cell.key}.parquet")
+    for result in Store(folder).results():
+        rows.setdefault(result.settings["row"], []).append(folder / "runs" / f"{result.key}.parquet")
     return stamps(path for paths in rows.values() if len(paths) == SEEDS for path in paths)
 
 
 # Killed ---------------------------------------------------------------------------------------------------------------
 
 
-def kill_when(pid: int, folder: Path, cells: int, later: float) -> None:
-    """The whole group, some seconds after the folder has that many cells."""
+def kill_when(pid: int, folder: Path, runs: int, later: float) -> None:
+    """The whole group, some seconds after the folder has that many runs."""
     deadline = time.monotonic() + 30
-    while len(cells_in(folder)) < cells and time.monotonic() < deadline:
+    while len(files_in(folder)) < runs and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(later)
     with suppress(ProcessLookupError):  # it has ended
@@ -222,13 +222,13 @@ def kill_when(pid: int, folder: Path, cells: int, later: float) -> None:
 
 
 def test_killed_three_times_and_resumed(commands: Commands, whole: Flat, tmp_path: Path) -> None:
-    """At three moments of a seeded generator: so many cells are there, and the next are being computed."""
+    """At three moments of a seeded generator: so many runs are there, and the next are being computed."""
     rng = random.Random(20)
     folder, killed = tmp_path / "results", 0
-    for cells in sorted(rng.sample(range(2 * SEEDS + 1), 3)):  # of twelve: half of the run is still to come
+    for runs in sorted(rng.sample(range(2 * SEEDS + 1), 3)):  # of twelve: half of the run is still to come
         kept = finished(folder)
         pid = commands.start(folder, *TOGETHER)
-        kill_when(pid, folder, cells, rng.random() * whole.pace / 2)
+        kill_when(pid, folder, runs, rng.random() * whole.pace / 2)
         killed += commands.end().status == -signal.SIGKILL
         assert stamps(kept) == kept
     assert killed >= 2  # where the machine is much quicker than it was, the last kill finds nobody
@@ -258,19 +258,19 @@ def test_a_finished_run_computes_nothing(commands: Commands, whole: Flat) -> Non
 
 
 def test_damaged_results_are_named_and_computed_again(commands: Commands, whole: Flat, tmp_path: Path) -> None:
-    """A bit of one cell is flipped, another lost its second half; both rows are computed again, the others are not."""
+    """A bit of one result is flipped, another lost its second half; their rows are computed again, others are not."""
     folder = tmp_path / "results"
     shutil.copytree(whole.store.folder, folder)
-    cells = {
-        (c.settings["row"], c.settings["seed"]): folder / "cells" / f"{c.key}.parquet" for c in whole.store.cells()
+    files = {
+        (c.settings["row"], c.settings["seed"]): folder / "runs" / f"{c.key}.parquet" for c in whole.store.results()
     }
-    flipped, halved = cells["SSL-ALM", 1], cells["SSw", 2]
+    flipped, halved = files["SSL-ALM", 1], files["SSw", 2]
     data = bytearray(flipped.read_bytes())
     data[len(data) // 3] ^= 1
     flipped.write_bytes(data)
     halved.write_bytes(halved.read_bytes()[: halved.stat().st_size // 2])
 
-    kept = stamps(path for (row, _), path in cells.items() if row in ("SGD", "Descent-ascent"))
+    kept = stamps(path for (row, _), path in files.items() if row in ("SGD", "Descent-ascent"))
     done = commands.run(folder, *ALONE)
     assert done.status == 0, done.said
     combine = done.said.replace(" ", "")
@@ -324,11 +324,11 @@ def test_a_read_only_folder(commands: Commands, disk: Path) -> None:
 def test_a_full_disk(commands: Commands, whole: Flat, disk: Path, tmp_path: Path) -> None:
     """It has room for some of the rows; with more room the run goes on from them."""
     seen = commands.seen(disk)
-    said = f"Error: results cannot be stored in {disk}: no space is left; free some and start again, stored cells are"
+    said = f"Error: results cannot be stored in {disk}: no space is left; free some and start again, stored runs are"
     assert_sentence(commands.run(disk, *TOGETHER), said)
     kept = finished(seen)
     assert 0 < len(kept) < ROWS * SEEDS
-    assert not [path for path in (seen / "cells").iterdir() if path.name.endswith(".part")]
+    assert not [path for path in (seen / "runs").iterdir() if path.name.endswith(".part")]
     assert commands.shell("mount", "-o", "remount,size=1m", str(disk)) == 0
     done = commands.run(disk, *TOGETHER)
     assert done.status == 0, done.said
@@ -337,15 +337,15 @@ def test_a_full_disk(commands: Commands, whole: Flat, disk: Path, tmp_path: Path
 
 
 def test_files_that_may_not_be_large(commands: Commands, whole: Flat, tmp_path: Path) -> None:
-    """A quota of another kind, which every process can set itself: small notes can be written, cells cannot."""
+    """A quota of another kind, which every process can set itself: small notes can be written, results cannot."""
     folder = tmp_path / "results"
-    (folder / "cells").mkdir(parents=True)
-    for cell in whole.store.cells(lambda settings: settings["row"] in ("SGD", "SSw")):
-        Store(folder).put(cell.settings, cell.tables)
+    (folder / "runs").mkdir(parents=True)
+    for result in whole.store.results(lambda settings: settings["row"] in ("SGD", "SSw")):
+        Store(folder).put(result.settings, result.tables)
     kept = finished(folder)
     done = commands.run(folder, *ALONE, largest_file=4096)
     assert_sentence(done, f"Error: results cannot be stored in {folder}: File too large; name another folder, stored")
-    assert len(cells_in(folder)) == len(kept) == 2 * SEEDS
+    assert len(files_in(folder)) == len(kept) == 2 * SEEDS
     assert commands.run(folder, *ALONE).status == 0
     assert stamps(kept) == kept
     assert_same(Store(folder), whole.store)

@@ -1,15 +1,12 @@
-"""The store: names that depend on content alone, cells that are whole or missing, sentences when a disk refuses."""
+"""The store: names that depend on content alone, results that are whole or missing, sentences when a disk refuses."""
 
 from __future__ import annotations
 
-import ast
 import errno
-import hashlib
 import inspect
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,11 +24,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import fairbound
-from fairbound.benchmark import fingerprint, result_file
+from fairbound.benchmark import result_file
 from fairbound.benchmark import store as store_module
 from fairbound.benchmark.environment import cpu_model, describe
-from fairbound.benchmark.fingerprint import checksum, code_hash, key
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.fingerprint import key
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 
 PACKAGE = Path(fairbound.__file__).parent
@@ -52,16 +49,16 @@ from typing import Any
 import numpy as np
 sys.modules["fairbound"] = types.ModuleType("fairbound")
 sys.modules["fairbound"].__path__ = [sys.argv[1]]
-from fairbound.benchmark import result_file, identity
+from fairbound.benchmark import fingerprint, result_file
 from fairbound.benchmark import store as store_module
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.fingerprint import checksum, code_hash, key
 from fairbound.benchmark.store import Store
 """
 
 
 def example(i: int, rows: int = 5) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
-    """Settings and tables of cell i. Processes of the tests below run this very source."""
+    """Settings and tables of result i. Processes of the tests below run this very source."""
     rng = np.random.default_rng(i)
     records = {"step": np.arange(rows), "f": rng.normal(size=rows), "c": rng.normal(size=(rows, 2))}
     return {"experiment": "example", "tau": 0.1, "seed": i}, {"records": records, "end": {"x": rng.normal(size=3)}}
@@ -81,11 +78,11 @@ def child(code: str, *args: object, **env: str) -> Iterator[subprocess.Popen[str
             process.kill()  # where the test failed; it has ended otherwise
 
 
-def assert_is_example(cell: Cell | None, i: int, rows: int = 5) -> None:
-    assert cell is not None
+def assert_is_example(result: StoredResult | None, i: int, rows: int = 5) -> None:
+    assert result is not None
     settings, tables = example(i, rows)
-    assert cell.settings == settings
-    assert_same_tables(cell.tables, tables)
+    assert result.settings == settings
+    assert_same_tables(result.tables, tables)
 
 
 def assert_same_tables(found: Any, put: Any) -> None:
@@ -115,259 +112,7 @@ def no_warnings() -> Iterator[None]:
         yield
 
 
-# Names
-
-
-def shuffled(value: Any, rng: random.Random) -> Any:
-    """The same settings, entries in another order, lists as tuples, whole numbers as floats where they are exact."""
-    if isinstance(value, dict):
-        items = list(value.items())
-        rng.shuffle(items)
-        return {name: shuffled(entry, rng) for name, entry in items}
-    if isinstance(value, list):
-        return tuple(shuffled(entry, rng) for entry in value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
-        return float(value)
-    return value
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equality of settings: numbers by value, but a truth value is no number."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
-
-
-@FEW
-@given(SETTINGS, st.randoms(use_true_random=False))
-def test_key_does_not_depend_on_order_or_on_how_a_value_is_written(settings: Any, rng: random.Random) -> None:
-    assert key(shuffled(settings, rng)) == key(settings)
-
-
-@FEW
-@given(SETTINGS, SETTINGS)
-def test_keys_are_equal_exactly_where_settings_are(a: Any, b: Any) -> None:
-    assert (key(a) == key(b)) == same(a, b)
-
-
-@FEW
-@given(VALUES, VALUES)
-def test_one_value_is_enough_for_another_key(a: Any, b: Any) -> None:
-    assert (key({"tau": a}) == key({"tau": b})) == same(a, b)
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (0.1, 0.1 + 2**-56),
-        (1, True),
-        (0, False),
-        (0, None),
-        (1, "1"),
-        ([1, [2]], [[1], 2]),
-        ([], {}),
-        (2**53, 2**53 + 1),
-        (1e300, 10**300),  # the float is another whole number
-        ("é", "e\u0301"),
-    ],
-)
-def test_close_values_have_different_keys(a: Any, b: Any) -> None:
-    assert key({"x": a}) != key({"x": b})
-
-
-def test_the_key_is_that_of_canonical_json() -> None:
-    """Written out: stored names must not change with the code that makes them."""
-    settings = {"b": (1.0, 0.1, -0.0), "a": {"z": None, "y": True}, "c": np.float64(2.5), "d": np.int32(7), "é": "ü"}
-    text = '{"a":{"y":true,"z":null},"b":[1,0.1,0],"c":2.5,"d":7,"\\u00e9":"\\u00fc"}'
-    assert key(settings) == hashlib.sha256(text.encode()).hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"a": {"tau": [0.1, float("inf")]}}, r"settings\.a\.tau\[1\] is inf"),
-        ({"tau": np.float32("nan")}, r"settings\.tau is nan"),
-        ({"a": {1: 2}}, r"settings\.a has the entry 1; .* write '1'"),
-        ({"x": np.zeros(2)}, r"settings\.x is a ndarray"),
-        ({"x": {1, 2}}, r"settings\.x is a set"),
-        ({"x": Path("a")}, r"settings\.x is a \w*Path"),
-    ],
-)
-def test_settings_without_one_form_are_refused(settings: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        key(settings)
-
-
-def test_names_do_not_depend_on_the_process() -> None:
-    code = (
-        "settings, tables = example(1)\n"
-        "text = np.array(['a', None, 'é'], dtype=object)\n"
-        "print(key(settings), checksum(tables['records'] | {'text': text}), code_hash())"
-    )
-    settings, tables = example(1)
-    columns = tables["records"] | {"text": np.array(["a", None, "é"], dtype=object)}
-    ours = f"{key(settings)} {checksum(columns)} {code_hash()}"
-    for seed in ("1", "2"):
-        with child(code, PYTHONHASHSEED=seed) as process:
-            assert process.communicate()[0].strip() == ours
-
-
-# Data
-
-
-def test_checksum_is_written_out_once() -> None:
-    """A platform of another width or order of bytes must find these very bytes."""
-    columns = {"n": np.array([1, -2], dtype=np.int32), "x": np.array([0.5, np.nan], dtype=">f4")}
-    n = b'["n", "i", [2]]' + bytes.fromhex("0100000000000000 feffffffffffffff")
-    x = b'["x", "f4", [2]]' + bytes.fromhex("0000003f 0000c07f")
-    assert checksum(columns) == hashlib.sha256(n + x).hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (np.array([1, 2], dtype=np.uint8), np.array([1, 2], dtype=">i8")),
-        (np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3))),
-        (np.arange(4)[::-1], np.array([3, 2, 1, 0])),
-        (np.array([np.nan]), -np.array([np.nan])),
-        (np.array(["a", "bc"], dtype="U9"), np.array(["a", "bc"], dtype=object)),
-    ],
-)
-def test_checksum_sees_values_and_not_their_form(a: np.ndarray, b: np.ndarray) -> None:
-    assert checksum({"x": a}) == checksum({"x": b})
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (np.array([1, 2]), np.array([2, 1])),
-        (np.array([1, 2]), np.array([1.0, 2.0])),
-        (np.array([0, 1]), np.array([False, True])),
-        (np.zeros(6), np.zeros((2, 3))),
-        (np.array([0.1]), np.array([0.1 + 2**-56])),
-        (np.array([0.0]), np.array([-0.0])),
-        (np.array(["ab", "c"]), np.array(["a", "bc"])),
-        (np.array(["None"], dtype=object), np.array([None], dtype=object)),
-        (np.array(["True"], dtype=object), np.array([True], dtype=object)),
-        (np.array(["2020-01"], dtype="M8[M]"), np.array(["2020-02"], dtype="M8[M]")),
-        (np.array([2**64 - 1], dtype=np.uint64), np.array([-1])),
-    ],
-)
-def test_checksum_sees_every_difference(a: np.ndarray, b: np.ndarray) -> None:
-    assert checksum({"x": a}) != checksum({"x": b})
-    assert checksum({"x": a}) != checksum({"y": a})
-    assert checksum({"x": a, "y": b}) != checksum({"y": b, "x": a})
-
-
-def test_checksum_refuses_what_is_no_data() -> None:
-    with pytest.raises(ValueError, match="'x' holds objects of type complex, list; make the table with read_table"):
-        checksum({"x": np.array([[1], 2j, "a"], dtype=object)})
-    with pytest.raises(ValueError, match="'x' holds complex128"):
-        checksum({"x": np.array([2j])})
-
-
-def test_checksum_of_a_million_rows_is_quick() -> None:
-    rng = np.random.default_rng(0)
-    columns = {f"x{i}": rng.normal(size=10**6) if i % 2 else rng.integers(0, 9, 10**6) for i in range(12)}
-    start = time.process_time()
-    first = checksum(columns)
-    assert time.process_time() - start < 1.0
-    columns["x10"][777_777] += 1
-    assert checksum(columns) != first
-
-
-def test_checksum_of_the_census(acs_ok: dict[str, np.ndarray]) -> None:
-    assert len(acs_ok["AGEP"]) == 17_917
-    narrow = {name: column.astype(np.int16) if column.dtype.kind == "i" else column for name, column in acs_ok.items()}
-    assert checksum(acs_ok) == checksum(narrow)
-    narrow["AGEP"] = narrow["AGEP"][::-1]
-    assert checksum(acs_ok) != checksum(narrow)
-
-
-# Code
-
-
-def hash_after(change: Callable[[Path], None], tmp_path: Path) -> str:
-    """The hash of the package's sources, copied elsewhere and changed."""
-    package = tmp_path / "elsewhere"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "*.csv"))
-    change(package)
-    return fingerprint.hash_of_sources(package)
-
-
-def with_windows_line_endings(package: Path) -> None:
-    for path in package.rglob("*.py"):
-        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-
-
-def append(name: str) -> Callable[[Path], None]:
-    def change(package: Path) -> None:
-        with (package / name).open("a") as file:
-            file.write("# more\n")
-
-    return change
-
-
-@pytest.mark.parametrize("change", [lambda package: None, with_windows_line_endings, append("cli/app.py")])
-def test_code_hash_does_not_depend_on_place_or_line_endings(change: Callable[[Path], None], tmp_path: Path) -> None:
-    assert hash_after(change, tmp_path) == code_hash()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        append("core.py"),
-        append("algorithms/ssl_alm.py"),
-        append("subproblems/nnqp.py"),
-        append("data/splits.py"),
-        lambda package: (package / "algorithms/new.py").write_text(""),
-        lambda package: (package / "algorithms/sgd.py").rename(package / "algorithms/sgd2.py"),
-    ],
-)
-def test_code_hash_sees_what_decides_results(change: Callable[[Path], None], tmp_path: Path) -> None:
-    assert hash_after(change, tmp_path) != code_hash()
-
-
-def test_code_hash_needs_every_source(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has no streams\.py.*install fairbound again"):
-        hash_after(lambda package: (package / "streams.py").unlink(), tmp_path)
-
-
-def test_code_hash_counts_a_users_own_algorithm(tmp_path: Path) -> None:
-    mine, moved = tmp_path / "mine.py", tmp_path / "moved.py"
-    mine.write_bytes(b"tau = 1\n")
-    moved.write_bytes(b"tau = 1\r\n")
-    assert code_hash(mine) == code_hash(moved) != code_hash()
-    moved.write_bytes(b"tau = 2\n")
-    assert code_hash(mine) != code_hash(moved)
-
-
-def test_nothing_that_decides_results_is_forgotten() -> None:
-    """Whatever the deciding files import decides too, but for what is named here."""
-    deciding = {path for pattern in fingerprint.DECIDING for path in PACKAGE.glob(pattern)}
-    imported = {module for path in deciding for module in imports_of_ours(path)}
-    outside = {module for module in imported if not deciding & set(sources_of(module))}
-    assert outside == {
-        "diagnostics", "extras",  # what is said, which packages are here
-        # their outcome is in a cell's settings, in the data's checksum, or only where results are kept
-        "bench.cell_file", "bench.identity", "bench.spec", "bench.store", "data.table",
-    }  # fmt: skip
-
-
-def imports_of_ours(path: Path) -> set[str]:
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-    modules = {str(node.module) for node in nodes}
-    return {module.removeprefix("fairbound.") for module in modules if module.startswith("fairbound.")}
-
-
-def sources_of(module: str) -> tuple[Path, Path]:
-    path = PACKAGE / module.replace(".", "/")
-    return path.with_suffix(".py"), path / "__init__.py"
-
-
-# Cells
+# Results
 
 
 def test_round_trip_to_the_bit(store: Store) -> None:
@@ -401,8 +146,7 @@ def test_settings_come_back(tmp_path_factory: pytest.TempPathFactory, settings: 
     store = Store(tmp_path_factory.getbasetemp() / "settings")
     found = store.get(store.put(settings, {"end": {"x": np.zeros(1)}}))
     assert found is not None
-    assert same(found.settings, settings)
-    assert found.key == key(settings)
+    assert found.key == key(found.settings) == key(settings)
 
 
 def test_form_in_memory_does_not_matter(store: Store) -> None:
@@ -416,7 +160,7 @@ def test_form_in_memory_does_not_matter(store: Store) -> None:
 
 def test_what_is_stored_is_found_again(store: Store) -> None:
     assert store.keys() == []
-    keys = store.put_many(Cell(*example(i)) for i in (2, 0, 1))
+    keys = store.put_many(StoredResult(*example(i)) for i in (2, 0, 1))
     assert keys == [key(example(i)[0]) for i in (2, 0, 1)]
     again = Store(store.folder)
     assert again.keys() == sorted(keys)
@@ -424,32 +168,32 @@ def test_what_is_stored_is_found_again(store: Store) -> None:
     assert [again.has(name) for name in (*keys, unknown)] == [True, True, True, False]
     assert again.get(unknown) is None
     assert again.missing([unknown, *keys, unknown]) == [unknown]
-    assert [cell.key for cell in again.cells()] == sorted(keys)
-    assert [cell.settings["seed"] for cell in again.cells(lambda settings: settings["seed"] == 1)] == [1]
+    assert [result.key for result in again.results()] == sorted(keys)
+    assert [result.settings["seed"] for result in again.results(lambda settings: settings["seed"] == 1)] == [1]
     for i in range(3):
         assert_is_example(again.get(key(example(i)[0])), i)
 
 
 def test_reading_makes_no_folder(store: Store) -> None:
     assert store.missing([key({})]) == [key({})]
-    assert list(store.cells()) == []
+    assert list(store.results()) == []
     assert store.systems() == []
     assert not store.folder.exists()
 
 
-def test_a_cell_is_replaced(store: Store) -> None:
+def test_a_result_is_replaced(store: Store) -> None:
     for value in (1.0, 2.0):
         name = store.put({"seed": 0}, {"end": {"x": np.array([value])}})
     found = store.get(name)
     assert found is not None
     assert found.tables["end"]["x"].tolist() == [2.0]
-    assert len(files_of(store)) == 2  # the cell and store.json
+    assert len(files_of(store)) == 2  # the result and store.json
 
 
-def test_other_readers_open_a_cell(store: Store) -> None:
+def test_other_readers_open_a_result(store: Store) -> None:
     """The checksum inside is in nobody's way."""
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
-    store.put_many(Cell(*example(i)) for i in range(2))
+    store.put_many(StoredResult(*example(i)) for i in range(2))
     files = files_of(store, "*.parquet")
     f = example(json.loads(polars.read_parquet_metadata(files[0])["fairbound.settings"])["seed"])[1]["records"]["f"]
     assert polars.read_parquet(files[0])["records"].explode().struct.field("f").to_list() == f.tolist()
@@ -459,7 +203,7 @@ def test_other_readers_open_a_cell(store: Store) -> None:
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        ({}, "the cell has no table"),
+        ({}, "the result has no table"),
         ({"t": {}}, "table 't' has no columns"),
         ({"t": {"a": np.zeros(2), "b": np.zeros(3)}}, r"table 't' has a \(2,\), b \(3,\); .* one length"),
         ({"t": {"a": np.float64(1.0)}}, r"table 't' has a \(\); .* one length"),
@@ -470,7 +214,7 @@ def test_other_readers_open_a_cell(store: Store) -> None:
 )
 def test_tables_that_cannot_be_kept_are_refused(store: Store, tables: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        store.put_many([Cell(*example(0)), Cell({"seed": 1}, tables)])
+        store.put_many([StoredResult(*example(0)), StoredResult({"seed": 1}, tables)])
     assert store.keys() == []
     assert files_of(store, "*.part") == []
 
@@ -481,13 +225,15 @@ def test_what_is_no_key_is_refused(store: Store, name: str) -> None:
         store.has(name)
 
 
-def test_a_thousand_cells_are_quick(store: Store) -> None:
-    """In seconds of this process, which a busy disk does not change."""
-    start = time.process_time()
-    keys = store.put_many(Cell(*example(i)) for i in range(1000))
+def test_a_batch_of_results_is_synced_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file, and the folder of all of them: waiting for the disk is what storing costs."""
+    store.put(*example(0))
+    synced: list[Path] = []
+    monkeypatch.setattr(store_module, "_sync", synced.append)
+    keys = store.put_many(StoredResult(*example(i)) for i in range(100))
+    assert synced == [store.folder / "runs"]
     assert store.missing(keys) == []
-    assert sum(len(cell.tables["records"]["f"]) for cell in store.cells()) == 5000
-    assert time.process_time() - start < 8.0  # 3 s on two busy cores
+    assert sum(len(result.tables["records"]["f"]) for result in store.results()) == 500
 
 
 # Damage
@@ -495,7 +241,7 @@ def test_a_thousand_cells_are_quick(store: Store) -> None:
 
 def stored(store: Store) -> tuple[str, Path]:
     name = store.put(*example(0))
-    return name, store.folder / "cells" / f"{name}.parquet"
+    return name, store.folder / "runs" / f"{name}.parquet"
 
 
 def as_others_write_it(path: Path) -> None:
@@ -529,7 +275,7 @@ def test_damage_is_noticed_named_once_and_moved_aside(store: Store, damage: str)
         assert store.get(name) is None
         assert store.keys() == [other]
         assert store.missing([name, other]) == [name]
-        assert [cell.key for cell in store.cells()] == [other]
+        assert [result.key for result in store.results()] == [other]
         assert store.put(*example(0)) == name
     (warning,) = said
     assert f"{path} is damaged: " in str(warning.message)
@@ -558,7 +304,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(store: Store) -> None:
             result_file.unsealed(bytes(flipped))
 
 
-def test_a_cell_under_the_name_of_another_is_damage(store: Store) -> None:
+def test_a_result_under_the_name_of_another_is_damage(store: Store) -> None:
     name, path = stored(store)
     other = key({"seed": 7})
     path.rename(path.with_name(f"{other}.parquet"))
@@ -579,9 +325,9 @@ def test_other_files_are_left_alone(store: Store, no_warnings: None) -> None:
 def test_old_parts_are_removed_and_fresh_ones_kept(store: Store) -> None:
     _, path = stored(store)
     for folder in (path.parent, store.folder):
-        for name, age in (("old", store_module.OLD + 60), ("fresh", 60)):
+        for name, age in (("old", store_module.STALE_AFTER_S + 60), ("fresh", 60)):
             part = folder / f".{name}.part"
-            part.write_bytes(b"half a cell")
+            part.write_bytes(b"half a result")
             os.utime(part, (time.time() - age,) * 2)
     Store(store.folder).put(*example(1))
     assert [part.name for part in files_of(store, "*.part")] == [".fresh.part"] * 2
@@ -604,7 +350,7 @@ def test_killed_at_a_random_moment_and_resumed(store: Store, seed: int, no_warni
     assert resumed.keys() == sorted(path.stem for path in files_of(store, "*.parquet"))  # each of them sound
     numbers = {key(example(i)[0]): i for i in range(wanted)}
     missing = resumed.missing(numbers)
-    resumed.put_many(Cell(*example(numbers[name], rows)) for name in missing)
+    resumed.put_many(StoredResult(*example(numbers[name], rows)) for name in missing)
     for name, i in numbers.items():
         assert_is_example(resumed.get(name), i, rows)
 
@@ -636,26 +382,26 @@ for i, (place, name, how) in enumerate(
     assert store.missing(keys) == keys[1:3]  # what was renamed is whole
     parts = files_of(store, "*.part")
     assert [keys[1] in part.name or keys[2] in part.name for part in parts] == [True, True]
-    store.put_many(Cell(*example(i)) for i in (1, 2))
+    store.put_many(StoredResult(*example(i)) for i in (1, 2))
     for i in range(4):
         assert_is_example(store.get(keys[i]), i)
 
 
 @BY_KILL
-def test_two_write_the_same_cells_while_a_third_reads(store: Store, no_warnings: None) -> None:
+def test_two_write_the_same_results_while_a_third_reads(store: Store, no_warnings: None) -> None:
     code = """
 store = Store(sys.argv[2])
 for _ in range(5):
-    store.put_many(Cell(*example(i, 500)) for i in range(8))
+    store.put_many(StoredResult(*example(i, 500)) for i in range(8))
 """
     keys = [key(example(i)[0]) for i in range(8)]
     evaluates = 0
     with child(code, store.folder) as one, child(code, store.folder) as two:
         while one.poll() is None or two.poll() is None:
             for i, name in enumerate(keys):
-                cell = store.get(name)
-                if cell is not None:
-                    assert_is_example(cell, i, 500)
+                result = store.get(name)
+                if result is not None:
+                    assert_is_example(result, i, 500)
                     evaluates += 1
         assert (one.wait(), two.wait()) == (0, 0)
     assert evaluates > 0
@@ -680,7 +426,7 @@ def refusing(code: int) -> Callable[..., Any]:
         (errno.EDQUOT, "no space is left; free some and start again"),
         (errno.EROFS, r"may not be written to \(Read-only file system\); change that, or name another folder"),
         (errno.EACCES, r"may not be written to \(Permission denied\); change that, or name another folder"),
-        (errno.EIO, "Input/output error; name another folder, stored cells are not lost"),
+        (errno.EIO, "Input/output error; name another folder, stored runs are not lost"),
     ],
 )
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])
@@ -692,7 +438,7 @@ def test_a_disk_that_refuses_gives_a_sentence(
     with monkeypatch.context() as patch:
         patch.setattr(place, call, refusing(code), raising=False)
         with pytest.raises(OSError, match=said) as raised:
-            store.put_many([Cell({"seed": 0, **example(0)[0]}, example(5)[1]), Cell(*example(1))])
+            store.put_many([StoredResult({"seed": 0, **example(0)[0]}, example(5)[1]), StoredResult(*example(1))])
     assert str(raised.value).startswith(f"results cannot be stored in {store.folder}: ")
     assert raised.value.__cause__ is not None
     assert store.keys() == [name]

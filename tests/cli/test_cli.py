@@ -125,20 +125,22 @@ class TestAudit:
     def test_a_group_with_one_row_gets_a_note(self, tmp_path: Path) -> None:
         rows = "".join(f"{i % 2},{0.3 + 0.4 * (i % 2)},{'a' if i else 'b'}\n" for i in range(120))
         (tmp_path / "one.csv").write_text("y,p,race\n" + rows)
-        assert "has one row" in call("audit", tmp_path / "one.csv", "--label", "y", "--score", "p", "--group", "race")
+        assert "has one example" in call(
+            "audit", tmp_path / "one.csv", "--label", "y", "--score", "p", "--group", "race"
+        )
 
 
 class TestGroups:
     def test_synthetic(self, tmp_path: Path) -> None:
         printed = call("groups", "synthetic:OK", "--by", "RAC1P=1,SEX", "--json", tmp_path / "g.json")
         assert "synthetic" in printed
-        assert "4 groups can be defined; 4 have people" in printed
+        assert "4 groups are definable; 4 are populated" in printed
         found = json.loads((tmp_path / "g.json").read_text())
         assert sum(group["rows"] for group in found["groups"]) == 17_917
 
     def test_billions(self) -> None:
         printed = call("groups", "synthetic:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3")
-        assert "1,605,744,000 groups can be defined" in printed
+        assert "1,605,744,000 groups are definable" in printed
 
     def test_a_file_with_and_without_a_label(self, predictions: Path) -> None:
         assert "label = 1" not in call("groups", predictions, "--by", "race")
@@ -146,7 +148,7 @@ class TestGroups:
 
     def test_small_groups(self, predictions: Path) -> None:
         assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
-        out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "leave-out")
+        out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "drop")
         assert "rows are left out" in out
 
     def test_wrong_input(self, predictions: Path) -> None:
@@ -177,7 +179,7 @@ class TestData:
 class TestBenchmark:
     FILE = """
 title = "Two methods"
-at = "not in the paper"
+reference = "not in the paper"
 state = "OK"
 group = "RAC1P=1"
 groups = ["white", "non-white"]
@@ -188,7 +190,7 @@ batch = 4
 seeds = 2
 records = 2
 split.seed = 42
-common = { at = "not in the paper", steps = 6 }
+common = { reference = "not in the paper", steps = 6 }
 
 [[rows]]
 name = "SGD"

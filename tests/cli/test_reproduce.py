@@ -16,7 +16,7 @@ FEW = ("income-ok-race", "tune-ok-fairret")
 
 def test_every_experiment_is_planned_and_those_that_compare_methods_twice() -> None:
     planned = [(job.experiment, job.budget) for job in reproduce.all_jobs(None, None, None)]
-    assert [name for name, budget in planned if budget == "rows"] == ["income-ok-race", "income-va-marital"]
+    assert [name for name, budget in planned if budget == "examples"] == ["income-ok-race", "income-va-marital"]
     assert sorted(name for name, budget in planned if budget == "paper") == sorted(config.names())
 
 
@@ -25,21 +25,11 @@ def test_one_command_computes_times_and_reports_and_does_nothing_twice(
 ) -> None:
     monkeypatch.setattr(config, "names", lambda: FEW)
     monkeypatch.setattr(reproduce, "ROUNDS", 1)
-    monkeypatch.setattr(reproduce, "TIMED", 2)
-    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))  # no census here: synthetic people
+    monkeypatch.setattr(reproduce, "TURN_STEPS", 2)
+    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))  # no census here: the synthetic one
     monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: [])
-    options = (
-        "--seeds",
-        "1",
-        "--steps",
-        "3",
-        "--jobs",
-        "1",
-        "--out",
-        tmp_path / "results",
-        "--to",
-        tmp_path / "report",
-    )
+    folders = ("--out", tmp_path / "results", "--to", tmp_path / "report")
+    options = ("--seeds", "1", "--steps", "3", "--jobs", "1", *folders)
     said = " ".join(call("reproduce", *options).split())
     assert "synthetic data: generated, not people" in said
     assert "income-ok-race:" in said

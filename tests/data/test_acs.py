@@ -18,7 +18,7 @@ import pytest
 import torch
 from folktables.load_acs import load_acs
 
-from fairbound.data import acs, acs_files, codebook, load, pums
+from fairbound.data import acs, acs_files, codebook, load
 from fairbound.data.tasks import TASKS, Task, apply
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -327,13 +327,13 @@ def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("FAIRBOUND_DATA", str(named))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    looked = [place for place in acs_files.find() if place.is_relative_to(tmp_path.resolve())]
+    looked = [place for place in acs_files.folders() if place.is_relative_to(tmp_path.resolve())]
     assert looked == [path.resolve() for path in (named, tmp_path / "shared" / "data", cache / "fairbound")]
-    assert acs_files.home() == named
-    assert acs_files.find(tmp_path) == (tmp_path,)
-    assert acs_files.find(tmp_path / "absent") == ()
+    assert acs_files.download_folder() == named
+    assert acs_files.folders(tmp_path) == (tmp_path,)
+    assert acs_files.folders(tmp_path / "absent") == ()
     monkeypatch.delenv("FAIRBOUND_DATA")
-    assert acs_files.home() == cache / "fairbound"
+    assert acs_files.download_folder() == cache / "fairbound"
 
 
 def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_files_from_2019_on_are_translated(name: str, tmp_path: Path) -> None:
     old = old[old["RELP"] != 11].assign(SERIALNO="2023HU0000001")  # roomers have no newer code
     new = old.copy()
     for column in ("RELP", "JWTR"):
-        newer, codes = pums.NEWER[column]
+        newer, codes = acs.NEWER[column]
         back = {code: now for now, code in reversed(codes.items())}
         new[newer] = new.pop(column).map(back)
     write(new.rename(columns={"ST": "STATE"}), tmp_path / "psam_p40.csv")
@@ -443,7 +443,7 @@ def test_files_from_2019_on_are_translated(name: str, tmp_path: Path) -> None:
 
 
 def test_newer_codes_mean_what_the_older_ones_did() -> None:
-    for column, (_, codes) in pums.NEWER.items():
+    for column, (_, codes) in acs.NEWER.items():
         assert set(codes.values()) <= set(codebook.levels(column))
-    assert set(codebook.levels("RELP")) - set(pums.NEWER["RELP"][1].values()) == {11}
-    assert set(codebook.levels("JWTR")) - set(pums.NEWER["JWTR"][1].values()) == {None}
+    assert set(codebook.levels("RELP")) - set(acs.NEWER["RELP"][1].values()) == {11}
+    assert set(codebook.levels("JWTR")) - set(acs.NEWER["JWTR"][1].values()) == {None}

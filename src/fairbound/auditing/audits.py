@@ -1,4 +1,4 @@
-"""An audit of predictions: per-group rates and every fairness metric, each with its interval.
+"""An audit of predictions: per-group rates and every fairness metric, each with its confidence interval.
 
 It needs labels, predictions (or scores and a threshold) and groups, from any model.
 """
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.auditing.notes import no_probabilities, not_compared, one_sided, small
+from fairbound.auditing.text import no_probabilities, not_compared, one_sided, small_groups
 from fairbound.constraints.subgroups import Attribute, Coded, Intersection, is_missing, no_column
 from fairbound.data.attributes import attributes as named_attributes
 from fairbound.data.outcomes import binary, binary_like
@@ -77,7 +77,7 @@ class Audit:
             "threshold": self.threshold,
             "weighted": self.weighted,
             "score_bins": list(self.bins),
-            "metrics": {name: measured._asdict() for name, measured in self.metrics.items()},
+            "metrics": {name: estimate._asdict() for name, estimate in self.metrics.items()},
             "groups": {group.name: _group_dict(group) for group in self.groups},
             "notes": list(self.notes),
         }
@@ -88,7 +88,7 @@ class Audit:
 
 def _group_dict(group: GroupAudit) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": group.rows, "counts": dict(group.counts)}
-    found["rates"] = {name: measured._asdict() for name, measured in group.rates.items()}
+    found["rates"] = {name: estimate._asdict() for name, estimate in group.rates.items()}
     if group.loss is not None:
         found["loss"] = group.loss._asdict()
     if group.histogram:
@@ -121,23 +121,23 @@ def audit(
     0.0
     """
     g, names = _numbered(groups, names)
-    rows = _checked(labels, g, predictions, scores, threshold, weights)
-    counts = Counts.of(rows.labels, rows.predictions, rows.groups, weights=rows.weights, names=names)
+    given = _checked(labels, g, predictions, scores, threshold, weights)
+    counts = Counts.of(given.labels, given.predictions, given.groups, weights=given.weights, names=names)
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     metrics = intervals(counts, reference, **settings)
-    notes = [*small(counts), *one_sided(rows.labels, rows.predictions)]
+    notes = [*small_groups(counts), *one_sided(given.labels, given.predictions)]
     scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
-    if rows.scores is not None:
-        scored = _scored(rows, rows.scores, counts, reference, settings)
+    if given.scores is not None:
+        scored = _scored(given, given.scores, counts, reference, settings)
     return Audit(
         attributes=tuple(attributes),
-        rows=len(rows.labels),
+        rows=len(given.labels),
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
         groups=_group_audits(counts, group_rates(counts, level=level), scored),
-        threshold=None if rows.scores is None else threshold,
+        threshold=None if given.scores is None else threshold,
         bins=scored.bins,
         left_out=int((g < 0).sum()),
         weighted=weights is not None,
@@ -146,8 +146,8 @@ def audit(
     )
 
 
-class _Rows(NamedTuple):
-    """The rows that are in a group."""
+class _Examples(NamedTuple):
+    """Those that are in a group."""
 
     labels: Tensor
     predictions: Tensor
@@ -166,7 +166,7 @@ class _Scored(NamedTuple):
     notes: list[str]
 
 
-def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float, weights: Any) -> _Rows:
+def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float, weights: Any) -> _Examples:
     if (predictions is None) == (scores is None):
         raise ValueError("an audit needs either predictions or scores, one of the two")
     if math.isnan(threshold):
@@ -174,7 +174,7 @@ def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, thresho
     y, inside = as_binary(labels, "labels"), groups >= 0
     same_length(labels=y, groups=groups)
     if not bool(inside.any()):
-        raise ValueError("no row belongs to a group: there is nothing to audit")
+        raise ValueError("no example belongs to a group: there is nothing to audit")
     score = None if scores is None else as_vector(scores)
     # a float32 score is compared as such: .7 in float32 is below .7 in float64
     made = as_binary(predictions, "predictions") if score is None else (score >= threshold).long()
@@ -183,18 +183,18 @@ def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, thresho
     if w is not None and float(w[inside].sum()) == 0:
         raise ValueError("all weights are 0: there is nothing to audit")
     score = None if score is None else score[inside].double()
-    return _Rows(y[inside], made[inside], groups[inside], score, None if w is None else w[inside])
+    return _Examples(y[inside], made[inside], groups[inside], score, None if w is None else w[inside])
 
 
-def _scored(rows: _Rows, score: Tensor, counts: Counts, reference: str, settings: Mapping[str, Any]) -> _Scored:
-    named: dict[str, Any] = {"weights": rows.weights, "names": counts.names}
+def _scored(given: _Examples, score: Tensor, counts: Counts, reference: str, settings: Mapping[str, Any]) -> _Scored:
+    named: dict[str, Any] = {"weights": given.weights, "names": counts.names}
     of_distances = {name: settings[name] for name in ("level", "seed")}
-    metrics = distances(Scores.of(score, rows.groups, **named), reference, **of_distances)
-    bins, histograms = _histograms(score, rows.groups, rows.weights, len(counts.names))
+    metrics = distances(Scores.of(score, given.groups, **named), reference, **of_distances)
+    bins, histograms = _histograms(score, given.groups, given.weights, len(counts.names))
     why_not = no_probabilities(score)
     if why_not:
         return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *not_compared(counts)])
-    losses = Losses.of(_cross_entropy(score, rows.labels), rows.groups, **named)
+    losses = Losses.of(_cross_entropy(score, given.labels), given.groups, **named)
     metrics |= loss_gaps(losses, reference, **settings)
     return _Scored(metrics, group_losses(losses, **settings), bins, histograms, not_compared(counts))
 
@@ -207,8 +207,8 @@ def _group_audits(
         GroupAudit(
             name,
             sizes[i],
-            _cells(weight[i]),
-            {rate: measured[i] for rate, measured in rates.items()},
+            _confusion(weight[i]),
+            {rate: estimates[i] for rate, estimates in rates.items()},
             scored.losses[i],
             scored.histograms[i],
         )
@@ -226,7 +226,7 @@ def audit_columns(
     weight: str | None = None,
     positive: Any = None,
     min_size: int = 0,
-    small: Literal["merge", "leave out"] = "merge",
+    small: Literal["merge", "drop"] = "merge",
     reference: str | None = None,
     **settings: Any,
 ) -> Audit:
@@ -273,7 +273,7 @@ def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
-    """Groups as numbers; text and truth values are numbered in their order and name themselves."""
+    """Groups as numbers; text and booleans are numbered in their order and name themselves."""
     array = groups if isinstance(groups, Tensor) else np.asarray(groups)
     kind = "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
     if kind in "OUSb" and not names:
@@ -284,13 +284,13 @@ def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]
     return numbers, group_names(numbers, names)
 
 
-def _cells(weight: Sequence[Sequence[float]]) -> dict[str, float]:
+def _confusion(weight: Sequence[Sequence[float]]) -> dict[str, float]:
     (tn, fp), (fn, tp) = weight
     return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}
 
 
 def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:
-    """Of each row; scores of exactly 0 and 1 count as 1e-7 from there, so that one sure mistake is not infinite."""
+    """Per-example; scores of exactly 0 and 1 count as 1e-7 from there, so that one certain mistake is not infinite."""
     p = score.clamp(1e-7, 1 - 1e-7)
     return torch.nn.functional.binary_cross_entropy(p, y.double(), reduction="none")
 

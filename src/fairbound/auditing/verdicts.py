@@ -1,53 +1,60 @@
-"""The verdict: do limits hold for the people that some rows were drawn from? holds / violated / undecided."""
+"""The verdict: do constraints hold for the population that held-out examples were drawn from?
+
+Decided as "holds", "violated" or "undecided"; printed as a table within 80 columns and a sentence to act on.
+"""
 
 from __future__ import annotations
 
+import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairbound.auditing.decisions import Decision, Gap, judged
-from fairbound.auditing.verdict_inputs import Columns
-from fairbound.auditing.verdict_samples import sampled
-from fairbound.auditing.verdict_text import WIDTH, nearness, needed, sentence, table
+from fairbound.auditing.cell_summaries import HeldOut, Judged, summarize
+from fairbound.auditing.decisions import Decision, Gap, decide
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.metrics.intervals import check_level
 
+WIDTH = 80
+MAX_SHOWN = 24  # gaps in the table; of more, those nearest to their bounds
+_HEADINGS = ("constraint", "value", "all at once", "alone", "bound", "", "needed")
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What rows tell of limits; `print` shows a table and a sentence."""
+    """What held-out examples tell of constraints; `print` shows a table and a sentence."""
 
     decision: Decision
-    gaps: tuple[Gap, ...]  # one for every row of the limits
-    rows: int
+    gaps: tuple[Gap, ...]  # one for every row of the constraints
+    examples: int
     level: float
 
     @property
     def decisive(self) -> Gap:
         """The gap that decides: the clearest violation, the one nearest to its bound, the one to settle."""
         if self.decision != "undecided":
-            return max((gap for gap in self.gaps if gap.decision == self.decision), key=nearness)
-        open_ = [gap for gap in self.gaps if gap.decision == "undecided"]
-        told = [gap for gap in open_ if gap.needed is not None]
-        over = [gap for gap in told if gap.estimate is not None and gap.estimate > gap.bound]
-        if over:  # one violation is enough, so the one that needs the fewest rows
-            return min(over, key=needed)
-        silent = [gap for gap in open_ if gap.needed is None]
-        return silent[0] if silent else max(told, key=needed)
+            return max((gap for gap in self.gaps if gap.decision == self.decision), key=_nearness)
+        undecided = [gap for gap in self.gaps if gap.decision == "undecided"]
+        known = [(gap.needed, gap) for gap in undecided if gap.needed is not None]
+        over = [(needed, gap) for needed, gap in known if gap.estimate is not None and gap.estimate > gap.bound]
+        if over:  # one violation is enough, so the one that needs the fewest examples
+            return min(over, key=lambda pair: pair[0])[1]
+        unknown = [gap for gap in undecided if gap.needed is None]
+        return unknown[0] if unknown else max(known, key=lambda pair: pair[0])[1]
 
     @property
     def sentence(self) -> str:
-        """What to make of it, in plain words."""
-        return sentence(self.decisive, self.decision, self.level)
+        """What follows from it."""
+        return _sentence(self.decisive, self.decision, self.level)
 
     def __str__(self) -> str:
-        return "\n".join([*table(self.gaps, self.level), *textwrap.wrap(self.sentence, WIDTH)])
+        return "\n".join([*_table(self.gaps, self.level), *textwrap.wrap(self.sentence, WIDTH)])
 
 
 def verdict(
-    limits: ConstraintSet | Given,
+    constraints: ConstraintSet | Given,
     groups: Any = None,
     *,
     losses: Any = None,
@@ -58,19 +65,20 @@ def verdict(
     level: float = 0.95,
     seed: int = 0,
 ) -> Verdict:
-    """Whether limits hold for the people that rows were drawn from; any model's rows, which it must not have seen.
+    """Whether constraints hold for the population that held-out examples, of any model, were drawn from.
 
-    "holds" is said of limits that do not hold in at most 1 - level of all samples, and so is "violated" of limits
-    that do; "undecided" is the rest. Columns are arrays, tensors, lists, pandas or polars columns.
+    "holds" is the decision for constraints that do not hold in at most 1 - level of all samples, and so is "violated"
+    for constraints that do; "undecided" is the rest. Columns are arrays, tensors, lists, pandas or polars columns.
 
     Args:
-        limits: one of `fairbound.limits`, a list of them, or a mapping of names to them; not functions.
-        groups: of every row, its number 0, 1, ... (-1: none) or its name in the limit; or several columns by name.
-        losses: of every row, for limits on losses.
-        predictions: decisions, for limits on rates: 0 or 1, or the number of a class.
-        outputs: logits in place of decisions: one per row, or one per class.
-        labels: for limits about rows with a certain label.
-        weight: survey weights, how many people a row stands for.
+        constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them; not functions.
+        groups: of every example, its number 0, 1, ... (-1: none) or its name in the constraint; or several columns by
+            name.
+        losses: per-example losses, for constraints on losses.
+        predictions: decisions, for constraints on rates: 0 or 1, or the number of a class.
+        outputs: logits in place of decisions: one per example, or one per class.
+        labels: for constraints about examples with a certain label.
+        weight: survey weights, how much of the population an example stands for.
         level: of confidence.
         seed: of the draws that give the simultaneous limits.
 
@@ -78,26 +86,153 @@ def verdict(
     >>> parity = constraints.demographic_parity(["A", "B"], bound=0.2)
     >>> found = verdict(parity, ["A", "B"] * 500, predictions=[1, 0, 0, 1] * 250)
     >>> print(found)
-    limit value     all at once    alone bound       rows
-    A - B 0.000 [-0.062, 0.062] <= 0.052 0.200 holds
-    B - A 0.000 [-0.062, 0.062] <= 0.052 0.200 holds
-    95 % limits, all at once and each alone; rows: of the scarcest cell, to decide
-    Holds: at 95 % confidence every limit is kept for the people these rows were
-    drawn from; nearest to its bound is 'A - B', at most 0.052 where 0.200 is
-    allowed.
+    constraint value     all at once    alone bound       needed
+    A - B      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
+    B - A      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
+    95 % confidence limits, all at once and each alone; needed: examples to decide
+    Holds: at 95 % confidence every constraint holds for the population that these
+    examples were drawn from; nearest to its bound is 'A - B', at most 0.052 where
+    0.200 is allowed.
     """
     check_level(level)
-    given = ConstraintSet.of(limits)
+    given = ConstraintSet.of(constraints)
     listed, names = given.parts, given.names
-    judgeable = [limit for limit in listed if isinstance(limit, Constraint)]
-    if len(judgeable) < len(listed):
-        other = next(limit for limit in listed if not isinstance(limit, Constraint))
-        raise ValueError(
-            f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is about limits on means "
-            "(loss_parity, demographic_parity, ...): leave it out"
+    for other in listed:
+        if not isinstance(other, Constraint):
+            raise ValueError(
+                f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is about constraints "
+                "on means (loss_parity, demographic_parity, ...): leave it out"
+            )
+    judged = [Judged.of(constraint) for constraint in listed if isinstance(constraint, Constraint)]
+    held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
+    gaps = decide(judged, names, summarize(judged, held_out), level, seed)
+    found = {gap.decision for gap in gaps}
+    decision: Decision = "violated" if "violated" in found else "undecided" if "undecided" in found else "holds"
+    return Verdict(decision, gaps, held_out.size, level)
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+
+def _table(gaps: Sequence[Gap], level: float) -> list[str]:
+    """A line for every gap, or for those that matter most where there are many."""
+    shown = gaps
+    if len(gaps) > MAX_SHOWN:
+        kept = sorted(range(len(gaps)), key=lambda i: _importance(gaps[i]), reverse=True)[:MAX_SHOWN]
+        shown = [gaps[i] for i in sorted(kept)]
+    columns = [_HEADINGS, *(_entries(gap) for gap in shown)]
+    widths = [max(map(len, column)) for column in zip(*columns, strict=True)]
+    widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - len(widths) + 1)
+    lines = [_line(entries, widths) for entries in columns]
+    if len(shown) < len(gaps):
+        lines.append(f"and {len(gaps) - len(shown)} more, farther from their bounds")
+    return [*lines, f"{100 * level:g} % confidence limits, all at once and each alone; needed: examples to decide"]
+
+
+def _sentence(gap: Gap, decision: Decision, level: float) -> str:
+    """What follows from a verdict that depends on this gap."""
+    sure, population = f"at {100 * level:g} % confidence", "the population that these examples were drawn from"
+    asked = f"at least {_bound(gap)} is required" if gap.minimum else f"{_bound(gap)} is allowed"
+    if decision == "holds":
+        assert gap.at_most is not None
+        end = f"at {'least' if gap.minimum else 'most'} {_number(_sign(gap) * gap.at_most)}"
+        every = f"Holds: {sure} every constraint holds for {population}"
+        return f"{every}; nearest to its bound is {gap.name!r}, {end} where {asked}."
+    low, high = _as_read(gap)
+    if decision == "violated":
+        end = f"at most {_number(high)}" if gap.minimum else f"at least {_number(low)}"
+        return f"Violated: {sure}, for all constraints together, {gap.name!r} is {end} for {population}, and {asked}."
+    if gap.needed is None:
+        return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
+    remedy = "Its estimate equals the bound: if that is the truth, no number of examples decides."
+    if not math.isinf(gap.needed):
+        remedy = (
+            f"If the estimate is right, about {_rough(gap.needed - gap.examples)} more examples of {gap.cell!r}, and "
+            "of the others in proportion, would decide."
         )
-    columns = Columns.of(groups, losses, predictions, outputs, labels, weight)
-    gaps = judged(judgeable, names, sampled(judgeable, columns), level, seed)
-    words = {gap.decision for gap in gaps}
-    decision: Decision = "violated" if "violated" in words else "undecided" if "undecided" in words else "holds"
-    return Verdict(decision, gaps, columns.rows, level)
+    return f"Undecided: {gap.name!r} is between {_number(low)} and {_number(high)}, and {asked}. {remedy}"
+
+
+def _nearness(gap: Gap) -> float:
+    """How far the estimate lies above its bound, in units of its noise; those that are not known come last."""
+    if gap.estimate is None or gap.at_most is None:
+        return -math.inf
+    return (gap.estimate - gap.bound) / max(gap.at_most - gap.estimate, 1e-300)
+
+
+def _importance(gap: Gap) -> tuple[int, float]:
+    return ("holds", "undecided", "violated").index(gap.decision), _nearness(gap)
+
+
+def _number(value: float | None) -> str:
+    """Three decimals, or fewer digits where they do not fit.
+
+    >>> [_number(value) for value in (0.25, 0.00031, -1e-17, 1234.5)]
+    ['0.250', '0.00031', '0.000', '1234']
+    """
+    if value is None:
+        return ""
+    size = abs(value)
+    if size < 1e-12:
+        return "0.000"
+    return f"{value:.4g}" if size >= 100 else f"{value:.3f}" if size >= 0.0095 else f"{value:.2g}"
+
+
+def _sign(gap: Gap) -> float:
+    """A minimum is stored with its sign turned."""
+    return -1.0 if gap.minimum else 1.0
+
+
+def _bound(gap: Gap) -> str:
+    return _number(_sign(gap) * gap.bound)
+
+
+def _as_read(gap: Gap) -> tuple[float | None, float | None]:
+    """The joint interval as a reader thinks of it."""
+    if not gap.minimum or gap.low is None or gap.high is None:
+        return gap.low, gap.high
+    return -gap.high, -gap.low
+
+
+def _rough(count: float) -> str:
+    """Rounded up to two digits: it is a guess.
+
+    >>> _rough(12_345), _rough(87)
+    ('13,000', '87')
+    """
+    if count >= 1e9:
+        return "a billion or more"
+    digits = max(0, len(str(int(count))) - 2)
+    return f"{math.ceil(count / 10**digits) * 10**digits:,}"
+
+
+def _short(gap: Gap) -> str:
+    """The examples that would decide, in six characters; nothing where it is decided."""
+    if gap.decision != "undecided":
+        return ""
+    if gap.needed is None:
+        return "?"
+    if math.isinf(gap.needed):
+        return "never"
+    return f"{gap.needed:.0f}" if gap.needed < 1e6 else f"{gap.needed:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def _entries(gap: Gap) -> tuple[str, ...]:
+    low, high = _as_read(gap)
+    return (
+        gap.name,
+        "" if gap.estimate is None else _number(_sign(gap) * gap.estimate),
+        "" if low is None else f"[{_number(low)}, {_number(high)}]",
+        "" if gap.at_most is None else f"{'>=' if gap.minimum else '<='} {_number(_sign(gap) * gap.at_most)}",
+        _bound(gap),
+        gap.decision,
+        _short(gap),
+    )
+
+
+def _line(entries: Sequence[str], widths: Sequence[int]) -> str:
+    name, decision, width = entries[0], entries[5], widths[0]
+    if len(name) > width:  # cut in the middle: names differ at their ends
+        name = f"{name[: (width - 1) // 2]}~{name[len(name) - width // 2 :]}"
+    aligned = [f"{entry:>{w}}" for entry, w in zip(entries, widths, strict=True)]
+    return " ".join([f"{name:<{width}}", *aligned[1:5], f"{decision:<{widths[5]}}", aligned[6]]).rstrip()

@@ -3,8 +3,11 @@
     load("income-ok-race")       an experiment that is installed with the package (`names()`)
     load("my-experiment.toml")   a file of the user's own, of the same form
 
-The keys of a file are the fields of `Experiment`, `SplitSpec` and `Row`; what stands under [common] holds for every row
-that does not say otherwise, and `like = "SSw"` completes a row by an earlier one; settings are completed one by one.
+The keys of a file are the fields of `Experiment`, `SplitSpec` and `Row`. A row is completed by the keys under [common],
+or by those of an earlier row that it names: `like = "SSw"`. Hyper-parameters are completed one by one, at last by
+those under [settings.METHOD], which hold for every row of that method. Data of the user's own are named in the file:
+`source = "my.parquet"` (a path from the folder of the file), `label = "approved"`, `group = "sex"`.
+
 Whatever is not understood is refused: a misspelt setting that went unnoticed would be another experiment than the one
 that was asked for. Nothing is loaded or run here.
 """
@@ -14,109 +17,167 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
-from importlib import resources
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
 from fairbound.algorithms import ALGORITHMS, Adaptive
 from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear, Power, Schedule
-from fairbound.benchmark.config_types import (
-    Kind,
-    is_count,
-    is_number,
-    is_text,
-    is_whole,
-    known_name,
-    listed_all,
-    nearest,
-    refuse_missing,
-    taken_from,
-)
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Split
+from fairbound.data.table import is_census
 
+INSTALLED = Path(__file__).parent / "experiments"
+COMPLETING = ("common", "settings")  # keys of a file that complete its rows
 NOTIONS = {  # l_i: mean loss of group i
     "pairwise": "l_i - l_j <= bound for every two groups, in both directions: Experiment 1",
     "against_mean": "l_i - mean_j l_j <= bound and its negative, the mean unweighted: eq. (4) as printed",
-    "absolute_against_pooled": "|l_i - l| <= bound, l the loss of all rows, a nonsmooth row a group: the authors' form",
+    "absolute_against_pooled": "|l_i - l| <= bound, l the loss of all examples, one nonsmooth constraint a group: the "
+    "authors' form",
 }
 SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
-    "InverseSqrt": InverseSqrt,
-    "Power": Power,
-    "Linear": Linear,
-    "Factorial": Factorial,
-    "Adaptive": Adaptive,
+    kind.__name__: kind for kind in (InverseSqrt, Power, Linear, Factorial, Adaptive)
 }
 RUN = "run"  # stands for the number of steps of the run in a schedule that ends with it
-TRAINING_POOLS = ("train", "dual")  # no training step reads the rows that choose or test
-REFERENCE_STEPS = 10_000  # of SSL-ALM: what they pass through the model is the budget of equal rows
+TRAINING_POOLS = ("train", "dual")  # no training step reads the examples that choose or test
+REFERENCE_STEPS = 10_000  # of SSL-ALM: what they pass through the model is the budget of equal examples
+REFERENCE_SETTINGS = {"samples": 2}  # of SSL-ALM: its form in the paper, two mini-batches a step
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    by_lower = {one.lower(): one for one in known}
+    return by_lower[get_close_matches(str(name).lower(), list(by_lower), n=1, cutoff=0.0)[0]]
+
+
+def _unknown(name: object, known: Iterable[str], what: str) -> str:
+    return f"there is no {what} {name!r}; the nearest is {nearest(name, known)!r} (there are {', '.join(known)})"
+
+
+def known_name(name: Any, known: Collection[str], what: str) -> Any:
+    if name not in known:
+        raise ValueError(_unknown(name, known, what))
+    return name
+
+
+def one_of(what: str, known: Collection[str]) -> AfterValidator:
+    return AfterValidator(lambda name: known_name(name, known, what))
+
+
+def keyed_by(*known: str, needed: Iterable[str]) -> AfterValidator:
+    """A table with these keys only, the needed ones among them unless it is empty."""
+
+    def check(table: Mapping[str, float]) -> Mapping[str, float]:
+        for name in table:
+            known_name(name, known, "key")
+        for name in needed:
+            if table and name not in table:
+                raise ValueError(f"the key {name!r} is missing")
+        return table
+
+    return AfterValidator(check)
+
+
+def _add_up(shares: Mapping[str, float]) -> Mapping[str, float]:
+    if abs(math.fsum(shares.values()) - 1) > 1e-9:
+        raise ValueError(f"they must add up to 1, got {math.fsum(shares.values()):g}")
+    return shares
+
+
+def _different(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) == 1 or len(set(names)) < len(names):
+        raise ValueError(f"they must be two or more different names, got {list(names)}")
+    return names
+
+
+Text = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Size = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Notion = Annotated[str, one_of("notion", NOTIONS)]
+Pool = Annotated[str, one_of("pool of a training step", TRAINING_POOLS)]
+Part = Annotated[str, one_of("part of a split", Split._fields)]
+Shares = Annotated[
+    Mapping[str, Annotated[float, Field(strict=True, gt=0, le=1)]],
+    keyed_by(*Split._fields, needed=("train", "test")),
+    AfterValidator(_add_up),
+]
+LOSSES = ("loss", "violation")  # of the appendix's tables
+METRICS = ("Ind", "Sp", "Ina", "Sf", "Wd")  # of the paper's fairness table
+KNOWN_KEYS_ONLY = ConfigDict(extra="forbid")
 
 
 class Printed(NamedTuple):
     """A number of the paper."""
 
-    mean: float
-    std: float  # over runs
+    mean: Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    std: Size  # over runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
 class Paper:
     """What the paper prints for a row; empty where it prints nothing."""
 
-    validation: Mapping[str, Printed]  # loss, violation: the appendix's tables
-    train: Mapping[str, Printed]  # Ind, Sp, Ina, Sf, Wd: the fairness table
-    test: Mapping[str, Printed]
+    validation: Annotated[Mapping[str, Printed], keyed_by(*LOSSES, needed=LOSSES)] = Field(default_factory=dict)
+    train: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(default_factory=dict)
+    test: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ScheduleSpec:
-    """A setting that changes along the run, before the length of the run is known.
-
-    >>> ScheduleSpec("Linear", {"start": 0.05, "steps": "run"}).built(steps=1000)
-    Linear(start=0.05, steps=1000.0, end=0.05)
-    """
-
-    schedule: str  # a key of SCHEDULES
-    numbers: Mapping[str, float | str]  # text: RUN
-
-    def built(self, steps: int) -> Schedule | Adaptive:
-        """The schedule for a run of this many steps."""
-        return SCHEDULES[self.schedule](**{k: float(steps if v == RUN else v) for k, v in self.numbers.items()})
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
 class SplitSpec:
-    """Which rows train and test.
+    """Which examples train and test.
 
     Without shares the first split is the paper's (80 / 10 / 10, `fairbound.data.paper_split`), and any others are
     random ones of its sizes.
     """
 
-    seed: int
-    splits: int = 1
-    shares: Mapping[str, float] | None = None  # of the pools train, dual, validation, test
+    seed: Annotated[int, Field(strict=True, ge=0)]
+    splits: Count = 1
+    shares: Shares | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
 class Row:
     """One method with its settings: a row of a table. What it trains with is here, what is measured in `Experiment`."""
 
-    name: str
+    name: Text
     method: str  # a key of ALGORITHMS
-    settings: Mapping[str, float | bool | ScheduleSpec]
-    steps: int  # the paper's seconds as steps
-    batch: int  # rows of a draw's objective, and of each group for its constraints
-    notion: str  # a key of NOTIONS
-    bound: float  # 0 for the penalised problem, eq. (13)
-    at: str  # where in the paper the numbers stand
-    fairret: float = 0.0  # weight of the Fairret regularizer; 0 for none
-    pools: tuple[str, ...] = ()  # whose rows each draw's constraints read; empty: those of "train"
-    paper: Paper = Paper({}, {}, {})
+    settings: Mapping[str, Any]  # hyper-parameters: numbers, truth values, and tables that name a schedule
+    steps: Count  # the paper's seconds as steps
+    batch: Count  # examples of a draw's objective, and of each group for its constraints
+    notion: Notion
+    bound: Size  # 0 for the penalized problem, eq. (13)
+    reference: Text  # where in the paper the numbers stand
+    fairret: Size = 0.0  # weight of the Fairret regularizer; 0 for none
+    pools: tuple[Pool, ...] = ()  # of the examples that each draw's constraints read; empty: "train"
+    paper: Paper = Paper()
     note: str = ""  # where the paper contradicts itself, or leaves something open
-    equal_rows: bool = True  # whether it has a place in the budget of equal rows, where its own steps do not count
-    own: type[Algorithm[Any]] | None = None  # a method of the user's, in the place of `method`
+    equal_examples: Annotated[bool, Field(strict=True)] = (
+        True  # whether it has a place in that budget, where its own steps do not count
+    )
+    custom: type[Algorithm] | None = None  # type: ignore[type-arg]  # a method of the user's own, in the place of `method`
+
+    @model_validator(mode="after")
+    def _builds(self) -> Row:
+        """The ranges of the settings are checked by the method itself."""
+        if self.custom is None:
+            known_name(self.method, ALGORITHMS, "method")
+        try:
+            draws = self.algorithm(self.steps).draws
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+        if self.pools and len(self.pools) != draws:
+            raise ValueError(
+                f"{self.method} draws {draws} times a step, so pools needs {draws} names, got {self.pools!r}"
+            )
+        return self
+
+    @property
+    def algorithm_type(self) -> type[Algorithm[Any]]:
+        return self.custom or ALGORITHMS[self.method]
 
     def algorithm(self, steps: int) -> Algorithm[Any]:
         """The method with its settings, for runs of this many steps.
@@ -124,15 +185,14 @@ class Row:
         >>> load("income-ok-race").rows[0].algorithm(steps=1000)
         SGD(tau=0.05)
         """
-        settings = {k: v.built(steps) if isinstance(v, ScheduleSpec) else v for k, v in self.settings.items()}
-        made: Algorithm[Any] = (self.own or ALGORITHMS[self.method])(**settings)
+        made: Algorithm[Any] = _built(self.algorithm_type, self.settings, steps)
         return made
 
-    def rows_per_step(self, groups: int) -> float:
-        """Rows that a step passes through the model, for objective and constraints, forward only or also backward.
+    def examples_per_step(self, groups: int) -> float:
+        """Examples that a step passes through the model, for objective and constraints, forward only or also backward.
 
-        Of a random batch size it is the expectation: one mini-batch, and one of 2^(level + 1) times its rows, whose
-        halves are the same rows.
+        Of a random batch size it is the expectation: one mini-batch, and one of 2^(level + 1) times its examples,
+        whose halves are the same examples.
         """
         method = self.algorithm(self.steps)
         draws: list[int] = [self.batch * (("f" in read) + groups * ("c" in read)) for read in method.evaluates]
@@ -141,43 +201,85 @@ class Row:
         return draws[0] * (1 + math.fsum(2.0 ** (level + 1) * p for level, p in enumerate(method.batch_size_probs)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
 class Experiment:
-    """Methods to compare on one problem, with one network and one way to split the rows."""
+    """Methods to compare on one problem, with one network and one way to split the examples."""
 
     name: str  # of the file
-    title: str
-    at: str  # where it stands in the paper
-    state: str  # whose census rows: OK, VA
-    group: str  # the protected attribute, as in `fairbound.data.attributes`: RAC1P=1, MAR
-    groups: tuple[str, ...]  # names of its groups, in their order
-    notion: str  # what is measured, a key of NOTIONS
-    bound: float  # what the measured gaps are held against
-    hidden: tuple[int, ...]  # widths of the network's hidden layers
-    batch: int  # of a row that names none, and of the budget of equal rows
-    seeds: int  # runs of each row on each split
-    records: int  # states measured along a run, evenly spaced, the last one included
+    title: Text
+    reference: Text  # where it stands in the paper
+    group: Text  # the protected attribute, as in `fairbound.data.attributes`: RAC1P=1, MAR
+    notion: Notion  # what is measured
+    bound: Size  # what the measured gaps are held against
+    hidden: tuple[Count, ...]  # widths of the network's hidden layers
+    batch: Count  # of a row that names none, and of the budget of equal examples
+    seeds: Count  # runs of each row on each split
+    records: Count  # states measured along a run, evenly spaced, the last one included
     split: SplitSpec
-    rows: tuple[Row, ...]
-    measured: tuple[str, ...] = ()  # the parts of the split that are measured; empty: all
-    last_states: int = 1  # records at the end of a run whose mean the tables show and the choice reads
+    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    state: Text | None = None  # whose census data: OK, VA
+    source: Text | None = None  # instead: a table of the user's own, or data named as in `fairbound.data.load`
+    label: Text | None = None  # of that table: the column to predict
+    positive: Any = None  # the label's value that counts as 1, where that is not evident
+    groups: Annotated[tuple[Text, ...], AfterValidator(_different)] = ()  # their names; empty: those of the data
+    measured: tuple[Part, ...] = ()  # the parts of the split that are measured; empty: all
+    last_states: Count = 1  # records at the end of a run whose mean the tables show and the choice reads
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Experiment:
+        if (self.state is None) == (self.source is None):
+            raise ValueError('name the data: either state = "OK" (census data) or source = "my.csv" with its label')
+        if self.last_states > self.records:
+            raise ValueError(f"last_states is {self.last_states}, but records is only {self.records}")
+        needed = ("validation",) if self.last_states > 1 else ("train", "test")
+        if self.measured and not set(needed) <= set(self.measured):
+            raise ValueError(f"measured must name {' and '.join(needed)}, which its tables show")
+        for row in self.rows:
+            if row.steps < self.records:
+                raise ValueError(f"records is {self.records}, but row {row.name!r} has {row.steps} steps")
+            for pool in row.pools:
+                if pool != "train" and pool not in (self.split.shares or {}):
+                    raise ValueError(
+                        f"row {row.name!r}: the constraints read {pool!r}, of which the split has none; give it a share"
+                    )
+        return self
 
     def within(self, budget: str) -> Experiment:
-        """The experiment with the rows that have a place in the budget, "paper" or "rows"."""
-        return replace(self, rows=tuple(row for row in self.rows if budget == "paper" or row.equal_rows))
+        """The experiment with the rows that have a place in the budget, "paper" or "examples"."""
+        return replace(self, rows=tuple(row for row in self.rows if budget == "paper" or row.equal_examples))
 
-    def equal_rows_steps(self, row: Row) -> int:
-        """Steps in which the row passes as many rows through the model as 10,000 steps of SSL-ALM do.
+    def equal_examples_steps(self, row: Row) -> int:
+        """Steps in which the row passes as many examples through the model as 10,000 steps of SSL-ALM do.
 
         >>> experiment = load("income-ok-race")
-        >>> [(row.name, experiment.equal_rows_steps(row)) for row in experiment.rows[:2]]
+        >>> [(row.name, experiment.equal_examples_steps(row)) for row in experiment.rows[:2]]
         [('SGD', 50000), ('SGD-Fairret', 50000)]
         """
         reference = replace(
-            row, method="SSLALM", own=None, settings={}, batch=self.batch
-        )  # its defaults are the paper's
-        groups = len(self.groups)
-        return max(1, round(REFERENCE_STEPS * reference.rows_per_step(groups) / row.rows_per_step(groups)))
+            row, method="SSLALM", custom=None, settings=REFERENCE_SETTINGS, pools=(), batch=self.batch
+        ).examples_per_step(len(self.groups))
+        return max(1, round(REFERENCE_STEPS * reference / row.examples_per_step(len(self.groups))))
+
+
+def _built(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:
+    """A method or a schedule with its settings, for a run of this many steps; a table stands for a schedule.
+
+    >>> _built(Linear, {"start": 0.05, "steps": "run"}, steps=1000)
+    Linear(start=0.05, steps=1000.0, end=0.05)
+    """
+    made = dict(settings)
+    for name, value in settings.items():
+        known_name(name, [field.name for field in fields(kind)], f"setting of {kind.__name__}")
+        if isinstance(value, Mapping):
+            known_name(value.get("schedule"), SCHEDULES, f"schedule of {name} called")
+            numbers = {key: entry for key, entry in value.items() if key != "schedule"}
+            made[name] = _built(SCHEDULES[value["schedule"]], numbers, steps)
+        elif (name, value) == ("steps", RUN):
+            made[name] = float(steps)
+    return kind(**made)
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def names() -> tuple[str, ...]:
@@ -186,8 +288,7 @@ def names() -> tuple[str, ...]:
     >>> "income-ok-race" in names()
     True
     """
-    files = (file.name for file in resources.files("fairbound.benchmark.experiments").iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+    return tuple(sorted(path.stem for path in INSTALLED.glob("*.toml")))
 
 
 def load(name_or_path: str | Path) -> Experiment:
@@ -196,207 +297,80 @@ def load(name_or_path: str | Path) -> Experiment:
     >>> load("income-va-marital").groups
     ('Married', 'Widowed', 'Divorced', 'Separated', 'Never married')
     """
-    if isinstance(name_or_path, Path) or name_or_path.endswith(".toml"):
-        path = Path(name_or_path)
-        return _experiment(path.stem, _parsed(_text(path), str(path)), str(path))
-    if name_or_path not in names():
-        raise ValueError(
-            f"no experiment called {name_or_path!r} is installed; the nearest is {nearest(name_or_path, names())!r} "
-            f"(there are {', '.join(names())}); a file of your own ends in .toml"
-        )
-    file = f"{name_or_path}.toml"
-    text = resources.files("fairbound.benchmark.experiments").joinpath(file).read_text(encoding="utf-8")
-    return _experiment(name_or_path, _parsed(text, file), file)
-
-
-def _text(path: Path) -> str:
+    path = Path(name_or_path)
+    if isinstance(name_or_path, str) and path.suffix != ".toml":
+        if name_or_path not in names():
+            raise ValueError(
+                f"no experiment called {name_or_path!r} is installed; the nearest is "
+                f"{nearest(name_or_path, names())!r} (there are {', '.join(names())}); a file of your own ends in .toml"
+            )
+        path = INSTALLED / f"{name_or_path}.toml"
     try:
-        return path.read_text(encoding="utf-8")
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table |= {"name": path.stem, "rows": _whole_rows(table)}
+        if not is_census(table.get("source", "acs:")):
+            table["source"] = str(path.parent / table["source"])
+        return TypeAdapter(Experiment).validate_python({k: v for k, v in table.items() if k not in COMPLETING})
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"there is no file {path}; the experiments that need none are {', '.join(names())}"
         ) from error
+    except ValidationError as error:
+        raise ValueError(f"{path}{_sentence(error, table)}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is no valid TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as an experiment: {error}") from error
-
-
-def _parsed(text: str, file: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file} is no valid TOML: {error}") from error
-
-
-# What may stand where -------------------------------------------------------------------------------------------------
-
-
-TEXT = Kind("a text", is_text)
-STATE = Kind("a state's two capital letters, such as OK", lambda v: is_text(v) and bool(re.fullmatch("[A-Z]{2}", v)))
-TRUTH = Kind("true or false", lambda v: isinstance(v, bool))
-COUNT = Kind("a whole number, at least 1", is_count)
-SEED = Kind("a whole number, at least 0", lambda v: is_whole(v) and v >= 0)
-SIZE = Kind("a finite number, at least 0", lambda v: is_number(v) and 0 <= v < math.inf, float)
-SHARE = Kind("a share above 0 and at most 1", lambda v: is_number(v) and 0 < v <= 1, float)
-WIDTHS = Kind("a list of whole numbers, each at least 1", lambda v: listed_all(v, is_count), tuple)
-GROUPS = Kind(
-    "a list of two or more different names",
-    lambda v: listed_all(v, is_text) and len(v) >= 2 and len(set(v)) == len(v),
-    tuple,
-)
-POOLS = Kind("a list with the name of a pool for each draw", lambda v: listed_all(v, is_text), tuple)
-PARTS = Kind(
-    f"a list with one or more of {', '.join(Split._fields)}",
-    lambda v: listed_all(v, lambda part: part in Split._fields) and bool(v),
-    tuple,
-)
-TABLE = Kind("a table", lambda v: isinstance(v, dict))
-ROWS = Kind("a list of tables, at least one", lambda v: listed_all(v, TABLE.holds) and bool(v))
-PRINTED = Kind(
-    "[mean, standard deviation]",
-    lambda v: listed_all(v, SIZE.holds) and len(v) == 2,
-    lambda v: Printed(float(v[0]), float(v[1])),
-)
-
-EXPERIMENT = {
-    "title": TEXT, "at": TEXT, "state": STATE, "group": TEXT, "groups": GROUPS, "notion": TEXT, "bound": SIZE,
-    "hidden": WIDTHS, "batch": COUNT, "seeds": COUNT, "records": COUNT, "measured": PARTS, "last_states": COUNT,
-    "split": TABLE, "common": TABLE, "rows": ROWS,
-}  # fmt: skip
-SPLIT = {"seed": SEED, "splits": COUNT, "shares": TABLE}
-COMMON = {
-    "method": TEXT, "settings": TABLE, "steps": COUNT, "batch": COUNT, "notion": TEXT, "bound": SIZE, "at": TEXT,
-    "fairret": SIZE, "pools": POOLS, "equal_rows": TRUTH,
-}  # fmt: skip
-ROW = {"name": TEXT, "like": TEXT, **COMMON, "paper": TABLE, "note": TEXT}
-OPTIONAL_IN_ROW = ("like", "settings", "fairret", "pools", "equal_rows", "paper", "note")
-PAPER = {"validation": TABLE, "train": TABLE, "test": TABLE}
-VALIDATION = {"loss": PRINTED, "violation": PRINTED}
-FAIRNESS = {"Ind": PRINTED, "Sp": PRINTED, "Ina": PRINTED, "Sf": PRINTED, "Wd": PRINTED}
-
-
-# From tables to the dataclasses ---------------------------------------------------------------------------------------
-
-
-def _experiment(name: str, table: dict[str, Any], file: str) -> Experiment:
-    taken = taken_from(table, EXPERIMENT, file, optional=("measured", "last_states", "common"))
-    known_name(taken["notion"], NOTIONS, "notion", file)
-    if taken.get("last_states", 1) > taken["records"]:
-        raise ValueError(f"{file}: last_states is {taken['last_states']}, but records is only {taken['records']}")
-    needed = ("validation",) if taken.get("last_states", 1) > 1 else ("train", "test")
-    if "measured" in taken and not set(needed) <= set(taken["measured"]):
-        raise ValueError(f"{file}: measured must name {' and '.join(needed)}, which its tables show")
-    split = _split(taken.pop("split"), f"{file}, split")
-    common = taken_from(taken.pop("common", {}), COMMON, f"{file}, common", optional=COMMON)
-    common = {key: taken[key] for key in ("batch", "notion", "bound")} | common
-    rows = _rows(taken.pop("rows"), common, split, file)
-    for row in rows:
-        if row.steps < taken["records"]:
-            raise ValueError(f"{file}: records is {taken['records']}, but row {row.name!r} has {row.steps} steps")
-    return Experiment(name=name, split=split, rows=rows, **taken)
-
-
-def _split(table: dict[str, Any], place: str) -> SplitSpec:
-    taken = taken_from(table, SPLIT, place, optional=("splits", "shares"))
-    if "shares" in taken:
-        taken["shares"] = _shares(taken["shares"], f"{place}, shares")
-    return SplitSpec(**taken)
-
-
-def _shares(table: dict[str, Any], place: str) -> dict[str, float]:
-    shares = taken_from(
-        table, dict.fromkeys(Split._fields, SHARE), place, optional=("dual", "validation", "calibration")
-    )
-    if abs(math.fsum(shares.values()) - 1) > 1e-9:
-        raise ValueError(f"{place}: they must add up to 1, got {math.fsum(shares.values()):g}")
-    return shares
-
-
-def _rows(listed: list[dict[str, Any]], common: dict[str, Any], split: SplitSpec, file: str) -> tuple[Row, ...]:
-    tables: dict[str, dict[str, Any]] = {}  # by name, completed
-    for number, table in enumerate(listed, start=1):
-        whole = _whole_row(table, common, tables, f"{file}, row {table.get('name', number)!r}")
-        if whole["name"] in tables:
-            raise ValueError(f"{file}: two rows are called {whole['name']!r}; results are kept by name, so rename one")
-        tables[whole["name"]] = whole
-    return tuple(_row(table, split, f"{file}, row {name!r}") for name, table in tables.items())
-
-
-def _whole_row(
-    table: dict[str, Any], common: dict[str, Any], earlier: Mapping[str, dict[str, Any]], place: str
-) -> dict[str, Any]:
-    """A row's entries, completed by those of the row that it is like, or by the common ones."""
-    own = taken_from(table, ROW, place, optional=[key for key in ROW if key != "name"])
-    base = common
-    if "like" in own:
-        if not earlier:
-            raise ValueError(f"{place}: like names an earlier row, and this is the first")
-        base = earlier[known_name(own.pop("like"), earlier, "earlier row", place)]
-    whole = base | own | {key: base.get(key, {}) | own.get(key, {}) for key in ("settings", "paper")}
-    refuse_missing(whole, ROW, place, OPTIONAL_IN_ROW)
-    return whole
-
-
-def _row(table: dict[str, Any], split: SplitSpec, place: str) -> Row:
-    known_name(table["method"], ALGORITHMS, "method", place)
-    known_name(table["notion"], NOTIONS, "notion", place)
-    settings = _settings(table["settings"], table["method"], f"{place}, settings")
-    row = Row(**table | {"settings": settings, "paper": _paper(table["paper"], f"{place}, paper")})
-    _refuse_unbuildable(row, place)
-    _refuse_pools(row, split, place)
-    return row
-
-
-def _settings(table: dict[str, Any], method: str, place: str) -> dict[str, float | bool | ScheduleSpec]:
-    known = [field.name for field in fields(ALGORITHMS[method])]  # type: ignore[arg-type]
-    settings: dict[str, float | bool | ScheduleSpec] = {}
-    for name, value in table.items():
-        known_name(name, known, f"setting of {method}", place)
-        if isinstance(value, dict):
-            settings[name] = _schedule(value, f"{place}, {name}")
-        elif isinstance(value, bool | int | float):
-            settings[name] = value
-        else:
-            raise ValueError(
-                f"{place}: {name} must be a number, true or false, or a schedule such as "
-                f'{{ schedule = "InverseSqrt", start = 0.05 }}, got {value!r}'
-            )
-    return settings
-
-
-def _schedule(table: dict[str, Any], place: str) -> ScheduleSpec:
-    name = taken_from({k: v for k, v in table.items() if k == "schedule"}, {"schedule": TEXT}, place)["schedule"]
-    known_name(name, SCHEDULES, "schedule", place)
-    listed = {field.name: field for field in fields(SCHEDULES[name])}  # type: ignore[arg-type]
-    number = Kind("a number", is_number, float)
-    length = Kind(f'a number of steps, or "{RUN}" for those of the run', lambda v: v == RUN or is_number(v))
-    kinds = {key: length if key == "steps" else number for key in listed}
-    optional = [key for key, field in listed.items() if field.default is not MISSING]
-    return ScheduleSpec(name, taken_from({k: v for k, v in table.items() if k != "schedule"}, kinds, place, optional))
-
-
-def _paper(table: dict[str, Any], place: str) -> Paper:
-    taken = taken_from(table, PAPER, place, optional=PAPER)
-    kinds = {"validation": VALIDATION, "train": FAIRNESS, "test": FAIRNESS}
-    return Paper(**{
-        part: taken_from(taken[part], kinds[part], f"{place}, {part}") if part in taken else {} for part in kinds
-    })  # fmt: skip
-
-
-def _refuse_unbuildable(row: Row, place: str) -> None:
-    """The ranges of the settings are checked by the method itself."""
-    try:
-        row.algorithm(row.steps)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place}: {error}") from error
-
-
-def _refuse_pools(row: Row, split: SplitSpec, place: str) -> None:
-    draws = row.algorithm(row.steps).draws
-    if row.pools and len(row.pools) != draws:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{place}: {row.method} draws {draws} times a step, so pools needs {draws} names, got {row.pools!r}"
-        )
-    for pool in row.pools:
-        known_name(pool, TRAINING_POOLS, "pool of a training step", place)
-        if pool != "train" and pool not in (split.shares or {}):
-            raise ValueError(f"{place}: the constraints read {pool!r}, of which the split has none; give it a share")
+            f"{path}: rows is a list of tables ([[rows]]), each with a name; common, settings and paper are tables"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from error
+
+
+def _whole_rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every row completed: by the row that it is like or by [common], its settings also by [settings.METHOD]."""
+    common = {key: table[key] for key in ("batch", "notion", "bound") if key in table} | table.get("common", {})
+    shared = table.get("settings", {})
+    for method in shared:
+        known_name(method, ALGORITHMS, "method")
+    rows: dict[str, dict[str, Any]] = {}
+    for own in table.get("rows", ()):
+        place, base = f"row {own['name']!r}", common
+        if own["name"] in rows:
+            raise ValueError(f"{place}: two rows are called so; results are kept by name, so rename one")
+        if "like" in own:
+            if own["like"] not in rows:
+                raise ValueError(
+                    f"{place}: like names an earlier row, got {own['like']!r}; "
+                    + (f"the nearest is {nearest(own['like'], rows)!r}" if rows else "and this is the first")
+                )
+            base = rows[own["like"]]
+        row = base | {key: value for key, value in own.items() if key != "like"}
+        for key in ("settings", "paper"):
+            row[key] = base.get(key, {}) | own.get(key, {})
+        rows[own["name"]] = row | {"settings": shared.get(row.get("method"), {}) | row["settings"]}
+    return list(rows.values())
+
+
+MODELS: dict[tuple[str, ...], Any] = {(): Experiment, ("split",): SplitSpec, ("rows",): Row, ("rows", "paper"): Paper}
+
+
+def _sentence(refused: ValidationError, table: Mapping[str, Any]) -> str:
+    """The first error after its place in the file; a misspelt key goes before the key that it leaves missing."""
+    error = min(refused.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
+    place, key, said = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
+    if error["type"] == "value_error":
+        said = said.removeprefix("Value error, ")
+    elif error["type"] == "unexpected_keyword_argument":
+        model = MODELS[tuple(one for one in place[:-1] if isinstance(one, str))]
+        said = _unknown(place.pop(), [field.name for field in fields(model) if field.name != "custom"], "key")
+    elif error["type"] == "missing":
+        said = f"the key {place.pop()!r} is missing"
+    else:
+        name = f"{place.pop(-2)}[{place.pop()}]" if isinstance(key, int) and place[:1] != ["rows"] else place.pop()
+        said = f"{re.sub('^[A-Z][a-z]+ ', f'{name} ', said)}, got {error['input']!r}"
+    if place[:1] == ["rows"] and len(place) > 1:
+        place[:2] = [f"row {table['rows'][int(place[1])]['name']!r}"]
+    return "".join(f", {one}" for one in place) + f": {said}"

@@ -28,7 +28,7 @@ DECORATOR = "@dataclass(frozen=True, kw_only=True)"
 
 
 @dataclass(frozen=True)
-class Own:
+class CustomAlgorithm:
     """A method of the user's own."""
 
     name: str  # of its row: the class, with the settings that were named
@@ -37,7 +37,7 @@ class Own:
     settings: Mapping[str, float | bool]  # those that were named; the others have their defaults
 
 
-def own_method(text: str) -> Own:
+def load_custom_algorithm(text: str) -> CustomAlgorithm:
     """The method that `my_file.py:MyMethod(tau=0.1)` names; the settings, numbers or truth values, may be left out."""
     found = TEXT.fullmatch(text.strip())
     if found is None:
@@ -46,44 +46,39 @@ def own_method(text: str) -> Own:
     method = _class(_module(path), name, path)
     settings = _settings(method, found["settings"] or "()", f"{path.name}:{name}")
     shown = ", ".join(f"{key}={value}" for key, value in settings.items())
-    own = Own(f"{name}({shown})" if shown else name, path, method, settings)
-    _refuse_unbuildable(own)
-    return own
+    custom = CustomAlgorithm(f"{name}({shown})" if shown else name, path, method, settings)
+    _refuse_unbuildable(custom)
+    return custom
 
 
-def with_own(experiment: Experiment, own: Own, like: str | None = None) -> Experiment:
+def add_custom_algorithm(experiment: Experiment, custom: CustomAlgorithm) -> Experiment:
     """The experiment with a further row, for the user's method.
 
-    Batch, notion and bound are the experiment's. It runs for as many steps as the row named `like`; if none is named,
-    as the first row of SSL-ALM, and where there is none, as most rows do.
+    Batch, notion and bound are the experiment's. It runs for as many steps as the first row of SSL-ALM; where there is
+    none, as most rows do.
     """
     taken = [row.name for row in experiment.rows]
-    if own.name in taken:
+    if custom.name in taken:
         raise ValueError(
-            f"{experiment.name} has a row {own.name!r} already, and results are kept by name; rename the class in "
-            f"{own.path}"
+            f"{experiment.name} has a row {custom.name!r} already, and results are kept by name; rename the class in "
+            f"{custom.path}"
         )
     row = Row(
-        name=own.name,
-        method=own.method.__name__,
-        settings=own.settings,
-        steps=_steps(experiment, like),
+        name=custom.name,
+        method=custom.method.__name__,
+        settings=custom.settings,
+        steps=_steps(experiment),
         batch=experiment.batch,
         notion=experiment.notion,
         bound=experiment.bound,
-        at=f"your own: {own.path.name}",
-        own=own.method,
+        reference=f"your own: {custom.path.name}",
+        custom=custom.method,
     )
     return replace(experiment, rows=(*experiment.rows, row))
 
 
-def _steps(experiment: Experiment, like: str | None) -> int:
-    if like is not None:
-        named = {row.name: row.steps for row in experiment.rows}
-        if like not in named:
-            raise ValueError(f"{experiment.name} has no row {like!r}; {_nearest(like, named)}")
-        return named[like]
-    reference = [row.steps for row in experiment.rows if row.method == "SSLALM" and row.own is None]
+def _steps(experiment: Experiment) -> int:
+    reference = [row.steps for row in experiment.rows if row.method == "SSLALM" and row.custom is None]
     common = Counter(row.steps for row in experiment.rows)
     return reference[0] if reference else max(common, key=lambda steps: (common[steps], steps))
 
@@ -109,7 +104,7 @@ def _module(path: Path) -> ModuleType:
     except OSError as error:
         raise OSError(f"{path} cannot be read ({error.strerror}); {FORM}") from error
     place = str(path.resolve())
-    name = "fairbound_own_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
+    name = "fairbound_custom_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
     if name not in sys.modules:
         sys.modules[name] = _begun(name, place)  # dataclasses look their module up
         _execute(sys.modules[name], text, path)
@@ -161,7 +156,7 @@ def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
 
 
 def _refuse_unless_settings(method: type[Algorithm[Any]], path: Path) -> None:
-    """Hyper-parameters are the fields of a frozen dataclass: runs that differ in them are stacked."""
+    """Hyper-parameters are the fields of a frozen dataclass: runs that differ in them are computed together."""
     own = vars(method).get("__dataclass_params__")  # not those of a class that it derives from
     if not is_dataclass(method) or own is None or not own.frozen:
         raise ValueError(f"{path}: {method.__name__} is no frozen dataclass; write {DECORATOR} above it")
@@ -209,11 +204,11 @@ def _number(node: ast.expr, place: str, like: Any) -> float | bool:
     return float(value) if isinstance(like, float) and not isinstance(value, bool) else value
 
 
-def _refuse_unbuildable(own: Own) -> None:
+def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
     """The method itself checks the ranges of its settings, and what it draws must fit together."""
-    place = f"{own.path}: {own.name}"
+    place = f"{custom.path}: {custom.name}"
     try:
-        made = own.method(**own.settings)
+        made = custom.method(**custom.settings)
         draws, evaluates = made.draws, made.evaluates
     except Exception as error:
         raise ValueError(f"{place} cannot be made: {error}") from error

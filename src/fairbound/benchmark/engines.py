@@ -1,8 +1,8 @@
 """Jobs carried out by several processes, each with one thread.
 
-Small tensors are faster on one thread than on two, so cores are used by processes. Stacks of one form share a compiled
-step: they go to one process, the longest first. A process writes its cells itself; the store makes each write whole, so
-nothing but what was in progress is lost with a process.
+Small tensors are faster on one thread than on two, so cores are used by processes. Batches of runs that share a
+compiled step go to one process, the longest first. A process writes its results itself; the store makes each write
+whole, so nothing but what was in progress is lost with a process.
 """
 
 from __future__ import annotations
@@ -23,81 +23,83 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fairbound.benchmark.executor import Spent, TrainingState, completed
-from fairbound.benchmark.job import Job, Prepared, prepared
+from fairbound.benchmark.executor import Job, PlannedJob, Progress, Spent, compute_and_store, plan
 from fairbound.benchmark.store import Store
 
 log = logging.getLogger("fairbound")
 
 EXPECTED = (ValueError, OSError, ImportError)  # errors whose sentence is passed on
-ALIVE = 1.0  # seconds between looks at whether the other side still lives
-KEEP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}  # bytes; 32 MB is the most
+LIVENESS_CHECK_S = 1.0  # between checks that no process was killed
+KEEP_FREED_BYTES = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+}  # 32 MB is the most that glibc takes
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """Stacks of one job that share a compiled step, by their places in the job's plan."""
+class Task:
+    """Batches of one job that share a compiled step, by their numbers in the job's plan."""
 
     job: Job
-    places: tuple[int, ...]
+    batches: tuple[int, ...]
     work: int
 
 
 class Done(NamedTuple):
     """What was carried out."""
 
-    cells: int
+    runs: int
     spent: Spent  # of all processes together
 
 
-def carry_out(jobs: Sequence[Job], folder: Path, processes: int, progress: TrainingState | None = None) -> Done:
+def carry_out(jobs: Sequence[Job], folder: Path, processes: int, progress: Progress | None = None) -> Done:
     """Compute what the results folder lacks of the jobs."""
     store = Store(folder)
-    waiting, cells = _waiting([(job, prepared(job)) for job in jobs], store)
-    following = _Following([bundle.work for bundle in waiting], progress)
+    waiting, runs = _waiting([(job, plan(job)) for job in jobs], store)
+    following = _Following([task.work for task in waiting], progress)
     if processes == 1 or len(waiting) <= 1:
-        for number, bundle in enumerate(waiting):
-            following.add(_completed(bundle, prepared(bundle.job), store, partial(following.advanced, number)))
+        for number, task in enumerate(waiting):
+            following.add(_completed(task, plan(task.job), store, partial(following.advanced, number)))
     else:
         _in_processes(waiting, folder, min(processes, len(waiting)), following)
-    return Done(cells, following.spent)
+    return Done(runs, following.spent)
 
 
-def _waiting(found: Sequence[tuple[Job, Prepared]], store: Store) -> tuple[list[Bundle], int]:
-    """What is still to be computed, the longest first, and how many cells that are."""
-    bundles: list[Bundle] = []
-    cells = 0
-    claimed: set[str] = set()  # budgets share cells: SSL-ALM runs as long within either
-    for job, whole in found:
-        groups = len(whole.setting.experiment.groups)
-        by_form: dict[Hashable, list[int]] = {}
-        for place, stack in enumerate(whole.planned):
-            if set(stack.keys) - claimed and store.missing(stack.keys):
-                by_form.setdefault(stack.form, []).append(place)
-                claimed |= set(stack.keys)
-                cells += len(stack.plans)
-        bundles += [
-            Bundle(job, tuple(places), sum(whole.planned[place].work(groups) for place in places))
-            for places in by_form.values()
+def _waiting(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[list[Task], int]:
+    """What is still to be computed, the longest first, and how many runs that are."""
+    tasks: list[Task] = []
+    runs = 0
+    claimed: set[str] = set()  # budgets share runs: SSL-ALM runs as long within either
+    for job, whole in planned:
+        groups = len(whole.prepared.experiment.groups)
+        by_compile_key: dict[Hashable, list[int]] = {}
+        for number, batch in enumerate(whole.batches):
+            if set(batch.keys) - claimed and store.missing(batch.keys):
+                by_compile_key.setdefault(batch.compile_key, []).append(number)
+                claimed |= set(batch.keys)
+                runs += len(batch.plans)
+        tasks += [
+            Task(job, tuple(numbers), sum(whole.batches[number].work(groups) for number in numbers))
+            for numbers in by_compile_key.values()
         ]
-    return sorted(bundles, key=lambda bundle: -bundle.work), cells
+    return sorted(tasks, key=lambda task: -task.work), runs
 
 
-def _completed(bundle: Bundle, whole: Prepared, store: Store, advanced: Callable[[float], None]) -> Spent:
+def _completed(task: Task, whole: PlannedJob, store: Store, advanced: Callable[[float], None]) -> Spent:
     spent = Spent()
-    for count, place in enumerate(bundle.places):
+    for count, number in enumerate(task.batches):
 
-        def of_bundle(share: float, count: int = count) -> None:
-            advanced((count + share) / len(bundle.places))
+        def of_task(share: float, count: int = count) -> None:
+            advanced((count + share) / len(task.batches))
 
-        spent = spent.plus(completed(whole.setting, whole.planned[place], store, of_bundle))
+        spent = spent.plus(compute_and_store(whole.prepared, whole.batches[number], store, of_task))
     return spent
 
 
 class _Following:
-    """How far all bundles together are, and what they took."""
+    """How far all tasks together are, and what they took."""
 
-    def __init__(self, work: Sequence[int], progress: TrainingState | None) -> None:
+    def __init__(self, work: Sequence[int], progress: Progress | None) -> None:
         self.work, self.progress = work, progress
         self.shares = [0.0] * len(work)
         self.spent = Spent()
@@ -115,11 +117,11 @@ class _Following:
 # Several processes ----------------------------------------------------------------------------------------------------
 
 
-def _in_processes(waiting: Sequence[Bundle], folder: Path, processes: int, following: _Following) -> None:
+def _in_processes(waiting: Sequence[Task], folder: Path, processes: int, following: _Following) -> None:
     context = multiprocessing.get_context("spawn")  # forked, torch's threads and locks would be in an unknown state
     tasks, messages = context.Queue(), context.Queue()
-    for task in (*enumerate(waiting), *[None] * processes):
-        tasks.put(task)
+    for numbered in (*enumerate(waiting), *[None] * processes):
+        tasks.put(numbered)
     workers = [
         context.Process(target=_work, args=(tasks, messages, folder, os.getpid()), daemon=True)
         for _ in range(processes)
@@ -142,7 +144,7 @@ def _kept_memory() -> Iterator[None]:
     A step of many runs frees and asks for the same tens of megabytes; taken anew from the system, each page of them is
     a fault: up to a fifth of the time of a Ghost step.
     """
-    wanted = {name: value for name, value in KEEP.items() if name not in os.environ}
+    wanted = {name: value for name, value in KEEP_FREED_BYTES.items() if name not in os.environ}
     os.environ.update(wanted)
     try:
         yield
@@ -153,13 +155,13 @@ def _kept_memory() -> Iterator[None]:
 
 def _listen(workers: Sequence[BaseProcess], messages: Any, following: _Following) -> None:
     """Read what the processes say until all of them have finished."""
-    finished, looked = 0, monotonic()
+    finished, checked = 0, monotonic()
     while finished < len(workers):
-        if monotonic() - looked > ALIVE:  # not only in silence: another process may go on for long
+        if monotonic() - checked > LIVENESS_CHECK_S:  # not only in silence: another process may go on for long
             _refuse_lost(workers)
-            looked = monotonic()
+            checked = monotonic()
         try:
-            kind, *content = messages.get(timeout=ALIVE)
+            kind, *content = messages.get(timeout=LIVENESS_CHECK_S)
         except queue.Empty:
             continue
         if kind == "advanced":
@@ -184,17 +186,17 @@ def _refuse_lost(workers: Sequence[BaseProcess]) -> None:
 
 
 def _work(tasks: Any, messages: Any, folder: Path, parent: int) -> None:
-    """The body of a process: bundles until there are none."""
+    """The body of a process: tasks until there are none."""
     torch.set_num_threads(1)
     logging.getLogger("fairbound").addHandler(_Passing(messages))
-    store, known = Store(folder), dict[Job, Prepared]()
+    store, known = Store(folder), dict[Job, PlannedJob]()
     try:
-        while (task := tasks.get()) is not None:
-            number, bundle = task
-            if bundle.job not in known:
-                known = {bundle.job: prepared(bundle.job)}  # one at a time: the rows of many splits fill memory
+        while (numbered := tasks.get()) is not None:
+            number, task = numbered
+            if task.job not in known:
+                known = {task.job: plan(task.job)}  # one at a time: the data of many splits fill memory
             advanced = partial(_tell, messages, parent, number)
-            messages.put(("spent", _completed(bundle, known[bundle.job], store, advanced)))
+            messages.put(("spent", _completed(task, known[task.job], store, advanced)))
         messages.put(("finished",))
     except EXPECTED as error:
         messages.put(("failed", type(error)(str(error)) if type(error) in EXPECTED else OSError(str(error))))

@@ -1,29 +1,40 @@
-"""What a benchmark measures of a stack of runs on the parts of a split: losses by group, and scores."""
+"""What a benchmark measures of a batch of runs on the parts of a split.
+
+Along the way the losses of all examples and of each group; at the end everything about the scores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound.data.dataset import Dataset, Split
+from fairbound.metrics.counts import Counts
+from fairbound.metrics.wasserstein import Scores, w1, wd
 from fairbound.training.compile import Compiler
 
-AT_ONCE = 8_192  # rows of a forward pass: of fewer, the calls cost more than the cache of a CPU's core saves
+EXAMPLES_AT_ONCE = 8_192  # in a forward pass: of fewer, the calls cost more than the cache of a CPU's core saves
+HISTOGRAM_BINS = 50  # of the scores
+
+Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
     """Losses and scores of many points on the parts of one split.
 
-    A row goes through the model once, whatever parts and groups it belongs to: all means are one matrix product.
+    An example goes through the model once, whatever parts and groups it belongs to: all means are one matrix product.
     """
 
-    forward: Callable[[Tensor, Tensor], Tensor]  # flat parameters (n,), inputs -> outputs (rows,)
-    loss: Callable[[Tensor, Tensor], Tensor]  # outputs, labels -> (rows,)
+    forward: Callable[[Tensor, Tensor], Tensor]  # flat parameters (n,), inputs -> outputs (examples,)
+    loss: Callable[[Tensor, Tensor], Tensor]  # outputs, labels -> (examples,)
     data: Dataset
     group: str  # the column of groups
     split: Split
@@ -31,7 +42,7 @@ class Evaluator:
     compiled: bool = False  # pays where the same number of points is measured many times
 
     def losses(self, x: Tensor) -> Tensor:
-        """(R, parts, 1 + G) mean losses of everyone and of each group, at x (R, n)."""
+        """(R, parts, 1 + G) mean losses of all examples and of each group, at x (R, n)."""
         means = x.new_zeros(len(x), *self._averages.shape[1:])
         with torch.no_grad():
             for inputs, labels, averages in self._blocks:
@@ -40,13 +51,15 @@ class Evaluator:
         return means
 
     def scores(self, x: Tensor, part: str) -> Tensor:
-        """(rows of the part,) outputs of the model at x (n,)."""
+        """(examples of the part,) outputs of the model at x (n,)."""
         with torch.no_grad():
-            return torch.cat([self.forward(x, self.data.X[rows]) for rows in self.split.pool(part).split(AT_ONCE)])
+            return torch.cat(
+                [self.forward(x, self.data.X[rows]) for rows in self.split.pool(part).split(EXAMPLES_AT_ONCE)]
+            )
 
     @cached_property
     def _means(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-        """Of one run on one block: compiled once for all stacks, whatever their size."""
+        """Of one run on one block: compiled once for all batches of runs, whatever their size."""
 
         def means(x: Tensor, inputs: Tensor, labels: Tensor, averages: Tensor) -> Tensor:
             losses = self.loss(self.forward(x, inputs), labels)
@@ -57,8 +70,8 @@ class Evaluator:
 
     @cached_property
     def _blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, labels and weights of all rows, in blocks of one size; what fills up the last one has no weight."""
-        count = -(-len(self._rows) // AT_ONCE)
+        """Inputs, labels and weights of all examples in blocks of one size; what fills up the last has no weight."""
+        count = -(-len(self._rows) // EXAMPLES_AT_ONCE)
         size = -(-len(self._rows) // count)
         missing = count * size - len(self._rows)
         rows = torch.cat([self._rows, self._rows[:1].expand(missing)])
@@ -68,12 +81,12 @@ class Evaluator:
 
     @cached_property
     def _rows(self) -> Tensor:
-        """(N,) the rows that are measured, part after part."""
+        """(N,) the examples that are measured, part after part."""
         return torch.cat([self.split.pool(part) for part in self.parts])
 
     @cached_property
     def _averages(self) -> Tensor:
-        """(N, parts, 1 + G) weights that turn losses of rows into means."""
+        """(N, parts, 1 + G) weights that turn per-example losses into means."""
         groups = self.data.groups[self.group].cpu()
         count = int(groups.max()) + 1
         sizes = [len(self.split.pool(part)) for part in self.parts]
@@ -83,3 +96,72 @@ class Evaluator:
         member[everyone, part_of, 0] = 1.0
         member[everyone, part_of, 1 + groups[self._rows]] = 1.0
         return (member / member.sum(0).clamp(min=1.0)).to(self.data.X.device)
+
+
+class Recorder:
+    """Keeps what the store will hold of a batch of runs; `splits` has the split of each run."""
+
+    def __init__(self, evaluators: Mapping[int, Evaluator], splits: Sequence[int]) -> None:
+        self.evaluators, self.splits = evaluators, list(splits)
+        self.parts = next(iter(evaluators.values())).parts
+        self.records: list[list[tuple[int, Tensor]]] = [[] for _ in self.splits]  # for each run (step, losses)
+
+    def add(self, step: int, runs: Sequence[int], x: Tensor) -> None:
+        """The state of some runs after a step."""
+        for split, evaluator in self.evaluators.items():
+            own = [place for place, run in enumerate(runs) if self.splits[run] == split]
+            if own:
+                for place, losses in zip(own, evaluator.losses(x[own]).cpu(), strict=True):
+                    self.records[runs[place]].append((step, losses))
+
+    def tables(self, x: Tensor, multipliers: Tensor, skipped: Tensor) -> list[dict[str, Columns]]:
+        """For each run the tables of its result."""
+        multipliers, skipped = multipliers.cpu(), skipped.cpu()
+        return [
+            {
+                "records": self._records(i),
+                "end": self._end(i, x[i]),
+                "run": {"multipliers": multipliers[i : i + 1].numpy(), "skipped": skipped[i : i + 1].numpy()},
+            }
+            for i in range(len(self.splits))
+        ]
+
+    def _records(self, i: int) -> Columns:
+        steps = np.array([step for step, _ in self.records[i]])
+        losses = torch.stack([losses for _, losses in self.records[i]])  # (records, parts, 1 + G)
+        return {"step": steps} | {part: losses[:, p].numpy() for p, part in enumerate(self.parts)}
+
+    def _end(self, i: int, x: Tensor) -> Columns:
+        """By part: counts (G, 2, 2), W1, Wd of the first group and the others, histograms."""
+        evaluator = self.evaluators[self.splits[i]]
+        data, names = evaluator.data, evaluator.data.levels[evaluator.group]
+        columns: dict[str, list[Any]] = {"part": list(self.parts)}
+        for part in self.parts:
+            rows = evaluator.split.pool(part)
+            logits = evaluator.scores(x, part).cpu()
+            labels, groups = data.y[rows].cpu(), data.groups[evaluator.group][rows].cpu()
+            for name, value in _of_scores(logits, labels, groups, names).items():
+                columns.setdefault(name, []).append(value)
+        return {name: np.array(column) for name, column in columns.items()}
+
+
+def _of_scores(logits: Tensor, labels: Tensor, groups: Tensor, names: Sequence[str]) -> dict[str, Any]:
+    probabilities, raw = (Scores.of(values, groups, names=names) for values in (torch.sigmoid(logits), logits))
+    others = range(1, len(names))
+    return {
+        "counts": Counts.of(labels, logits >= 0, groups, names=names).weight.numpy(),
+        "w1": [w1(probabilities, 0, g) for g in others],
+        "wd": [_number(wd(probabilities, 0, g)) for g in others],
+        "wd_logits": [_number(wd(raw, 0, g)) for g in others],
+        "histogram": _histogram(probabilities.values, groups, len(names)),
+    }
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _histogram(scores: Tensor, groups: Tensor, count: int) -> NDArray[Any]:
+    bins = (scores * HISTOGRAM_BINS).long().clamp(0, HISTOGRAM_BINS - 1)
+    counts = torch.bincount(groups * HISTOGRAM_BINS + bins, minlength=count * HISTOGRAM_BINS)
+    return counts.reshape(count, HISTOGRAM_BINS).numpy()

@@ -1,40 +1,61 @@
-"""An experiment is carried out: the cells that a store lacks are computed, stack by stack.
+"""A job is planned and computed: the runs that a store lacks, batch by batch.
 
-A cell is (row, budget, seed, split). Rows of one method that train on the same problem, with batches of the same size
-and for as many steps, form stacks with their seeds and splits: every stack is one compiled step. A stack is computed as
-a whole whenever one of its cells is missing: what shares a stack changes rounding, and a resumed benchmark must end
-with the same results as one that was never interrupted.
+A job is one experiment on one source of data within one budget; its runs are (row, seed, split). Runs of one method
+that train on the same problem, with mini-batches of the same size and for as many steps, form batches: every batch is
+one compiled step over all its runs. A batch is computed as a whole whenever one of its results is missing: what shares
+a batch changes rounding, and a resumed benchmark must end with the same results as one that was never interrupted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
-from fairbound.algorithms.schedules import InverseSqrt, Power
+from fairbound.benchmark import config
 from fairbound.benchmark.config import Row
-from fairbound.benchmark.experiment import Setting
+from fairbound.benchmark.custom_algorithm import add_custom_algorithm, load_custom_algorithm
+from fairbound.benchmark.evaluation import Recorder
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.fingerprint import code_hash
-from fairbound.benchmark.recorder import Recorder
-from fairbound.benchmark.result_file import Cell
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.core import Algorithm
+from fairbound.data.sources import best, load
+from fairbound.data.table import Table, is_census
 from fairbound.training.functional import initial_points
 from fairbound.training.hyperparams import structure
 from fairbound.training.runner import run
 
-Budget = Literal["paper", "rows"]
-TrainingState = Callable[[int, int], None]  # work done and work in all, as `Stack.work` counts it
-MOST = 48  # runs of a stack: more are no faster a run, and divide badly among processes
-OFTEN = 5_000_000  # rows of a stack, over its runs and records, from which compiling their evaluation pays: .03 us each
-OVERHEAD = 30  # what a step costs beside the rows that pass through the model, in such rows
+Budget = Literal["paper", "examples"]
+Progress = Callable[[int, int], None]  # work done and work in all, as `RunBatch.work` counts it
+MAX_BATCH_RUNS = 48  # more are no faster a run, and divide badly among processes
+COMPILED_EVALUATION_EXAMPLES = 5_000_000  # of a batch, over runs and records: compiling saves .03 us of each
+STEP_OVERHEAD_EXAMPLES = 30  # what a step costs beside its examples, as so many of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be run, in texts and numbers, so that another process can plan it again."""
+
+    experiment: str  # a name or a TOML file
+    budget: Budget = "paper"
+    folder: Path | None = None  # with census data
+    source: str | None = None  # other data than the experiment's
+    label: str | None = None  # of a table of the user's own: the column to predict
+    group: str | None = None  # the protected attribute, in the place of the experiment's
+    seeds: int | None = None
+    splits: int | None = None
+    steps: int | None = None  # no run is longer
+    algorithm: str | None = None  # a method of the user's own, my_file.py:MyMethod
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """One run: a row with its length, on one split, from one seed."""
 
     row: Row
@@ -44,106 +65,111 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Runs that go together."""
+class RunBatch:
+    """Runs that are computed together."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[RunPlan, ...]
     algorithms: tuple[Algorithm[Any], ...]
     keys: tuple[str, ...]
     settings: tuple[Mapping[str, Any], ...]
-    form: Hashable  # what stacks of equal form and size share: the compiled step
+    compile_key: Hashable  # batches with equal ones share the compiled step
 
     @property
     def steps(self) -> int:
         return self.plans[0].steps
 
     def work(self, groups: int) -> int:
-        """About how long it takes, in rows that pass through the model."""
-        return sum(int(plan.row.rows_per_step(groups) + OVERHEAD) for plan in self.plans) * self.steps
+        """About how long it takes, in examples that pass through the model."""
+        a_step = sum(int(plan.row.examples_per_step(groups) + STEP_OVERHEAD_EXAMPLES) for plan in self.plans)
+        return a_step * self.steps
 
 
-def stacks(
-    setting: Setting,
-    *,
-    budget: Budget = "paper",
-    seeds: int | None = None,
-    steps: int | None = None,
-    own: Sequence[Path] = (),
-) -> list[Stack]:
-    """All runs of the experiment, in the stacks in which they are computed.
+@dataclass(frozen=True, eq=False)
+class PlannedJob:
+    """An experiment with its data, and its runs."""
 
-    `steps` caps the length of every run; `own` are the files of the user's that hold methods of the experiment.
-    """
-    experiment, codes = setting.experiment, {False: code_hash(), True: code_hash(*own)}
-    alike: dict[Hashable, list[Plan]] = {}
+    prepared: PreparedExperiment
+    batches: list[RunBatch]
+
+
+# Planning -------------------------------------------------------------------------------------------------------------
+
+
+def prepare(job: Job) -> PreparedExperiment:
+    """The job's experiment with its data."""
+    experiment = config.load(job.experiment)
+    if job.algorithm is not None:
+        experiment = add_custom_algorithm(experiment, load_custom_algorithm(job.algorithm))
+    if job.group is not None:
+        experiment = replace(experiment, group=job.group, groups=())
+    source = job.source or experiment.source or best(str(experiment.state), job.folder)
+    label = job.label or (None if is_census(source) else experiment.label)
+    table = _table(source, label, experiment.positive, job.folder)
+    return PreparedExperiment.of(experiment.within(job.budget), table, job.splits, job.device)
+
+
+def plan(job: Job) -> PlannedJob:
+    """The job's data and batches of runs; nothing is computed yet."""
+    prepared = prepare(job)
+    return PlannedJob(prepared, run_batches(prepared, budget=job.budget, seeds=job.seeds, steps=job.steps))
+
+
+@cache
+def _table(source: str, label: str | None, positive: Any, folder: Path | None) -> Table:
+    """Several experiments read the same data. Rows of a user's table with missing values are skipped, and named."""
+    table = load(source, label=label, positive=positive, folder=folder)
+    return table if table.census else table.complete()
+
+
+def run_batches(
+    prepared: PreparedExperiment, *, budget: Budget = "paper", seeds: int | None = None, steps: int | None = None
+) -> list[RunBatch]:
+    """All runs of the experiment, in the batches in which they are computed; `steps` caps the length of every run."""
+    experiment = prepared.experiment
+    alike: dict[Hashable, list[tuple[RunPlan, Algorithm[Any]]]] = {}
     for row in experiment.rows:
-        length = row.steps if budget == "paper" else experiment.equal_rows_steps(row)
+        length = row.steps if budget == "paper" else experiment.equal_examples_steps(row)
         length = length if steps is None else min(length, steps)
-        form: Hashable = (row.own or row.method, row.notion, row.bound, row.fairret, row.batch, row.pools, length)
-        for split in range(len(setting.splits)):
+        algorithm = row.algorithm(length)
+        key = (structure(algorithm), row.notion, row.bound, row.fairret, row.batch, row.pools, length)
+        for split in range(len(prepared.splits)):
             for seed in range(experiment.seeds if seeds is None else seeds):
-                alike.setdefault(form, []).append(Plan(row, length, seed, split))
-    made = []
-    for problem_and_length, plans in alike.items():
-        by_structure: dict[Hashable, list[tuple[Plan, Algorithm[Any]]]] = {}
-        for plan, algorithm in zip(plans, aligned([plan.row.algorithm(plan.steps) for plan in plans]), strict=True):
-            by_structure.setdefault((problem_and_length, structure(algorithm)), []).append((plan, algorithm))
-        for both, members in by_structure.items():
-            made += [_stack(setting, part, both, codes[members[0][0].row.own is not None]) for part in _parts(members)]
-    return made
-
-
-def aligned(algorithms: Sequence[Algorithm[Any]]) -> list[Algorithm[Any]]:
-    """The same, where one has a constant and another one over a power of the step in one form: one structure.
-
-    >>> from fairbound.algorithms import SGD
-    >>> aligned([SGD(tau=0.1), SGD(tau=InverseSqrt(0.2))])
-    [SGD(tau=Power(start=0.1, power=0.0)), SGD(tau=Power(start=0.2, power=0.5))]
-    """
-    changed = [dict[str, Power]() for _ in algorithms]
-    for field in fields(algorithms[0]):  # type: ignore[arg-type]
-        settings = [getattr(algorithm, field.name) for algorithm in algorithms]
-        powers = {i: setting for i, setting in enumerate(settings) if type(setting) in (float, InverseSqrt, Power)}
-        if len({type(setting) for setting in powers.values()}) > 1:
-            for i, setting in powers.items():
-                changed[i][field.name] = _as_power(setting)
-    return [replace(one, **new) for one, new in zip(algorithms, changed, strict=True)]  # type: ignore[type-var]
-
-
-def _as_power(setting: float | InverseSqrt | Power) -> Power:
-    if isinstance(setting, Power):
-        return setting
-    return Power(setting.start, 0.5) if isinstance(setting, InverseSqrt) else Power(setting, 0.0)
+                alike.setdefault(key, []).append((RunPlan(row, length, seed, split), algorithm))
+    return [_batch(prepared, part, key) for key, members in alike.items() for part in _parts(members)]
 
 
 def _parts(members: Sequence[Any]) -> list[Sequence[Any]]:
-    """Parts of at most MOST, of one size if there is a divisor near: another size is another compilation."""
-    fewest = -(-len(members) // MOST)
+    """Parts of at most MAX_BATCH_RUNS, of one size if there is a divisor near: another size is another compilation."""
+    fewest = -(-len(members) // MAX_BATCH_RUNS)
     count = next((n for n in range(fewest, 2 * fewest + 1) if len(members) % n == 0), fewest)
     size = -(-len(members) // count)
     return [members[at : at + size] for at in range(0, len(members), size)]
 
 
-def _stack(setting: Setting, members: Sequence[tuple[Plan, Algorithm[Any]]], form: Hashable, code: str) -> Stack:
+def _batch(
+    prepared: PreparedExperiment, members: Sequence[tuple[RunPlan, Algorithm[Any]]], compile_key: Hashable
+) -> RunBatch:
     plans, algorithms = zip(*members, strict=True)
-    settings = tuple(_settings(setting, plan, code) for plan in plans)
-    return Stack(plans, algorithms, tuple(Cell(one, {}).key for one in settings), settings, (form, len(plans)))
+    code = code_hash(type(algorithms[0]))
+    settings = tuple(_settings(prepared, plan, code) for plan in plans)
+    keys = tuple(StoredResult(one, {}).key for one in settings)
+    return RunBatch(plans, algorithms, keys, settings, (compile_key, len(plans)))
 
 
-def _settings(setting: Setting, plan: Plan, code: str) -> dict[str, Any]:
-    """What decides a cell's results; names and the paper's numbers do not."""
-    experiment, row = setting.experiment, plan.row
+def _settings(prepared: PreparedExperiment, plan: RunPlan, code: str) -> dict[str, Any]:
+    """What decides a run's result; titles and the paper's numbers do not."""
+    experiment, row = prepared.experiment, plan.row
     return {
         "code": code,
-        "data": setting.data_checksum,
-        "source": setting.source,
+        "data": prepared.data_checksum,
+        "source": prepared.source,
         "groups": list(experiment.groups),
         "hidden": list(experiment.hidden),
         "records": experiment.records,
         "split": {**asdict(experiment.split), "number": plan.split},
-        "parts": list(setting.parts()),
-        "measured": list(setting.measured()),
-        "device": setting.device,
+        "parts": list(prepared.parts()),
+        "measured": list(prepared.measured()),
+        "device": prepared.device,
         "experiment": experiment.name,
         "row": row.name,
         "algorithm": repr(row.algorithm(plan.steps)),
@@ -157,21 +183,7 @@ def _settings(setting: Setting, plan: Plan, code: str) -> dict[str, Any]:
     }
 
 
-def execute(setting: Setting, store: Store, planned: Sequence[Stack], progress: TrainingState | None = None) -> int:
-    """Compute what is missing, in this process; how many cells were."""
-    waiting = [stack for stack in planned if store.missing(stack.keys)]
-    groups = len(setting.experiment.groups)
-    total = sum(stack.work(groups) for stack in waiting)
-    before = 0
-    for stack in waiting:
-
-        def advanced(share: float, before: int = before, work: int = stack.work(groups)) -> None:
-            if progress is not None:
-                progress(before + round(share * work), total)
-
-        completed(setting, stack, store, advanced)
-        before += stack.work(groups)
-    return sum(len(stack.plans) for stack in waiting)
+# Computing ------------------------------------------------------------------------------------------------------------
 
 
 class Spent(NamedTuple):
@@ -186,37 +198,64 @@ class Spent(NamedTuple):
         return Spent(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def completed(setting: Setting, stack: Stack, store: Store, advanced: Callable[[float], None]) -> Spent:
-    """Compute a stack and store its cells; what it took."""
-    cells, spent = computed(setting, stack, advanced)
+def execute(
+    prepared: PreparedExperiment, store: Store, batches: Sequence[RunBatch], progress: Progress | None = None
+) -> int:
+    """Compute what is missing, in this process; how many runs were."""
+    waiting = [batch for batch in batches if store.missing(batch.keys)]
+    groups = len(prepared.experiment.groups)
+    total = sum(batch.work(groups) for batch in waiting)
+    before = 0
+    for batch in waiting:
+
+        def advanced(share: float, before: int = before, work: int = batch.work(groups)) -> None:
+            if progress is not None:
+                progress(before + round(share * work), total)
+
+        compute_and_store(prepared, batch, store, advanced)
+        before += batch.work(groups)
+    return sum(len(batch.plans) for batch in waiting)
+
+
+def compute_and_store(
+    prepared: PreparedExperiment, batch: RunBatch, store: Store, advanced: Callable[[float], None]
+) -> Spent:
+    """Compute a batch and store its results; what it took."""
+    results, spent = compute(prepared, batch, advanced)
     start = perf_counter()
-    store.put_many(cells)
+    store.put_many(results)
     return spent._replace(storing=perf_counter() - start)
 
 
-def computed(setting: Setting, stack: Stack, advanced: Callable[[float], None]) -> tuple[list[Cell], Spent]:
-    """The cells of a stack, and what they took; `advanced` is told which share of it is done."""
+def compute(
+    prepared: PreparedExperiment, batch: RunBatch, advanced: Callable[[float], None]
+) -> tuple[list[StoredResult], Spent]:
+    """The results of a batch, and what they took; `advanced` receives the share of it that is done."""
     start, evaluating = perf_counter(), 0.0
-    every = -(-stack.steps // setting.experiment.records)  # rounded up: not more records than asked for
-    problem = setting.problem(stack.plans[0].row)
+    every = -(-batch.steps // prepared.experiment.records)  # rounded up: not more records than asked for
+    problem = prepared.problem(batch.plans[0].row)
     samplers = [
-        setting.sampler(plan.row, problem, method.draws, plan.split, plan.seed)
-        for plan, method in zip(stack.plans, stack.algorithms, strict=True)
+        prepared.sampler(plan.row, problem, method.draws, plan.split, plan.seed)
+        for plan, method in zip(batch.plans, batch.algorithms, strict=True)
     ]
-    starts = initial_points(setting.network, [plan.seed for plan in stack.plans]).to(setting.device)
-    computation = run(problem, stack.algorithms, samplers, starts, stack.steps, every=every)
-    rows = sum(len(setting.splits[0].pool(part)) for part in setting.measured())
-    often = computation.compiled and rows * len(stack.plans) * setting.experiment.records >= OFTEN
-    recorder = Recorder(setting, [plan.split for plan in stack.plans], compiled=often)
+    starts = initial_points(prepared.network, [plan.seed for plan in batch.plans]).to(prepared.device)
+    computation = run(problem, batch.algorithms, samplers, starts, batch.steps, every=every)
+    examples = sum(len(prepared.splits[0].pool(part)) for part in prepared.measured())
+    examples *= len(batch.plans) * prepared.experiment.records
+    compiled = computation.compiled and examples >= COMPILED_EVALUATION_EXAMPLES
+    splits = [plan.split for plan in batch.plans]
+    recorder = Recorder(
+        {s: prepared.evaluator(s, prepared.measured(), compiled) for s in dict.fromkeys(splits)}, splits
+    )
     for record in computation:
         before = perf_counter()
         recorder.add(record.step, record.runs, record.x)
         evaluating += perf_counter() - before
-        advanced(record.step / stack.steps)
+        advanced(record.step / batch.steps)
     result = computation.result()
     before = perf_counter()
     tables = recorder.tables(result.x, result.multipliers, result.skipped)
     evaluating += perf_counter() - before
     whole, compiling = perf_counter() - start, computation.compiling
-    cells = [Cell(settings, table) for settings, table in zip(stack.settings, tables, strict=True)]
-    return cells, Spent(compiling, whole - compiling - evaluating, evaluating)
+    results = [StoredResult(settings, table) for settings, table in zip(batch.settings, tables, strict=True)]
+    return results, Spent(compiling, whole - compiling - evaluating, evaluating)

@@ -1,7 +1,7 @@
 """An experiment's data, network and constraints: everything that its runs share.
 
-Every split scales the inputs by its own training rows. The copies stand one below the other in one dataset, and a run
-reads the rows of its split: so the runs of all splits can be stacked.
+Every split scales the inputs by its own training examples. The copies stand one below the other in one dataset, and a
+run reads the rows of its split: so the runs of all splits can be batched.
 """
 
 from __future__ import annotations
@@ -32,64 +32,65 @@ PAPERS_SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Of every row, from logits."""
+    """Per-example loss, from logits."""
     return nn.functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class PreparedExperiment:
     """What the runs of an experiment share on one source of data."""
 
     experiment: Experiment
     source: str  # of the data
-    plain: Dataset  # before scaling
-    splits: tuple[Split, ...]  # of the rows of `plain`
+    unscaled: Dataset
+    splits: tuple[Split, ...]  # of its rows
     device: str = "cpu"
 
     @staticmethod
-    def of(experiment: Experiment, table: Table, splits: int | None = None, device: str = "cpu") -> Setting:
+    def of(experiment: Experiment, table: Table, splits: int | None = None, device: str = "cpu") -> PreparedExperiment:
         """From a table; `splits` instead of as many as the experiment has."""
-        plain = table.dataset(experiment.group)
-        (name, groups), *_ = plain.groups.items()
-        if int(groups.max()) + 1 != len(experiment.groups):
+        unscaled = table.dataset(experiment.group)
+        ((name, groups),) = unscaled.groups.items()
+        found = unscaled.levels[name]
+        if experiment.groups and len(experiment.groups) != len(found):
             raise ValueError(
                 f"{experiment.name} names {len(experiment.groups)} groups, but {experiment.group} gives "
-                f"{int(groups.max()) + 1} in {table.source}"
+                f"{len(found)} in {table.source}: {', '.join(found)}"
             )
-        plain = replace(plain, levels={name: experiment.groups})
+        experiment = replace(experiment, groups=experiment.groups or tuple(found))
+        unscaled = replace(unscaled, levels={name: experiment.groups})
         count = experiment.split.splits if splits is None else splits
         made = tuple(_split(experiment, groups, i) for i in range(count))
-        return Setting(experiment, table.source, plain, made, device)
+        return PreparedExperiment(experiment, unscaled.source, unscaled, made, device)
 
     @cached_property
     def data(self) -> Dataset:
         """The scaled copies, one below the other."""
-        copies = [scaled(self.plain, split) for split in self.splits]
-        column = self.column
-        stacked = Dataset(
-            torch.cat([copy.X for copy in copies]),
-            self.plain.y.repeat(len(copies)),
-            {column: self.plain.groups[column].repeat(len(copies))},
-            self.plain.names,
-            self.plain.source,
-            {column: self.experiment.groups},
+        copies = [scaled(self.unscaled, split).X for split in self.splits]
+        groups = {name: column.repeat(len(copies)) for name, column in self.unscaled.groups.items()}
+        return replace(self.unscaled, X=torch.cat(copies), y=self.unscaled.y.repeat(len(copies)), groups=groups).to(
+            self.device
         )
-        return stacked.to(self.device)
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the data are generated: everything made from them must say so."""
+        return self.source.partition(":")[0] == "synthetic"
 
     @property
     def column(self) -> str:
         """The name of the group column."""
-        return next(iter(self.plain.groups))
+        return next(iter(self.unscaled.groups))
 
     @cached_property
     def data_checksum(self) -> str:
         """Of everything that the runs read."""
-        parts = {"X": self.plain.X.numpy(), "y": self.plain.y.numpy()}
-        return checksum(parts | {"groups": self.plain.groups[self.column].numpy()})
+        parts = {"X": self.unscaled.X.numpy(), "y": self.unscaled.y.numpy()}
+        return checksum(parts | {"groups": self.unscaled.groups[self.column].numpy()})
 
-    def moved(self, split: int) -> Split:
+    def rows_of(self, split: int) -> Split:
         """The rows of a split in the stacked dataset."""
-        offset = split * self.plain.rows
+        offset = split * self.unscaled.rows
         return Split(*(rows + offset for rows in self.splits[split]))
 
     def network(self) -> nn.Module:
@@ -119,31 +120,30 @@ class Setting:
         """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""
         same = (row.notion, row.bound, row.fairret)
         if same not in self._problems:
-            regularizer = self._fairret(row.fairret) if row.fairret else None
+            fairret = FairretNorm(column=self.column, levels=len(self.experiment.groups), weight=row.fairret)
             constraint = self.constraint(row.notion, row.bound)
-            self._problems[same] = Problem(self.forward, cross_entropy, constraint, self.data, regularizer)
+            self._problems[same] = Problem(
+                self.forward, cross_entropy, constraint, self.data, fairret if row.fairret else None
+            )
         return self._problems[same]
 
     @cached_property
     def _problems(self) -> dict[tuple[str, float, float], Problem]:
         return {}
 
-    def _fairret(self, weight: float) -> FairretNorm:
-        return FairretNorm(column=self.column, levels=len(self.experiment.groups), weight=weight)
-
     def sampler(self, row: Row, problem: Problem, draws: int, split: int, seed: int) -> Sampler:
         """The sampling of one run."""
         pools = row.pools or ("train",) * draws
         specs = [BatchSpec(objective=row.batch, cell=row.batch, pool=pool) for pool in pools]
         assert problem.constraint is not None
-        return Sampler(self.moved(split), problem.constraint.cells, specs, seed=seed)
+        return Sampler(self.rows_of(split), problem.constraint.cells, specs, seed=seed)
 
     def evaluator(self, split: int, parts: Sequence[str], compiled: bool = False) -> Evaluator:
-        rows = self.moved(split)
+        rows = self.rows_of(split)
         return Evaluator(self.forward, cross_entropy, self.data, self.column, rows, tuple(parts), compiled)
 
     def parts(self) -> tuple[str, ...]:
-        """The pools that the splits have."""
+        """The parts that the splits have."""
         return tuple(name for name in Split._fields if len(self.splits[0].pool(name)))
 
     def measured(self) -> tuple[str, ...]:

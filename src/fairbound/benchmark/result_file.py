@@ -1,4 +1,4 @@
-"""A cell as a file: one row of Parquet, sealed with a checksum of all its bytes."""
+"""A result as a file: one row of Parquet, sealed with a checksum of all its bytes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairbound._utils.optional import need
-from fairbound.benchmark.fingerprint import Column, canonical_json, key
+from fairbound.benchmark.fingerprint import canonical_json, key
 
 SETTINGS = b"fairbound.settings"  # where a Parquet file's own metadata hold the settings
-SEAL = hashlib.sha256().digest_size  # bytes
-FOOTER_END = 8  # bytes that end a Parquet file: the footer's length and a magic number
+SEAL_BYTES = hashlib.sha256().digest_size
+FOOTER_END_BYTES = 8  # that end a Parquet file: the footer's length and a magic number
 
 Settings = dict[str, Any]
+Column = NDArray[Any]  # (rows, ...): numbers, truth values or text
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class StoredResult:
     """One result: what decided it, and its tables of columns of equal length.
 
-    >>> Cell({"seed": 0}, {"records": {"f": np.zeros(3)}}).key[:8]
+    >>> StoredResult({"seed": 0}, {"records": {"f": np.zeros(3)}}).key[:8]
     'bd048884'
     """
 
@@ -52,17 +54,17 @@ def unsealed(data: bytes) -> bytes:
     if not data:
         raise DamagedError("it is empty")
     end = len(data) - _footer_length(data)
-    if end < SEAL:
+    if end < SEAL_BYTES:
         raise DamagedError(f"its {len(data)} bytes are no Parquet file of this store")
-    parquet = data[: end - SEAL] + data[end:]
-    if hashlib.sha256(parquet).digest() != data[end - SEAL : end]:
+    parquet = data[: end - SEAL_BYTES] + data[end:]
+    if hashlib.sha256(parquet).digest() != data[end - SEAL_BYTES : end]:
         raise DamagedError("its content does not match the checksum in it")
     return parquet
 
 
 def _footer_length(data: bytes) -> int:
     """With the bytes that follow it."""
-    return int.from_bytes(data[-FOOTER_END:-4], "little") + FOOTER_END
+    return int.from_bytes(data[-FOOTER_END_BYTES:-4], "little") + FOOTER_END_BYTES
 
 
 def opened(data: bytes, name: str) -> tuple[Settings, Any]:
@@ -78,13 +80,13 @@ def opened(data: bytes, name: str) -> tuple[Settings, Any]:
     return settings, file
 
 
-def parquet_of(cell: Cell) -> bytes:
+def parquet_of(result: StoredResult) -> bytes:
     arrow = need("pyarrow", "data", "Storing results")
     parquet = need("pyarrow.parquet", "data", "Storing results")
-    if not cell.tables:
-        raise ValueError("the cell has no table; a result has at least one")
-    columns = {name: _records(table, name, arrow) for name, table in cell.tables.items()}
-    table = arrow.table(columns).replace_schema_metadata({SETTINGS: canonical_json(cell.settings)})
+    if not result.tables:
+        raise ValueError("the result has no table; it needs at least one")
+    columns = {name: _records(table, name, arrow) for name, table in result.tables.items()}
+    table = arrow.table(columns).replace_schema_metadata({SETTINGS: canonical_json(result.settings)})
     sink = arrow.BufferOutputStream()
     # Floats that do not repeat are a third larger with a dictionary; statistics of one row help nobody
     parquet.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)

@@ -1,18 +1,18 @@
-"""The store of benchmark results: each cell is computed once and kept under a name made from its content.
+"""The store of benchmark results: each is computed once and kept under a name made from what decides it.
 
-A cell is one run of an experiment. Its settings are all that decides the result: the experiment, the algorithm and its
-hyper-parameters, seed, split, the checksum of the data and the hash of the code. `key(settings)` is the cell's name: a
+A result is that of one run of an experiment. Its settings are all that decides it: the experiment, the algorithm and
+its hyper-parameters, seed, split, the checksum of the data and the hash of the code. `key(settings)` is its name: a
 benchmark that was killed finds what it has computed, and whatever changes gets another name.
 
     store.json             number of the format
     system-<name>.json     a machine and the software that computed here
     times-<name>.json      seconds per step of each row of an experiment, with their system and a checksum
-    cells/<key>.parquet    one row: each table is a column that holds a list of records
-    cells/<key>.damaged    a file that did not match its checksum, moved aside when the cell was computed again
+    runs/<key>.parquet     one row: each table is a column that holds a list of records
+    runs/<key>.damaged     a file that did not match its checksum, moved aside when the run was computed again
     .<name>.<random>.part  being written, or left by a killed process
 
-Nothing else writes results. A cell is a Parquet file of its own that any reader opens; tables, figures and the report
-read the store.
+Nothing else writes results. A result is a Parquet file of its own that any reader opens; tables, figures and the
+report read the store.
 """
 
 from __future__ import annotations
@@ -25,23 +25,55 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from fairbound.benchmark.fingerprint import Column, key
-from fairbound.benchmark.result_file import Cell, DamagedError, Settings, opened, parquet_of, seal, tables_of
-from fairbound.benchmark.step_times import Timing
+from fairbound.benchmark.fingerprint import key
+from fairbound.benchmark.result_file import (
+    Column,
+    DamagedError,
+    Settings,
+    StoredResult,
+    opened,
+    parquet_of,
+    seal,
+    tables_of,
+)
 
 FORMAT = 1  # of the folder; a higher number is of a later fairbound
-OLD = 24 * 3600.0  # seconds after which a part is surely left by a killed process: writing one takes seconds
+STALE_AFTER_S = 24 * 3600.0  # a part this old was left by a killed process: writing one takes seconds
 PART = ".part"
 KEY = re.compile("[0-9a-f]{64}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """One row's step: drawing its mini-batches and updating; nothing is evaluated.
+
+    >>> Timing(wall=0.004, cpu=0.003, spread=0.0001, plain=0.001, steps=500).steps_in(60)
+    15000
+    """
+
+    wall: float  # seconds a step, the median over rounds
+    cpu: float  # the same in seconds of the processor, which other programs disturb less
+    spread: float  # interquartile range of `cpu` over rounds, in seconds
+    plain: float  # cpu seconds of a plain SGD step that passes as many examples through the model
+    steps: int  # that were timed
+
+    def steps_in(self, seconds: float) -> int:
+        """How many steps this machine makes in that many seconds."""
+        return int(seconds / self.wall)
+
+    @property
+    def times_plain(self) -> float:
+        """What the step costs beside a plain SGD step on as many examples."""
+        return self.cpu / self.plain
+
+
 class Store:
-    """A folder of cells. It is made when the first cell is put; until then it need not exist.
+    """A folder of results. It is made when the first one is put; until then it need not exist.
 
     >>> import tempfile
     >>> import numpy as np
@@ -54,56 +86,56 @@ class Store:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self._cells = self.folder / "cells"
+        self._runs = self.folder / "runs"
         self._prepared = False
-        self._named: set[str] = set()  # damaged cells that a warning has named
+        self._named: set[str] = set()  # damaged results that a warning has named
         if self.folder.exists() and not self.folder.is_dir():
             raise NotADirectoryError(f"{self.folder} is a file; results are kept in a folder, name another")
         self._refuse_other_format()
 
     def has(self, key: str) -> bool:
-        """Whether the cell is here, and sound."""
+        """Whether the result is here, and sound."""
         return self._open(key) is not None
 
-    def get(self, key: str) -> Cell | None:
-        """The cell, or None where it is missing or damaged."""
+    def get(self, key: str) -> StoredResult | None:
+        """The result, or None where it is missing or damaged."""
         found = self._open(key)
-        return None if found is None else Cell(found[0], tables_of(found[1]))
+        return None if found is None else StoredResult(found[0], tables_of(found[1]))
 
     def keys(self) -> list[str]:
-        """Of all sound cells, sorted."""
+        """Of all sound results, sorted."""
         return [name for name in self._names() if self.has(name)]
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Those that are still to be computed, each once, in the order given."""
         return [name for name in dict.fromkeys(keys) if not self.has(name)]
 
-    def cells(self, where: Callable[[Settings], bool] | None = None) -> Iterator[Cell]:
-        """All sound cells whose settings satisfy `where`, in the order of their keys; one at a time is in memory."""
+    def results(self, where: Callable[[Settings], bool] | None = None) -> Iterator[StoredResult]:
+        """All sound results whose settings satisfy `where`, in the order of their keys; one at a time is in memory."""
         for name in self._names():
             found = self._open(name)
             if found is not None and (where is None or where(found[0])):
-                yield Cell(found[0], tables_of(found[1]))
+                yield StoredResult(found[0], tables_of(found[1]))
 
     def put(self, settings: Mapping[str, Any], tables: Mapping[str, Mapping[str, Column]]) -> str:
-        """Store one cell, in the place of what has its key; the key."""
-        return self.put_many([Cell(settings, tables)])[0]
+        """Store one result, in the place of what has its key; the key."""
+        return self.put_many([StoredResult(settings, tables)])[0]
 
-    def put_many(self, cells: Iterable[Cell]) -> list[str]:
-        """Store cells of one stack, each in a file of its own; their keys. None appears before all are on the disk."""
+    def put_many(self, results: Iterable[StoredResult]) -> list[str]:
+        """Store a batch of results, each in a file of its own; their keys. None appears before all are on the disk."""
         self._prepare()
         keys: list[str] = []
         with _parts(self.folder) as parts:
-            for cell in cells:
-                keys.append(cell.key)
-                parts.write(self._path(keys[-1]), seal(parquet_of(cell)))
+            for result in results:
+                keys.append(result.key)
+                parts.write(self._path(keys[-1]), seal(parquet_of(result)))
             for name in keys:
                 self._set_damaged_aside(name)
             parts.rename()
         return keys
 
     def note_system(self, description: Mapping[str, Any]) -> None:
-        """Keep what `system.describe` says, once for each system; its date is that of the first time."""
+        """Keep what `environment.describe` says, once for each system; its date is that of the first time."""
         self._prepare()
         name = f"system-{key(_dateless(description))[:12]}.json"
         if _json_in(self.folder / name) is None:
@@ -126,7 +158,7 @@ class Store:
         return None if found is None else found[1]
 
     def timed_on(self, experiment: str) -> Settings | None:
-        """The system that took them, as `system.describe` says it."""
+        """The system that took them, as `environment.describe` says it."""
         found = self._noted_times(experiment)
         return None if found is None else found[0]
 
@@ -143,15 +175,15 @@ class Store:
             return None
 
     def _names(self) -> list[str]:
-        return sorted(path.stem for path in self._cells.glob("*.parquet") if KEY.fullmatch(path.stem))
+        return sorted(path.stem for path in self._runs.glob("*.parquet") if KEY.fullmatch(path.stem))
 
     def _path(self, key: str) -> Path:
         if not KEY.fullmatch(key):
-            raise ValueError(f"a cell's key has 64 hexadecimal digits, as key(settings) gives; got {key!r}")
-        return self._cells / f"{key}.parquet"
+            raise ValueError(f"the key of a result has 64 hexadecimal digits, as key(settings) gives; got {key!r}")
+        return self._runs / f"{key}.parquet"
 
     def _open(self, key: str) -> tuple[Settings, Any] | None:
-        """Settings and the Parquet file of a sound cell: the bytes that were checked, not a second look at the disk."""
+        """Settings and the Parquet file of a sound result: the bytes that were checked, not read a second time."""
         path = self._path(key)
         try:
             return opened(path.read_bytes(), key)
@@ -180,10 +212,10 @@ class Store:
         if self._prepared:
             return
         with _sentences(self.folder):
-            self._cells.mkdir(parents=True, exist_ok=True)
-        for part in (*self.folder.glob(f".*{PART}"), *self._cells.glob(f".*{PART}")):
+            self._runs.mkdir(parents=True, exist_ok=True)
+        for part in (*self.folder.glob(f".*{PART}"), *self._runs.glob(f".*{PART}")):
             with suppress(OSError):  # another process finished or removed it
-                if time.time() - part.stat().st_mtime > OLD:
+                if time.time() - part.stat().st_mtime > STALE_AFTER_S:
                     part.unlink()
         if not (self.folder / "store.json").exists():
             self._write_json("store.json", {"format": FORMAT, "holds": "results of fairbound's benchmark"})
@@ -202,7 +234,7 @@ class Store:
         if not isinstance(said, int) or said < 1:
             raise ValueError(
                 f"{path} does not say which format the results have; remove that file if fairbound wrote the folder "
-                "(each cell is checked when it is read), or name another folder"
+                "(each result is checked when it is read), or name another folder"
             )
         if said > FORMAT:
             raise ValueError(
@@ -296,9 +328,9 @@ def _sentences(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            said = "no space is left; free some and start again, stored cells are not computed again"
+            said = "no space is left; free some and start again, stored runs are not computed again"
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             said = f"it may not be written to ({error.strerror}); change that, or name another folder"
         else:
-            said = f"{error.strerror or error}; name another folder, stored cells are not lost"
+            said = f"{error.strerror or error}; name another folder, stored runs are not lost"
         raise OSError(f"results cannot be stored in {folder}: {said}") from error

@@ -1,4 +1,4 @@
-"""Seconds per step of every row of an experiment: one run alone, in the loop that a user writes by hand.
+"""Seconds per step of every row of an experiment: one run alone, in a custom loop.
 
     d, state = method.update(x, state, method.draw(source))
     x = x + d
@@ -8,8 +8,8 @@ take turns in rounds, so that whatever else the machine does hurts all of them a
 Rows whose methods differ in numbers only, on the same sizes and constraints, cost the same: one is timed for all.
 
 Where batch sizes are random, every level is timed equally often, and the seconds are weighted by the probabilities of
-the levels. The largest mini-batch of Ghost has 128 times the rows of the smallest and comes once in 90 steps: a mean
-over a few hundred steps as they come would depend on how often it was met.
+the levels. The largest mini-batch of Ghost has 128 times the examples of the smallest and comes once in 90 steps: a
+mean over a few hundred steps as they come would depend on how often it was met.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fairbound.benchmark.config import Row
-from fairbound.benchmark.experiment import Setting, cross_entropy
-from fairbound.benchmark.step_times import Timing
+from fairbound.benchmark.experiment import PreparedExperiment, cross_entropy
+from fairbound.benchmark.store import Timing
 from fairbound.core import Algorithm, Draw
 from fairbound.training.functional import initial_points, load_flat
 from fairbound.training.hyperparams import structure
 from fairbound.training.problem import ProblemSource
 
 SEED = 0  # of the run that is timed
-STEPS = 80  # of a turn
-WARM_UP = 10  # steps: the first ones allocate memory and choose kernels
-TrainingState = Callable[[int, int], None]  # turns done and turns in all
+TURN_STEPS = 80
+WARM_UP_STEPS = 10  # the first ones allocate memory and choose kernels
+Progress = Callable[[int, int], None]  # turns done and turns in all
 
 
 class Seconds(NamedTuple):
@@ -50,19 +49,24 @@ def now() -> Seconds:
 
 
 def measure(
-    setting: Setting, *, rounds: int = 5, steps: int = STEPS, progress: TrainingState | None = None
+    prepared: PreparedExperiment, *, rounds: int = 5, steps: int = TURN_STEPS, progress: Progress | None = None
 ) -> dict[str, Timing]:
     """Seconds per step of every row, by its name; `steps` of each are timed in a round."""
     for name, value in (("rounds", rounds), ("steps", steps)):
         if value < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, got {value}")
     with _one_thread():
-        contests = _contests(setting)
-        turns = list(dict.fromkeys(turn for contest in contests.values() for turn in contest))
-        found = _taking_turns(turns, rounds, steps, progress)
+        pairs = _loops(prepared)
+        turns = list(dict.fromkeys(loop for pair in pairs.values() for loop in pair))
+        seconds: dict[RowLoop | PlainLoop, list[Seconds]] = {loop: [] for loop in turns}
+        for done in range(rounds * len(turns)):
+            loop = turns[done % len(turns)]
+            seconds[loop].append(loop.seconds(steps))
+            if progress is not None:
+                progress(done + 1, rounds * len(turns))
     return {
-        row.name: _timing(found[contest.row], found[contest.plain], contest.row.timed(steps) * rounds)
-        for row, contest in ((row, contests[_cost(row)]) for row in setting.experiment.rows)
+        row.name: _timing(seconds[loop], seconds[plain], loop.timed(steps) * rounds)
+        for row, (loop, plain) in ((row, pairs[_cost(row)]) for row in prepared.experiment.rows)
     }
 
 
@@ -71,58 +75,25 @@ def _cost(row: Row) -> tuple[Any, ...]:
     return structure(row.algorithm(row.steps)), row.batch, row.notion, row.pools, row.fairret > 0
 
 
-class Turn(Protocol):
-    """A loop that goes on from round to round."""
-
-    def seconds(self, steps: int) -> Seconds:
-        """Per step, over this many."""
-
-
-class Contest(NamedTuple):
-    """A row's loop, and plain SGD on as many rows."""
-
-    row: RowLoop
-    plain: PlainLoop
-
-
-def _contests(setting: Setting) -> dict[tuple[Any, ...], Contest]:
-    made: dict[tuple[Any, ...], Contest] = {}
-    plain: dict[int, PlainLoop] = {}  # by the rows of a step
-    for row in setting.experiment.rows:
-        rows = round(row.rows_per_step(len(setting.experiment.groups)))
-        if rows not in plain:
-            plain[rows] = PlainLoop(setting, rows)
+def _loops(prepared: PreparedExperiment) -> dict[tuple[Any, ...], tuple[RowLoop, PlainLoop]]:
+    """By cost: a row's loop, and plain SGD on as many examples."""
+    made: dict[tuple[Any, ...], tuple[RowLoop, PlainLoop]] = {}
+    plain: dict[int, PlainLoop] = {}  # by the examples of a step
+    for row in prepared.experiment.rows:
+        examples = round(row.examples_per_step(len(prepared.experiment.groups)))
+        if examples not in plain:
+            plain[examples] = PlainLoop(prepared, examples)
         if _cost(row) not in made:
-            made[_cost(row)] = Contest(RowLoop(setting, row), plain[rows])
+            made[_cost(row)] = (RowLoop(prepared, row), plain[examples])
     return made
 
 
-def _taking_turns(
-    turns: Sequence[Turn], rounds: int, steps: int, progress: TrainingState | None
-) -> dict[Turn, list[Seconds]]:
-    found: dict[Turn, list[Seconds]] = {turn: [] for turn in turns}
-    for i in range(rounds):
-        for j, turn in enumerate(turns):
-            found[turn].append(turn.seconds(steps))
-            if progress is not None:
-                progress(i * len(turns) + j + 1, rounds * len(turns))
-    return found
-
-
 def _timing(row: Sequence[Seconds], plain: Sequence[Seconds], steps: int) -> Timing:
-    wall, cpu = _column(row, 0), _column(row, 1)
-    low, high = np.quantile(cpu, [0.25, 0.75])
-    return Timing(
-        wall=float(np.median(wall)),
-        cpu=float(np.median(cpu)),
-        spread=float(high - low),
-        plain=float(np.median(_column(plain, 1))),
-        steps=steps,
-    )
-
-
-def _column(rounds: Sequence[Seconds], which: int) -> NDArray[np.float64]:
-    return np.array([one[which] for one in rounds])
+    """Medians over rounds, which a busy moment of the machine hardly moves."""
+    wall, _ = np.median(row, axis=0)
+    low, cpu, high = np.quantile([one.cpu for one in row], [0.25, 0.5, 0.75])
+    plain_cpu = np.median([one.cpu for one in plain])
+    return Timing(wall=float(wall), cpu=float(cpu), spread=float(high - low), plain=float(plain_cpu), steps=steps)
 
 
 @contextmanager
@@ -140,20 +111,20 @@ def _one_thread() -> Iterator[None]:
 
 
 class RowLoop:
-    """One run of a row, by hand."""
+    """One run of a row, in a custom loop."""
 
-    def __init__(self, setting: Setting, row: Row) -> None:
-        self.method, problem = row.algorithm(row.steps), setting.problem(row)
-        sampler = setting.sampler(row, problem, self.method.draws, split=0, seed=SEED)
+    def __init__(self, prepared: PreparedExperiment, row: Row) -> None:
+        self.method, problem = row.algorithm(row.steps), prepared.problem(row)
+        sampler = prepared.sampler(row, problem, self.method.draws, split=0, seed=SEED)
         self.levels = [Level(problem.source(sampler), p, law) for p, law in _laws(self.method.batch_size_probs)]
-        self.start, self.m = initial_points(setting.network, [SEED])[0], problem.m
+        self.start, self.m = initial_points(prepared.network, [SEED])[0], problem.m
         self.first = (
             self.levels[0].source.first(self.method.evaluates)(self.start)
             if self.method.needs_initial_estimate
             else None
         )
         self._restart()
-        self.seconds(WARM_UP)
+        self.seconds(WARM_UP_STEPS)
 
     def _restart(self) -> None:
         self.x, self.state = self.start, self.method.init(self.start, self.m, self.first)
@@ -207,19 +178,19 @@ def _laws(law: tuple[float, ...] | None) -> list[tuple[float, tuple[float, ...] 
 class PlainLoop:
     """Stochastic gradient descent as PyTorch's tutorials write it: no constraints, no flat parameters."""
 
-    def __init__(self, setting: Setting, rows: int) -> None:
-        self.rows, self.data = rows, setting.data
-        self.train = setting.moved(0).train
+    def __init__(self, prepared: PreparedExperiment, examples: int) -> None:
+        self.examples, self.data = examples, prepared.data
+        self.train = prepared.rows_of(0).train
         self.generator = torch.Generator().manual_seed(SEED)
-        self.network = load_flat(setting.network(), initial_points(setting.network, [SEED])[0])
+        self.network = load_flat(prepared.network(), initial_points(prepared.network, [SEED])[0])
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.05)
-        self.seconds(WARM_UP)
+        self.seconds(WARM_UP_STEPS)
 
     def seconds(self, steps: int) -> Seconds:
         """Per step."""
         before = now()
         for _ in range(steps):
-            batch = self.train[torch.randint(len(self.train), (self.rows,), generator=self.generator)]
+            batch = self.train[torch.randint(len(self.train), (self.examples,), generator=self.generator)]
             self.optimizer.zero_grad()
             cross_entropy(self.network(self.data.X[batch]), self.data.y[batch]).mean().backward()
             self.optimizer.step()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fairbound.cli.audit import audit_command
 from fairbound.cli.data import fetch_command, list_command
@@ -22,16 +23,16 @@ from fairbound.cli.time import time_command
 EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a missing package raises, in a sentence
 
 app = typer.Typer(
-    help="Train neural networks within bounds, and see whether bounds are kept.",
+    help="Train neural networks under constraints, audit predictions, and run the benchmark.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="Census data: what is here, and fetching more.", no_args_is_help=True)
+data = typer.Typer(help="List and download census data.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
-def in_a_sentence(command: Callable[..., Any]) -> Callable[..., Any]:
+def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command, whose expected errors end it with their sentence and exit status 1."""
 
     @functools.wraps(command)
@@ -40,19 +41,13 @@ def in_a_sentence(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except EXPECTED as error:
             Console(stderr=True, soft_wrap=True, emoji=False).print(
-                f"[bold red]Error:[/] {_escaped(error)}", highlight=False
+                f"[bold red]Error:[/] {escape(str(error))}", highlight=False
             )
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
             sys.exit(130)
 
     return guarded
-
-
-def _escaped(error: Exception) -> str:
-    from rich.markup import escape
-
-    return escape(str(error))
 
 
 def _version(asked: bool) -> None:
@@ -64,17 +59,17 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train neural networks within bounds, and see whether bounds are kept."""
+    """Train neural networks under constraints, audit predictions, and run the benchmark."""
 
 
-app.command("audit")(in_a_sentence(audit_command))
-app.command("groups")(in_a_sentence(groups_command))
-app.command("run")(in_a_sentence(run_command))
-app.command("reproduce")(in_a_sentence(reproduce_command))
-app.command("time")(in_a_sentence(time_command))
-app.command("report")(in_a_sentence(report_command))
-data.command("list")(in_a_sentence(list_command))
-data.command("fetch")(in_a_sentence(fetch_command))
+app.command("audit")(errors_as_sentences(audit_command))
+app.command("groups")(errors_as_sentences(groups_command))
+app.command("run")(errors_as_sentences(run_command))
+app.command("reproduce")(errors_as_sentences(reproduce_command))
+app.command("time")(errors_as_sentences(time_command))
+app.command("report")(errors_as_sentences(report_command))
+data.command("list")(errors_as_sentences(list_command))
+data.command("fetch")(errors_as_sentences(fetch_command))

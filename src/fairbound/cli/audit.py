@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,71 +12,61 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from fairbound._utils.files import check_place, write_text
-from fairbound.auditing.audits import Audit, audit_columns
 from fairbound.cli.printing import console
-from fairbound.data.attributes import attributes
-from fairbound.data.readers import read_columns
-from fairbound.metrics.fairness_metrics import METRICS
-from fairbound.metrics.group_losses import LOSS_GAPS
-from fairbound.metrics.intervals import IntervalEstimate
+
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.auditing.audits import Audit
+    from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
          "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip
 
 
-class Small(enum.StrEnum):
-    """What happens to groups below the minimum size."""
-
-    MERGE = "merge"
-    LEAVE_OUT = "leave-out"
-
-    @property
-    def words(self) -> Literal["merge", "leave out"]:
-        return "merge" if self is Small.MERGE else "leave out"
-
-
 def audit_command(
-    file: Annotated[str, typer.Argument(help="CSV or parquet with labels, predictions or scores, and groups.")],
-    label: Annotated[str, typer.Option(help="The column with the true labels.")],
-    group: Annotated[str, typer.Option(help="Protected columns: race,sex; bands: age:25:65; one against all: race=1.")],
-    score: Annotated[
-        str | None, typer.Option(help="The column with scores of label 1; predicted 1 from the threshold on.")
-    ] = None,
-    threshold: Annotated[float, typer.Option(help="For scores.")] = 0.5,
-    prediction: Annotated[str | None, typer.Option(help="The column with predictions.")] = None,
-    weight: Annotated[str | None, typer.Option(help="The column with sample weights.")] = None,
-    positive: Annotated[str | None, typer.Option(help="The label that counts as 1, where that is not evident.")] = None,
+    file: Annotated[str, typer.Argument(help="CSV or parquet file with labels, predictions or scores, and groups.")],
+    label: Annotated[str, typer.Option(help="Column of the true labels.")],
+    group: Annotated[
+        str,
+        typer.Option(help="Protected columns, e.g. race,sex; in bands: age:25:65; one level: race=1."),
+    ],
+    score: Annotated[str | None, typer.Option(help="Column of scores (probabilities of label 1).")] = None,
+    threshold: Annotated[float, typer.Option(help="Scores of at least this are predicted 1.")] = 0.5,
+    prediction: Annotated[str | None, typer.Option(help="Column of predictions, instead of scores.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
+    positive: Annotated[str | None, typer.Option(help="Label value that counts as 1, if not 0/1, yes/no, ...")] = None,
     reference: Annotated[
-        str | None, typer.Option(help="The group that others are compared to; the largest unless given.")
+        str | None, typer.Option(help="Group that the others are compared to. [default: the largest]")
     ] = None,
-    min_size: Annotated[int, typer.Option(min=0, help="Groups with fewer rows are merged or left out.")] = 0,
-    small: Annotated[Small, typer.Option(help="What happens to groups below the minimum size.")] = Small.MERGE,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    top: Annotated[int, typer.Option(min=1, help="Groups shown on the terminal, the largest.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the intervals' draws.")] = 0,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", help="Write everything to this file; - for the terminal.")
-    ] = None,
-    html_out: Annotated[Path | None, typer.Option("--html", help="Write a page with pictures to this file.")] = None,
+    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in rows; see --small.")] = 0,
+    small: Annotated[
+        Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
+    ] = "merge",
+    level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 20,
+    seed: Annotated[int, typer.Option(help="Random seed of the intervals.")] = 0,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write all results to this file; - prints.")] = None,
+    html_out: Annotated[Path | None, typer.Option("--html", help="Write a page with figures to this file.")] = None,
 ) -> None:
-    """Audit the predictions of any model: rates by group and every fairness metric, with intervals."""
+    """Audit the predictions of any model: rates by group and all fairness metrics, with confidence intervals."""
+    from fairbound.auditing.audits import audit_columns
+    from fairbound.data.readers import read_columns
+
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
     for out in (json_out, html_out):
         check_place(out)
-    columns = read_columns(file)
     found = audit_columns(
-        columns,
+        read_columns(file),
         label=label,
-        groups=attributes(group, columns),
+        groups=group,
         score=score,
         prediction=prediction,
         weight=weight,
         positive=positive,
         min_size=min_size,
-        small=small.words,
+        small=small,
         reference=reference,
         level=level,
         seed=seed,
@@ -91,18 +80,18 @@ def audit_command(
         typer.echo(text, nl=False)
     elif json_out is not None:
         write_text(json_out, text)
-        typer.echo(f"Everything in numbers: {json_out}")
+        typer.echo(f"All results: {json_out}")
     if html_out is not None:
         from fairbound.auditing.page import write_page
 
         write_page(found, html_out)
-        typer.echo(f"With pictures: {html_out}")
+        typer.echo(f"Page: {html_out}")
 
 
 def show(found: Audit, console: Console, top: int) -> None:
     """The audit as tables of at most 80 columns."""
     weighted = ", weighted" if found.weighted else ""
-    made = "predictions" if found.threshold is None else f"scores, 1 from {found.threshold:g} on"
+    made = "predictions" if found.threshold is None else f"scores, threshold {found.threshold:g}"
     by = escape(" x ".join(found.attributes))
     console.print(
         f"[bold]{escape(found.source)}[/]: {found.rows:,} rows, {len(found.groups)} groups by {by}; {made}{weighted}"
@@ -115,7 +104,7 @@ def show(found: Audit, console: Console, top: int) -> None:
         console.print(f"... and {hidden:,} smaller groups (--top, --json)", highlight=False)
     console.print(_metrics_grid(found))
     console.print(
-        f"reference group: {escape(found.reference)}; intervals cover with {100 * found.level:g}%, gaps at least so"
+        f"reference group: {escape(found.reference)}; {100 * found.level:g}% intervals, conservative for gaps"
     )
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
@@ -132,23 +121,25 @@ def _groups_grid(found: Audit, top: int) -> Grid:
     if found.groups and found.groups[0].loss is not None:
         grid.add_column("loss", justify="right")
     for group in sorted(found.groups, key=lambda group: -group.rows)[:top]:
-        cells = [
-            _with_interval(group.rates[rate]) if rate == "positive_rate" else _short(group.rates[rate])
+        shown = [
+            _with_interval(group.rates[rate]) if rate == "positive_rate" else _value(group.rates[rate], 3)
             for rate in SHOWN
         ]
-        losses = [] if group.loss is None else [_short(group.loss)]
-        grid.add_row(escape(group.name), f"{group.rows:,}", *cells, *losses)
+        losses = [] if group.loss is None else [_value(group.loss, 3)]
+        grid.add_row(escape(group.name), f"{group.rows:,}", *shown, *losses)
     return grid
 
 
 def _metrics_grid(found: Audit) -> Grid:
+    from fairbound.auditing.text import explained
+
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Metrics", title_justify="left", title_style="bold")
     grid.add_column("metric", no_wrap=True)
     grid.add_column("value", justify="right")
     grid.add_column(f"{100 * found.level:g}% interval", justify="right")
     grid.add_column("defined by", overflow="fold")
-    for name, measured in found.metrics.items():
-        grid.add_row(name, _value(measured), _interval(measured), _source(name))
+    for name, estimate in found.metrics.items():
+        grid.add_row(name, _value(estimate), _interval(estimate), explained(name)[1])
     return grid
 
 
@@ -158,28 +149,16 @@ def _part_line(part: Audit) -> str:
     return f"by {escape(part.attributes[0])} alone ({len(part.groups)} groups): {escape(numbers)}"
 
 
-def _source(name: str) -> str:
-    if name in METRICS:
-        return METRICS[name].source
-    return "cross-entropy" if name in LOSS_GAPS else {"w1": "W1 of scores", "wd": "the paper, Wd"}[name]
+def _value(estimate: IntervalEstimate, digits: int = 4) -> str:
+    return "-" if estimate.value is None else f"{estimate.value:.{digits}f}"
 
 
-def _value(measured: IntervalEstimate) -> str:
-    return "-" if measured.value is None else f"{measured.value:.4f}"
+def _interval(estimate: IntervalEstimate) -> str:
+    return "" if estimate.low is None else f"{estimate.low:.3f} to {estimate.high:.3f}"
 
 
-def _interval(measured: IntervalEstimate) -> str:
-    return "" if measured.low is None else f"{measured.low:.3f} to {measured.high:.3f}"
-
-
-def _short(measured: IntervalEstimate) -> str:
-    return "-" if measured.value is None else f"{measured.value:.3f}"
-
-
-def _with_interval(measured: IntervalEstimate) -> str:
-    return "-" if measured.value is None else f"{measured.value:.3f} {_ends(measured)}"
-
-
-def _ends(measured: IntervalEstimate) -> str:
-    ends: list[Any] = [f"{end:.2f}".removeprefix("0") for end in (measured.low or 0.0, measured.high or 0.0)]
-    return escape(f"[{ends[0]}, {ends[1]}]")
+def _with_interval(estimate: IntervalEstimate) -> str:
+    if estimate.value is None:
+        return "-"
+    low, high = (f"{end or 0.0:.2f}".removeprefix("0") for end in (estimate.low, estimate.high))
+    return escape(f"{estimate.value:.3f} [{low}, {high}]")

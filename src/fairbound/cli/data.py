@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table as Grid
 
 from fairbound.cli.printing import console
-from fairbound.data import acs_files
-from fairbound.data.download import CENSUS, fetch
-from fairbound.data.synthetic import population
-from fairbound.data.synthetic_tables import facts
+
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.data.acs_files import SurveyFile
 
 
 def list_command(
-    folder: Annotated[Path | None, typer.Option("--data", help="The folder to look in.")] = None,
+    folder: Annotated[Path | None, typer.Option("--data", help="Folder to search. [default: the usual places]")] = None,
 ) -> None:
-    """What there is: census files found on this machine, and the synthetic census."""
+    """List the data sources: census files found on this machine, and the synthetic census."""
+    from fairbound.data import acs_files
+    from fairbound.data.synthetic import population, states
+
     out = console()
     there = acs_files.available(folder)
     grid = Grid(box=None, padding=(0, 2, 0, 0))
-    for column in ("source", "what", "file"):
+    for column in ("source", "content", "file"):
         grid.add_column(column, overflow="fold")
     for found in there:
         grid.add_row(*_row(found))
-    for state in facts()["states"]:
+    for state in states():
         rows = int(population(state).counts.sum())
-        grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated, not people)")
+        grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated)")
     out.print(grid)
     if not there:
         none = f"{folder}, which does not exist" if folder else "none of the usual places exists"
-        looked = ", ".join(str(place) for place in acs_files.find(folder)) or none
-        out.print(f"No census files were found (looked in: {escape(looked)}).", highlight=False, soft_wrap=True)
+        searched = ", ".join(str(place) for place in acs_files.folders(folder)) or none
+        out.print(f"No census files were found (searched: {escape(searched)}).", highlight=False, soft_wrap=True)
         out.print("`fairbound data fetch OK VA` gets them; $FAIRBOUND_DATA or --data name a folder.", highlight=False)
 
 
-def _row(found: acs_files.Found) -> tuple[str, str, str]:
+def _row(found: SurveyFile) -> tuple[str, str, str]:
     task = found.task or "every task"
     return escape(found.source), f"{task}, {found.year or 'any year'}, {_size(found.path)}", escape(str(found.path))
 
@@ -56,33 +59,40 @@ def _size(path: Path) -> str:
 
 
 def fetch_command(
-    states: Annotated[list[str], typer.Argument(help="Two-letter codes: OK VA")],
-    year: Annotated[int, typer.Option(help="Of the survey.")] = 2018,
-    horizon: Annotated[str, typer.Option(help="1-Year or 5-Year.")] = "1-Year",
-    folder: Annotated[Path | None, typer.Option("--data", help="Where to keep them.")] = None,
-    url: Annotated[str, typer.Option(help="Another address with the same files.")] = CENSUS,
-    retries: Annotated[int, typer.Option(min=0, help="After failures that may pass.")] = 4,
+    states: Annotated[list[str], typer.Argument(help="Two-letter codes of states, e.g. OK VA.")],
+    year: Annotated[int, typer.Option(help="Year of the survey.")] = 2018,
+    horizon: Annotated[str, typer.Option(help="1-Year or 5-Year survey.")] = "1-Year",
+    folder: Annotated[
+        Path | None, typer.Option("--data", help="Folder to save to. [default: $FAIRBOUND_DATA or the user's cache]")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Another server with the same files. [default: the Census Bureau's]")
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="Number of further attempts after a failure.")] = 4,
 ) -> None:
-    """Get person files from the Census Bureau; what is here already is kept."""
+    """Download person files of the American Community Survey; files that are already there are kept."""
+    from fairbound.data.download import CENSUS, fetch
+
     out = console()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=out) as progress:
-        row = progress.add_task("", total=None)
-
-        def moved(done: int, total: int | None) -> None:
-            progress.update(row, completed=done, total=total)
-
-        def said(words: str) -> None:
-            progress.reset(row)
-            progress.console.print(words, highlight=False, soft_wrap=True, markup=False)
-
-        paths = fetch(states, year, horizon, folder, base_url=url, progress=moved, retries=retries, say=said)
-        progress.remove_task(row)
+    printed = partial(out.print, highlight=False, soft_wrap=True, markup=False)
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=out, transient=True) as shown:
+        paths = fetch(states, year, horizon, folder, url or CENSUS, _Bar(shown), retries, report=printed)
     for path in paths:
-        out.print(str(path), highlight=False, soft_wrap=True, markup=False)
+        printed(str(path))
+
+
+class _Bar:
+    """Rich's progress bar in the form that pooch calls."""
+
+    def __init__(self, shown: Progress) -> None:
+        self.shown, self.task = shown, shown.add_task("")
+        self.total = 0  # bytes, set by pooch
+
+    def update(self, count: int) -> None:
+        self.shown.update(self.task, advance=count, total=self.total or None)
+
+    def reset(self) -> None:
+        self.shown.reset(self.task)
+
+    close = reset

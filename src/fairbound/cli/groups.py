@@ -1,52 +1,54 @@
-"""`fairbound groups`: the subgroups that attributes define, and how many people are in them."""
+"""`fairbound groups`: the subgroups that attributes define, and how many rows are in them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
 from fairbound._utils.files import write_text
-from fairbound.cli.audit import Small
 from fairbound.cli.printing import console
-from fairbound.constraints.subgroups import Grouping, Intersection
-from fairbound.data.attributes import attributes
-from fairbound.data.outcomes import binary
-from fairbound.data.readers import read_columns
-from fairbound.data.sources import load
-from fairbound.data.table import is_census
-from fairbound.metrics.intervals import IntervalEstimate, wilson
 
-FEW = 50  # rows: below, a group's rates are hardly known
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.constraints.subgroups import Grouping
+    from fairbound.metrics.intervals import IntervalEstimate
+
+FEW_ROWS = 50  # below, a group's rates are hardly known
 
 
 def groups_command(
     source: Annotated[str, typer.Argument(help="acs:OK, synthetic:OK, or a CSV or parquet file.")],
-    by: Annotated[str, typer.Option(help="Columns: SEX,RAC1P,MAR; bands: AGEP:25:65; one against all: RAC1P=1.")],
-    label: Annotated[str | None, typer.Option(help="Of a file: the column whose rate of 1 is shown.")] = None,
-    positive: Annotated[str | None, typer.Option(help="The label that counts as 1, where that is not evident.")] = None,
-    min_size: Annotated[int, typer.Option(min=0, help="Groups with fewer rows are merged or left out.")] = 0,
-    small: Annotated[Small, typer.Option(help="What happens to groups below the minimum size.")] = Small.MERGE,
-    top: Annotated[int, typer.Option(min=1, help="Groups shown, the largest.")] = 15,
-    folder: Annotated[Path | None, typer.Option("--data", help="The folder with census data.")] = None,
+    by: Annotated[
+        str, typer.Option(help="Protected columns, e.g. SEX,RAC1P; in bands: AGEP:25:65; one level: RAC1P=1.")
+    ],
+    label: Annotated[str | None, typer.Option(help="Label column of a file, to show its rate of 1 by group.")] = None,
+    positive: Annotated[str | None, typer.Option(help="Label value that counts as 1, if not 0/1, yes/no, ...")] = None,
+    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in rows; see --small.")] = 0,
+    small: Annotated[
+        Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
+    ] = "merge",
+    top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 15,
+    folder: Annotated[Path | None, typer.Option("--data", help="Folder with census data.")] = None,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all populated groups to this file.")] = None,
 ) -> None:
-    """How many groups can be defined, how many have people in them, and how many people."""
+    """List the intersectional groups of a table: how many are definable, how many are populated, and their sizes."""
+    from fairbound.constraints.subgroups import Intersection
+    from fairbound.data.attributes import attributes
+    from fairbound.data.table import is_census
+
     columns, outcome, name = _columns(source, label, positive, folder)
     intersection = Intersection(tuple(attributes(by, columns, census=is_census(source))))
-    found = intersection.group(columns, min_size, small.words)
+    found = intersection.group(columns, min_size, small)
     out = console()
     if is_census(source) and name.startswith("synthetic:"):
         out.print("[bold yellow]synthetic data[/]: generated, not people")
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
-    order = torch.argsort(found.sizes, descending=True, stable=True).tolist()
+    order = found.sizes.argsort(descending=True, stable=True).tolist()
     rates = _rates(found, outcome)
     _print_groups(found, order[:top], rates, out)
     if len(found) > top:
@@ -60,11 +62,15 @@ def _columns(
     source: str, label: str | None, positive: str | None, folder: Path | None
 ) -> tuple[dict[str, Any], Any, str]:  # fmt: skip
     """The columns, the label as 0 and 1 (None where there is none), and the source's name."""
+    from fairbound.constraints.subgroups import no_column
+    from fairbound.data.outcomes import binary
+    from fairbound.data.readers import read_columns
+    from fairbound.data.sources import load
+    from fairbound.data.table import is_census
+
     if not is_census(source):
         columns = read_columns(source)
         if label is not None and label not in columns:
-            from fairbound.constraints.subgroups import no_column
-
             raise ValueError(no_column(label, columns))
         return columns, None if label is None else binary(columns[label], label, positive), Path(source).name
     if label is not None:
@@ -77,10 +83,10 @@ def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Cons
     levels = " x ".join(f"{attribute.name} ({attribute.size})" for attribute in found.attributes)
     console.print(f"[bold]{escape(name)}[/]: {rows:,} rows, by {escape(levels)}", highlight=False)
     sizes = found.sizes
-    few = int((sizes < FEW).sum())
+    few = int((sizes < FEW_ROWS).sum())
     console.print(
-        f"{found.definable:,} groups can be defined; {found.populated:,} have people in them"
-        + (f"; {few:,} of {len(found):,} have fewer than {FEW}" if few else ""),
+        f"{found.definable:,} groups are definable; {found.populated:,} are populated"
+        + (f"; {few:,} of {len(found):,} have fewer than {FEW_ROWS}" if few else ""),
         highlight=False,
     )
     if found.merged:
@@ -88,16 +94,18 @@ def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Cons
     if found.left_out:
         console.print(f"{found.left_out:,} rows are left out, in groups of fewer than {min_size}", highlight=False)
     if len(found):
-        middle = np.median(sizes.numpy())
-        console.print(
-            f"sizes: smallest {int(sizes.min()):,}, median {middle:,.0f}, largest {int(sizes.max()):,}", highlight=False
-        )
+        low, middle, high = int(sizes.min()), float(sizes.double().quantile(0.5)), int(sizes.max())
+        console.print(f"sizes: smallest {low:,}, median {middle:,.0f}, largest {high:,}", highlight=False)
 
 
 def _rates(found: Grouping, outcome: Any) -> list[IntervalEstimate] | None:
     """The rate of label 1 with its interval, by group."""
     if outcome is None or len(found) == 0:
         return None
+    import torch
+
+    from fairbound.metrics.intervals import IntervalEstimate, wilson
+
     y, inside = torch.as_tensor(outcome), found.ids >= 0
     hits = torch.bincount(found.ids[inside], y[inside].double(), minlength=len(found))
     rate = hits / found.sizes
@@ -116,8 +124,8 @@ def _print_groups(found: Grouping, shown: list[int], rates: list[IntervalEstimat
     total = max(int(found.sizes.sum()), 1)
     for i in shown:
         size = int(found.sizes[i])
-        cells = [] if rates is None else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
-        grid.add_row(escape(found.name(i)), f"{size:,}", f"{size / total:.1%}", *cells)
+        shown_rates = [] if rates is None else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
+        grid.add_row(escape(found.name(i)), f"{size:,}", f"{size / total:.1%}", *shown_rates)
     console.print(grid)
 
 

@@ -12,17 +12,31 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairbound.benchmark.executor import Budget as BudgetName
-from fairbound.benchmark.job import Job, Prepared, prepared
-from fairbound.benchmark.report import file_stems, write_report
-from fairbound.benchmark.report_sections import Section, section
+from fairbound.benchmark.executor import Job, PlannedJob, plan
+from fairbound.benchmark.report import Section, file_stems, write_report
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.table_writers import Table
+from fairbound.benchmark.tables import ReportTable
 from fairbound.cli.printing import console
-from fairbound.cli.run import Budget, Device, Folder, Out, Own, Seeds, Source, Splits, Steps, announce, checked_device
-from fairbound.cli.tables import grids
+from fairbound.cli.run import (
+    Algorithm,
+    Budget,
+    Device,
+    Folder,
+    Group,
+    Label,
+    Out,
+    Seeds,
+    Source,
+    Splits,
+    Steps,
+    announce,
+    checked_device,
+)
 
 BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
-WIDTH = 80  # of a terminal at least
+MIN_WIDTH = 80  # letters of a terminal's line
+MAX_LINES = 110  # on a terminal: a longer table is read in its file
 
 Experiments = Annotated[list[str], typer.Argument(help="Those installed, such as income-ok-race, or TOML files.")]
 Chosen = Annotated[
@@ -36,11 +50,13 @@ def report_command(
     experiments: Experiments,
     folder: Folder = None,
     source: Source = None,
+    label: Label = None,
+    group: Group = None,
     seeds: Seeds = None,
     splits: Splits = None,
     steps: Steps = None,
     budget: Chosen = None,
-    algorithm: Own = None,
+    algorithm: Algorithm = None,
     device: Device = "cpu",
     out: Out = Path("results"),
     to: To = Path("report"),
@@ -50,61 +66,62 @@ def report_command(
     store, sections = Store(out), list[Section]()
     for name in dict.fromkeys(experiments):
         job = Job(
-            experiment=name, folder=folder, source=source, seeds=seeds, splits=splits, steps=steps, own=algorithm,
-            device=checked_device(device),
+            experiment=name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits,
+            steps=steps, algorithm=algorithm, device=checked_device(device),
         )  # fmt: skip
-        found = {one: prepared(replace(job, budget=one)) for one in wanted}
-        announce(found[wanted[0]].setting, found[wanted[0]].synthetic)
+        found = {one: plan(replace(job, budget=one)) for one in wanted}
+        announce(found[wanted[0]].prepared)
         sections += [section_of(its, store, one) for one, its in with_results(store, found).items()]
     show(sections, to)
     page = write_with_progress(sections, to, store)
     console().print(f"Report: {page}\nTables (CSV, LaTeX) and figures (PDF, PNG) are beside it.", highlight=False)
 
 
-def section_of(found: Prepared, store: Store, budget: BudgetName) -> Section:
+def section_of(found: PlannedJob, store: Store, budget: BudgetName) -> Section:
     """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
-    name = found.setting.experiment.name
-    times = store.times(name) or {}
-    seconds = {row: timing.wall for row, timing in times.items()}
-    return section(found.setting, store, found.planned, budget, seconds or None, store.timed_on(name))
+    name = found.prepared.experiment.name
+    seconds = {row: timing.wall for row, timing in (store.times(name) or {}).items()}
+    timed = {"seconds": seconds, "timed_on": store.timed_on(name) or {}}
+    return Section.of(Results.read(found.prepared, store, found.batches, budget=budget, **timed))
 
 
-def with_results(store: Store, found: Mapping[BudgetName, Prepared]) -> dict[BudgetName, Prepared]:
+def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[BudgetName, PlannedJob]:
     """The budgets of which the store has results, of one experiment.
 
     SSL-ALM runs as long within either budget, so what budgets share says nothing about which of them was run; where
     they share everything, as short trials do, the first stands for both.
     """
-    keys = {budget: {key for stack in one.planned for key in stack.keys} for budget, one in found.items()}
+    keys = {budget: {key for stack in one.batches for key in stack.keys} for budget, one in found.items()}
     alone = {budget: keys[budget].difference(*(keys[other] for other in keys if other != budget)) for budget in keys}
     for candidates in (alone, keys):
         there = [budget for budget in found if any(map(store.has, sorted(candidates[budget])))]
         if there:
             return {budget: found[budget] for budget in (there if candidates is alone else there[:1])}
-    name = next(iter(found.values())).setting.experiment.name
+    name = next(iter(found.values())).prepared.experiment.name
     raise ValueError(
         f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
     )
 
 
 def show(sections: Sequence[Section], to: Path) -> None:
-    """The tables that read in the terminal's width, and where the others will be."""
-    for one, stem in zip(sections, file_stems([(one.name, one.budget) for one in sections]), strict=True):
+    """The tables that are short enough for a terminal, and where the others will be."""
+    for one, stem in zip(sections, file_stems(sections), strict=True):
         for name, table in one.tables.items():
-            _show_table(table, to / "tables" / f"{stem}-{name}.csv")
-        if "differences" in one.tables:
-            console().print(escape(one.tables["differences"].notes[0]), highlight=False)
+            show_table(table, to / "tables" / f"{stem}-{name}.csv")
+        if one.agreement:
+            console().print(escape(one.agreement), highlight=False)
 
 
-def _show_table(table: Table, path: Path) -> None:
+def show_table(table: ReportTable, path: Path) -> None:
+    """With its title and notes, or where its file is."""
     screen = console()
     screen.print(f"\n[bold]{escape(table.title)}[/]", highlight=False)
-    blocks = grids(table, max(screen.width, WIDTH))
-    if blocks is None:
-        screen.print(f"{len(table.rows)} lines, in {path}", highlight=False, soft_wrap=True)
+    text = table.to_text(max(screen.width, MIN_WIDTH))
+    if text.count("\n") > MAX_LINES:
+        screen.print(f"{len(table.frame)} lines, in {path}", highlight=False, soft_wrap=True)
         return
-    for thing in (*blocks, *map(escape, table.notes)):
-        screen.print(thing, highlight=False)
+    for thing in (text, *table.notes):
+        screen.print(escape(thing), highlight=False)
 
 
 def write_with_progress(sections: Sequence[Section], to: Path, store: Store) -> Path:

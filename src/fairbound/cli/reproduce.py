@@ -11,14 +11,14 @@ from rich.markup import escape
 from fairbound.benchmark import config
 from fairbound.benchmark.engines import Done
 from fairbound.benchmark.environment import describe
-from fairbound.benchmark.job import Job, prepared
+from fairbound.benchmark.executor import Job, plan, prepare
 from fairbound.benchmark.store import Store
 from fairbound.cli.printing import console
 from fairbound.cli.report import To, section_of, write_with_progress
 from fairbound.cli.run import Folder, Jobs, Out, Seeds, Steps, announce, compute
 from fairbound.cli.time import timed
 
-ROUNDS, TIMED = 3, 30  # rounds of timing, and steps in each: enough for an axis
+ROUNDS, TURN_STEPS = 3, 30  # rounds of timing, and steps in each: enough for an axis
 
 
 def reproduce_command(
@@ -37,16 +37,15 @@ def reproduce_command(
         f"{len(config.names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
     )
     for name in compared():
-        found = prepared(next(job for job in planned if job.experiment == name))
-        announce(found.setting, found.synthetic)
+        announce(prepare(next(job for job in planned if job.experiment == name)))
     done = compute(planned, out, jobs)
     computed = time.perf_counter()
     store = Store(out)
     for job in planned:
         if job.budget == "paper" and job.experiment in compared() and not _timed_here(store, job.experiment):
-            timed(prepared(job).setting, store, ROUNDS, TIMED)
+            timed(prepare(job), store, ROUNDS, TURN_STEPS)
     measured = time.perf_counter()
-    sections = [section_of(prepared(job), store, job.budget) for job in planned]
+    sections = [section_of(plan(job), store, job.budget) for job in planned]
     page = write_with_progress(sections, to, store)
     for one in sections:
         if "differences" in one.tables:
@@ -69,13 +68,13 @@ def compared() -> list[str]:
 
 
 def all_jobs(folder: Path | None, seeds: int | None, steps: int | None) -> list[Job]:
-    """Every experiment within the paper's budget; those that compare methods also within that of equal rows."""
+    """Every experiment within the paper's budget; those that compare methods also within that of equal examples."""
     first = compared()
     names = [*first, *(name for name in config.names() if name not in first)]
     return [
         Job(experiment=name, budget=budget, folder=folder, seeds=seeds, steps=steps)
         for name in names
-        for budget in (("paper", "rows") if name in first else ("paper",))
+        for budget in (("paper", "examples") if name in first else ("paper",))
     ]
 
 
@@ -84,7 +83,7 @@ def _say_where_time_went(done: Done, computing: float, timing: float, reporting:
     whole = sum(spent) or 1.0
     shares = ", ".join(f"{name} {100 * value / whole:.0f} %" for name, value in spent._asdict().items())
     console().print(
-        f"{done.cells:,} runs in {computing:.0f} s ({shares}), seconds per step in {timing:.0f} s, report in "
+        f"{done.runs:,} runs in {computing:.0f} s ({shares}), seconds per step in {timing:.0f} s, report in "
         f"{reporting:.0f} s{_memory()}",
         highlight=False,
     )

@@ -19,14 +19,14 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table as Grid
 
 from fairbound.benchmark.engines import Done, carry_out
 from fairbound.benchmark.environment import describe, usable_cpus
-from fairbound.benchmark.experiment import Setting
-from fairbound.benchmark.job import Job, Prepared, prepared
+from fairbound.benchmark.executor import Job, PlannedJob, plan
+from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Spread, summary
+from fairbound.benchmark.tables import summary_table
 from fairbound.cli.printing import console
 
 
@@ -34,19 +34,21 @@ class Budget(enum.StrEnum):
     """How long every method runs."""
 
     PAPER = "paper"
-    ROWS = "rows"
+    EXAMPLES = "examples"
 
 
-MOST_JOBS = 4  # unless asked for: every process holds the data and a copy of torch
+MAX_DEFAULT_JOBS = 4  # every process holds the data and a copy of torch
 
 Experiment = Annotated[str, typer.Argument(help="income-ok-race or another of those installed, or a TOML file.")]
 Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
-Source = Annotated[str | None, typer.Option(help="Other data than the state's real or synthetic ones.")]
+Source = Annotated[str | None, typer.Option(help="Other data than the experiment's: acs:VA, synthetic:OK, my.csv.")]
+Label = Annotated[str | None, typer.Option(help="The column to predict, of a table of your own.")]
+Group = Annotated[str | None, typer.Option(help="The protected attribute, in the place of the experiment's.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")]
-Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal rows for every method.")]
-Own = Annotated[
+Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")]
+Algorithm = Annotated[
     str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
 ]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
@@ -58,28 +60,30 @@ def run_command(
     experiment: Experiment,
     folder: Folder = None,
     source: Source = None,
+    label: Label = None,
+    group: Group = None,
     seeds: Seeds = None,
     splits: Splits = None,
     steps: Steps = None,
     budget: Length = Budget.PAPER,
-    algorithm: Own = None,
+    algorithm: Algorithm = None,
     device: Device = "cpu",
     jobs: Jobs = None,
     out: Out = Path("results"),
 ) -> None:
     """Run an experiment; what the results folder already has is not computed again."""
     job = Job(
-        experiment=experiment, budget=budget.value, folder=folder, source=source, seeds=seeds, splits=splits,
-        steps=steps, own=algorithm, device=checked_device(device),
+        experiment=experiment, budget=budget.value, folder=folder, source=source, label=label, group=group, seeds=seeds,
+        splits=splits, steps=steps, algorithm=algorithm, device=checked_device(device),
     )  # fmt: skip
-    found = prepared(job)
-    announce(found.setting, found.synthetic)
-    cells = sum(len(stack.plans) for stack in found.planned)
+    planned = plan(job)
+    announce(planned.prepared)
+    runs = sum(len(batch.plans) for batch in planned.batches)
     screen = console()
-    screen.print(f"{len(found.setting.experiment.rows)} rows, {cells} runs; results in {out}", highlight=False)
-    made = compute([job], out, jobs, device).cells
-    screen.print(f"{made} runs computed, {cells - made} were there", highlight=False)
-    show(found, Store(out))
+    screen.print(f"{len(planned.prepared.experiment.rows)} rows, {runs} runs; results in {out}", highlight=False)
+    made = compute([job], out, jobs, device).runs
+    screen.print(f"{made} runs computed, {runs - made} were there", highlight=False)
+    show(planned, Store(out))
 
 
 def checked_device(device: str) -> str:
@@ -100,38 +104,26 @@ def compute(jobs: Sequence[Job], out: Path, processes: int | None, device: str =
     """Carry out jobs, with a bar of progress."""
     torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
     Store(out).note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), device))
-    wanted = processes or (min(usable_cpus(), MOST_JOBS) if device == "cpu" else 1)
+    wanted = processes or (min(usable_cpus(), MAX_DEFAULT_JOBS) if device == "cpu" else 1)
     columns = (TextColumn("computing"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
     with Progress(*columns, TimeRemainingColumn(), console=console(), transient=True) as progress:
         task = progress.add_task("run", total=None)
         return carry_out(jobs, out, wanted, lambda done, total: progress.update(task, completed=done, total=total))
 
 
-def announce(setting: Setting, synthetic: bool) -> None:
+def announce(prepared: PreparedExperiment) -> None:
     """What is run, and on what."""
     screen = console()
-    screen.print(f"[bold]{escape(setting.experiment.title)}[/]", highlight=False)
-    screen.print(escape(setting.source), highlight=False)
-    if synthetic:
+    screen.print(f"[bold]{escape(prepared.experiment.title)}[/]", highlight=False)
+    screen.print(escape(prepared.source), highlight=False)
+    if prepared.synthetic:
         screen.print("[bold yellow]synthetic data[/]: generated, not people")
 
 
-def show(found: Prepared, store: Store) -> None:
+def show(planned: PlannedJob, store: Store) -> None:
     """Loss and violation of every row, on the parts that are measured."""
-    for part in [part for part in ("train", "validation", "test") if part in found.setting.measured()]:
-        console().print(_grid(found, store, part))
-
-
-def _grid(found: Prepared, store: Store, part: str) -> Grid:
-    title = f"{part}: mean ± standard deviation over runs; bound {found.setting.experiment.bound:g}"
-    grid = Grid(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
-    grid.add_column("row", overflow="fold")
-    for name in ("steps", "runs", "loss", "largest violation"):
-        grid.add_column(name, justify="right")
-    for line in summary(found.setting, store, found.planned, part):
-        grid.add_row(escape(line.row), f"{line.steps:,}", str(line.runs), _pm(line.loss), _pm(line.violation))
-    return grid
-
-
-def _pm(spread: Spread) -> str:
-    return f"{spread.mean:.4f} ± {spread.std:.4f}"
+    results, screen = Results.read(planned.prepared, store, planned.batches), console()
+    for part in [part for part in ("train", "validation", "test") if part in planned.prepared.measured()]:
+        table = summary_table(results, part)
+        screen.print(f"[bold]{table.title}[/]", highlight=False)
+        screen.print(escape(table.to_text(max(screen.width, 80))), highlight=False)

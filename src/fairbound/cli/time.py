@@ -14,19 +14,18 @@ from rich.table import Table as Grid
 
 from fairbound.benchmark import config
 from fairbound.benchmark.environment import describe
-from fairbound.benchmark.experiment import Setting
-from fairbound.benchmark.step_times import Timing
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.timing import STEPS, measure
+from fairbound.benchmark.executor import Job, prepare
+from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.store import Store, Timing
+from fairbound.benchmark.timing import TURN_STEPS, measure
 from fairbound.cli.printing import console
-from fairbound.cli.run import Experiment, Folder, Out, Source, announce
-from fairbound.data.sources import best, load
+from fairbound.cli.run import Experiment, Folder, Group, Label, Out, Source, announce
 
 PAPERS_SECONDS = (30, 60)  # of a run: Experiment 1, Experiment 2
-BUSY = 0.2  # share of a step by which the rounds of a quiet machine hardly ever differ
+BUSY_SPREAD = 0.2  # share of a step by which the rounds of a quiet machine hardly ever differ
 LEGEND = (
-    "rows: that a step passes through the model, in the mean. cpu, wall: milliseconds a step, drawing its rows "
-    "included. x plain: cpu beside a plain PyTorch SGD step on as many rows. {seconds}: steps made here in these "
+    "examples: that a step passes through the model, in the mean. cpu, wall: milliseconds a step, drawing them "
+    "included. x plain: cpu beside a plain PyTorch SGD step on as many examples. {seconds}: steps made here in these "
     "seconds. steps: of the experiment."
 )
 
@@ -37,32 +36,33 @@ def time_command(
     experiment: Experiment,
     folder: Folder = None,
     source: Source = None,
+    label: Label = None,
+    group: Group = None,
     rounds: Rounds = 5,
     out: Out = Path("results"),
 ) -> None:
     """Time a step of every row; the report draws its axes of time from what the results folder keeps."""
-    chosen = config.load(experiment)
-    table = load(source or best(chosen.state, folder), folder=folder)
-    setting, store, screen = Setting.of(chosen, table, splits=1), Store(out), console()
-    announce(setting, table.synthetic)
-    times = timed(setting, store, rounds)
-    screen.print(_grid(chosen, times))
+    job = Job(experiment=experiment, folder=folder, source=source, label=label, group=group, splits=1)
+    prepared, store, screen = prepare(job), Store(out), console()
+    announce(prepared)
+    times = timed(prepared, store, rounds)
+    screen.print(_grid(prepared.experiment, times))
     screen.print(LEGEND.format(seconds=", ".join(f"{seconds} s" for seconds in PAPERS_SECONDS)), highlight=False)
     _warn_where_busy(times, rounds)
     screen.print(f"kept in {escape(str(out))}", highlight=False)
 
 
-def timed(setting: Setting, store: Store, rounds: int, steps: int = STEPS) -> dict[str, Timing]:
+def timed(prepared: PreparedExperiment, store: Store, rounds: int, steps: int = TURN_STEPS) -> dict[str, Timing]:
     """Time the rows, with a bar of progress, and keep the times."""
-    times = _with_progress(setting, rounds, steps)
+    times = _with_progress(prepared, rounds, steps)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    store.note_times(setting.experiment.name, describe(date) | {"threads": 1}, times)
+    store.note_times(prepared.experiment.name, describe(date) | {"threads": 1}, times)
     return times
 
 
 def _warn_where_busy(times: Mapping[str, Timing], rounds: int) -> None:
     differ = max(timing.spread / timing.cpu for timing in times.values())
-    if differ > BUSY:
+    if differ > BUSY_SPREAD:
         console().print(
             f"[yellow]The rounds differ by up to {differ:.0%}[/]: the machine is busy. Try again later, or --rounds "
             f"{3 * rounds}.",
@@ -70,12 +70,12 @@ def _warn_where_busy(times: Mapping[str, Timing], rounds: int) -> None:
         )
 
 
-def _with_progress(setting: Setting, rounds: int, steps: int) -> dict[str, Timing]:
+def _with_progress(prepared: PreparedExperiment, rounds: int, steps: int) -> dict[str, Timing]:
     columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(), transient=True) as progress:
         task = progress.add_task("time", total=None)
         return measure(
-            setting,
+            prepared,
             rounds=rounds,
             steps=steps,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
@@ -86,13 +86,13 @@ def _grid(experiment: config.Experiment, times: Mapping[str, Timing]) -> Grid:
     grid = Grid(box=None, padding=(0, 2, 0, 0), title="One step, one run alone", title_justify="left")
     grid.title_style = "bold"
     grid.add_column("row", overflow="fold")
-    for name in ("rows", "cpu", "wall", "x plain", *(f"{seconds} s" for seconds in PAPERS_SECONDS), "steps"):
+    for name in ("examples", "cpu", "wall", "x plain", *(f"{seconds} s" for seconds in PAPERS_SECONDS), "steps"):
         grid.add_column(name, justify="right", no_wrap=True)
     for row in experiment.rows:
         timing = times[row.name]
         grid.add_row(
             escape(row.name),
-            f"{row.rows_per_step(len(experiment.groups)):,.0f}",
+            f"{row.examples_per_step(len(experiment.groups)):,.0f}",
             f"{1000 * timing.cpu:.2f}",
             f"{1000 * timing.wall:.2f}",
             f"{timing.times_plain:.1f}",

@@ -185,7 +185,7 @@ class ConstraintSet:
         self, mean_weights: Tensor, counts: Tensor, layout: Layout, values: Sequence[Tensor]
     ) -> list[Tensor]:
         """What every example counts, for each of the per-example values, and then what every function does."""
-        by_sum = (mean_weights / counts).split(self._sizes)
+        by_sum = (mean_weights / counts).split_with_sizes(self._sizes)
         functions = [
             weight for part, weight in zip(self.parts, by_sum[1:], strict=True) if isinstance(part, FunctionConstraint)
         ]
@@ -205,28 +205,32 @@ class ConstraintSet:
     def _sizes(self) -> list[int]:
         return [1, *(part.size for part in self.parts)]
 
+    @cached_property
+    def _rows(self) -> list[int]:
+        return [1, *(part.m for part in self.parts)]
+
     def value(self, means: Tensor) -> Tensor:
         """(1+m,) [f, c] from the means (1+q,)."""
-        f, *own = means.split(self._sizes)
+        f, *own = means.split_with_sizes(self._sizes)
         return torch.cat([f, *(part.value(mean) for part, mean in zip(self.parts, own, strict=True))])
 
     def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,)."""
-        _, *own = means.split(self._sizes)
-        f, *weights = w.split([1, *(part.m for part in self.parts)])
+        _, *own = means.split_with_sizes(self._sizes)
+        f, *weights = w.split_with_sizes(self._rows)
         rows = zip(self.parts, own, weights, strict=True)
         return torch.cat([f, *(part.mean_weights(mean, weight) for part, mean, weight in rows)])
 
     def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
         """(m, n) of the constraints, from the gradients of the means (1+q, n)."""
-        _, *own = means.split(self._sizes)
-        _, *gradients = rows.split(self._sizes)
+        _, *own = means.split_with_sizes(self._sizes)
+        _, *gradients = rows.split_with_sizes(self._sizes)
         parts = zip(self.parts, own, gradients, strict=True)
         return torch.cat([part.jacobian(mean, gradient) for part, mean, gradient in parts])
 
     def observed(self, counts: Tensor) -> Tensor:
         """(1+m,) whether every cell that f or a row of c needs has examples."""
-        f, *own = (counts > 0).split(self._sizes)
+        f, *own = (counts > 0).split_with_sizes(self._sizes)
         return torch.cat([f, *(part.observed(present) for part, present in zip(self.parts, own, strict=True))])
 
     def estimate(self, means: Tensor, vjp: Callable[[Tensor], Tensor], jacobian: Tensor | None = None) -> Estimate:

@@ -56,39 +56,37 @@ class GroupedLayout(Layout):
         self.terms, self.layers, self.like = terms, layers, like.detach()
         self.dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         self.weight = None if weight is None else weight.to(self.dtype)
-        self.objective = self._weighted(None if objective is None else objective.to(self.dtype))
-
-    def _weighted(self, values: Tensor | None) -> Tensor | None:
-        if values is None or self.weight is None:
-            return self.weight if values is None else values
-        return values * self.weight
+        self.objective = self.weight if objective is None else objective.to(self.dtype)  # what an example counts in f
+        if objective is not None and self.weight is not None:
+            self.objective = objective * self.weight
 
     @cached_property
     def counts(self) -> list[Tensor]:
-        ones = torch.ones_like(self.like, dtype=self.dtype)
-        objective, *cells = self._added([ones] * (1 + max((term.statistic or 0 for term in self.terms), default=0)))
-        for part in cells:  # a group that no constraint knows must not pass for no group: f becomes NaN
-            objective = objective + torch.where(part[-1:].sum() > 0, torch.nan, 0.0)
-        return [objective, *(part[:-2] for part in cells)]
+        if self.objective is None:
+            objective = torch.full((1,), float(self.like.shape[-1]), dtype=self.dtype, device=self.like.device)
+        else:
+            objective = self.objective.sum(-1, keepdim=True)
+        found = [objective]
+        for term, layers in zip(self.terms, self.layers, strict=True):
+            count = torch.zeros(term.cells + 2 if layers else 2, dtype=self.dtype, device=self.like.device)
+            for layer in layers:
+                count = count + torch.bincount(layer, self.weight, term.cells + 2)
+            # A group that no constraint knows must not pass for no group: the objective becomes NaN.
+            found[0] = torch.where(count[-1:] > 0, torch.nan, found[0])
+            found.append(count[:-2])
+        return found
 
     def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
-        objective, *cells = self._added([value.detach().to(self.dtype) for value in values])
-        return [objective, *(part[:-2] for part in cells)]
-
-    def _added(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Sums with two more entries for each term: of examples in no cell, and of groups that are not known."""
-        f = values[0] if self.objective is None else values[0] * self.objective
-        found = [f.sum(-1, keepdim=True)]
+        plain = [value.detach().to(self.dtype) for value in values]
+        found = [(plain[0] if self.objective is None else plain[0] * self.objective).sum(-1, keepdim=True)]
         for term, layers in zip(self.terms, self.layers, strict=True):
-            if term.statistic is None:
-                found.append(f.new_zeros(2))
-                continue
-            value = self._weighted(values[term.statistic])
-            assert value is not None
-            total = value.new_zeros(term.cells + 2)
+            # One example after the other, which in single precision would lose four digits of ten thousand.
+            total = plain[0].new_zeros(term.cells + 2 if layers else 2, dtype=torch.float64)
             for layer in layers:
-                total = total.index_add(0, layer, value)
-            found.append(total)
+                value = plain[term.statistic or 0]
+                value = value if self.weight is None else value * self.weight
+                total = total.index_add(0, layer, value.double())
+            found.append(total[:-2].to(self.dtype))
         return found
 
     def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
@@ -99,8 +97,9 @@ class GroupedLayout(Layout):
                 continue
             by_cell = torch.cat([weight, weight.new_zeros(2)])
             for layer in layers:
-                own, before = self._weighted(by_cell[layer]), found[term.statistic]
-                found[term.statistic] = own if before is None or own is None else before + own
+                own, before = by_cell[layer], found[term.statistic]
+                own = own if self.weight is None else own * self.weight
+                found[term.statistic] = own if before is None else before + own
         return [
             torch.zeros_like(value) if one is None else one.to(value.dtype)
             for one, value in zip(found, values, strict=True)

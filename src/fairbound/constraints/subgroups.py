@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 LARGEST_KEY = 2**63 - 1
-LOOKUP = 100_000  # whole-number codes up to here are translated by a table, others by a search
 OTHER = "(other)"
 MISSING = "(missing)"
-Column = NDArray[Any]  # (rows,) numbers, truth values or text
+Column = NDArray[Any]  # (rows,) numbers, booleans or text
 
 
 class Attribute(ABC):
@@ -74,30 +73,19 @@ class Coded(Attribute):
 
     def levels(self, column: Column) -> NDArray[np.int64]:
         missing = is_missing(column)
-        levels = np.full(len(column), -1, dtype=np.int64)
-        if None in self.codes:
-            levels[missing] = self.codes.index(None)
-            missing = np.zeros_like(missing)
-        known = np.array([code for code in self.codes if code is not None])
-        place = np.array([i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64)
-        rest = levels < 0
-        levels[rest & ~missing] = self._translated(column[rest & ~missing], known, place)
+        levels = np.full(len(column), self.codes.index(None) if None in self.codes else -1, dtype=np.int64)
+        levels[~missing] = self._translated(column[~missing])
         self._refuse_unknown(column, levels)
         return levels
 
-    def _translated(self, column: Column, known: Column, place: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _translated(self, column: Column) -> NDArray[np.int64]:
+        """(rows,) the level of each value, -1 for those that are no code."""
+        known = np.array([code for code in self.codes if code is not None])
+        place = np.array([i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64)
         if len(column) == 0 or len(known) == 0:
             return np.full(len(column), -1, dtype=np.int64)
-        if known.dtype.kind in "iub" and column.dtype.kind in "iub" and known.min() >= 0 and known.max() < LOOKUP:
-            table = np.full(int(known.max()) + 2, -1, dtype=np.int64)  # the last entry stands for codes out of range
-            table[known.astype(np.int64)] = place
-            inside = (column >= 0) & (column <= known.max())
-            return table[np.where(inside, column, known.max() + 1).astype(np.int64)]
-        if (known.dtype.kind in "iufb") != (column.dtype.kind in "iufb"):  # numbers against text
+        if known.dtype.kind not in "iufb" or column.dtype.kind not in "iufb":  # text, or numbers against text
             known, column = known.astype(str), column.astype(str)
-        elif known.dtype.kind not in "iufb":
-            column = column.astype(str)
-            known = known.astype(str)
         order = np.argsort(known)
         at = np.minimum(np.searchsorted(known[order], column), len(known) - 1)
         return np.where(known[order][at] == column, place[order][at], -1)
@@ -205,7 +193,7 @@ class Grouping:
     """The populated groups of some rows."""
 
     attributes: tuple[Attribute, ...]
-    ids: Tensor  # (rows,) number of the row's group among the populated ones; -1: left out
+    ids: Tensor  # (rows,) number of the row's group among the populated ones; -1: in none
     levels: Tensor  # (groups, attributes) of each group; -1 throughout for the merged rest
     sizes: Tensor  # (groups,) rows
     populated: int  # before small groups were merged or left out
@@ -282,12 +270,12 @@ class Intersection:
         return ", ".join(reversed(labels))
 
     def group(
-        self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "leave out"] = "merge"
+        self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "drop"] = "merge"
     ) -> Grouping:
         """The groups that occur, in the order of their keys. Those with fewer than `min_size` rows are merged into one,
         "(other)", or left out; a rest that is itself too small is left out."""
-        if small not in ("merge", "leave out"):
-            raise ValueError(f'small groups are either "merge"d or "leave out", got {small!r}')
+        if small not in ("merge", "drop"):
+            raise ValueError(f'small groups are either "merge"d or "drop"ped, got {small!r}')
         ids, levels = self._populated(columns)
         sizes = np.bincount(ids, minlength=len(levels))
         populated, keep = len(levels), sizes >= min_size
@@ -335,9 +323,9 @@ class Intersection:
 
 def no_column(name: str, columns: Mapping[str, Any]) -> str:
     """The sentence for a column that is not there, with the closest names."""
-    spelt = {column.lower(): column for column in columns}
+    lowered = {column.lower(): column for column in columns}
     close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or [
-        spelt[near] for near in get_close_matches(name.lower(), list(spelt), n=3, cutoff=0.5)
+        lowered[near] for near in get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
     ]
     there = ", ".join(list(columns)[:20]) + (", ..." if len(columns) > 20 else "")
     return f"there is no column {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else f"there are {there}")

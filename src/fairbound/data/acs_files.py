@@ -45,7 +45,7 @@ FORMS = ("csv", "csv.gz", "csv.zip", "zip", "parquet")  # preferred in this orde
 
 
 @dataclass(frozen=True)
-class Found:
+class SurveyFile:
     """A file, and what its name and folder say of it."""
 
     state: str  # "OK", or the name of an extract of several: "42states"
@@ -69,18 +69,18 @@ class Found:
         )
 
 
-def available(folder: str | Path | None = None) -> tuple[Found, ...]:
+def available(folder: str | Path | None = None) -> tuple[SurveyFile, ...]:
     """Every file there is, in the order in which `load` would choose."""
-    return tuple(found for place in find(folder) for found in _listed(place))
+    return tuple(found for place in folders(folder) for found in _listed(place))
 
 
-def find(folder: str | Path | None = None) -> tuple[Path, ...]:
+def folders(folder: str | Path | None = None) -> tuple[Path, ...]:
     """The folders that exist among: the one given, and no other; or, in this order, $FAIRBOUND_DATA, `../shared/data`
     beside the current folder and beside a checkout of this project, and the user's cache."""
     return tuple(place for place in _places(folder) if place.is_dir())
 
 
-def home() -> Path:
+def download_folder() -> Path:
     """Where fetched files go: $FAIRBOUND_DATA, or the user's cache."""
     named = os.environ.get("FAIRBOUND_DATA")
     return Path(named).expanduser() if named else _cache()
@@ -161,7 +161,7 @@ def _places(folder: str | Path | None) -> list[Path]:
     return list(dict.fromkeys(place.resolve() for place in places))
 
 
-def _listed(place: Path) -> list[Found]:
+def _listed(place: Path) -> list[SurveyFile]:
     """The files of one folder: the layout's subfolders first, because these say which survey it is."""
     layout = [
         (path, int(path.parent.name), path.name)
@@ -171,31 +171,31 @@ def _listed(place: Path) -> list[Found]:
     listed = []
     for directory, year, horizon in [*layout, (place, None, None), (place / "acs", None, None)]:
         if directory.is_dir():
-            files = [identified(path, year, horizon) for path in sorted(directory.iterdir()) if path.is_file()]
+            files = [identify(path, year, horizon) for path in sorted(directory.iterdir()) if path.is_file()]
             listed += sorted((file for file in files if file), key=lambda file: FORMS.index(file.form))
     return listed
 
 
-def identified(path: Path, year: int | None, horizon: str | None) -> Found | None:
+def identify(path: Path, year: int | None, horizon: str | None) -> SurveyFile | None:
     """What a file is by its name; None: none of ours."""
     name = path.name.lower()
     if raw := RAW.fullmatch(name):
         state = STATE_OF.get(int(raw["fips"]), "") if raw["fips"] else raw["state"].upper()
         year = 2000 + int(raw["year"]) if raw["year"] else year
-        return Found(state, None, year, horizon, raw["form"], path) if state in STATES else None
+        return SurveyFile(state, None, year, horizon, raw["form"], path) if state in STATES else None
     if (archive := ARCHIVE.fullmatch(name)) and archive["state"].upper() in STATES:
-        return Found(archive["state"].upper(), None, year, horizon, "zip", path)
+        return SurveyFile(archive["state"].upper(), None, year, horizon, "zip", path)
     if extract := EXTRACT.fullmatch(path.name):
         task = next((task for task in TASKS if task.lower() == extract["task"].lower()), None)
         if task:
             state = extract["state"].upper() if extract["state"].upper() in STATES else extract["state"]
-            return Found(state, task, int(extract["year"]), "1-Year", "parquet", path)
+            return SurveyFile(state, task, int(extract["year"]), "1-Year", "parquet", path)
     return None
 
 
 def file_of(
-    state: str, task: Task, year: int, horizon: str, there: Sequence[Found], folder: str | Path | None
-) -> Found:
+    state: str, task: Task, year: int, horizon: str, there: Sequence[SurveyFile], folder: str | Path | None
+) -> SurveyFile:
     for found in there:
         if found.serves(state, task, year, horizon):
             return found
@@ -205,7 +205,7 @@ def file_of(
     fetch = f"fairbound data fetch {state} --year {year}" + ("" if horizon == "1-Year" else f" --horizon {horizon}")
     remedy = f"; get it with `{fetch}`, or use synthetic:OK, which needs no file" if state in STATES else ""
     raise FileNotFoundError(
-        f"no file of {state} for {task.name}, {year} {horizon}: looked for {' or '.join(names)} in "
+        f"no file of {state} for {task.name}, {year} {horizon}: searched for {' or '.join(names)} in "
         + ", ".join(str(place) for place in _places(folder))
         + (f"; there is only {', '.join(others)}" if others else "")
         + remedy

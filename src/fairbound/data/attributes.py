@@ -95,7 +95,7 @@ def _against(name: str, level: str, column: NDArray[Any], codes: Mapping[int | N
 def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None, str]) -> Any:
     if not holds_numbers(column):
         return level
-    code = meaning(level)  # "1" and "true" as numbers and truth values
+    code = meaning(level)  # "1" and "true" as numbers and booleans
     if not isinstance(code, str):
         return code
     labeled = [code for code, label in codes.items() if label.lower() == level.strip().lower() and code is not None]
@@ -105,7 +105,7 @@ def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None
         close = get_close_matches(level, codes.values(), n=3, cutoff=0.4)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ValueError(f"{level!r} is neither a code nor a label of {name}{hint}")
-    kind = "truth values" if column.dtype.kind in "bO" else "numbers"
+    kind = "booleans" if column.dtype.kind in "bO" else "numbers"
     raise ValueError(f"{name} holds {kind}, so {name}={level} matches none of them")
 
 

@@ -33,7 +33,7 @@ from fairbound._utils.rng import bits, keys
 from fairbound.core import require_whole
 from fairbound.metrics.counts import as_numbers, as_vector
 
-MiniBatch = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 CARRIED, WHOLE = 0, 1  # the two streams of a group: permutations carried from epoch to epoch, and those of one epoch
 SMALL = 4096  # rows whose bits cost less than the calls that make them
@@ -193,14 +193,14 @@ class BalancedBatchSampler(Sampler[list[int]]):
 class _Group:
     """The rows of one group: an endless sequence of epochs, each cut into `batches` pieces of `width` rows."""
 
-    def __init__(self, rows: MiniBatch, seed: int, group: int, width: int, batches: int) -> None:
+    def __init__(self, rows: Indices, seed: int, group: int, width: int, batches: int) -> None:
         self.rows, self.width = rows, width
         self.whole, self.rest = divmod(batches * width, len(rows))  # q and r of the module's equation
         self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor([CARRIED, WHOLE]))
-        self._kept: dict[int, MiniBatch] = {}  # the last carried permutation: number -> rows
+        self._kept: dict[int, Indices] = {}  # the last carried permutation: number -> rows
         self._drawn = [(-1, rows)] * 2  # of each stream of a small group: the first number of those drawn, their orders
 
-    def epoch(self, number: int) -> Iterator[MiniBatch]:
+    def epoch(self, number: int) -> Iterator[Indices]:
         """The pieces of an epoch: first its carried rows, then its whole permutations."""
         held = self._rest(number)
         end = (number + 1) * self.whole
@@ -209,14 +209,14 @@ class _Group:
             held = np.concatenate((held, self._avoiding(held, self._permutation(WHOLE, fresh))))
         yield from self._cut(held)
 
-    def _cut(self, rows: MiniBatch) -> Generator[MiniBatch, None, MiniBatch]:
+    def _cut(self, rows: Indices) -> Generator[Indices, None, Indices]:
         """Yield the full pieces of the rows, return what is left."""
         full = len(rows) - len(rows) % self.width
         for at in range(0, full, self.width):
             yield rows[at : at + self.width]
         return rows[full:]
 
-    def _rest(self, epoch: int) -> MiniBatch:
+    def _rest(self, epoch: int) -> Indices:
         """(r,) rows epoch * r, ... of the carried permutations."""
         if self.rest == 0:
             return self.rows[:0]
@@ -226,7 +226,7 @@ class _Group:
             rows = np.concatenate((rows, self._carried(number + 1)[: self.rest - len(rows)]))
         return rows
 
-    def _carried(self, number: int) -> MiniBatch:
+    def _carried(self, number: int) -> Indices:
         """Carried permutation `number`, which avoids the last rows of the one before where both meet in a batch."""
         # Only its first `width` rows depend on the one before. So the last ones of the one before are those it was
         # drawn with if it has two widths; in a shorter one they may depend on the one before that, and so on.
@@ -245,7 +245,7 @@ class _Group:
         """How many rows its batch holds already when carried permutation `number` begins."""
         return (number * len(self.rows) % self.rest) % self.width if len(self.rows) >= self.width else 0
 
-    def _permutation(self, stream: int, number: int) -> MiniBatch:
+    def _permutation(self, stream: int, number: int) -> Indices:
         """Permutation `number` of the group's rows. Those of a small group are drawn many at a time, and kept."""
         many = SMALL // len(self.rows)
         if many < 2:
@@ -253,16 +253,16 @@ class _Group:
         first = number - number % many
         if self._drawn[stream][0] != first:
             self._drawn[stream] = (first, self._orders(stream, first, many))
-        order: MiniBatch = self._drawn[stream][1][number - first]
+        order: Indices = self._drawn[stream][1][number - first]
         return self.rows[order]
 
-    def _orders(self, stream: int, first: int, many: int) -> MiniBatch:
+    def _orders(self, stream: int, first: int, many: int) -> Indices:
         """(many, n) the orders of permutations first, first + 1, ..."""
         number, place = torch.arange(first, first + many)[:, None], torch.arange(len(self.rows))
         # Within a permutation the bits are all different, so that their order does not depend on how one sorts.
         return np.argsort(bits(self.key[stream], number, place).numpy(), axis=-1)
 
-    def _avoiding(self, held: MiniBatch, order: MiniBatch) -> MiniBatch:
+    def _avoiding(self, held: Indices, order: Indices) -> Indices:
         """The order, with those of its first `width` rows that the batch holds already behind the others."""
         if len(held) and len(self.rows) >= self.width:  # a smaller group must repeat rows
             head = order[: self.width]
@@ -296,7 +296,7 @@ def _checked(shares: Sequence[float]) -> NDArray[np.float64]:
     return given / total
 
 
-def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[MiniBatch]:
+def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[Indices]:
     """The rows of each group, ascending; a group with a share has some."""
     vector = as_vector(groups)
     if vector.numel() == 0:
@@ -332,7 +332,7 @@ def _per_batch(batch_size: int, shares: NDArray[np.float64]) -> tuple[int, ...]:
     return tuple(rows.tolist())
 
 
-def _rounded(total: int, shares: NDArray[np.float64]) -> MiniBatch:
+def _rounded(total: int, shares: NDArray[np.float64]) -> Indices:
     exact = total * shares
     rows = np.floor(exact).astype(np.int64)
     remainder = (exact - rows).round(9)  # equal shares tie, and the first groups get the rows left over

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from fairbound.constraints.subgroups import Attribute, Banded, Coded
 
-# Where a number is cut unless told: ages as labour statistics publish them; 35 hours are full-time work for the Census
+# Where a number is cut by default: ages as labor statistics publish them; 35 hours are full-time work for the Census
 # Bureau; 30,000 and 50,000 dollars and 20 minutes are the tasks' own thresholds; 100 percent is the poverty line.
 EDGES = MappingProxyType(
     {
@@ -99,8 +99,8 @@ def levels(name: str) -> dict[int | None, str]:
 def attribute(name: str, edges: Sequence[float] | None = None, missing: int | None = None) -> Attribute:
     """The variable as a protected attribute: its codes, or, for a number or where edges are given, bands.
 
-    `missing` is the number that stands for an empty field in the rows at hand (tables are loaded with 0 unless told
-    otherwise); None: empty fields are NaN. Empty fields are a level of their own; for bands over NaN, say so:
+    `missing` is the number that stands for an empty field in the rows at hand (tables are loaded with 0 by
+    default); None: empty fields are NaN. Empty fields are a level of their own; for bands over NaN, say so:
     `dataclasses.replace(bands, missing=True)`.
 
     >>> attribute("MAR").labels[:2]

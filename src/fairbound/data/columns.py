@@ -1,6 +1,6 @@
 """A column, whatever it comes as, becomes a numpy vector in one of few forms.
 
-Numbers or truth values, with NaN where one is missing; text or truth values as objects, with None where missing; dates.
+Numbers or booleans, with NaN where one is missing; text or booleans as objects, with None where missing; dates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OddColumnError(ValueError):
 
 
 def column_of(values: Any, name: str) -> NDArray[Any]:
-    """A column in one of the forms that a Table holds: numbers or truth values, NaN where missing; text or truth values
+    """A column in one of the forms that a Table holds: numbers or booleans, NaN where missing; text or booleans
     as objects, None where missing; dates.
 
     >>> column_of(["a", None], "x"), column_of([1, None], "x"), column_of(torch.tensor([True]), "x")
@@ -52,8 +52,8 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
         return array
     if isinstance(values, np.ndarray):
         return values
-    if is_arrow(values):
-        return from_arrow(values)
+    if type(values).__module__.partition(".")[0] == "pyarrow":
+        return _from_arrow(values)
     if hasattr(values, "to_numpy"):  # a Series
         return np.asarray(values.to_numpy())
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
@@ -61,26 +61,16 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def from_arrow(values: Any) -> NDArray[Any]:
+def _from_arrow(values: Any) -> NDArray[Any]:
     """An arrow column as numpy gives it, dictionaries decoded: numpy would take a missing entry for the last level.
 
     >>> pyarrow = __import__("pyarrow")
-    >>> from_arrow(pyarrow.array(["no", None, "yes"]).dictionary_encode()).tolist()
+    >>> _from_arrow(pyarrow.array(["no", None, "yes"]).dictionary_encode()).tolist()
     ['no', None, 'yes']
     """
     if hasattr(values.type, "value_type") and hasattr(values.type, "index_type"):  # a dictionary
         values = values.cast(values.type.value_type)
     return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def from_series(series: Any) -> NDArray[Any]:
-    """A column of a narwhals frame."""
-    native = series.to_native()
-    return from_arrow(native) if is_arrow(native) else np.asarray(series.to_numpy())
-
-
-def is_arrow(values: Any) -> bool:
-    return type(values).__module__.partition(".")[0] == "pyarrow"
 
 
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
@@ -90,12 +80,12 @@ def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
     kinds = {_kind(value) for value in array[~missing]}
     if kinds == {"text"}:
         return _with_none(array, missing, str)
-    if kinds == {"truth value"}:
+    if kinds == {"boolean"}:
         return _with_none(array, missing, bool) if missing.any() else array.astype(bool)
-    if kinds <= {"whole number", "truth value"} and not missing.any():
+    if kinds <= {"whole number", "boolean"} and not missing.any():
         whole = np.array([int(value) for value in array])
         return whole if whole.dtype.kind == "i" else whole.astype(np.float64)  # beyond 64 bits
-    if kinds <= {"number", "whole number", "truth value"}:
+    if kinds <= {"number", "whole number", "boolean"}:
         return np.where(missing, np.nan, array).astype(np.float64)
     _refuse_mixture(array, missing, name)
 
@@ -107,7 +97,7 @@ def _with_none(array: NDArray[Any], missing: NDArray[np.bool_], kind: type) -> N
 
 def _kind(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
-        return "truth value"
+        return "boolean"
     if isinstance(value, Integral):
         return "whole number"
     if isinstance(value, Real | Decimal):

@@ -1,6 +1,6 @@
 """Outcomes, labels and predictions: columns of two values become 0 and 1.
 
-Which value is 1 is said by the user (`positive`) or evident: truth values, 0/1, -1/1, yes/no and the like. Values are
+Which value is 1 is said by the user (`positive`) or evident: booleans, 0/1, -1/1, yes/no and the like. Values are
 compared by what they mean, since a command line and many files have only text: "1" is 1 and 1.0, "false" is False,
 and "Yes" is "yes".
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fairbound.constraints.subgroups import is_missing
 
-Column = NDArray[Any]  # (rows,) numbers, truth values or text
+Column = NDArray[Any]  # (rows,) numbers, booleans or text
 WORDS = (("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))
 EVIDENT: tuple[tuple[Any, Any], ...] = ((0, 1), (-1, 1), *WORDS)  # (zero, one); False is 0 and True is 1
 MEANINGS: dict[str, Any] = {"false": False, "true": True} | {word: word for pair in WORDS for word in pair}
@@ -56,7 +56,7 @@ def binary_like(
     """(rows,) predictions as 0 and 1, in the terms of the label that they predict.
 
     They may have the label's own values, also where all are alike. Where the label says nothing to the contrary, they
-    may also be 0/1, -1/1, truth values or evident words: beside a label of yes and no a prediction of 1 is a yes, but
+    may also be 0/1, -1/1, booleans or evident words: beside a label of yes and no a prediction of 1 is a yes, but
     beside a label of 1 and 2 it could be the label's 1.
 
     >>> binary_like(np.array([2, 2]), "guess", np.array([1, 2]), "truth", positive=2)
@@ -84,7 +84,7 @@ def meaning(value: Any) -> Any:
     (True, 'yes', 'Male')
     """
     if not isinstance(value, str):
-        return value  # Python's numbers and truth values are equal, and hashed, by their value
+        return value  # Python's numbers and booleans are equal, and hashed, by their value
     text = value.strip()
     if WRITTEN.fullmatch(text):
         return int(text) if text.lstrip("+-").isdigit() else float(text)
@@ -128,7 +128,7 @@ def _pair_with(values: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> tuple
 
 
 def _speaks_for_itself(own: tuple[Any, Any]) -> bool:
-    """Whether a label's values are numbers, truth values or evident words, which 0/1 beside them could contradict."""
+    """Whether a label's values are numbers, booleans or evident words, which 0/1 beside them could contradict."""
     return any(not isinstance(value, str) or value in MEANINGS for value in own)
 
 

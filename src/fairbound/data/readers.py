@@ -1,6 +1,6 @@
 """Whatever the user has becomes columns: a CSV or parquet file, a data frame, arrays, lists or tensors.
 
-A column is a numpy vector of numbers or truth values with NaN where one is missing, or of text (objects) with None
+A column is a numpy vector of numbers or booleans with NaN where one is missing, or of text (objects) with None
 where it is missing. An empty field of a CSV file is missing, and so are the words in `MISSING_MARKS`; "None" is not
 among them, since surveys use it as an answer.
 """
@@ -12,7 +12,6 @@ import gzip
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -24,13 +23,13 @@ from torch import Tensor
 
 from fairbound._utils.optional import need
 from fairbound.constraints.subgroups import no_column
-from fairbound.data.columns import OddColumnError, column_of, from_series
+from fairbound.data.columns import OddColumnError, column_of
 from fairbound.data.table import Table
 
 MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 SEPARATORS = ",;\t|"
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
-HEAD = 1 << 16  # bytes that tell the separator and the encoding
+HEAD_BYTES = 1 << 16  # of a file that tell the separator and the encoding
 READABLE = (
     "the path of a CSV or parquet file, a pandas or polars DataFrame, or a dict of columns (for arrays X and y, use "
     "table_of)"
@@ -159,7 +158,8 @@ def read_columns(source: Any, *, sep: str | None = None, missing: Sequence[str] 
 
 def _from_file(path: Path, sep: str | None, missing: Sequence[str]) -> tuple[list[str], list[Any]]:
     start = _first_bytes(path)
-    table = _from_parquet(path) if _is_parquet(path, start) else _from_csv(path, start, sep, missing)
+    parquet = start == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
+    table = _from_parquet(path) if parquet else _from_csv(path, start, sep, missing)
     kept = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]  # pandas' own
     return [table.column_names[i].strip() for i in kept], [table.column(i) for i in kept]
 
@@ -187,10 +187,6 @@ def _no_file(path: Path) -> str:
     return f"there is no file {path}" + (f"; did you mean {' or '.join(close)}?" if close else "")
 
 
-def _is_parquet(path: Path, start: bytes) -> bool:
-    return start == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
-
-
 def _from_parquet(path: Path) -> Any:
     parquet = need("pyarrow.parquet", "data", "Reading a parquet file")
     try:
@@ -201,60 +197,50 @@ def _from_parquet(path: Path) -> Any:
         ) from error
 
 
-@dataclass(frozen=True)
-class _Head:
-    """The beginning of a text file."""
-
-    lines: list[str]
-
-    @staticmethod
-    def of(path: Path, gzipped: bool) -> _Head:
-        try:
-            with gzip.open(path) if gzipped else path.open("rb") as file:
-                data = file.read(HEAD)
-        except (EOFError, OSError) as error:
-            raise ValueError(f"{path} is damaged or incomplete: {_first_line(error)}") from error
-        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise ValueError(f"{path} is UTF-16 text; save it as UTF-8")
-        lines = data.decode("utf-8-sig", errors="replace").splitlines()
-        lines = [line for line in lines[: -1 if len(data) == HEAD else None] if line.strip()]  # the last may be cut
-        if not lines:
-            raise ValueError(f"{path} is empty")
-        if "\ufffd" in lines[0]:
-            raise ValueError(f"the first line of {path} is not UTF-8 text; save the file as UTF-8")
-        return _Head(lines)
-
-    def separator(self) -> str:
-        """The one that cuts the first lines into equally many fields, the most where several do."""
-        return max(SEPARATORS, key=lambda sep: (self._agreement(sep), self._fields(sep)[0]))
-
-    def _agreement(self, sep: str) -> float:
-        fields = self._fields(sep)
-        return fields.count(fields[0]) / len(fields) if fields[0] > 1 else 0.0
-
-    def _fields(self, sep: str) -> list[int]:
-        rows = csv.reader(self.lines, delimiter=sep, skipinitialspace=True)
-        return [len(row) for row in islice(rows, 50)]
-
-
 def _from_csv(path: Path, start: bytes, sep: str | None, missing: Sequence[str]) -> Any:
+    """By pyarrow: pandas would fill short rows with NaN, rename a column that is there twice, and type it by chunks."""
     arrow = need("pyarrow", "data", "Reading a CSV file")
     arrow_csv = need("pyarrow.csv", "data", "Reading a CSV file")
     gzipped = start[:2] == b"\x1f\x8b"
-    head = _Head.of(path, gzipped)
+    lines = _first_lines(path, gzipped)
+    sep = sep or max(SEPARATORS, key=lambda sep: _agreement(lines, sep))
     marks = [*missing, *(" " + mark for mark in missing)]  # "1, ?, 2": a space after the comma is no part of the value
     try:
         with arrow.input_stream(str(path), compression="gzip" if gzipped else None) as file:
             table = arrow_csv.read_csv(
                 file,
-                parse_options=arrow_csv.ParseOptions(delimiter=sep or head.separator(), newlines_in_values=True),
+                parse_options=arrow_csv.ParseOptions(delimiter=sep, newlines_in_values=True),
                 convert_options=arrow_csv.ConvertOptions(null_values=marks, strings_can_be_null=True),
             )
     except OSError as error:
         raise ValueError(f"{path} is damaged or incomplete: {_first_line(error)}") from error
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a table: {_first_line(error)}") from error
-    return _cleaned(table, path, decimal_commas=(sep or head.separator()) != ",")
+    return _cleaned(table, path, decimal_commas=sep != ",")
+
+
+def _first_lines(path: Path, gzipped: bool) -> list[str]:
+    try:
+        with gzip.open(path) if gzipped else path.open("rb") as file:
+            data = file.read(HEAD_BYTES)
+    except (EOFError, OSError) as error:
+        raise ValueError(f"{path} is damaged or incomplete: {_first_line(error)}") from error
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError(f"{path} is UTF-16 text; save it as UTF-8")
+    lines = data.decode("utf-8-sig", errors="replace").splitlines()
+    lines = [line for line in lines[: -1 if len(data) == HEAD_BYTES else None] if line.strip()]  # the last may be cut
+    if not lines:
+        raise ValueError(f"{path} is empty")
+    if "\ufffd" in lines[0]:
+        raise ValueError(f"the first line of {path} is not UTF-8 text; save the file as UTF-8")
+    return lines
+
+
+def _agreement(lines: Sequence[str], sep: str) -> tuple[float, int]:
+    """How many of the first lines have as many fields as the first one, and how many these are; csv.Sniffer, on which
+    pandas relies, takes a letter that happens to be frequent."""
+    fields = [len(row) for row in islice(csv.reader(lines, delimiter=sep, skipinitialspace=True), 50)]
+    return (fields.count(fields[0]) / len(fields) if fields[0] > 1 else 0.0), fields[0]
 
 
 def _cleaned(table: Any, path: Path, decimal_commas: bool) -> Any:
@@ -287,7 +273,7 @@ def _from_frame(source: Any) -> tuple[list[str], list[Any]]:
         frame = narwhals.from_native(source, eager_only=True)
     except TypeError as error:
         raise ValueError(f"cannot read {_name_of(source)}; give {READABLE}") from error
-    return list(frame.columns), [from_series(series) for series in frame.iter_columns()]
+    return list(frame.columns), [series.to_native() for series in frame.iter_columns()]
 
 
 def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:

@@ -3,11 +3,13 @@
 acs:STATES[:TASK[:YEAR[:HORIZON]]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2017, acs:OK:Income:2018:5-Year
 synthetic:STATE                      synthetic:OK, synthetic:VA
 anything else                        a CSV or parquet file of the user's own; needs a label
+
+A new kind of data is one entry of SOURCES; its names then work in Python, experiment files and on the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +37,33 @@ def load(
     >>> load("synthetic:OK").rows
     17917
     """
-    kind, _, rest = source.partition(":")
-    if not is_census(source):
+    kind, colon, rest = source.partition(":")
+    if not colon or kind.lower() not in SOURCES:
         if label is None:
             raise ValueError(f"{source} is a file, so the column to predict must be named: label=... (--label)")
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
-        raise ValueError(f"{source} is census data: its label and features are those of its task")
-    if kind.lower() == "synthetic":
-        return synthetic.load(rest, seed)
-    states, task, year, horizon = _acs_parts(source, rest)
-    return acs.load(states, task, year, horizon, folder, missing)
+        raise ValueError(f"{source} is {'census data' if is_census(source) else 'no file'}: it has its own label")
+    return SOURCES[kind.lower()](rest, folder=folder, missing=missing, seed=seed)
+
+
+def _load_acs(rest: str, *, folder: str | Path | None, missing: int | None, **unused: Any) -> Table:
+    states, *more = rest.split(":")
+    if not states or len(more) > 3:
+        raise ValueError(f"census data are named {FORM}, such as acs:OK or acs:OK+VA, got 'acs:{rest}'")
+    task, year, horizon = [*more, "", "", ""][:3]
+    if year and not year.isdigit():
+        raise ValueError(f"{year!r} in 'acs:{rest}' is no year; census data are named {FORM}")
+    survey = int(year or acs_files.USUAL_YEAR), horizon or acs_files.HORIZONS[0]
+    return acs.load(states.split("+"), task or "Income", *survey, folder, missing)
+
+
+def _load_synthetic(rest: str, *, seed: int, **unused: Any) -> Table:
+    return synthetic.load(rest, seed)
+
+
+# kind of source -> its loader: what follows the colon, and the settings of `load`, of which it takes what it needs
+SOURCES: dict[str, Callable[..., Table]] = {"acs": _load_acs, "synthetic": _load_synthetic}
 
 
 def best(state: str, folder: str | Path | None = None) -> str:
@@ -60,13 +78,3 @@ def best(state: str, folder: str | Path | None = None) -> str:
         f"no data of {state} were found, and only {' and '.join(synthetic.states())} have a synthetic census; get "
         f"them with `fairbound data fetch {state}`, or name the folder where they are (folder, --data)"
     )
-
-
-def _acs_parts(source: str, rest: str) -> tuple[list[str], str, int, str]:
-    states, *more = rest.split(":")
-    if not states or len(more) > 3:
-        raise ValueError(f"census data are named {FORM}, such as acs:OK or acs:OK+VA, got {source!r}")
-    task, year, horizon = [*more, "", "", ""][:3]
-    if year and not year.isdigit():
-        raise ValueError(f"{year!r} in {source!r} is no year; census data are named {FORM}")
-    return states.split("+"), task or "Income", int(year or acs_files.USUAL_YEAR), horizon or acs_files.HORIZONS[0]

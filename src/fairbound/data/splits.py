@@ -31,7 +31,7 @@ def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
 
     >>> split = paper_split(torch.arange(100) % 2)
     >>> [len(rows) for rows in split]
-    [80, 0, 10, 10]
+    [80, 0, 10, 0, 10]
     """
     cut = need("sklearn.model_selection", "data", "The paper's split").train_test_split
     strata = _strata(groups)
@@ -72,8 +72,8 @@ def random_split(groups: Tensor | NDArray[Any], shares: Mapping[str, float] | No
 def scaled(dataset: Dataset, split: Split) -> Dataset:
     """The dataset with every column of X at mean 0 and (population) standard deviation 1 over the training rows.
 
-    Computed in float64 and returned in X's precision. A column that is constant over the training rows is only centred,
-    as scikit-learn's StandardScaler does.
+    Computed in float64 and returned in X's precision. A column that is constant over the training rows is only
+    centered, as scikit-learn's StandardScaler does.
 
     >>> data = Dataset(torch.tensor([[1.0], [3.0], [7.0]]), torch.zeros(3))
     >>> scaled(data, Split(torch.tensor([0, 1]))).X.flatten().tolist()

@@ -1,44 +1,74 @@
 """A synthetic census: rows like those of ACSIncome (2018), generated from a seed instead of downloaded.
 
 `load("OK")` and `load("VA")` have the columns, codes and number of rows of the real extracts, and exactly their sizes
-of the groups that the paper protects. People are drawn column by column (`synthetic_tables`):
+of the groups that the paper protects. Columns are drawn one after the other, each from a table of shares, given columns
+that were drawn before it (race and marital status -> SEX -> AGEP -> SCHL -> POBP -> OCCP -> COW -> WKHP -> RELP):
 
-    race and marital status -> sex -> age -> schooling -> place of birth -> occupation -> class of worker -> hours
-    -> relationship
+    P(code | cell)  =  P(code | band) P(band | cell),        P(band | cell)  ~  share(band | cell) * tilt(band)
 
-and the label from a logistic model of all of them (`synthetic_income`), calibrated so that the shares of incomes above
-50,000 dollars in the population meet those of the state by race, marital status and sex, to within .002. What the real
-census has and this one has not: dependence beyond the tables. What this one has and the real one has not: the truth.
-The probability of every label is known, so that a model's expected losses can be computed (`true_losses`).
+A *band* is a run of neighboring codes (ages 25 to 29, the occupations of one major group), a *cell* a combination of
+bands of the given columns. The shares are those of 42 states; the tilts, which may depend on the first given column,
+move them to the margins of one state. The label follows a logistic model with known effects:
 
-Its people never lived: results on them say something about algorithms, nothing about Oklahoma or Virginia.
+    log-odds  =  strength * (sum over columns of effect(code)  +  effect(SEX, MAR))  +  own(RAC1P) + own(MAR) + own(SEX)
+
+A state's own effects are calibrated to its rates by race, marital status and sex, to within .002; its strength, to how
+well income can be predicted from the other columns. What the real census has and this one has not: dependence beyond
+the tables. What this one has and the real one has not: the true probability of every label, so that a model's expected
+losses can be computed (`true_losses`). Results on it tell about algorithms, not about Oklahoma or Virginia.
+
+Only `Generator.random` is ever called, and the rest is inverse distribution functions: numpy keeps the stream of PCG64
+the same on every platform, but not the algorithms of its other samplers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.data.synthetic_income import Income
-from fairbound.data.synthetic_tables import Columns, Floats, Variable, cumulated, facts, pick, variables
 from fairbound.data.table import Table
 from fairbound.data.tasks import TASKS
 
 FEATURES, LABEL = TASKS["Income"].features, TASKS["Income"].label
-CHUNK = 65_536  # rows of the true losses at a time: some 10 MB
+ROWS_PER_CHUNK = 65_536  # of `chunks`: some 10 MB
+LARGEST_CODE = {"AGEP": 99, "WKHP": 99, "SCHL": 24, "COW": 9, "RELP": 17, "POBP": 554, "OCCP": 9920, "RAC1P": 9}
 
 # Every use of a seed has a stream of its own: rows drawn with the seed of the training rows must still be fresh.
 LOAD, DRAW, TRUTH = 0, 1, 2
 
+Columns = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A column, and its distribution given the columns before it."""
+
+    name: str
+    given: Mapping[str, Sequence[int]]  # columns drawn before, each with the starts of its bands
+    codes: NDArray[Any]  # (codes,) ascending
+    cumulative: Floats  # (cells, codes) distribution functions
+
+    def draw(self, columns: Columns, uniform: Floats) -> NDArray[Any]:
+        """(rows,) codes."""
+        cell = np.zeros(len(uniform), dtype=np.int64)
+        for name, starts in self.given.items():
+            cell = cell * len(starts) + band_of(columns[name], starts)
+        drawn: NDArray[Any] = self.codes[pick(self.cumulative, cell, uniform)]
+        return drawn
+
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """People without number, of whom `load` is one sample.
+    """A distribution of which `load` is one sample.
 
     >>> population("OK").draw(1000, seed=0).rows
     1000
@@ -48,9 +78,9 @@ class Population:
     fips: int  # the state's code, in column ST
     races: NDArray[np.uint8]  # (pairs,) RAC1P, with
     marital: NDArray[np.uint8]  # (pairs,) MAR, and
-    counts: NDArray[np.int64]  # (pairs,) how many people of the extract have both
-    variables: tuple[Variable, ...]
-    income: Income
+    counts: NDArray[np.int64]  # (pairs,) how many rows of the extract have both
+    variables: tuple[Variable, ...]  # in the order in which they are drawn
+    effects: Mapping[tuple[str, ...], Floats]  # column or columns -> effect on the log-odds by code; NaN: never drawn
 
     @staticmethod
     def of(state: str, facts: Mapping[str, Any]) -> Population:
@@ -60,7 +90,8 @@ class Population:
         counts = np.asarray(own["counts"], dtype=np.int64).ravel()
         some = counts > 0
         pairs = races.ravel()[some].astype(np.uint8), marital.ravel()[some].astype(np.uint8), counts[some]
-        return Population(state, own["fips"], *pairs, variables(state, facts), Income.of(state, facts))
+        variables = tuple(_variable(table, own) for table in facts["variables"])
+        return Population(state, own["fips"], *pairs, variables, _effects(facts, own))
 
     @property
     def source(self) -> str:
@@ -70,35 +101,22 @@ class Population:
         """Independent rows. The same seed gives the same rows, unrelated to those of `load` with that seed."""
         if rows < 1:
             raise ValueError(f"a table needs at least one row, got rows={rows}")
-        return self._drawn(_generator(seed, DRAW), rows)
+        return self._independent(_generator(seed, DRAW), rows)
+
+    def chunks(self, rows: int, seed: int) -> Iterator[Table]:
+        """Independent rows, a bounded number at a time, from a stream that neither `draw` nor `sample` uses."""
+        random = _generator(seed, TRUTH)
+        for start in range(0, rows, ROWS_PER_CHUNK):
+            yield self._independent(random, min(ROWS_PER_CHUNK, rows - start))
 
     def sample(self, seed: int) -> Table:
         """As many rows as the extract has; race and marital status have exactly its group sizes, in random order."""
         random = _generator(seed, LOAD)
         pair = np.repeat(np.arange(len(self.counts)), self.counts)
-        return self.people(random, pair[np.argsort(random.random(len(pair)), kind="stable")])
+        return self.complete(random, pair[np.argsort(random.random(len(pair)), kind="stable")])
 
-    def probability(self, columns: Columns) -> Floats:
-        """(rows,) the true P(label = 1 | columns), for rows of this population.
-
-        >>> people = population("VA").draw(1000, seed=0)
-        >>> bool(abs(population("VA").probability(people.columns).mean() - people.columns[people.label].mean()) < 0.05)
-        True
-        """
-        for name in FEATURES:
-            if name not in columns:
-                raise KeyError(f"the income model needs the columns {', '.join(FEATURES)}; {name} is missing")
-            self._refuse_unknown(name, columns[name])
-        return self.income.probability(columns)
-
-    def chunks(self, rows: int, seed: int) -> Iterator[Table]:
-        """Independent rows, a bounded number at a time, from a stream that neither `draw` nor `sample` uses."""
-        random = _generator(seed, TRUTH)
-        for start in range(0, rows, CHUNK):
-            yield self._drawn(random, min(CHUNK, rows - start))
-
-    def people(self, random: np.random.Generator, pair: NDArray[np.int64]) -> Table:
-        """People of given race and marital status: `pair` numbers the entries of `races` and `marital`."""
+    def complete(self, random: np.random.Generator, pair: NDArray[np.int64]) -> Table:
+        """Rows of given race and marital status: `pair` numbers the entries of `races` and `marital`."""
         rows = len(pair)
         columns: dict[str, NDArray[Any]] = {"RAC1P": self.races[pair], "MAR": self.marital[pair]}
         for variable in self.variables:
@@ -106,12 +124,31 @@ class Population:
         # Drawn as small as the codes allow, given as the census gives them: AGEP - 40 must not wrap around.
         ordered: dict[str, NDArray[Any]] = {name: columns[name].astype(np.int64) for name in FEATURES}
         ordered["ST"] = np.full(rows, self.fips, dtype=np.int64)
-        ordered[LABEL] = random.random(rows) < self.income.probability(columns)
+        ordered[LABEL] = random.random(rows) < 1 / (1 + np.exp(-self.log_odds(columns)))
         return Table(ordered, LABEL, FEATURES, self.source)
 
-    def _drawn(self, random: np.random.Generator, rows: int) -> Table:
-        pair = pick(cumulated(self.counts[None].astype(float)), np.zeros(rows, dtype=np.int64), random.random(rows))
-        return self.people(random, pair)
+    def log_odds(self, columns: Columns) -> Floats:
+        """(rows,) of a label 1; NaN for codes that the population never draws."""
+        total: Floats = sum(effect[tuple(columns[name] for name in names)] for names, effect in self.effects.items())  # type: ignore[assignment]
+        return total
+
+    def probability(self, columns: Columns) -> Floats:
+        """(rows,) the true P(label = 1 | columns), for rows of this population.
+
+        >>> table = population("VA").draw(1000, seed=0)
+        >>> bool(abs(population("VA").probability(table.columns).mean() - table.columns[table.label].mean()) < 0.05)
+        True
+        """
+        for name in FEATURES:
+            if name not in columns:
+                raise KeyError(f"the income model needs the columns {', '.join(FEATURES)}; {name} is missing")
+            self._refuse_unknown(name, columns[name])
+        probability: Floats = 1 / (1 + np.exp(-self.log_odds(columns)))
+        return probability
+
+    def _independent(self, random: np.random.Generator, rows: int) -> Table:
+        pair = pick(_cumulated(self.counts[None].astype(float)), np.zeros(rows, dtype=np.int64), random.random(rows))
+        return self.complete(random, pair)
 
     def _refuse_unknown(self, name: str, column: NDArray[Any]) -> None:
         known = {"RAC1P": self.races, "MAR": self.marital} | {each.name: each.codes for each in self.variables}
@@ -121,6 +158,16 @@ class Population:
                 f"{name} holds {column[unknown.argmax()]} in row {int(unknown.argmax())}, which {self.source} never "
                 "draws; the true probability is known for its own rows only"
             )
+
+
+def load(state: str, seed: int = 0) -> Table:
+    """The synthetic counterpart of ACSIncome 2018 for a state: as many rows, and groups of the same sizes.
+
+    >>> table = load("OK")
+    >>> table.rows, table.source, int((table.columns["RAC1P"] == 1).sum())
+    (17917, 'synthetic:OK', 13350)
+    """
+    return population(state).sample(seed)
 
 
 def population(state: str) -> Population:
@@ -143,14 +190,15 @@ def states() -> tuple[str, ...]:
     return tuple(facts()["states"])
 
 
-def load(state: str, seed: int = 0) -> Table:
-    """The synthetic counterpart of ACSIncome 2018 for a state: as many rows, and groups of the same sizes.
+@cache
+def facts() -> dict[str, Any]:
+    """The numbers that `tools/calibrate_synthetic.py` wrote: aggregates, never rows."""
+    return tomllib.loads(resources.files("fairbound.data").joinpath("synthetic.toml").read_text(encoding="utf-8"))
 
-    >>> table = load("OK")
-    >>> table.rows, table.source, int((table.columns["RAC1P"] == 1).sum())
-    (17917, 'synthetic:OK', 13350)
-    """
-    return population(state).sample(seed)
+
+@cache
+def _population(state: str) -> Population:
+    return Population.of(state, facts())
 
 
 def _generator(seed: int, use: int) -> np.random.Generator:
@@ -159,6 +207,103 @@ def _generator(seed: int, use: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(use,))))
 
 
-@cache
-def _population(state: str) -> Population:
-    return Population.of(state, facts())
+# Tables of shares -----------------------------------------------------------------------------------------------------
+
+
+def band_of(codes: NDArray[Any], starts: Sequence[int]) -> NDArray[np.int64]:
+    """The last band that starts at or below each code.
+
+    >>> band_of(np.array([17, 24, 25, 80]), (17, 25, 65))
+    array([0, 0, 1, 2])
+    """
+    return np.searchsorted(np.asarray(starts), codes, side="right") - 1
+
+
+def pick(cumulative: Floats, cell: NDArray[np.int64], uniform: Floats) -> NDArray[np.int64]:
+    """Draw from a different distribution in every row: the inverse of row `cell` of `cumulative` at `uniform`.
+
+    Row c is moved to the interval [c, c + 1], which makes all rows one ascending list and one binary search.
+
+    >>> pick(np.array([[0.5, 1.0], [0.0, 1.0]]), np.array([0, 0, 1]), np.array([0.4, 0.6, 0.4]))
+    array([0, 1, 1])
+    """
+    cells, codes = cumulative.shape
+    ascending = (cumulative + np.arange(cells)[:, None]).ravel()
+    found = np.searchsorted(ascending, cell + uniform, side="right") - cell * codes
+    index: NDArray[np.int64] = np.minimum(found, codes - 1)  # cell + uniform may round up to the next whole number
+    return index
+
+
+def band_shares(shares: Floats, tilts: Floats) -> Floats:
+    """(cells, bands) P(band | cell) in a state; row i of `tilts` belongs to band i of the first given column.
+
+    >>> band_shares(np.array([[500.0, 500.0]]), np.array([[3.0, 1.0]]))
+    array([[0.75, 0.25]])
+    """
+    return _normalized(shares * np.repeat(tilts, len(shares) // len(tilts), axis=0))
+
+
+def _variable(table: Mapping[str, Any], state: Mapping[str, Any]) -> Variable:
+    name, given = table["name"], table["given"]
+    shares = band_shares(np.asarray(table["shares"], dtype=np.float64), np.asarray(state["tilts"][name]))
+    row = _rows_within(given, table["within"])
+    codes, blocks = [], []
+    for band, (listed, weights) in enumerate(zip(table["codes"], table["code_shares"], strict=True)):
+        own = state["codes"].get(name, {}).get(str(band))  # where a state has codes of its own: its places of birth
+        listed, weights = (own["codes"], own["shares"]) if own else (listed, weights)
+        codes += listed
+        blocks.append(shares[:, band, None] * _normalized(np.asarray(weights, dtype=np.float64))[row])
+    dtype = np.uint8 if max(codes) < 256 else np.uint16
+    return Variable(name, given, np.asarray(codes, dtype=dtype), _cumulated(np.concatenate(blocks, axis=1)))
+
+
+def _rows_within(given: Mapping[str, list[int]], within: Mapping[str, list[int]]) -> NDArray[np.int64]:
+    """(cells,) the row of the code shares that holds in each cell: `within` cuts some of the given columns coarser."""
+    row = np.zeros(math.prod(len(starts) for starts in given.values()), dtype=np.int64)
+    firsts = dict(zip(given, np.meshgrid(*given.values(), indexing="ij"), strict=True))
+    for name, starts in within.items():
+        row = row * len(starts) + band_of(firsts[name].ravel(), starts)
+    return row
+
+
+def _normalized(weights: Floats) -> Floats:
+    normalized: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return normalized
+
+
+def _cumulated(shares: Floats) -> Floats:
+    """(cells, codes) distribution functions; the last code with a share ends at exactly 1."""
+    sums = np.cumsum(shares, axis=-1)
+    cumulative: Floats = sums / sums[..., -1:]
+    return cumulative
+
+
+# Effects on income ----------------------------------------------------------------------------------------------------
+
+
+def _effects(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[tuple[str, ...], Floats]:
+    """Piecewise linear in age and hours, constant in bands of schooling, class of worker, relationship, place of birth
+    and race, one for every occupation, and one for every pair of sex and marital status."""
+    shared, strength = facts["income"], own["strength"]
+    marital = np.full((3, 6), np.nan)  # by SEX (1, 2) and MAR (1 to 5)
+    marital[1:, 1:] = strength * np.asarray(shared["MAR"]["by_sex"])
+    marital[1:, 1:] += np.add.outer(own["effects"]["SEX"], own["effects"]["MAR"])
+    effects: dict[tuple[str, ...], Floats] = {("SEX", "MAR"): marital}
+    for name in ("AGEP", "WKHP"):
+        codes = np.arange(LARGEST_CODE[name] + 1)
+        effects[name,] = strength * np.interp(codes, shared[name]["at"], shared[name]["effects"])
+    for name in ("SCHL", "COW", "RELP", "POBP"):
+        effects[name,] = strength * _in_bands(name, shared[name]["starts"], shared[name]["effects"])
+    occupations = next(table for table in facts["variables"] if table["name"] == "OCCP")["codes"]
+    by_code = np.full(LARGEST_CODE["OCCP"] + 1, np.nan)
+    by_code[np.concatenate(occupations)] = np.concatenate(shared["OCCP"]["effects"])
+    effects["OCCP",] = strength * by_code
+    effects["RAC1P",] = _in_bands("RAC1P", shared["RAC1P"]["starts"], own["effects"]["RAC1P"])
+    return effects
+
+
+def _in_bands(name: str, starts: Sequence[int], effects: Sequence[float]) -> Floats:
+    codes = np.arange(starts[0], LARGEST_CODE[name] + 1)
+    by_code = np.full(LARGEST_CODE[name] + 1, np.nan)
+    by_code[codes] = np.asarray(effects)[band_of(codes, starts)]
+    return by_code

@@ -25,18 +25,18 @@ from fairbound.data.outcomes import binary
 # One attribute or several, whose combinations are the groups; text as in `fairbound.data.attributes`: "SEX,AGEP:25:65"
 Groups = str | Attribute | Sequence[str | Attribute] | Intersection
 CENSUS_KINDS = ("acs", "synthetic")  # of sources whose columns are those of the census code book
-Small = Literal["merge", "leave out"]
+Small = Literal["merge", "drop"]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Named columns of equal length.
 
-    >>> Table({"AGEP": np.array([30, 40]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "by hand").rows
+    >>> Table({"AGEP": np.array([30, 40]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "example").rows
     2
     """
 
-    columns: Mapping[str, NDArray[Any]]  # name -> (rows,); numbers, truth values or text; missing: NaN or None
+    columns: Mapping[str, NDArray[Any]]  # name -> (rows,); numbers, booleans or text; missing: NaN or None
     label: str  # the column to predict
     features: tuple[str, ...]  # the columns that a model may see
     source: str  # "acs:OK", "synthetic:OK", the name of a file
@@ -121,7 +121,7 @@ class Table:
 
         >>> from fairbound.constraints.subgroups import Coded
         >>> columns = {"SEX": np.array([1, 2, 2]), "AGEP": np.array([30, 40, 50]), "rich": np.array([0, 1, 1])}
-        >>> data = Table(columns, "rich", ("SEX", "AGEP"), "by hand").dataset(Coded("SEX", (1, 2), ("man", "woman")))
+        >>> data = Table(columns, "rich", ("SEX", "AGEP"), "example").dataset(Coded("SEX", (1, 2), ("man", "woman")))
         >>> data.names, data.groups["SEX"], data.levels["SEX"]
         (('AGEP',), tensor([0, 1, 1]), ('man', 'woman'))
         """
@@ -151,8 +151,8 @@ class Table:
     def intersection(self, group: Groups) -> Intersection:
         """All groups that an attribute, or several together, define in this table.
 
-        >>> people = Table({"sex": np.array(["f", "m"]), "y": np.array([0, 1])}, "y", (), "by hand")
-        >>> people.intersection("sex").definable
+        >>> table = Table({"sex": np.array(["f", "m"]), "y": np.array([0, 1])}, "y", (), "example")
+        >>> table.intersection("sex").definable
         2
         """
         if isinstance(group, Intersection):

@@ -3,7 +3,7 @@
     keep the rows where every filter holds;  label = rule(label column);  group = RAC1P;  empty fields get a number
 
 Reference: Ding, Hardt, Miller and Schmidt, "Retiring Adult: New Datasets for Fair Machine Learning", NeurIPS 2021.
-MiniBatch, columns and labels are those of the package folktables 0.0.12, which the tests compare with, value for value.
+Rows, columns and labels are those of the package folktables 0.0.12, which the tests compare with, value for value.
 
 Differs from the paper, as the package does: `Employment` keeps all ages (the paper: between 16 and 90).
 """
@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound._utils.optional import need
-from fairbound.data.columns import from_arrow, from_series, is_arrow
+from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
 
 Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
@@ -37,7 +36,7 @@ INTENDED = -1
 
 @dataclass(frozen=True)
 class Condition:
-    """A column compared with a number; an empty field never fulfils it.
+    """A column compared with a number; an empty field never meets it.
 
     >>> str(Condition("AGEP", operator.gt, 16))
     'AGEP > 16'
@@ -150,33 +149,28 @@ def task_of(name: str | Task) -> Task:
     return TASKS[name]
 
 
-def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source: str = "by hand") -> Table:
+def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source: str = "rows") -> Table:
     """The task's table, from rows in the form of the person file: a mapping of columns, or a data frame.
 
     `missing` is written where a feature's field was empty: 0 as in published results, -1 as Folktables intends, None
     leaves NaN.
 
-    >>> people = {"AGEP": [30, 12], "PINCP": [60_000, None], "WKHP": [40, None], "PWGTP": [9, 9], "COW": [1, None]}
-    >>> people |= dict.fromkeys(["SCHL", "MAR", "OCCP", "POBP", "RELP", "SEX", "RAC1P"], [1, 1])
-    >>> table = apply("Income", people)
+    >>> rows = {"AGEP": [30, 12], "PINCP": [60_000, None], "WKHP": [40, None], "PWGTP": [9, 9], "COW": [1, None]}
+    >>> rows |= dict.fromkeys(["SCHL", "MAR", "OCCP", "POBP", "RELP", "SEX", "RAC1P"], [1, 1])
+    >>> table = apply("Income", rows)
     >>> table.rows, table.columns["PINCP_GT_50K"]
     (1, array([ True]))
     """
-    task = task_of(task)
-    wanted = dict.fromkeys((*task.columns, *CARRIED))
-    names = _names(rows)
-    absent = [name for name in task.columns if name not in names]
+    task, given = task_of(task), read_columns(rows)
+    absent = [name for name in task.columns if name not in given]
     if absent:
-        raise ValueError(f"{task.name} needs columns that the rows do not have: {said_absent(absent, names)}")
-    columns = {name: numbers(name, _values(rows, name)) for name in wanted if name in names}
-    _refuse_unequal(columns)
-    keep = np.ones(len(columns[task.group]), dtype=bool)
-    for condition in task.filters:
-        keep &= condition(columns)
+        raise ValueError(f"{task.name} needs columns that the rows do not have: {said_absent(absent, given)}")
+    wanted = dict.fromkeys((*task.columns, *CARRIED))
+    columns = {name: numbers(name, given[name]) for name in wanted if name in given}
+    keep = np.logical_and.reduce([np.ones(len(columns[task.group]), dtype=bool), *(f(columns) for f in task.filters)])
     kept = {name: column[keep] for name, column in columns.items()}
-    carried = [name for name in CARRIED if name in kept and name not in task.features]
-    table = {name: fill(kept[name], missing) for name in (*task.features, *carried)}
-    table[task.group] = fill(kept[task.group], missing)
+    carried = [name for name in CARRIED if name in kept]
+    table = {name: fill(kept[name], missing) for name in dict.fromkeys((*task.features, *carried, task.group))}
     return Table({**table, task.label: task.positive(kept)}, task.label, task.features, source, missing=missing)
 
 
@@ -200,33 +194,11 @@ def fill(column: Column, missing: int | None) -> Column:
     return column.astype(np.int64)
 
 
-def numbers(name: str, values: Any) -> Column:
-    """Values as a column of numbers, NaN where the field was empty."""
-    column = from_arrow(values) if is_arrow(values) else np.asarray(values)
-    if column.ndim != 1:
-        raise ValueError(f"column {name} has shape {column.shape}, expected one value per row")
-    if column.dtype.kind in "iufb":
-        return column.astype(np.int64) if column.dtype.kind == "b" else column
+def numbers(name: str, column: Column) -> Column:
+    """A column as numbers, NaN where the field was empty."""
+    if column.dtype.kind in "iuf":
+        return column
     try:
-        return np.array([np.nan if value is None else float(value) for value in column], dtype=np.float64)
+        return column.astype(np.int64 if column.dtype.kind == "b" else np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"column {name} must hold numbers ({error}); PUMS codes are numbers, empty is NaN") from error
-
-
-def _names(rows: Any) -> list[str]:
-    return list(rows) if isinstance(rows, Mapping) else list(_frame(rows).columns)
-
-
-def _values(rows: Any, name: str) -> Any:
-    return rows[name] if isinstance(rows, Mapping) else from_series(_frame(rows)[name])
-
-
-def _frame(rows: Any) -> Any:
-    return need("narwhals", "data", "Reading a data frame").from_native(rows, eager_only=True)
-
-
-def _refuse_unequal(columns: Mapping[str, Column]) -> None:
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ValueError(f"the columns differ in length: {said}")

@@ -1,7 +1,7 @@
 """A model's true losses by group: expectations over a synthetic population, not averages over a test set.
 
-The population knows P(label = 1 | columns), so only the people are drawn, as many as wanted and none of them seen in
-training, and their labels are averaged over. What is left of the noise is stated as a standard error.
+The population knows P(label = 1 | columns), so only the columns are drawn, as many rows as wanted and none of them seen
+in training, and the labels are averaged over. The remaining sampling noise is stated as a standard error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.data.synthetic import Population
-from fairbound.data.synthetic_tables import Columns, Floats
+from fairbound.data.synthetic import Columns, Floats, Population
 from fairbound.data.table import Table
 
 Scores = NDArray[Any]  # (rows,) what a model returns
@@ -25,7 +24,7 @@ class GroupLosses(NamedTuple):
     keys: NDArray[np.int64]  # (groups,) as the grouping numbers them
     losses: Floats  # (groups,)
     errors: Floats  # (groups,) standard errors of `losses`, independent of each other
-    shares: Floats  # (groups,) of the people who are in a group
+    shares: Floats  # (groups,) of the rows that are in a group
     rates: Floats  # (groups,) of positive labels
 
 
@@ -36,7 +35,7 @@ def cross_entropy(scores: Scores, label: int) -> Floats:
 
 
 def true_group_losses(
-    people: Population,
+    population: Population,
     model: Callable[[Table], Any],
     groups: Callable[[Columns], Any],
     *,
@@ -59,16 +58,21 @@ def true_group_losses(
     """
     if rows < 1:
         raise ValueError(f"expected losses need at least one row, got rows={rows}")
-    sums: dict[int, Floats] = {}
-    for table in people.chunks(rows, seed):
-        p = people.income.probability(table.columns)
+    found, totals = [], []  # keys, and (keys, 4) sums of 1, p, loss and squared loss, by chunk
+    for table in population.chunks(rows, seed):
+        p = population.probability(table.columns)
         scores = _scores(model(table), table.rows)
         expected = p * loss(scores, 1) + (1 - p) * loss(scores, 0)
-        keys = _vector(groups(table.columns), table.rows, "the grouping")
-        _add_moments(sums, keys, np.stack([np.ones_like(p), p, expected, expected**2], axis=1))
-    if not sums:
+        keys, place = np.unique(_vector(groups(table.columns), table.rows, "the grouping"), return_inverse=True)
+        moments = [np.bincount(place, weights=each) for each in (np.ones_like(p), p, expected, expected**2)]
+        found.append(keys)
+        totals.append(np.stack(moments, axis=1))
+    keys, place = np.unique(np.concatenate(found), return_inverse=True)
+    sums = np.zeros((len(keys), 4))
+    np.add.at(sums, place, np.concatenate(totals))
+    if not (keys >= 0).any():
         raise ValueError(f"none of the {rows} rows is in a group: every key is negative")
-    return _group_losses(sums)
+    return _group_losses(keys[keys >= 0], sums[keys >= 0])
 
 
 def _scores(values: Any, rows: int) -> Floats:
@@ -81,26 +85,15 @@ def _scores(values: Any, rows: int) -> Floats:
 
 def _vector(values: Any, rows: int, what: str) -> NDArray[Any]:
     """An array or a tensor, (rows,) or (rows, 1), on any device, as a numpy array (rows,)."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    array = np.asarray(values)
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.shape not in ((rows,), (rows, 1)):
         raise ValueError(f"{what} returned shape {array.shape} for {rows} rows; expected ({rows},)")
     return array.reshape(rows)
 
 
-def _add_moments(sums: dict[int, Floats], keys: NDArray[Any], moments: Floats) -> None:
-    found, place = np.unique(keys, return_inverse=True)
-    totals = np.stack([np.bincount(place, weights=column, minlength=len(found)) for column in moments.T], axis=1)
-    for key, total in zip(found.tolist(), totals, strict=True):
-        if key >= 0:
-            sums[key] = sums.get(key, np.zeros(moments.shape[1])) + total
-
-
-def _group_losses(sums: dict[int, Floats]) -> GroupLosses:
-    keys = sorted(sums)
-    count, p, loss, square = np.stack([sums[key] for key in keys]).T
+def _group_losses(keys: NDArray[Any], sums: Floats) -> GroupLosses:
+    count, p, loss, square = sums.T
     mean = loss / count
     variance = np.maximum(square / count - mean**2, 0.0) * count / np.maximum(count - 1, 1)
     errors = np.where(count > 1, np.sqrt(variance / count), np.inf)  # one row says nothing about its spread
-    return GroupLosses(np.asarray(keys, dtype=np.int64), mean, errors, count / count.sum(), p / count)
+    return GroupLosses(keys.astype(np.int64), mean, errors, count / count.sum(), p / count)

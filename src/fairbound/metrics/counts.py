@@ -1,7 +1,7 @@
 """One table of group x label x prediction, from which every count-based metric follows.
 
-Rows may come batch by batch, weighted, with groups that some or all batches lack: tables add up, and a group without
-rows is a row of zeros, whose rates are undefined (masked), never NaN and never another group's.
+Examples may come batch by batch, weighted, with groups that some or all batches lack: tables add up, and a group
+without examples is a row of zeros, whose rates are undefined (masked), never NaN and never another group's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# A rate is a share of cells [label, prediction]: the cells that count, out of the cells that are looked at.
+# A rate is a share of cells [label, prediction]: the cells that count, out of the cells in the denominator.
 RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]] = {
     "base_rate": (((1, 0), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
     "positive_rate": (((0, 1), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
@@ -48,32 +48,32 @@ class Rates(NamedTuple):
     """Every rate of every group."""
 
     values: Tensor  # (rates, G) 0 where undefined
-    defined: Tensor  # (rates, G) whether any row is in the denominator
-    successes: Tensor  # (rates, G) in effective rows: weights make fewer of them
+    defined: Tensor  # (rates, G) whether any example is in the denominator
+    successes: Tensor  # (rates, G) in effective examples: weights make fewer of them
     trials: Tensor  # (rates, G)
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Sums of weights, of squared weights and of rows by group, label and prediction.
+    """Sums of weights, of squared weights and of examples by group, label and prediction.
 
     >>> counts = Counts.of([0, 1, 1], [0, 1, 0], [0, 0, 1], names=["A", "B", "C"])
-    >>> counts.rows.sum((1, 2)).tolist()
+    >>> counts.examples.sum((1, 2)).tolist()
     [2, 1, 0]
     >>> (counts + Counts.of([1], [1], [2], names=["A", "B", "C"])).rate("accuracy")
     (1.0, 0.0, 1.0)
-    >>> counts.rate("accuracy")  # nobody of C was seen
+    >>> counts.rate("accuracy")  # no example of C was seen
     (1.0, 0.0, None)
     """
 
     names: tuple[str, ...]  # of the groups
     weight: Tensor  # (G, 2, 2) float64, [group, label, prediction]
     squares: Tensor  # (G, 2, 2) float64, sums of squared weights: what is needed for intervals
-    rows: Tensor  # (G, 2, 2) int64
+    examples: Tensor  # (G, 2, 2) int64
 
     @staticmethod
     def of(labels: Any, predictions: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Counts:
-        """The table of some rows. Labels and predictions are 0 or 1; groups are numbered 0, 1, ... (-1: in no group)
+        """The table of some examples. Labels and predictions are 0 or 1; groups are numbered 0, 1, ... (-1: in none)
         and `names` gives theirs, absent ones included."""
         y, p, g = as_binary(labels, "labels"), as_binary(predictions, "predictions"), as_numbers(groups)
         names = group_names(g, names)
@@ -83,30 +83,30 @@ class Counts:
         if inside is not None:
             cell = cell[inside]
         size, shape = 4 * len(names), (len(names), 2, 2)
-        rows = torch.bincount(cell, minlength=size).reshape(shape).cpu()
+        examples = torch.bincount(cell, minlength=size).reshape(shape).cpu()
         if weights is None:
-            return Counts(tuple(names), rows.double(), rows.double(), rows)
+            return Counts(tuple(names), examples.double(), examples.double(), examples)
         w = as_weights(weights)
         same_length(labels=y, weights=w)
         if inside is not None:
             w = w[inside]
         weight = torch.bincount(cell, w, minlength=size).reshape(shape).cpu()
         squares = torch.bincount(cell, w.square(), minlength=size).reshape(shape).cpu()
-        return Counts(tuple(names), weight, squares, rows)
+        return Counts(tuple(names), weight, squares, examples)
 
     @staticmethod
     def soft(labels: Any, scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Counts:
-        """The same with every row split between both predictions by its score: means of scores in place of shares.
-        A mean of scores varies less than a share of rows, so the intervals are wider than need be."""
+        """The same with every example split between both predictions by its score: means of scores in place of shares.
+        A mean of scores varies less than a share of examples, so the intervals are wider than need be."""
         y, s, g = as_binary(labels, "labels"), as_scores(scores), as_numbers(groups)
         same_length(labels=y, scores=s, groups=g)
         names = group_names(g, names)
         w = torch.ones_like(s) if weights is None else as_weights(weights)
-        rows = Counts.of(y, s >= 0.5, g, names=names).rows
+        examples = Counts.of(y, s >= 0.5, g, names=names).examples
         parts = [(torch.ones_like(y), s), (torch.zeros_like(y), 1 - s)]
         weight = sum(Counts.of(y, p, g, weights=w * share, names=names).weight for p, share in parts)
         squares = sum(Counts.of(y, p, g, weights=w * share.sqrt(), names=names).squares for p, share in parts)
-        return Counts(tuple(names), weight, squares, rows)  # type: ignore[arg-type]
+        return Counts(tuple(names), weight, squares, examples)  # type: ignore[arg-type]
 
     @staticmethod
     def from_cells(cells: dict[str, tuple[float, float, float, float]]) -> Counts:
@@ -118,35 +118,27 @@ class Counts:
         """Both together; groups are matched by name, and those that one lacks count as empty there."""
         if self.names == other.names:
             return Counts(
-                self.names, self.weight + other.weight, self.squares + other.squares, self.rows + other.rows
+                self.names, self.weight + other.weight, self.squares + other.squares, self.examples + other.examples
             )  # fmt: skip
         names = (*self.names, *(name for name in other.names if name not in self.names))
         return self.among(names) + other.among(names)
 
     def among(self, names: Sequence[str]) -> Counts:
         """The same table with these groups, in this order; those that it lacks are empty, its own must all be named."""
-        if not set(self.names) <= set(names):
-            raise ValueError(f"{', '.join(sorted(set(self.names) - set(names))[:5])} would be lost")
-        parts = [torch.zeros(len(names), 2, 2, dtype=part.dtype) for part in (self.weight, self.squares, self.rows)]
-        place = {name: i for i, name in enumerate(names)}
-        for i, name in enumerate(self.names):
-            if name in place:
-                for part, mine in zip(parts, (self.weight, self.squares, self.rows), strict=True):
-                    part[place[name]] = mine[i]
-        return Counts(tuple(names), *parts)
+        return Counts(tuple(names), *aligned(self.names, names, self.weight, self.squares, self.examples))
 
     def collapsed(self, blocks: Sequence[tuple[str, Sequence[int]]]) -> Counts:
         """Groups pooled into blocks: (name, numbers of the groups)."""
         picks = torch.zeros(len(blocks), len(self.names), dtype=torch.float64)
         for i, (_, members) in enumerate(blocks):
             picks[i, list(members)] = 1.0
-        pool = (torch.einsum("bg,gyp->byp", picks, part.double()) for part in (self.weight, self.squares, self.rows))
-        weight, squares, rows = pool
-        return Counts(tuple(name for name, _ in blocks), weight, squares, rows.long())
+        parts = self.weight, self.squares, self.examples
+        weight, squares, examples = (torch.einsum("bg,gyp->byp", picks, part.double()) for part in parts)
+        return Counts(tuple(name for name, _ in blocks), weight, squares, examples.long())
 
-    def everyone(self) -> Counts:
+    def overall(self) -> Counts:
         """All groups pooled into one."""
-        return self.collapsed([("everyone", range(len(self.names)))])
+        return self.collapsed([("overall", range(len(self.names)))])
 
     def rates(self) -> Rates:
         """All rates of all groups at once."""
@@ -159,7 +151,7 @@ class Counts:
         return Rates(value, defined, value * trials, trials)
 
     def rate(self, name: str) -> tuple[float | None, ...]:
-        """One rate of every group; None where nobody is in its denominator."""
+        """One rate of every group; None where no example is in its denominator."""
         if name not in NAMES:
             raise ValueError(f"no rate is called {name!r}; there are {', '.join(NAMES)}")
         rates, at = self.rates(), NAMES.index(name)
@@ -168,14 +160,23 @@ class Counts:
         )
 
     def sizes(self) -> Tensor:
-        """(G,) rows of every group."""
-        return self.rows.sum((1, 2))
+        """(G,) examples of every group."""
+        return self.examples.sum((1, 2))
+
+
+def aligned(own: Sequence[str], names: Sequence[str], *parts: Tensor) -> list[Tensor]:
+    """Each part (groups, ...) with the groups `names` in place of its `own`; zeros for those that it lacks."""
+    if not set(own) <= set(names):
+        raise ValueError(f"{', '.join(sorted(set(own) - set(names))[:5])} would be lost")
+    place = {name: i for i, name in enumerate(names)}
+    at = torch.tensor([place[name] for name in own], dtype=torch.long)
+    return [part.new_zeros(len(names), *part.shape[1:]).index_copy(0, at, part) for part in parts]
 
 
 def _effective(rate: Tensor, whole: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
-    """How many unweighted rows would give the rate the same variance: p (1-p) / Var, where
+    """How many unweighted examples would give the rate the same variance: p (1-p) / Var, where
     Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; but no more than Kish's (sum w)^2 / sum w^2, because Var
-    is itself estimated, from few heavy rows, and too small where these happen to be on one side."""
+    is itself estimated, from few heavy examples, and too small where these happen to be on one side."""
     tiny = torch.finfo(whole.dtype).tiny
     kish = whole.square() / (squares_in + squares_out).clamp(min=tiny)
     spread = (1 - rate).square() * squares_in + rate.square() * squares_out
@@ -188,7 +189,7 @@ def as_vector(values: Any) -> Tensor:
     if tensor.ndim == 2 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
     if tensor.ndim != 1:
-        raise ValueError(f"expected one number per row, got an array of shape {tuple(tensor.shape)}")
+        raise ValueError(f"expected one number per example, got an array of shape {tuple(tensor.shape)}")
     return tensor.detach()
 
 
@@ -203,7 +204,7 @@ def _from_array(array: NDArray[Any]) -> Tensor:
 
 
 def as_binary(values: Any, what: str) -> Tensor:
-    """(rows,) whole numbers 0 and 1."""
+    """(examples,) whole numbers 0 and 1."""
     tensor = as_vector(values)
     if tensor.dtype == torch.bool or tensor.numel() == 0:
         return tensor.long()
@@ -212,7 +213,7 @@ def as_binary(values: Any, what: str) -> Tensor:
     if int(low) < 0 or int(high) > 1 or (tensor.is_floating_point() and bool((whole != tensor).any())):
         wrong = tensor[(whole < 0) | (whole > 1) | (whole != tensor)]
         raise ValueError(
-            f"{what} must be 0 or 1, found {wrong[0].item():g} ({wrong.numel()} of {tensor.numel()} rows); "
+            f"{what} must be 0 or 1, found {wrong[0].item():g} ({wrong.numel()} of {tensor.numel()} examples); "
             "threshold scores first, and encode classes as 0 and 1"
         )
     return whole
@@ -222,7 +223,7 @@ def as_scores(values: Any) -> Tensor:
     tensor = as_vector(values).double()
     if tensor.numel() and not bool(((tensor >= 0) & (tensor <= 1)).all()):
         wrong = tensor[~((tensor >= 0) & (tensor <= 1))]
-        raise ValueError(f"scores must lie between 0 and 1, found {wrong[0].item():g} ({wrong.numel()} rows)")
+        raise ValueError(f"scores must lie between 0 and 1, found {wrong[0].item():g} ({wrong.numel()} examples)")
     return tensor
 
 
@@ -240,7 +241,8 @@ def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
     if not names:
         if highest > 1_000 + 10 * groups.numel():
             raise ValueError(
-                f"groups go up to {highest} in {groups.numel()} rows; number them 0, 1, ... (Intersection.group() does)"
+                f"groups go up to {highest} in {groups.numel()} examples; number them 0, 1, ... (as "
+                "Intersection.group() does)"
             )
         return [str(i) for i in range(highest + 1)]
     if highest >= len(names):
@@ -257,10 +259,10 @@ def as_weights(weights: Any) -> Tensor:
     return tensor
 
 
-def rows_in_groups(
+def examples_in_groups(
     values: Any, groups: Any, weights: Any, names: Sequence[str], what: str
 ) -> tuple[Tensor, Tensor, Tensor, tuple[str, ...]]:
-    """Finite numbers of the rows that are in a group, in float64 on the CPU, with groups, weights and names."""
+    """Finite numbers of the examples that are in a group, in float64 on the CPU, with groups, weights and names."""
     numbers, g = as_vector(values).double().cpu(), as_numbers(groups).cpu()
     if not bool(torch.isfinite(numbers).all()):
         raise ValueError(f"{int((~torch.isfinite(numbers)).sum())} {what} are NaN or infinite")

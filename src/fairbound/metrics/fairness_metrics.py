@@ -18,10 +18,11 @@ Everything here follows from the table of group x label x prediction (`Counts`).
 | average_odds_difference | mean of that and of the same for FPR | AIF360 |
 | average_absolute_odds_difference | the mean of abs(dTPR) and abs(dFPR) | AIF360 |
 | accuracy_difference | largest minus smallest accuracy | the paper, DifAcc |
-| inaccuracy | share of wrong predictions, everyone | the paper, Ina |
+| inaccuracy | share of wrong predictions, overall | the paper, Ina |
 
-Groups without rows are left out, and a rate of nobody is left out of its own mean or maximum. With fewer than two
-groups a comparison is undefined (None).
+Groups without examples are left out, and a rate without examples is left out of its own mean or maximum. With fewer
+than two groups a comparison is undefined (None). A new metric is one entry of METRICS: audits, their JSON, their text
+and their page then have it.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ class Metric:
     """A definition: which rates it reads, what it makes of them, and by which rule its interval is found."""
 
     name: str
-    evaluates: tuple[str, ...]  # rates
+    rates: tuple[str, ...]  # that it compares, as in `counts.RATES`
     form: Form
     kind: Kind
     words: str
     source: str
-    groups: Literal["all", "two", "reference", "everyone"] = "all"
+    groups: Literal["all", "two", "reference", "overall"] = "all"
     most: float = 1.0  # that a gap can be
 
     @property
     def view(self) -> str:
-        """Which table it looks at."""
+        """Which table it reads."""
         return "all" if self.groups == "two" else self.groups
 
 
@@ -136,13 +137,13 @@ _ALL = (
     Metric("accuracy_difference", ("accuracy",), _worst, "largest",
            "largest minus smallest accuracy", "the paper, DifAcc"),
     Metric("inaccuracy", ("inaccuracy",), lambda parts: parts[0][..., 0], "rate",
-           "share of wrong predictions, everyone", "the paper, Ina", "everyone"),
+           "share of wrong predictions, overall", "the paper, Ina", "overall"),
 )  # fmt: skip
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
 def largest_group(counts: Counts) -> str:
-    """The default reference: of the groups with weight, the one with the most rows (the first of equals)."""
+    """The default reference: of the groups with weight, the one with the most examples (the first of equals)."""
     if not counts.names:
         raise ValueError("there are no groups, so there is nothing to compare")
     return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
@@ -187,7 +188,7 @@ def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[Interv
 
 
 class _Views:
-    """The tables that the metrics look at (all groups; others and reference; everyone), with their rates and draws."""
+    """The tables that the metrics read (all groups; others and reference; overall), with their rates and draws."""
 
     def __init__(self, counts: Counts, reference: str | None, draws: int = 0, seed: int = 0) -> None:
         reference = largest_group(counts) if reference is None else reference
@@ -199,7 +200,7 @@ class _Views:
         self.tables = {
             "all": counts,
             "reference": counts.collapsed([("others", others), (reference, [at])]),
-            "everyone": counts.everyone(),
+            "overall": counts.overall(),
         }
         self.rates = {name: table.rates() for name, table in self.tables.items()}
         self.present = int((counts.weight.sum((1, 2)) > 0).sum())
@@ -210,8 +211,8 @@ class _Views:
     def parts(self, metric: Metric) -> list[Tensor] | None:
         """The rates that the metric reads, of the groups that have them; None where it is undefined."""
         rates = self.rates[metric.view]
-        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.evaluates)]
-        fewest = 1 if metric.view == "everyone" else 2
+        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.rates)]
+        fewest = 1 if metric.view == "overall" else 2
         if metric.groups == "two" and self.present != 2:
             return None
         if any(int(defined.sum()) < fewest for _, defined in chosen):
@@ -220,7 +221,7 @@ class _Views:
 
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
-        return [self._drawn(draw, metric.view, name, settings) for name in metric.evaluates]
+        return [self._drawn(draw, metric.view, name, settings) for name in metric.rates]
 
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
@@ -243,7 +244,7 @@ def _value(metric: Metric, views: _Views) -> float | None:
 
 
 def _least_over_most(rates: Tensor) -> Tensor:
-    """Smallest over largest rate; 1 where all are zero: nobody is treated differently."""
+    """Smallest over largest rate; 1 where all are zero: no group is treated differently."""
     most = rates.amax(-1)
     return torch.where(most > 0, rates.amin(-1) / most.clamp(min=torch.finfo(most.dtype).tiny), 1.0)
 
@@ -253,7 +254,7 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
     if value is None or parts is None:
         return UNDEFINED
     if metric.kind == "rate":
-        trials = views.rates[metric.view].trials[NAMES.index(metric.evaluates[0])]
+        trials = views.rates[metric.view].trials[NAMES.index(metric.rates[0])]
         return IntervalEstimate(value, *(float(end) for end in wilson(parts[0], trials, level)))
     if metric.kind == "signed":
         return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)

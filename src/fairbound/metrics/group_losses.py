@@ -1,4 +1,4 @@
-"""Group losses and their gaps: means of one number per row, with intervals from per-group moments.
+"""Group losses and their gaps: means of per-example losses, with intervals from per-group moments.
 
 Moments are kept about each group's mean and merged, so that batches in any order give the same numbers, and large
 losses that differ little lose no digits.
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import rows_in_groups
+from fairbound.metrics.counts import aligned, examples_in_groups
 from fairbound.metrics.intervals import (
     DRAWS,
     UNDEFINED,
@@ -40,25 +40,25 @@ class Losses:
     """
 
     names: tuple[str, ...]  # of the groups
-    rows: Tensor  # (G,) int64
+    examples: Tensor  # (G,) int64
     weight: Tensor  # (G,) sum of w
-    mean: Tensor  # (G,) weighted mean; 0 without rows
+    mean: Tensor  # (G,) weighted mean; 0 without examples
     squares: Tensor  # (G,) sum of w^2
     first: Tensor  # (G,) sum of w^2 (loss - mean)
     second: Tensor  # (G,) sum of w^2 (loss - mean)^2
 
     @staticmethod
     def of(losses: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Losses:
-        """Of some rows: one loss per row; groups numbered 0, 1, ... (-1: in no group)."""
-        loss, g, w, names = rows_in_groups(losses, groups, weights, names, "losses")
+        """Of some examples: per-example losses; groups numbered 0, 1, ... (-1: in no group)."""
+        loss, g, w, names = examples_in_groups(losses, groups, weights, names, "losses")
         size = len(names)
-        rows = torch.bincount(g, minlength=size)
+        examples = torch.bincount(g, minlength=size)
         weight = torch.bincount(g, w, minlength=size)
         mean = torch.bincount(g, w * loss, minlength=size) / weight.where(weight > 0, torch.ones_like(weight))
         off = loss - mean[g]
         w2 = w.square()
         sums = (torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square()))
-        return Losses(names, rows, weight, mean, *sums)
+        return Losses(names, examples, weight, mean, *sums)
 
     def __add__(self, other: Losses) -> Losses:
         """Both together, groups matched by name."""
@@ -69,13 +69,12 @@ class Losses:
         share = other.weight / weight.where(weight > 0, torch.ones_like(weight))
         mean = self.mean + (other.mean - self.mean) * share
         mine, theirs = self._about(mean), other._about(mean)
-        return Losses(
-            self.names, self.rows + other.rows, weight, mean, *(a + b for a, b in zip(mine, theirs, strict=True))
-        )  # fmt: skip
+        sums = (a + b for a, b in zip(mine, theirs, strict=True))
+        return Losses(self.names, self.examples + other.examples, weight, mean, *sums)
 
-    def _about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The three sums of squared weights, taken about another centre."""
-        shift = self.mean - centre
+    def _about(self, center: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The three sums of squared weights, taken about another center."""
+        shift = self.mean - center
         return (
             self.squares,
             self.first + shift * self.squares,
@@ -84,23 +83,14 @@ class Losses:
 
     def among(self, names: Sequence[str]) -> Losses:
         """The same with these groups, in this order; those that it lacks are empty."""
-        if not set(self.names) <= set(names):
-            raise ValueError(f"{', '.join(sorted(set(self.names) - set(names))[:5])} would be lost")
-        place = [names.index(name) for name in self.names]
-        parts = []
-        for field in fields(self)[1:]:
-            mine = getattr(self, field.name)
-            part = torch.zeros(len(names), dtype=mine.dtype)
-            part[place] = mine
-            parts.append(part)
-        return Losses(tuple(names), *parts)
+        return Losses(tuple(names), *aligned(self.names, names, *(getattr(self, f.name) for f in fields(self)[1:])))
 
     def means(self) -> tuple[float | None, ...]:
-        """The mean loss of every group; None for a group without rows."""
+        """The mean loss of every group; None for a group without examples."""
         return tuple(m if w > 0 else None for m, w in zip(self.mean.tolist(), self.weight.tolist(), strict=True))
 
     def errors(self) -> tuple[Tensor, Tensor]:
-        """(G,) standard errors of the means, and their degrees of freedom: effective rows - 1."""
+        """(G,) standard errors of the means, and their degrees of freedom: effective examples - 1."""
         one = torch.ones_like(self.weight)
         weight, squares = (part.where(self.weight > 0, one) for part in (self.weight, self.squares))
         effective = weight.square() / squares
@@ -123,9 +113,9 @@ def from_mean(losses: Tensor) -> Tensor:
     return (losses - losses.mean(-1, keepdim=True)).abs().amax(-1)
 
 
-FEWEST = 30  # rows of a group that gaps look at
+FEWEST = 30  # examples of a group that gaps compare
 LOSS_GAPS = {  # name -> words
-    "loss": "mean loss, everyone",
+    "loss": "mean loss, overall",
     "loss_difference": "mean loss of the others minus that of the reference group",
     "largest_loss_gap": "largest minus smallest group loss",
     "largest_loss_gap_from_mean": "largest distance of a group loss from the mean of the group losses",
@@ -133,7 +123,7 @@ LOSS_GAPS = {  # name -> words
 
 
 def group_losses(losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> list[IntervalEstimate]:
-    """Every group's mean loss with its interval. One row gives a value without an interval."""
+    """Every group's mean loss with its interval. One example gives a value without an interval."""
     check_level(level)
     drawn = _draw(losses, draws, seed)
     return [_one(losses, g, drawn[:, g], level) for g in range(len(losses.names))]
@@ -149,19 +139,19 @@ def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> IntervalEstimat
 def loss_gaps(
     losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, IntervalEstimate]:  # fmt: skip
-    """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST rows: losses are skewed, and
-    the spread of so few is hardly known."""
+    """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST examples: losses are skewed,
+    and the spread of so few is hardly known."""
     check_level(level)
     there = [g for g in range(len(losses.names)) if losses.weight[g] > 0]
     if not there:
         return dict.fromkeys(LOSS_GAPS, UNDEFINED)
     at = _reference(losses, reference)
     others = [g for g in there if g != at]
-    everyone = losses.pooled(there, "everyone")
-    found = {"loss": group_losses(everyone, level=level, draws=draws, seed=seed)[0]}
+    overall = losses.pooled(there, "overall")
+    found = {"loss": group_losses(overall, level=level, draws=draws, seed=seed)[0]}
     signed = at in there and bool(others)
     found["loss_difference"] = _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
-    usable = (losses.rows >= FEWEST) & (losses.weight > 0)
+    usable = (losses.examples >= FEWEST) & (losses.weight > 0)
     if int(usable.sum()) < 2:
         return {**found, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
     (error, freedom), mean = losses.errors(), losses.mean[usable]
@@ -175,9 +165,9 @@ def loss_gaps(
 
 
 def _reference(losses: Losses, reference: str | None) -> int:
-    """The number of the reference group: of those with weight, the one with the most rows unless named."""
+    """The number of the reference group: of those with weight, the one with the most examples unless named."""
     if reference is None:
-        return int((losses.rows * (losses.weight > 0)).argmax())
+        return int((losses.examples * (losses.weight > 0)).argmax())
     if reference not in losses.names:
         raise ValueError(f"the reference group {reference!r} is none of {', '.join(losses.names[:8])}")
     return losses.names.index(reference)

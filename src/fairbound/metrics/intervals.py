@@ -2,38 +2,39 @@
 
 - A rate of k in n has Wilson's interval.
 - A signed difference or a ratio to a reference has the middle 95 % of draws of what the true rates may be,
-  Beta(k + 1/2, n - k + 1/2) for each (`percentile`). This is the bootstrap of the table with half a row added to each
-  side; without it a cell with 0 of n would resample to nothing but 0.
+  Beta(k + 1/2, n - k + 1/2) for each (`percentile`). This is the bootstrap of the table with half an example added to
+  each side; without it a cell with 0 of n would resample to nothing but 0.
 - The largest difference of two groups has simultaneous intervals of all differences, each as wide as its own standard
   error asks, so that a small, noisy group does not hide that two large ones differ (`largest`). Their common factor
   is a quantile of the largest studentized difference in draws (`resampled_rates`).
 - Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are seminorms of the
   rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of resampled noise (`around`).
 
-Percentiles would fail for the last two, because noise makes groups look apart: a true gap of 0 they never cover.
-Means of losses are treated alike, with Student's t in place of the resampled table.
+Percentiles would fail for the last two, because noise makes groups look apart: they never cover a true gap of 0.
+Means of losses are treated alike, with Student's t in place of the resampled table. Quantiles are scipy's; its own
+intervals (binomtest, bootstrap) have no weights, and the rules here cover better (tests/metrics/test_coverage.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 DRAWS = 10_000
-ROOM = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least FEWEST
-FEWEST = 500
-MOST_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
-FEW = 5  # and more than so many already where one of them has fewer than LARGE rows: maxima over many tiny groups
-LARGE = 50  # lie in tails that resampling does not show
+MAX_DRAWN = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least MIN_DRAWS
+MIN_DRAWS = 500
+MAX_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
+FEW_GROUPS = 5  # and more than so many already where one of them has fewer than LARGE_GROUP examples: maxima over many
+LARGE_GROUP = 50  # tiny groups lie in tails that resampling does not show
 
 
 class IntervalEstimate(NamedTuple):
-    """A number with its interval; None where it is undefined, e.g. a rate of nobody."""
+    """A number with its interval; None where it is undefined, e.g. a rate without examples."""
 
     value: float | None
     low: float | None = None
@@ -56,10 +57,10 @@ UNDEFINED = IntervalEstimate(None)
 class Resampled(NamedTuple):
     """Estimates with their standard errors, and what both are in resamples."""
 
-    rows: Tensor  # (G,) behind each estimate
-    centre: Tensor  # (G,)
+    examples: Tensor  # (G,) behind each estimate
+    center: Tensor  # (G,)
     error: Tensor  # (G,)
-    centres: Tensor  # (draws, G)
+    centers: Tensor  # (draws, G)
     errors: Tensor  # (draws, G)
 
 
@@ -70,7 +71,7 @@ def check_level(level: float) -> None:
 
 def draws_for(numbers: int, draws: int = DRAWS) -> int:
     """How many draws to make of that many numbers."""
-    return max(min(draws, ROOM // max(numbers, 1)), min(draws, FEWEST))
+    return max(min(draws, MAX_DRAWN // max(numbers, 1)), min(draws, MIN_DRAWS))
 
 
 # Rates ----------------------------------------------------------------------------------------------------------------
@@ -82,11 +83,11 @@ def wilson(rate: Tensor, trials: Tensor, level: float) -> tuple[Tensor, Tensor]:
     >>> [round(float(end), 4) for end in wilson(torch.tensor(0.0), torch.tensor(50.0), 0.95)]
     [0.0, 0.0713]
     """
-    z2 = normal_quantile((1 + level) / 2) ** 2
+    z2 = ndtri((1 + level) / 2) ** 2
     n = trials.clamp(min=torch.finfo(trials.dtype).tiny)
-    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    center = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = (z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))).sqrt() / (1 + z2 / n)
-    low, high = torch.minimum(centre - half, rate), torch.maximum(centre + half, rate)
+    low, high = torch.minimum(center - half, rate), torch.maximum(center + half, rate)
     return low.where(rate > 0, torch.zeros_like(low)), high.where(rate < 1, torch.ones_like(high))
 
 
@@ -106,17 +107,17 @@ def resampled_rates(
     Of few groups it is that of Beta(k + 1, n - k + 1), good for tiny ones too. The largest of many differences lies in
     the binomial's tails, which Beta lacks: there the table is resampled, and every resample studentized by itself.
     """
-    if len(successes) <= FEW:
+    if len(successes) <= FEW_GROUPS:
         drawn = beta_draws(successes, trials, draws, rng, added=1.0)
         drawn = drawn.log() if log else drawn
         error = drawn.std(0)
         return Resampled(trials, drawn.mean(0), error, drawn, error.expand_as(drawn))
-    n = trials.floor().clamp(min=1.0)  # weights make effective rows, which are no whole number
-    centre, error = _shrunk(successes.minimum(n), n, log)
-    chance = (centre.exp() if log else centre).unsqueeze(-1).numpy()
+    n = trials.floor().clamp(min=1.0)  # weights make effective examples, which are no whole number
+    center, error = _shrunk(successes.minimum(n), n, log)
+    chance = (center.exp() if log else center).unsqueeze(-1).numpy()
     hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))
-    centres, errors = _shrunk(torch.from_numpy(hits).double().T, n, log)
-    return Resampled(n, centre, error, centres, errors)
+    centers, errors = _shrunk(torch.from_numpy(hits).double().T, n, log)
+    return Resampled(n, center, error, centers, errors)
 
 
 def _shrunk(successes: Tensor, n: Tensor, log: bool) -> tuple[Tensor, Tensor]:
@@ -128,8 +129,8 @@ def _shrunk(successes: Tensor, n: Tensor, log: bool) -> tuple[Tensor, Tensor]:
 
 def rate_noise(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
     """(draws, G) how far rates may lie from the true ones. The rates of the resamples are shrunk towards 1/2 and the
-    noise is scaled up, because a variance p (1-p) / n that is estimated from the n rows is too small on average, and
-    a mean over many groups would show it."""
+    noise is scaled up, because a variance p (1-p) / n that is estimated from the n examples is too small on average,
+    and a mean over many groups would show it."""
     n = trials.floor().clamp(min=1.0)
     chance = (successes.minimum(n) + 2) / (n + 4)
     hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance.unsqueeze(-1).numpy(), (len(n), draws))
@@ -159,8 +160,7 @@ def resampled_means(mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rn
 
 def percentile(value: float, drawn: Tensor, level: float) -> IntervalEstimate:
     """The middle share `level` of the drawn values (draws,)."""
-    low, high = quantiles(drawn, level)
-    return IntervalEstimate.within(value, (float(low), float(high)))
+    return IntervalEstimate.within(value, quantiles(drawn, level))
 
 
 def around(value: float, noise: Tensor, level: float) -> tuple[float, float]:
@@ -176,26 +176,26 @@ def spread(numbers: Tensor) -> Tensor:
 
 def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """Ends for the largest difference of two groups over all parts."""
-    if max(len(part.centre) for part in parts) > (MOST_PAIRED if _all_large(parts) else FEW):
+    if max(len(part.center) for part in parts) > (MAX_PAIRED if _all_large(parts) else FEW_GROUPS):
         return _largest_by_bands(parts, level)
-    pairs = sum(len(part.centre) * (len(part.centre) - 1) // 2 for part in parts)
-    draws = draws_for(pairs, len(parts[0].centres))
-    worst = parts[0].centre.new_zeros(draws)
+    pairs = sum(len(part.center) * (len(part.center) - 1) // 2 for part in parts)
+    draws = draws_for(pairs, len(parts[0].centers))
+    worst = parts[0].center.new_zeros(draws)
     for part in parts:
-        for i in range(len(part.centre) - 1):
-            off = _from(part.centres[:draws], i) - _from(part.centre, i)
+        for i in range(len(part.center) - 1):
+            off = _from(part.centers[:draws], i) - _from(part.center, i)
             worst = torch.maximum(worst, (off.abs() / _error(part.errors[:draws], i)).amax(-1))
     q = quantile(worst, level)
     low = high = 0.0
     for part in parts:
-        for i in range(len(part.centre) - 1):
-            gap, error = _from(part.centre, i).abs(), _error(part.error, i)
+        for i in range(len(part.center) - 1):
+            gap, error = _from(part.center, i).abs(), _error(part.error, i)
             low, high = max(low, float((gap - q * error).max())), max(high, float((gap + q * error).max()))
     return low, high
 
 
 def _all_large(parts: Sequence[Resampled]) -> bool:
-    return all(bool((part.rows >= LARGE).all()) for part in parts)
+    return all(bool((part.examples >= LARGE_GROUP).all()) for part in parts)
 
 
 def _from(numbers: Tensor, i: int) -> Tensor:
@@ -211,32 +211,20 @@ def _error(errors: Tensor, i: int) -> Tensor:
 
 def _largest_by_bands(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """The same from one simultaneous band for each group: wider, and its cost grows with the groups, not the pairs."""
-    tiny = torch.finfo(parts[0].centre.dtype).tiny
-    worst = [((p.centres - p.centre).abs() / p.errors.clamp(min=tiny)).amax(-1) for p in parts]
+    tiny = torch.finfo(parts[0].center.dtype).tiny
+    worst = [((p.centers - p.center).abs() / p.errors.clamp(min=tiny)).amax(-1) for p in parts]
     q = quantile(torch.stack(worst).amax(0), level)
-    low = max(float((p.centre - q * p.error).max() - (p.centre + q * p.error).min()) for p in parts)
-    high = max(float((p.centre + q * p.error).max() - (p.centre - q * p.error).min()) for p in parts)
+    low = max(float((p.center - q * p.error).max() - (p.center + q * p.error).min()) for p in parts)
+    high = max(float((p.center + q * p.error).max() - (p.center - q * p.error).min()) for p in parts)
     return max(0.0, low), high
 
 
-def normal_quantile(p: float) -> float:
-    """Of the standard normal distribution.
-
-    >>> round(normal_quantile(0.975), 3)
-    1.96
-    """
-    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
-
-
-def quantiles(drawn: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """The ends of the middle share `level` of drawn values (draws, ...). By sorting: torch.quantile is slower, and
-    refuses more than 16 million numbers."""
-    ordered = drawn.movedim(0, -1).sort(-1).values
-    last = len(drawn) - 1
-    low = round((1 - level) / 2 * last)
-    return ordered[..., low], ordered[..., last - low]
+def quantiles(drawn: Tensor, level: float) -> tuple[float, float]:
+    """The ends of the middle share `level` of the drawn values (draws,)."""
+    low, high = np.quantile(drawn.numpy(), [(1 - level) / 2, (1 + level) / 2], method="nearest")
+    return float(low), float(high)
 
 
 def quantile(drawn: Tensor, level: float) -> float:
     """The value that a share `level` of the drawn values (draws,) does not exceed."""
-    return float(drawn.sort().values[min(len(drawn) - 1, math.ceil(level * len(drawn)) - 1)])
+    return float(np.quantile(drawn.numpy(), level, method="inverted_cdf"))

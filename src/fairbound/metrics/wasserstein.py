@@ -4,11 +4,12 @@
 - Wd is the squared 2-Wasserstein distance of 50-bin histograms whose bins span the reference group's range; scores of
   the other group outside that range are left out, as numpy's histogram does: the number in the paper's results.
 
-Intervals resample the rows: gamma weights (the Bayesian bootstrap) on a fine grid of the scores. With D = F1 - F2, W1
-is the seminorm h(D) = integral of abs(D), and noise alone makes it positive. Where h(D^) is within the 95 % quantile q
-of h(D* - D^), equality is not excluded, and the interval is h(D^) plus and minus q (at least 95 %). Beyond, W1 varies
+Intervals resample the examples: gamma weights (the Bayesian bootstrap) on a fine grid of the scores. With D = F1 - F2,
+W1 is the seminorm h(D) = integral of abs(D), and noise alone makes it positive. Where h(D^) is within the 95 % quantile
+q of h(D* - D^), equality is not excluded, and the interval is h(D^) plus and minus q (at least 95 %). Beyond, W1 varies
 like the linear functional integral of sign(D^) D, and the interval is normal with that functional's standard error. In
-simulations (tests/metrics/test_coverage.py) the two together cover W1 from 0 to far away with 93 to 98 %.
+simulations (tests/metrics/test_coverage.py) the two together cover W1 from 0 to far away with 93 to 98 %. W1 itself is
+scipy's; it has no squared 2-Wasserstein distance of histograms, so Wd is computed here.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
-from fairbound.metrics.counts import rows_in_groups
-from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, normal_quantile, quantile, quantiles
+from fairbound.metrics.counts import examples_in_groups
+from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, quantile, quantiles
 
-GRID = 200  # bins of the grid on which rows are resampled, at quantiles of the scores
+GRID = 200  # bins of the grid on which examples are resampled, at quantiles of the scores
 _GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
 BINS = 50  # of the paper's histograms
 DRAWS = 500
-ROOM = 40_000_000  # numbers compared in all: many pairs of groups get fewer draws
-FEWEST_DRAWS = 100
-FEWEST = 30  # rows of a group that is compared
-MOST_PAIRED = 20  # groups whose pairs are looked at one by one
+MAX_COMPARED = 40_000_000  # numbers in all: many pairs of groups get fewer draws
+MIN_DRAWS = 100
+FEWEST = 30  # examples of a group that is compared
+MAX_PAIRED = 20  # groups whose pairs are compared one by one
 MOST_GROUPS = 1_000  # that are compared at all
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores by group, kept row by row: distances need them all.
+    """Scores by group, kept example by example: distances need them all.
 
     >>> two = Scores.of([0.0, 1.0, 0.5, 1.5], [0, 0, 1, 1])
     >>> w1(two, 0, 1)
@@ -48,14 +50,14 @@ class Scores:
     """
 
     names: tuple[str, ...]
-    values: Tensor  # (rows,) float64
-    groups: Tensor  # (rows,)
-    weights: Tensor  # (rows,)
+    values: Tensor  # (examples,) float64
+    groups: Tensor  # (examples,)
+    weights: Tensor  # (examples,)
 
     @staticmethod
     def of(scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Scores:
-        """Of some rows; groups numbered 0, 1, ... (-1: in no group, left out)."""
-        values, g, w, names = rows_in_groups(scores, groups, weights, names, "scores")
+        """Of some examples; groups numbered 0, 1, ... (-1: in no group, left out)."""
+        values, g, w, names = examples_in_groups(scores, groups, weights, names, "scores")
         return Scores(names, values, g, w)
 
     def __add__(self, other: Scores) -> Scores:
@@ -67,10 +69,10 @@ class Scores:
         return Scores(names, *(torch.cat(pair) for pair in parts))
 
     def present(self, fewest: int = 1) -> list[int]:
-        """The groups that have weight, and at least so many rows."""
+        """The groups that have weight, and at least so many examples."""
         total = torch.bincount(self.groups, self.weights, minlength=len(self.names))
-        rows = torch.bincount(self.groups, minlength=len(self.names))
-        return ((total > 0) & (rows >= fewest)).nonzero().flatten().tolist()
+        examples = torch.bincount(self.groups, minlength=len(self.names))
+        return ((total > 0) & (examples >= fewest)).nonzero().flatten().tolist()
 
     def of_group(self, g: int) -> tuple[Tensor, Tensor]:
         """Scores and weights of one group."""
@@ -79,7 +81,7 @@ class Scores:
 
     @cached_property
     def _by_group(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Rows sorted by group once, since distances look at every pair."""
+        """Sorted by group once, since distances compare every pair."""
         order = self.groups.argsort(stable=True)
         sizes = torch.bincount(self.groups, minlength=len(self.names)).tolist()
         return self.values[order].split(sizes), self.weights[order].split(sizes)
@@ -87,12 +89,10 @@ class Scores:
 
 def w1(scores: Scores, a: int, b: int) -> float:
     """Area between the distribution functions of groups a and b."""
+    from scipy.stats import wasserstein_distance  # loads slowly, and only scores need it
+
     (x, u), (y, v) = scores.of_group(a), scores.of_group(b)
-    points = torch.cat([x, y])
-    steps = torch.cat([u / u.sum(), -v / v.sum()])
-    order = points.argsort()
-    difference = steps[order].cumsum(0)[:-1]
-    return float((difference.abs() * points[order].diff()).sum())
+    return float(wasserstein_distance(x.numpy(), y.numpy(), u.numpy(), v.numpy()))
 
 
 def wd(scores: Scores, reference: int, other: int) -> float | None:
@@ -108,7 +108,7 @@ def distances(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, IntervalEstimate]:  # fmt: skip
     """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and another. Groups with
-    fewer than FEWEST rows are left out: a row resamples to itself, so that their noise would be missing."""
+    fewer than FEWEST examples are left out: an example resamples to itself, so that their noise would be missing."""
     return {
         "w1": largest_w1(scores, level=level, draws=draws, seed=seed),
         "wd": largest_wd(scores, reference, level=level, draws=draws, seed=seed),
@@ -123,13 +123,13 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
         return UNDEFINED
     own = {g: scores.of_group(g) for g in present}
     edges = torch.quantile(_thinned(torch.cat([values for values, _ in own.values()])), _GRID).unique()
-    if len(edges) == 1:  # everyone has the same score
+    if len(edges) == 1:  # all scores are the same
         return IntervalEstimate(0.0, 0.0, 0.0)
-    draws = min(draws, max(FEWEST_DRAWS, ROOM // (len(present) ** 2 * GRID)))
+    draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (len(present) ** 2 * GRID)))
     rng = np.random.default_rng(seed)
     masses = {g: _histogram(*part, edges) for g, part in own.items()}
     exact = torch.stack([_cumulative(mass[0]) for mass in masses.values()])  # (groups, bins)
-    if len(present) > MOST_PAIRED:
+    if len(present) > MAX_PAIRED:
         return _w1_of_many(scores, present, masses, exact, edges.diff(), level, rng)
     drawn = torch.stack([_noisy(exact[i], masses[g], draws, rng) for i, g in enumerate(present)])
     pairs = list(combinations(range(len(present)), 2))
@@ -160,9 +160,9 @@ def _w1_interval(value: float, D: Tensor, noise: Tensor, widths: Tensor, level: 
     far = (noise.abs() * widths).sum(-1)
     q = quantile(far, level)
     if level > 0.99:  # too few draws for the far tail
-        q = max(q, float(far.mean() + normal_quantile(level) * far.std()))
+        q = max(q, float(far.mean() + ndtri(level) * far.std()))
     if value > q:
-        q = normal_quantile((1 + level) / 2) * float((noise * D.sign() * widths).sum(-1).std())
+        q = ndtri((1 + level) / 2) * float((noise * D.sign() * widths).sum(-1).std())
     return value, max(0.0, value - q), value + q
 
 
@@ -174,8 +174,8 @@ def _w1_of_many(
     each = 1 - (1 - level) / len(present)
     radius = torch.zeros(len(present), dtype=torch.float64)
     for i, g in enumerate(present):
-        far = ((_noisy(exact[i], masses[g], FEWEST_DRAWS, rng) - exact[i]).abs() * widths).sum(-1)
-        radius[i] = max(quantile(far, each), float(far.mean() + normal_quantile(each) * far.std()))
+        far = ((_noisy(exact[i], masses[g], MIN_DRAWS, rng) - exact[i]).abs() * widths).sum(-1)
+        radius[i] = max(quantile(far, each), float(far.mean() + ndtri(each) * far.std()))
     top, low, high = (-1.0, 0, 0), 0.0, 0.0
     for i in range(len(present) - 1):
         distance = ((exact[i] - exact[i + 1 :]).abs() * widths).sum(-1)
@@ -202,7 +202,7 @@ def largest_wd(
     others = [g for g in present if g != at]
     if at not in present or not 1 <= len(others) < MOST_GROUPS:
         return UNDEFINED
-    draws = min(draws, max(FEWEST_DRAWS, ROOM // (100 * BINS * len(others))))
+    draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (100 * BINS * len(others))))
     edges = _histogram_edges(scores, at)
     rng = np.random.default_rng(seed)
     base = _histogram(*scores.of_group(at), edges)
@@ -219,7 +219,7 @@ def largest_wd(
         noise = _cumulative(base_drawn) - _cumulative(drawn) - D
         equal = float(D.abs().sum()) <= quantile(noise.abs().sum(-1), each)  # equality is not excluded
         stars = _squared_w2(base_drawn, drawn, edges)
-        low, high = (float(end) for end in quantiles(stars, each))
+        low, high = quantiles(stars, each)
         found.append((value, 0.0 if equal else min(low, value), max(high, value)))
     return IntervalEstimate(*(max(part) for part in zip(*found, strict=True))) if found else UNDEFINED
 
@@ -256,12 +256,12 @@ def _cumulative(mass: Tensor) -> Tensor:
 
 
 def _squared_w2(a: Tensor, b: Tensor, edges: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distance of masses (..., bins) at the bins' centres: the integral of the squared difference
+    """Squared 2-Wasserstein distance of masses (..., bins) at the bins' centers: the integral of the squared difference
     of the quantile functions, piecewise constant between the merged levels of both distribution functions."""
-    centres = (edges[:-1] + edges[1:]) / 2
+    centers = (edges[:-1] + edges[1:]) / 2
     Fa, Fb = _cumulative(a).contiguous(), _cumulative(b).contiguous()
     levels = torch.cat([Fa, Fb], -1).sort(-1).values
     before = torch.cat([torch.zeros_like(levels[..., :1]), levels[..., :-1]], -1)
     middle = (levels + before) / 2  # a point inside each piece, away from the steps
-    at = [torch.searchsorted(F, middle.contiguous()).clamp(max=len(centres) - 1) for F in (Fa, Fb)]
-    return ((levels - before) * (centres[at[0]] - centres[at[1]]).square()).sum(-1)
+    at = [torch.searchsorted(F, middle.contiguous()).clamp(max=len(centers) - 1) for F in (Fa, Fb)]
+    return ((levels - before) * (centers[at[0]] - centers[at[1]]).square()).sum(-1)

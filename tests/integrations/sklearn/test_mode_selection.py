@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fairbound.integrations.sklearn.mode_selection import Runs, best_look, carried_over, chosen
 
 from fairbound import limits
 from fairbound.integrations.sklearn.evaluation import Seen
-from fairbound.integrations.sklearn.mode_selection import Runs, best_look, carried_over, chosen
 from fairbound.integrations.sklearn.trainer import aimed
 
 

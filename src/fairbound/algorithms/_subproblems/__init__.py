@@ -22,33 +22,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import box_qp, few, kappa_lp
-from .algebra import pick, times
-from .sides import both, halved, net
+from . import box_qp, kappa_lp
+from .algebra import both, halved, net, pick
 
-__all__ = ["QP", "Direction", "Kappa", "direction_qp", "ghost_direction", "kappa"]
+__all__ = ["Direction", "ghost_direction"]
 
 Number = float | Tensor
 
-CHUNK = 2**21  # numbers in J at once: more leave a CPU's caches, fewer pay for more torch calls
 PIECE = 2**17  # numbers in J that stay in the cache of a core with their temporaries
-
-
-class Kappa(NamedTuple):
-    """kappa, t and the certificate of t, each (...)."""
-
-    value: Tensor  # (...) kappa, from the primal value of t, so that the QP is feasible
-    t: Tensor  # (...) primal value of the LP
-    gap: Tensor  # (...) t minus a lower bound from its dual
-
-
-class QP(NamedTuple):
-    """Solution of the QP with its certificate (residuals of the float64 solution)."""
-
-    d: Tensor  # (..., n)
-    multipliers: Tensor  # (..., m) >= 0
-    violation: Tensor  # (...) max_i [J_i d - h_i]_+
-    gap: Tensor  # (...) primal minus dual value, -multipliers'(J d - h)
 
 
 class Direction(NamedTuple):
@@ -60,31 +41,6 @@ class Direction(NamedTuple):
     violation: Tensor  # (...) max_i [c_i + J_i d - kappa]_+
     gap: Tensor  # (...) primal minus dual value of the QP
     kappa_gap: Tensor  # (...) t minus a lower bound from its dual
-
-
-def kappa(c: Tensor, J: Tensor, *, rho: Number, lam: Number) -> Kappa:
-    """(1 - lam) max [c]_+ + lam t, the bound that the linearized constraints are asked to meet.
-
-    c (..., m), J (..., m, n); rho and lam are numbers or tensors that broadcast to the leading dimensions.
-
-    >>> kappa(torch.tensor([1.0]), torch.tensor([[0.5, 0.5]]), rho=0.4, lam=0.5).value
-    tensor(0.8000)
-    """
-    _check(None, c, J, rho=rho, lam=lam)
-    args = _broadcast((c, J), (1, 2), (rho, lam))
-    return Kappa(*torch.ops.fairbound.ghost_kappa(*args))
-
-
-def direction_qp(g: Tensor, h: Tensor, J: Tensor, *, tau: Number, beta: Number) -> QP:
-    """argmin_d g'd + tau/2 |d|^2  s.t.  J d <= h, |d|_inf <= beta.   g (..., n), h (..., m), J (..., m, n).
-
-    >>> g, h, J = torch.tensor([1.0, 0.0]), torch.tensor([-1.0]), torch.tensor([[0.0, 1.0]])
-    >>> direction_qp(g, h, J, tau=1.0, beta=5.0).d
-    tensor([-1., -1.])
-    """
-    _check(g, h, J, name="h", tau=tau, beta=beta)
-    args = _broadcast((g, h, J), (1, 1, 2), (tau, beta))
-    return QP(*torch.ops.fairbound.ghost_qp(*args))
 
 
 def ghost_direction(
@@ -104,14 +60,14 @@ def ghost_direction(
     return Direction(*torch.ops.fairbound.ghost_direction(*args))
 
 
-def _check(g: Tensor | None, c: Tensor, J: Tensor, name: str = "c", **numbers: Number) -> None:
+def _check(g: Tensor, c: Tensor, J: Tensor, **numbers: Number) -> None:
     if c.ndim < 1 or J.ndim < 2:
-        raise ValueError(f"{name} needs shape (..., m) and J (..., m, n); got {tuple(c.shape)} and {tuple(J.shape)}")
+        raise ValueError(f"c needs shape (..., m) and J (..., m, n); got {tuple(c.shape)} and {tuple(J.shape)}")
     if J.shape[-2] != c.shape[-1]:
-        raise ValueError(f"J has {J.shape[-2]} rows but {name} has {c.shape[-1]} entries; give one row per constraint")
+        raise ValueError(f"J has {J.shape[-2]} rows but c has {c.shape[-1]} entries; give one row per constraint")
     if J.shape[-2] == 0:
         raise ValueError("J has no rows; without constraints the direction is clip(-g/tau, -beta, beta)")
-    if g is not None and (g.ndim < 1 or J.shape[-1] != g.shape[-1]):
+    if g.ndim < 1 or J.shape[-1] != g.shape[-1]:
         raise ValueError(f"J has {J.shape[-1]} columns but g has shape {tuple(g.shape)}; give one column per parameter")
     plain = {key: float(x) for key, x in numbers.items() if not isinstance(x, Tensor)}
     for key in ("tau", "beta", "rho"):
@@ -119,7 +75,7 @@ def _check(g: Tensor | None, c: Tensor, J: Tensor, name: str = "c", **numbers: N
             raise ValueError(f"{key} must be positive, got {plain[key]}")
     if not 0 <= plain.get("lam", 0.5) <= 1:
         raise ValueError(f"lam must be in [0, 1], got {plain['lam']}")
-    if "rho" in plain and "beta" in plain and plain["rho"] > plain["beta"]:
+    if plain.get("rho", 0.0) > plain.get("beta", math.inf):
         raise ValueError(
             f"rho={plain['rho']} exceeds beta={plain['beta']}: the QP could be infeasible; choose rho < beta"
         )
@@ -143,71 +99,23 @@ def _broadcast(tensors: Sequence[Tensor], own: Sequence[int], numbers: Sequence[
     return [x.detach() if x.requires_grad else x for x in wide + scalars]
 
 
-def _by_chunks(solve: Callable[..., tuple[Tensor, ...]], J: Tensor, *args: Tensor) -> Sequence[Tensor]:
-    """solve(*args) with the leading dimensions flattened to one and the numbers in float64.
-
-    On a CPU, in chunks of instances whose J fits the caches.
-    """
-    lead = J.ndim - 2
-    flat = args if lead == 1 else [x.reshape(-1, *x.shape[lead:]) for x in args]
-    size = flat[0].shape[0]
-    room = max(1, CHUNK // (J.shape[-1] * J.shape[-2])) if J.device.type == "cpu" else size
-    if size <= room:
-        return solve(*(x.double() for x in flat))
-    parts = [solve(*(x[i : i + room].double() for x in flat)) for i in range(0, size, room)]
-    return [torch.cat(column) for column in zip(*parts, strict=True)]
-
-
-def _unflat(out: Sequence[Tensor], lead: torch.Size, first: torch.dtype, rest: torch.dtype) -> tuple[Tensor, ...]:
-    """Leading dimensions and dtypes as the caller had them."""
-    shaped = out if len(lead) == 1 else [x.reshape(lead + x.shape[1:]) for x in out]
-    return tuple(x.to(rest if i else first) for i, x in enumerate(shaped))
-
-
-def _solve_kappa(c: Tensor, J: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, ...]:
-    return _unflat(_by_chunks(_flat_kappa, J, c, J, rho, lam), c.shape[:-1], c.dtype, c.dtype)
-
-
-def _solve_qp(g: Tensor, h: Tensor, J: Tensor, tau: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
-    return _unflat(_by_chunks(_flat_qp, J, g, h, J, tau, beta), h.shape[:-1], g.dtype, h.dtype)
-
-
 def _solve_ghost(
     g: Tensor, c: Tensor, J: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
 ) -> tuple[Tensor, ...]:
-    lead = c.ndim - 1
-    g_flat, c_flat, J_flat, *numbers = (x.reshape(-1, *x.shape[lead:]) for x in (g, c, J, tau, beta, rho, lam))
-    out = _flat_ghost(g_flat, c_flat.double(), J_flat, *(x.double() for x in numbers))
-    return _unflat(out, c.shape[:-1], g.dtype, c.dtype)
+    """With the leading dimensions flattened to one and the small numbers in float64; dtypes as the caller had them."""
+    lead = c.shape[:-1]
+    g_flat, c_flat, J_flat, *numbers = (x.reshape(-1, *x.shape[len(lead) :]) for x in (g, c, J, tau, beta, rho, lam))
+    d, *rest = _flat_ghost(g_flat, c_flat.double(), J_flat, *(x.double() for x in numbers))
+    return (d.reshape(g.shape).to(g.dtype), *(x.reshape(lead + x.shape[1:]).to(c.dtype) for x in rest))
 
 
-# --------------------------------------------------------------------- one chunk: B instances, float64, finite or not
-
-
-def _flat_kappa(c: Tensor, J: Tensor, rho: Tensor, lam: Tensor) -> tuple[Tensor, ...]:
-    G = torch.bmm(J, J.mT)  # (B, m, m)
-    finite = _finite(c, G.flatten(1))
-    if finite is not None:
-        return _only(finite, _flat_kappa, c, J, rho, lam)
-    return kappa_lp.solve(c, J, G, rho, lam)
-
-
-def _flat_qp(g: Tensor, h: Tensor, J: Tensor, tau: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
-    G, Jg = torch.bmm(J, J.mT), times(J, g)
-    finite = _finite(h, G.flatten(1), Jg)
-    if finite is not None:
-        return _only(finite, _flat_qp, g, h, J, tau, beta)
-    return box_qp.solve(box_qp.Program(g, h, J, G, tau, beta), Jg)
+# ---------------------------------------------------------------------------------------- B instances, finite or not
 
 
 def _flat_ghost(
     g: Tensor, c: Tensor, J: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
 ) -> tuple[Tensor, ...]:
     """Small numbers for all instances at once; g and J, in their own precision, in pieces that a cache holds."""
-    if c.shape[1] == 2 and c.shape[0] <= few.FEW and J.device.type == "cpu":
-        easy = few.solve(g.double(), c, J.double(), tau, beta, rho, lam)
-        if easy is not None:
-            return easy
     half = halved(J, _room(J))
     rows = J if half is None else half
     G, Jg, gg = _products(rows, g)
@@ -301,57 +209,25 @@ def _only(finite: Tensor, solve: Callable[..., tuple[Tensor, ...]], *args: Tenso
     return tuple(masked(x, torch.nan) for x in solve(*(masked(x, 1.0) for x in args)))
 
 
-def _register(name: str, schema: str, solve: Callable[..., tuple[Tensor, ...]], shapes: Callable[..., Any]) -> None:
-    """An operator that vmap batches, and that compile and make_fx treat as opaque.
-
-    Not `torch.library.custom_op`, whose wrappers cost a fifth of an easy solve: they serve gradients and mutation.
-    """
-    if hasattr(torch.ops.fairbound, name):
-        return  # pytest imports modules under two names; torch takes a name once
-    name = f"fairbound::{name}"
-    torch.library.define(name, schema)
-    torch.library.impl(name, "default", solve)
-    torch.library.register_fake(name, shapes)
-    op = getattr(torch.ops.fairbound, name.split("::")[1])
-
-    def batch(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Any, Any]:
-        size = info.batch_size
-        front = [x.expand(size, *x.shape) if k is None else x.movedim(k, 0) for x, k in zip(args, in_dims, strict=True)]
-        out = op(*front)
-        return out, (0,) * len(out)
-
-    torch.library.register_vmap(name, batch)
+def _shapes(g: Tensor, c: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+    return (torch.empty_like(g), torch.empty_like(c), *(c.new_empty(c.shape[:-1]) for _ in range(4)))
 
 
-def _like(x: Tensor, *shape: int) -> Tensor:
-    return x.new_empty(shape)
+def _batch(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Any, Any]:
+    size = info.batch_size
+    front = [x.expand(size, *x.shape) if k is None else x.movedim(k, 0) for x, k in zip(args, in_dims, strict=True)]
+    out = torch.ops.fairbound.ghost_direction(*front)
+    return out, (0,) * len(out)
 
 
-_register(
-    "ghost_kappa",
-    "(Tensor c, Tensor J, Tensor rho, Tensor lam) -> (Tensor, Tensor, Tensor)",
-    _solve_kappa,
-    lambda c, J, rho, lam: tuple(_like(c, *c.shape[:-1]) for _ in range(3)),
-)
-_register(
-    "ghost_qp",
-    "(Tensor g, Tensor h, Tensor J, Tensor tau, Tensor beta) -> (Tensor, Tensor, Tensor, Tensor)",
-    _solve_qp,
-    lambda g, h, J, tau, beta: (
-        _like(g, *g.shape),
-        _like(h, *h.shape),
-        _like(h, *h.shape[:-1]),
-        _like(h, *h.shape[:-1]),
-    ),
-)
-_register(
-    "ghost_direction",
-    "(Tensor g, Tensor c, Tensor J, Tensor tau, Tensor beta, Tensor rho, Tensor lam)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _solve_ghost,
-    lambda g, c, J, tau, beta, rho, lam: (
-        _like(g, *g.shape),
-        _like(c, *c.shape),
-        *(_like(c, *c.shape[:-1]) for _ in range(4)),
-    ),
-)
+# An operator that vmap batches, and that compile and make_fx treat as opaque. Not `torch.library.custom_op`, whose
+# wrappers cost a fifth of an easy solve: they serve gradients and mutation.
+if not hasattr(torch.ops.fairbound, "ghost_direction"):  # pytest imports modules under two names; torch takes one once
+    torch.library.define(
+        "fairbound::ghost_direction",
+        "(Tensor g, Tensor c, Tensor J, Tensor tau, Tensor beta, Tensor rho, Tensor lam)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    )
+    torch.library.impl("fairbound::ghost_direction", "default", _solve_ghost)
+    torch.library.register_fake("fairbound::ghost_direction", _shapes)
+    torch.library.register_vmap("fairbound::ghost_direction", _batch)

@@ -9,7 +9,7 @@ With multipliers y >= 0 of J d <= h, the Lagrangian splits over coordinates:
 theta is concave, once differentiable and piecewise quadratic with second derivative -J_F J_F'/tau, where F are the
 coordinates with |v| < tau beta. Since d(y) minimizes the Lagrangian, primal minus dual value at d(y) is -y'r, so
 (max r_+, -y'r) certify it. If no coordinate is clipped, y solves the nonnegative QP of the Gram matrix G = JJ': that is
-the usual case, and costs one Gram matrix and four passes over J (over half of it where rows come in pairs, `sides`).
+the usual case, and costs one Gram matrix and four passes over J (over half of it where rows come in pairs).
 Otherwise: semismooth Newton steps on theta, each a nonnegative QP of m variables with a line search (`newton`), and an
 interior point method where those stall.
 """
@@ -19,10 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .algebra import adjoint, dot, pick, times
+from .algebra import adjoint, both, dot, net, pick, times
 from .interior import interior
 from .nnqp import nnqp
-from .sides import both, net
 
 ACCEPT = 1e-13  # relative residual at which a solution is final; rounding of sums over n is of this size
 STALLED = 1e-11  # relative residual that is accepted when steps no longer improve it
@@ -49,11 +48,6 @@ class Point(NamedTuple):
     d: Tensor  # (B, n)
     r: Tensor  # (B, m)
     error: Tensor  # (B,) relative residual
-
-
-def solve(qp: Program, Jg: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """d (B, n), multipliers (B, m), violation (B,), gap (B,); Jg (B, m) is J g."""
-    return finished(unclipped(qp.G, qp.h, qp.tau, Jg), qp)
 
 
 def unclipped(G: Tensor, h: Tensor, tau: Tensor, Jg: Tensor) -> Tensor:
@@ -83,9 +77,9 @@ def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, 
 
 
 def finished(y: Tensor, qp: Program, *, half: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `solve` gives, from those multipliers: where they are not the solution it is looked for.
+    """d (B, n), multipliers (B, m), violation (B,), gap (B,); where y is not the solution it is looked for.
 
-    `half`: qp.J has every second row only, see `sides`; h, G and the multipliers belong to all of them.
+    `half`: qp.J has every second row only, see `algebra.halved`; h, G and the multipliers belong to all of them.
     """
     at = point(y, qp, half=half)
     bad = ~(at.error <= ACCEPT)

@@ -6,9 +6,9 @@ Optimal when  y = Gx - q >= 0,  x >= 0,  x_i y_i = 0.  G may be singular: a fair
 pair of rows +a, -a, so a Gram matrix of m rows often has rank m/2. Rows are scaled to unit diagonal first
 (Jacobi), so bad row scales do not matter; a row that is zero gets x_i = 0.
 
-m = 1 and m = 2 have closed forms. Otherwise block pivoting (guess the support, exchange every wrong index
-at once; Judice & Pires 1994) settles most instances in two to four solves, and the rest go through the
-active-set method of Lawson & Hanson (1974), which adds one index at a time and cannot cycle.
+Block pivoting (guess the support, exchange every wrong index at once; Judice & Pires 1994) settles most
+instances in two to four solves, and the rest go through the active-set method of Lawson & Hanson (1974),
+which adds one index at a time and cannot cycle.
 
 If the problem is unbounded (the primal constraints contradict each other) x is huge and not optimal: the
 caller looks at the residuals.
@@ -18,55 +18,22 @@ import torch
 from torch import Tensor
 
 RIDGE = 3e-15  # on the unit diagonal: makes singular supports solvable at the level of rounding
-FEW = 16  # up to so many instances, m = 2 is faster in Python floats than in forty torch calls
 PIVOT_ROUNDS = 8  # block pivoting settles in 2..4 rounds or hardly ever
 
 
 def nnqp(G: Tensor, q: Tensor) -> Tensor:
     """Solution x (B, m) of the nonnegative QP for G (B, m, m), q (B, m), float64."""
-    if q.shape[-1] == 2 and q.shape[0] <= FEW:
-        pairs = zip(G.flatten(1).tolist(), q.tolist(), strict=True)
-        return q.new_tensor([pair_of_floats(a, p, b, u, v) for (a, p, _, b), (u, v) in pairs])
     size = G.diagonal(dim1=-2, dim2=-1)  # (B, m) squared row norms
     # A row 1e-14 times shorter than the longest is noise: no multiplier of it can help.
     present = size > 1e-28 * size.amax(-1, keepdim=True)
     unit = torch.where(present, size, torch.inf).rsqrt()  # (B, m), 0 for absent rows
     b = q * unit
-    if q.shape[-1] == 1:
-        return b.clamp_min(0) * unit
-    if q.shape[-1] == 2:
-        return _pair(G[:, 0, 1] * unit[:, 0] * unit[:, 1], b) * unit
     A = G * unit.unsqueeze(-1) * unit.unsqueeze(-2)
     x, solved = _block_pivoting(A, b)
     if not bool(solved.all()):
         left = (~solved).nonzero().squeeze(-1)
         x[left] = _lawson_hanson(A[left], b[left])
     return x * unit
-
-
-def _pair(cosine: Tensor, b: Tensor) -> Tensor:
-    """m = 2, unit diagonal: both active if both multipliers come out positive, else the better single one."""
-    other = b.flip(-1)
-    both = b - cosine.unsqueeze(-1) * other  # (B, 2) numerators of the unconstrained solution
-    det = (1 - cosine) * (1 + cosine)  # (B,)
-    # Parallel rows: numerators that are rounding must not be divided by a determinant that is rounding.
-    noise = torch.where(det > 1e-13, 0.0, 1e-13 * b.abs().sum(-1))  # (B,)
-    use_both = both.amin(-1) > noise
-    single = torch.where(b >= other, b, 0.0)
-    single[:, 1] = torch.where(b[:, 1] > b[:, 0], b[:, 1], 0.0)  # a tie gives all to the first
-    return torch.where(use_both.unsqueeze(-1), both / det.clamp_min(2 * RIDGE).unsqueeze(-1), single.clamp_min(0))
-
-
-def pair_of_floats(a: float, p: float, b: float, u: float, v: float) -> tuple[float, float]:
-    """`_pair` for G = [[a, p], [p, b]], q = (u, v), with the row scaling of `nnqp`."""
-    ra = a**-0.5 if a > 1e-28 * b else 0.0
-    rb = b**-0.5 if b > 1e-28 * a else 0.0
-    cosine, u, v = p * ra * rb, u * ra, v * rb
-    x, y, det = u - cosine * v, v - cosine * u, (1 - cosine) * (1 + cosine)
-    if min(x, y) > (0.0 if det > 1e-13 else 1e-13 * (abs(u) + abs(v))):
-        det = max(det, 2 * RIDGE)
-        return x / det * ra, y / det * rb
-    return (max(u, 0.0) * ra, 0.0) if u >= v else (0.0, max(v, 0.0) * rb)
 
 
 def _factor(support: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""`fit`: a Keras model trained within a bound, in one call."""
+"""`fit`: constrained training of a Keras model in one call."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from fairbound.core import Algorithm
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.keras.module import KerasModule
-from fairbound.integrations.keras.validation import check_rows, refuse_probabilities
+from fairbound.integrations.keras.validation import check_inputs, refuse_probabilities
 from fairbound.integrations.sklearn.inputs import group_codes
-from fairbound.integrations.sklearn.trainer import row_loss
+from fairbound.integrations.sklearn.trainer import per_example_loss
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.metrics.kkt import KKT
 from fairbound.training.problem import Problem
 from fairbound.training.runner import run
 
-LOOKS = 20  # at all rows on the way
-AT_ONCE = 8_192  # rows of one forward pass over all rows
+EVALUATIONS = 20  # on all examples during the training
+EVALUATION_BATCH = 8_192  # examples of one forward pass of an evaluation
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training leaves beside the weights; `print` shows the report."""
+    """The result of the training beside the weights; `print` shows the report."""
 
-    report: KKT  # over all rows that were given, at the weights that the model has now
-    history: tuple[dict[str, float], ...]  # step, loss and violation (the largest c, at least 0) over all rows
-    skipped: int  # steps left out because something was not finite
+    report: KKT  # over all examples given, at the model's final weights
+    history: tuple[dict[str, float], ...]  # step, loss and violation (the largest c, at least 0) over all examples
+    skipped: int  # steps skipped because a value was NaN or infinite
     infeasible: str | None  # a sign that no model meets the constraints, as a sentence
     groups: tuple[str, ...]  # names, in the order of their numbers in the constraint
 
     @property
     def constraints(self) -> dict[str, float]:
-        """c by name over the rows given, feasible where <= 0."""
+        """c by name over all examples given, feasible where <= 0."""
         return self.report.constraints
 
     @property
     def multipliers(self) -> dict[str, float]:
-        """By name; those that fit best, for a method that has none."""
+        """By name; for a method that has none, those that fit best."""
         return self.report.multipliers
 
     def __str__(self) -> str:
@@ -71,21 +71,21 @@ def fit(
     loss: Loss | None = None,
     as_in_prediction: bool = False,
 ) -> Fitted:
-    """Train the model within the bound on the rows given, and write the weights into it.
+    """Train the model under the constraint on all examples given, and write the weights into it.
 
-    Nothing is kept aside: `FairClassifier(module=model)` chooses and judges on rows of their own.
+    Nothing is held out: `FairClassifier(module=model)` selects the model and gives a verdict on held-out data.
 
     Args:
-        model: a built Keras model with one input that gives one logit (labels 0 and 1), or one for each class.
-        X, y: rows as the model takes them (scaled, say), and their labels.
-        sensitive_features: the group of every row; several columns give their intersections.
+        model: a built Keras model with one input that returns one logit (labels 0 and 1), or one per class.
+        X, y: inputs as the model takes them (scaled, for example), and labels.
+        sensitive_features: the group of every example; several columns give their intersections.
         constraint: the name of a notion of `fairbound.constraints`, a function of (names of the groups, bound=...) that
             gives a constraint, or a constraint.
-        bound: what the notion allows.
-        algorithm: the method; SSL-ALM with its own settings if not given.
-        steps, batch_size: of the training; a step takes `batch_size` rows, and as many of every cell.
-        seed: of the rows that are drawn.
-        loss: a function of torch tensors (outputs, labels) that gives one number per row, in place of the
+        bound: of the constraint.
+        algorithm: the method; SSL-ALM with its default settings if not given.
+        steps, batch_size: of the training; a step takes `batch_size` examples, and as many of every cell.
+        seed: of the mini-batches.
+        loss: a function of torch tensors (outputs, labels) that returns per-example losses, in place of the
             cross-entropy.
         as_in_prediction: see `KerasForward`.
 
@@ -102,37 +102,43 @@ def fit(
     if loss is None:
         refuse_probabilities(model)
     inputs = _inputs(X)
-    check_rows(model, inputs.shape)
+    check_inputs(model, inputs.shape)
     module = KerasModule(model, inputs, as_in_prediction=as_in_prediction)
     forward = module.flat_forward
     inputs = inputs.to(forward.dtype) if inputs.is_floating_point() else inputs
     labels, loss = _labels(y, len(inputs), forward(module.weights.detach(), inputs[:1]), loss)
     codes, names = group_codes(sensitive_features, len(inputs))
     groups, constraint = torch.from_numpy(codes), make_constraint(constraint, names, bound)
-    part = constraint.bind(groups, labels if constraint.cells.needs_labels else None)
-    problem = Problem(forward, loss, part, Dataset(inputs, labels, {"group": groups}))
-    smallest = min(len(member) for member in part.cells.examples)
+    bound_constraint = constraint.bind(groups, labels if constraint.cells.needs_labels else None)
+    problem = Problem(forward, loss, bound_constraint, Dataset(inputs, labels, {"group": groups}))
+    smallest = min(len(member) for member in bound_constraint.cells.examples)
     sizes = BatchSpec(min(batch_size, len(inputs)), max(1, min(batch_size, smallest)))
-    sampler = Sampler(Split.all_train(len(inputs)), part.cells, sizes, seed)
+    sampler = Sampler(Split.all_train(len(inputs)), bound_constraint.cells, sizes, seed)
 
-    going = run(problem, algorithm or SSLALM(), sampler, module.weights.detach(), steps, every=max(1, steps // LOOKS))
-    history, every_row = [], torch.arange(len(inputs))
-    for record in going:
-        seen = problem.evaluate(record.output[0], every_row, at_once=AT_ONCE)
-        violation = max(0.0, float(seen.c.max()))
-        history.append({"step": record.step, "loss": float(seen.loss[0]), "violation": violation})
-    end = going.result()
+    every = max(1, steps // EVALUATIONS)
+    training = run(problem, algorithm or SSLALM(), sampler, module.weights.detach(), steps, every=every)
+    history, examples = [], torch.arange(len(inputs))
+    for record in training:
+        found = problem.evaluate(record.output[0], examples, at_once=EVALUATION_BATCH)
+        violation = max(0.0, float(found.c.max()))
+        history.append({"step": record.step, "loss": float(found.loss[0]), "violation": violation})
+    end = training.result()
 
     with torch.no_grad():
         module.weights.copy_(end.output[0])
     module.keras_model()
-    y_end = end.multipliers[0]
+    multipliers = end.multipliers[0]
+
+    def evaluate(batch: Tensor) -> MiniBatch:
+        outputs = module(inputs[batch])
+        return MiniBatch(loss(outputs, labels[batch]), groups[batch], labels[batch], outputs)
+
     report = report_kkt(
         module,
         constraint,
-        every_row.split(AT_ONCE),
-        _evaluating(module, loss, inputs, labels, groups),
-        multipliers=None if torch.isnan(y_end).any() else y_end,
+        examples.split(EVALUATION_BATCH),
+        evaluate,
+        multipliers=None if torch.isnan(multipliers).any() else multipliers,
         warning=end.infeasible[0],
     )
     return Fitted(report, tuple(history), int(end.skipped[0]), end.infeasible[0], names)
@@ -145,33 +151,23 @@ def _inputs(X: Any) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def _labels(y: Any, rows: int, output: Tensor, loss: Loss | None) -> tuple[Tensor, Loss]:
-    """Labels as the loss takes them, and the loss: by the shape of the model's output."""
+def _labels(y: Any, examples: int, output: Tensor, loss: Loss | None) -> tuple[Tensor, Loss]:
+    """Labels as the loss takes them, and the loss, by the shape of the model's output."""
     values = np.asarray(y)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if len(values) != rows:
-        raise ValueError(f"X has {rows} rows but y has {len(values)}; one label for every row")
+    if len(values) != examples:
+        raise ValueError(f"X has {examples} rows but y has {len(values)}; give one label for every example")
     if loss is not None:
         labels = torch.from_numpy(np.ascontiguousarray(values))
         return (labels.to(output.dtype) if labels.is_floating_point() else labels), loss
     classes = 2 if output.ndim == 1 else output.shape[-1]
     allowed = np.arange(classes)
     if values.ndim != 1 or not np.isin(values, allowed).all():
-        found = "rows of several numbers" if values.ndim != 1 else str(np.unique(values)[:5].tolist())
+        found = "several numbers per example" if values.ndim != 1 else str(np.unique(values)[:5].tolist())
         raise ValueError(
-            f"the model gives {output.shape[1:].numel()} output(s) a row, so labels must be whole numbers from 0 to "
-            f"{classes - 1}, found {found}; number the classes, or pass loss="
+            f"the model returns {output.shape[1:].numel()} output(s) per example, so labels must be whole numbers from "
+            f"0 to {classes - 1}, found {found}; number the classes, or pass loss="
         )
     labels = torch.from_numpy(values.astype(np.int64))
-    return (labels.to(output.dtype) if classes == 2 and output.ndim == 1 else labels), row_loss(1 + output.ndim)
-
-
-def _evaluating(
-    module: KerasModule, loss: Loss, inputs: Tensor, labels: Tensor, groups: Tensor
-) -> Callable[[Tensor], MiniBatch]:
-    def evaluate(rows: Tensor) -> MiniBatch:
-        outputs = module(inputs[rows])
-        return MiniBatch(loss(outputs, labels[rows]), groups[rows], labels[rows], outputs)
-
-    return evaluate
+    return (labels.to(output.dtype) if classes == 2 and output.ndim == 1 else labels), per_example_loss(1 + output.ndim)

@@ -1,12 +1,12 @@
 """`Constrained` for a training loop with `tf.GradientTape`: the user's model, optimizer and loop stay what they are.
 
     with tf.GradientTape() as tape:
-        losses = loss(y, model(X, training=True))                    one number per row
+        losses = loss(y, model(X, training=True))                    per-example losses
     gradients = fair.gradients(tape, losses, groups)                 in place of tape.gradient(mean of losses, ...)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
-The tape differentiates; constraints, absent groups, steps that are not finite and saved states are those of
-`fairbound.Constrained`, which sees the weights as one flat parameter.
+The tape differentiates; constraints, absent groups, skipped steps and saved states are those of
+`fairbound.Constrained`, which has the weights as one flat parameter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.step import StepInfo
 from fairbound.metrics.kkt import KKT
 
-NEITHER_WAY = {
+OTHER_BACKENDS = {
     "torch": "on Keras' torch backend the model is a torch module: use fairbound.Constrained(model, ...) and its "
     "backward(), as in docs/loop.md",
     "jax": "on Keras' JAX backend there is no tape; use fairbound.integrations.keras.fit, or KERAS_BACKEND=tensorflow",
@@ -36,15 +36,15 @@ NEITHER_WAY = {
 
 
 class MiniBatch(NamedTuple):
-    """The rows of one mini-batch after the model's forward pass: TensorFlow tensors or numpy arrays, and their tape."""
+    """The examples of one mini-batch after the forward pass: TensorFlow tensors or numpy arrays, and their tape."""
 
-    losses: Any  # (B,) one loss per row
-    groups: Any = None  # (B,) 0, 1, ..., or -1 for a row of no group; or columns of it by name
-    labels: Any = None  # (B,), for constraints about rows with a certain label
+    losses: Any  # (B,) per-example losses
+    groups: Any = None  # (B,) 0, 1, ..., or -1 for no group; or several such columns by name
+    labels: Any = None  # (B,), for constraints on examples with a certain label
     outputs: Any = None  # (B, ...) the model's outputs (logits), for rates
-    weight: Any = None  # (B,) what a row counts
-    objective: Any = None  # (B,) bool: the rows of the objective; None: all of them
-    tape: Any = None  # tf.GradientTape that saw losses and outputs; not needed where no gradient is asked for
+    weight: Any = None  # (B,) what an example counts
+    objective: Any = None  # (B,) bool: the examples of the objective; None: all of them
+    tape: Any = None  # tf.GradientTape that recorded losses and outputs; not needed where no gradient is computed
 
 
 class Constrained:
@@ -60,12 +60,12 @@ class Constrained:
     ) -> None:
         if keras.backend.backend() != "tensorflow":
             backend = keras.backend.backend()
-            raise ValueError(NEITHER_WAY.get(backend, f"there is no tape on Keras' backend {backend!r}"))
+            raise ValueError(OTHER_BACKENDS.get(backend, f"there is no tape on Keras' backend {backend!r}"))
         check_weights(model)
         self.model, self.algorithm, self._constraints = model, algorithm, constraints
         self._weights = _Weights(flat_weights(model))
         self._loop = TorchConstrained([self._weights.flat], constraints, algorithm, seed=seed)
-        self.seen: StepInfo | None = None  # what the last mini-batch showed: loss, c, skipped
+        self.last_step: StepInfo | None = None  # loss, c, skipped of the last mini-batch
 
     def gradients(
         self,
@@ -80,34 +80,35 @@ class Constrained:
         extra_batches: Sequence[MiniBatch] = (),
         scale: float = 1.0,
     ) -> list[Any]:
-        """The method's direction, one tensor for each of `model.trainable_variables`; its state moves on.
+        """The method's direction, one tensor for each of `model.trainable_variables`; its state is updated.
 
-        A step that is left out (NaN) gives zeros, and is counted in `skipped`. `extra_batches` are the other
-        mini-batches of a method that needs several, computed outside the tape. The rest is as in torch's.
+        A step that is skipped (NaN) gives zeros, and is counted in `skipped`. `extra_batches` are the other
+        mini-batches of a method that needs several, computed outside the tape. The other arguments are those of
+        `fairbound.Constrained.backward`.
         """
-        self._begin()
-        rows = self._converted(MiniBatch(losses, groups, labels, outputs, weight, objective, tape))
-        others = [self._converted(other) for other in extra_batches]
-        self.seen = self._loop.backward(rows, extra_batches=others, scale=scale)
+        self._read_weights()
+        batch = self._to_torch(MiniBatch(losses, groups, labels, outputs, weight, objective, tape))
+        extra = [self._to_torch(other) for other in extra_batches]
+        self.last_step = self._loop.backward(batch, extra_batches=extra, scale=scale)
         return self._direction()
 
-    def gradients_from(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> list[Any]:
-        """The same from a function that passes `size` mini-batches' worth of fresh rows through the model.
+    def gradients_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> list[Any]:
+        """The same from a function that passes `size` mini-batches' worth of new examples through the model.
 
-        It serves every method, and is the way for those that take several gradients of one mini-batch (Ghost): the
+        It works for every method, and is needed for those that take several gradients of one mini-batch (Ghost): the
         tape of the `MiniBatch` must be persistent.
         """
-        self._begin()
-        self.seen = self._loop.backward_closure(lambda size: self._converted(evaluate(size)), scale=scale)
+        self._read_weights()
+        self.last_step = self._loop.backward_closure(lambda size: self._to_torch(evaluate(size)), scale=scale)
         return self._direction()
 
-    def _begin(self) -> None:
+    def _read_weights(self) -> None:
         from tensorflow import executing_eagerly  # here, as the class exists on other backends too
 
         if not executing_eagerly():
             raise RuntimeError(
                 "the method runs in torch, outside of TensorFlow's graphs: put the forward pass into a tf.function, "
-                "and call the method outside of it"
+                "and call gradients() outside of it"
             )
         now, before = flat_weights(self.model), self._weights.flat
         if now.shape != before.shape:
@@ -119,23 +120,23 @@ class Constrained:
         with torch.no_grad():
             before.copy_(now)
 
-    def _converted(self, rows: MiniBatch) -> torch_batch.MiniBatch:
-        """The rows as torch sees them: losses and outputs are functions of the flat weights, by way of the tape."""
-        if not isinstance(rows, MiniBatch):
+    def _to_torch(self, batch: MiniBatch) -> torch_batch.MiniBatch:
+        """The mini-batch in torch: losses and outputs are functions of the flat weights, differentiated by the tape."""
+        if not isinstance(batch, MiniBatch):
             raise TypeError(
-                "a mini-batch must be fairbound.integrations.keras.MiniBatch(losses, groups, ...), "
-                f"got {type(rows).__name__}"
+                f"a mini-batch must be fairbound.integrations.keras.MiniBatch(losses, groups, ...), got "
+                f"{type(batch).__module__}.{type(batch).__name__}"
             )
-        taped = [rows.losses] if rows.outputs is None else [rows.losses, rows.outputs]
-        if rows.tape is None:
-            values = [_to_torch(value) for value in taped]
+        taped = [batch.losses] if batch.outputs is None else [batch.losses, batch.outputs]
+        if batch.tape is None:
+            values = [_tensor(value) for value in taped]
         else:
-            values = _FromTape.apply(self._weights.flat, rows.tape, self.model, taped)  # type: ignore[no-untyped-call]
+            values = _FromTape.apply(self._weights.flat, batch.tape, self.model, taped)  # type: ignore[no-untyped-call]
         labels, weight, objective = (
-            None if given is None else _to_torch(given) for given in (rows.labels, rows.weight, rows.objective)
+            None if given is None else _tensor(given) for given in (batch.labels, batch.weight, batch.objective)
         )
-        outputs = None if rows.outputs is None else values[1]
-        return torch_batch.MiniBatch(values[0], _numbered(rows.groups), labels, outputs, weight, objective)
+        outputs = None if batch.outputs is None else values[1]
+        return torch_batch.MiniBatch(values[0], _group_numbers(batch.groups), labels, outputs, weight, objective)
 
     def _direction(self) -> list[Any]:
         flat = self._weights.flat.grad
@@ -164,7 +165,7 @@ class Constrained:
 
     @property
     def skipped(self) -> int:
-        """Mini-batches left out because something was not finite."""
+        """Steps skipped because a value was NaN or infinite."""
         return self._loop.skipped
 
     @property
@@ -178,22 +179,22 @@ class Constrained:
         return self._loop.primal_step
 
     def load_output(self) -> None:
-        """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
-        self._begin()
+        """Write the method's output into the model: for switching a saved iterate, for others the last one."""
+        self._read_weights()
         self._loop.load_output()
         write_weights(self.model, self._weights.flat)
 
     def report(self, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]) -> KKT:
-        """How near the model is to a solution, over all rows of some data: see `fairbound.kkt`.
+        """How near the model is to a solution, over all examples of some data: see `fairbound.report_kkt`.
 
         `evaluate(batch)` passes a batch through the model under a persistent tape.
         """
-        self._begin()
+        self._read_weights()
         return report_kkt(
             self._weights,
             self._constraints,
             batches,
-            lambda batch: self._converted(evaluate(batch)),
+            lambda batch: self._to_torch(evaluate(batch)),
             multipliers=self.multipliers or None,
             warning=self.infeasible,
         )
@@ -203,13 +204,13 @@ class Constrained:
         return self._loop.state_dict()
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
-        """Go on from a saved state; constraints are told by their names."""
-        self._begin()
+        """Resume from a saved state; constraints are matched by their names."""
+        self._read_weights()
         self._loop.load_state_dict(kept)
 
 
 class _Weights(nn.Module):
-    """The model's trained weights as one parameter."""
+    """The model's trainable weights as one parameter."""
 
     def __init__(self, x: Tensor) -> None:
         super().__init__()
@@ -217,12 +218,12 @@ class _Weights(nn.Module):
 
 
 class _FromTape(torch.autograd.Function):
-    """What a tape saw, as functions of the flat weights."""
+    """What a tape recorded, as functions of the flat weights."""
 
     @staticmethod
     def forward(ctx: Any, flat: Tensor, tape: Any, model: Any, taped: list[Any]) -> Any:
         ctx.tape, ctx.model, ctx.taped = tape, model, taped
-        return tuple(_to_torch(value) for value in taped)
+        return tuple(_tensor(value) for value in taped)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
@@ -235,12 +236,12 @@ class _FromTape(torch.autograd.Function):
             if "persistent" not in str(error):
                 raise
             raise ValueError(
-                "this mini-batch's gradient is asked for more than once, and its tape allows one; use "
+                "this mini-batch's gradient is computed more than once, and its tape allows one; use "
                 "tf.GradientTape(persistent=True)"
             ) from error
         if all(part is None for part in found):
             raise ValueError(
-                "the tape saw no way from the model's weights to the losses; compute them inside "
+                "the tape recorded no path from the model's weights to the losses; compute them inside "
                 "`with tf.GradientTape() as tape:`, from the model's outputs, without .numpy()"
             )
         parts = [
@@ -251,12 +252,12 @@ class _FromTape(torch.autograd.Function):
         return torch.from_numpy(np.concatenate([part.reshape(-1) for part in parts])).to(dtype), None, None, None
 
 
-def _numbered(groups: Any) -> Any:
-    """A column of groups, or several by name, as torch has them."""
+def _group_numbers(groups: Any) -> Any:
+    """A column of groups, or several by name, as torch tensors."""
     if groups is None:
         return None
     if isinstance(groups, Mapping):
-        return {name: _numbered(column) for name, column in groups.items()}
+        return {name: _group_numbers(column) for name, column in groups.items()}
     column = numpy_of(groups)
     if column.dtype.kind not in "iub":
         raise ValueError(
@@ -266,7 +267,7 @@ def _numbered(groups: Any) -> Any:
     return torch.from_numpy(column.astype(np.int64))
 
 
-def _to_torch(values: Any) -> Tensor:
+def _tensor(values: Any) -> Tensor:
     """A copy as a torch tensor."""
     found = numpy_of(values)
     return torch.from_numpy(found.astype(np.float32 if found.dtype.name == "bfloat16" else found.dtype))

@@ -1,4 +1,4 @@
-"""A Keras model as a torch module with one flat parameter, for what takes torch modules: `kkt`, `FairClassifier`."""
+"""A Keras model as a torch module with one flat parameter, for `report_kkt`, `FairClassifier` and other users."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from torch import Tensor, nn
 
 from fairbound.integrations.keras.forward import make_functional
 from fairbound.integrations.keras.validation import (
-    check_rows,
-    fullest_rows,
+    check_inputs,
+    probe_examples,
+    refuse_integer_inputs,
     refuse_probabilities,
-    refuse_whole_numbers,
     write_weights,
 )
 
 
 class KerasModule(nn.Module):
-    """`weights` (n,) are the model's trained weights; the Keras model gets them back with `keras_model()`.
+    """`weights` (n,) are the model's trainable weights; `keras_model()` writes them back into the Keras model.
 
-    A copy, or one read from a file, has a Keras model of its own.
+    A copy, and one loaded from a file, has its own Keras model.
     """
 
     def __init__(self, model: Any, inputs: Any = None, *, as_in_prediction: bool = False) -> None:
         super().__init__()
-        # On Keras' torch backend the model is a torch module, which must not be registered here: so within a function.
+        # The model is inside a function: on Keras' torch backend it is a torch module, and must not become a submodule.
         self.flat_forward, x = make_functional(model, inputs, as_in_prediction=as_in_prediction)
         self.weights = nn.Parameter(x)
-        self._asked = (None if inputs is None else fullest_rows(inputs), as_in_prediction)
+        self._asked = (None if inputs is None else probe_examples(inputs), as_in_prediction)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits, in the precision of the inputs; computed in the model's."""
+        """Logits, in the precision of the inputs; computed in that of the model."""
         own = self.flat_forward.dtype
         given = inputs.to(own) if inputs.is_floating_point() else inputs
         outputs = self.flat_forward(self.weights.to(own), given)
@@ -63,17 +63,18 @@ def as_module(model: Any, inputs: Any = None, *, as_in_prediction: bool = False)
     return KerasModule(model, inputs, as_in_prediction=as_in_prediction)
 
 
-def own_classifier(model: Any, rows: Tensor, classes: int) -> KerasModule:
-    """A copy of a model that gives logits for so many classes, as a torch module; `rows` are some that it takes."""
+def copy_classifier(model: Any, inputs: Tensor, classes: int) -> KerasModule:
+    """A copy of a model that returns logits of so many classes, as a torch module."""
     refuse_probabilities(model)
-    refuse_whole_numbers(model)
-    check_rows(model, tuple(rows.shape))
-    made = KerasModule(deepcopy(model), rows)
-    outputs = made(rows[:1])
+    refuse_integer_inputs(model)
+    check_inputs(model, tuple(inputs.shape))
+    made = KerasModule(deepcopy(model), inputs)
+    outputs = made(inputs[:1])
     found = 2 if outputs.ndim == 1 else outputs.shape[-1]
     if outputs.ndim > 2 or found != classes or (classes == 2 and outputs.ndim == 2):
-        wanted = "one output a row (a logit)" if classes == 2 else f"{classes} outputs a row, one for each class,"
+        logits = "one output per example (a logit)" if classes == 2 else f"{classes} outputs per example, one per class"
         raise ValueError(
-            f"y has {classes} classes, so {wanted} is wanted; {model.name!r} gives {outputs.shape[1:].numel()}"
+            f"y has {classes} classes, so the model must return {logits}; {model.name!r} returns "
+            f"{outputs.shape[1:].numel()}"
         )
     return made

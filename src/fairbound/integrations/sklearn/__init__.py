@@ -1,4 +1,4 @@
-"""`FairClassifier`, a scikit-learn estimator that keeps rows aside to judge itself by."""
+"""`FairClassifier`, a scikit-learn classifier trained under a constraint, with a verdict on held-out data."""
 
 from fairbound._utils.optional import need
 

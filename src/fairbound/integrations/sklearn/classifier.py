@@ -1,4 +1,4 @@
-"""`FairClassifier`: a neural network within a bound, as a scikit-learn classifier."""
+"""`FairClassifier`: constrained training of a neural network as a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.notions import make_constraint
 from fairbound.core import Algorithm
-from fairbound.integrations.sklearn.evaluation import Evaluator, Seen
+from fairbound.integrations.sklearn.evaluation import Candidate, Evaluator
 from fairbound.integrations.sklearn.inputs import Scaler, TrainingData, group_codes
-from fairbound.integrations.sklearn.mode_selection import Runs, chosen
-from fairbound.integrations.sklearn.model_selection import ModelSelector
-from fairbound.integrations.sklearn.modules import as_given, forward_of, own_copy
+from fairbound.integrations.sklearn.model_selection import ModelSelector, TrainedModes, select_model
+from fairbound.integrations.sklearn.modules import copy_network, functional_forward, unwrap
 from fairbound.integrations.sklearn.report import report
-from fairbound.integrations.sklearn.splits import parts_of
+from fairbound.integrations.sklearn.splits import has_held_out, split_examples, train_and_dual
 from fairbound.integrations.sklearn.trainer import (
-    AIM,
+    BOUND_SHARE,
     HELD_OUT_DUALS,
     TRAIN_DUALS,
     UNCONSTRAINED,
-    Plan,
-    Training,
-    row_loss,
-    scale_of,
+    Trainer,
+    TrainingConfig,
+    per_example_loss,
     tighten_bound,
+    violation_scale,
 )
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.metrics.kkt import KKT
@@ -48,26 +47,28 @@ MODES = ("auto", TRAIN_DUALS, HELD_OUT_DUALS)
 
 
 class FairClassifier(ClassifierMixin, BaseEstimator):
-    """A network trained within a bound, chosen and judged on rows of their own.
+    """A network trained under a constraint; held-out data select the model and give its verdict.
 
     Args:
         constraint: the name of a notion of `fairbound.constraints`, a function of (names of the groups, bound=...) that
             gives a constraint, or a constraint.
-        bound: what the notion allows.
-        mode: what moves the multipliers: "train_duals", "held_out_duals", or "auto" (chosen on validation data).
-        algorithm: a method in place of ours, on training rows; its multipliers are capped if it caps them itself.
+        bound: of the constraint.
+        mode: the examples that update the multipliers: "train_duals" (the training set), "held_out_duals" (a held-out
+            set), or "auto" (selected on validation data).
+        algorithm: a method in place of the default one, with train duals; its multipliers are capped if it does so.
         hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes standardized
-            columns and gives one logit (two classes) or one for each class.
+            columns and returns one logit (two classes) or one per class.
         steps, batch_size, learning_rate: of the training.
-        parts: shares of the rows that train, move the multipliers, choose the model and judge it.
-        early_stopping: end a run that no longer improves on validation rows; the best look so far is kept.
-        n_iter_no_change: looks (of 40 to a run) without a better one, after which that is so.
+        parts: shares of the examples that train ("train"), update the multipliers ("dual"), select the model
+            ("validation") and give the verdict ("calibration").
+        early_stopping: stop a run that no longer improves on validation data; the best model so far is kept.
+        n_iter_no_change: number of evaluations (of 40 per run) without improvement, after which a run is stopped.
         random_state: seed.
-        verbose: show a bar of progress, or lines where no terminal or no rich is there.
-        compile: into machine code; None decides by the length.
+        verbose: show a progress bar, or lines where there is no terminal or rich is not installed.
+        compile: compile the training step; None decides by the number of steps.
 
-    After `fit`: `report()` in words; `verdict_`, `decision_`, `mode_`, `multipliers_`, `kkt_`, `history_`, `n_iter_`,
-    `constraint_`, `groups_`, `module_`, `parts_`.
+    After `fit`: `report()` explains all of it; `verdict_`, `decision_`, `mode_`, `multipliers_`, `kkt_`, `history_`,
+    `n_iter_`, `constraint_`, `groups_`, `module_`, `parts_`.
 
     >>> rng = np.random.default_rng(0)
     >>> X, group = rng.standard_normal((600, 2)), rng.choice(["A", "B"], 600)
@@ -115,11 +116,11 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
     # Fitting ----------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> FairClassifier:
-        """Train within the bound; without `sensitive_features` without one, and with a warning."""
+        """Train under the constraint; without `sensitive_features` unconstrained, with a warning."""
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {self.mode!r}")
         if self.algorithm is not None and self.mode == HELD_OUT_DUALS:
-            raise ValueError("algorithm= runs on training data; leave mode='held_out_duals' or algorithm= out")
+            raise ValueError("algorithm= runs with train duals; remove mode='held_out_duals' or algorithm=")
         if not isinstance(self.algorithm, Algorithm | None):
             raise TypeError(f"algorithm must be a method such as SSLALM(), got {self.algorithm!r}")
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -130,7 +131,7 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         weight = None if sample_weight is None else _weights(sample_weight, X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if sensitive_features is None:
-            warnings.warn("no sensitive_features were given: trained without a constraint", UserWarning, stacklevel=2)
+            warnings.warn("no sensitive_features were given: training is unconstrained", UserWarning, stacklevel=2)
             codes, names = group_codes(np.zeros(len(X)), len(X))
         else:
             codes, names = group_codes(sensitive_features, len(X))
@@ -138,18 +139,18 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         self.constraint_ = None if sensitive_features is None else make_constraint(self.constraint, names, self.bound)
         if self.constraint_ is not None:
             _refuse_empty_cells(self.constraint_, torch.from_numpy(codes), torch.from_numpy(labels))
-        self.parts_ = parts_of(codes * len(self.classes_) + labels, self.parts, seed)
-        if self.constraint_ is not None and not self.parts_.kept_aside:
+        self.parts_ = split_examples(codes * len(self.classes_) + labels, self.parts, seed)
+        if self.constraint_ is not None and not has_held_out(self.parts_):
             warnings.warn(
-                f"{len(X)} rows are too few to keep any aside: the model is chosen on the rows that train it, and "
+                f"{len(X)} examples are too few to hold any out: the model is selected on its training data, and "
                 "there is no verdict",
                 UserWarning,
                 stacklevel=2,
             )
-        self._fit(self._people(X, labels, codes, names, weight), seed)
+        self._fit(self._training_data(X, labels, codes, names, weight), seed)
         return self
 
-    def _people(
+    def _training_data(
         self,
         X: NDArray[np.float64],
         labels: NDArray[np.int64],
@@ -157,10 +158,10 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
         names: tuple[str, ...],
         weight: NDArray[np.float64] | None,
     ) -> TrainingData:
-        primal = self.parts_.primal.numpy()
-        if weight is not None and not weight[primal].any():
-            raise ValueError(f"sample_weight is zero in all {len(primal)} rows that train, drawn at random")
-        self._scaler = Scaler.of(X[primal])
+        train = train_and_dual(self.parts_).numpy()
+        if weight is not None and not weight[train].any():
+            raise ValueError(f"sample_weight is zero for all {len(train)} training examples, which are drawn at random")
+        self._scaler = Scaler.of(X[train])
         two = len(self.classes_) == 2
         return TrainingData(
             self._scaler.scaled(X),
@@ -168,102 +169,104 @@ class FairClassifier(ClassifierMixin, BaseEstimator):
             len(self.classes_),
             torch.from_numpy(codes),
             names,
-            None if weight is None else torch.from_numpy(weight / weight[primal].mean()).float(),
+            None if weight is None else torch.from_numpy(weight / weight[train].mean()).float(),
         )
 
-    def _fit(self, people: TrainingData, seed: int) -> None:
-        network = self._network(people, seed)
-        forward = forward_of(network)
+    def _fit(self, data: TrainingData, seed: int) -> None:
+        network = self._network(data, seed)
+        forward = functional_forward(network)
         x0 = torch.cat([p.detach().reshape(-1) for p in network.parameters() if p.requires_grad])
-        plan = Plan(self.steps, self.batch_size, self.learning_rate, seed, self.compile)
-        training = Training(people, self.parts_, self.constraint_, forward, plan)
+        config = TrainingConfig(self.steps, self.batch_size, self.learning_rate, seed, self.compile)
+        trainer = Trainer(data, self.parts_, self.constraint_, forward, config)
+        split, held_out = self.parts_, has_held_out(self.parts_)
 
-        def judge(rows: Tensor, share: float = 1.0) -> Evaluator:
-            constraint = None if self.constraint_ is None else tighten_bound(self.constraint_, share)
-            return Evaluator(people, rows, constraint, forward, row_loss(people.classes))
+        def evaluator(examples: Tensor, bound_share: float = 1.0) -> Evaluator:
+            constraint = None if self.constraint_ is None else tighten_bound(self.constraint_, bound_share)
+            return Evaluator(data, examples, constraint, forward, per_example_loss(data.classes))
 
-        trained, validation = judge(self.parts_.primal), judge(self.parts_.validation)
+        on_training, on_validation = evaluator(train_and_dual(split)), evaluator(split.validation)
+        on_line = evaluator(torch.cat([split.dual, split.validation]), BOUND_SHARE[HELD_OUT_DUALS])
         patience = self.n_iter_no_change if self.early_stopping else None
-        seen = validation if self.parts_.kept_aside else trained
-        own = judge(torch.cat([self.parts_.dual, self.parts_.validation]), AIM[HELD_OUT_DUALS])
-        search = ModelSelector(training, seen, own, x0, patience, self.verbose)
-        scale = scale_of(self.constraint_)
-        runs = Runs(
-            best=lambda mode: search.best(mode, self.algorithm if mode != UNCONSTRAINED else None, scale),
-            on_training_rows=lambda one: trained.seen(one.mode, one.step, one.x, None).c,
-            breaks=lambda one: validation.verdict(one.x).decision == "violated",
-            why_no_held_out_duals=training.why_no_held_out_duals(),
-            scale=scale,
-            seen_on="validation rows" if self.parts_.kept_aside else "the rows that trained",
+        selector = ModelSelector(
+            trainer, on_validation if held_out else on_training, on_line, x0, patience, self.verbose
         )
-        with search:
-            best, self.decision_ = chosen(self._mode(runs), runs)
-        self.mode_, self.n_iter_, self.history_ = best.mode, best.step, search.history()
-        for trouble in search.troubles(best.mode):
+        scale = violation_scale(self.constraint_)
+        modes = TrainedModes(
+            best=lambda mode: selector.best(mode, self.algorithm if mode != UNCONSTRAINED else None, scale),
+            training_constraints=lambda one: on_training.candidate(one.mode, one.step, one.x, None).c,
+            violates=lambda one: on_validation.verdict(one.x).decision == "violated",
+            no_held_out_duals_reason=trainer.no_held_out_duals_reason(),
+            scale=scale,
+            evaluated_on="validation data" if held_out else "training data",
+        )
+        with selector:
+            best, self.decision_ = select_model(self._mode(modes), modes)
+        self.mode_, self.n_iter_, self.history_ = best.mode, best.step, selector.history()
+        for problem in selector.problems(best.mode):
             warnings.warn(
-                f"{trouble}; the model is the best of its run on {runs.seen_on}", ConvergenceWarning, stacklevel=3
+                f"{problem}; the model is the best of its run on {modes.evaluated_on}", ConvergenceWarning, stacklevel=3
             )
         load_flat(network, best.x).eval()
-        self.module_ = as_given(network)
-        self._exact = deepcopy(network).double()  # predictions of a row must not depend on what is beside it
-        self._report(people, best, network)
-        aside = self.constraint_ is not None and self.parts_.kept_aside
-        self.verdict_ = judge(self.parts_.calibration).verdict(best.x) if aside else None
+        self.module_ = unwrap(network)
+        self._float64 = deepcopy(network).double()  # a prediction must not depend on what else is in its batch
+        self._report(data, best, network)
+        judged = self.constraint_ is not None and held_out
+        self.verdict_ = evaluator(split.calibration).verdict(best.x) if judged else None
 
-    def _mode(self, runs: Runs) -> str:
+    def _mode(self, modes: TrainedModes) -> str:
         if self.constraint_ is None:
             return UNCONSTRAINED
-        if self.algorithm is not None or (self.mode == "auto" and not self.parts_.kept_aside):
+        if self.algorithm is not None or (self.mode == "auto" and not has_held_out(self.parts_)):
             return TRAIN_DUALS
-        if self.mode == HELD_OUT_DUALS and runs.why_no_held_out_duals:
+        if self.mode == HELD_OUT_DUALS and modes.no_held_out_duals_reason:
             raise ValueError(
-                f"mode='held_out_duals' is not possible: {runs.why_no_held_out_duals}; merge small groups, or use "
+                f"mode='held_out_duals' is not possible: {modes.no_held_out_duals_reason}; merge small groups, or use "
                 "mode='train_duals'"
             )
         return self.mode
 
-    def _network(self, people: TrainingData, seed: int) -> nn.Module:
+    def _network(self, data: TrainingData, seed: int) -> nn.Module:
         if self.module is not None:
-            return own_copy(self.module, people)
-        outputs = 1 if people.classes == 2 else people.classes
+            return copy_network(self.module, data)
+        outputs = 1 if data.classes == 2 else data.classes
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            widths = [people.X.shape[1], *self.hidden, outputs]
-            layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+            widths = [data.X.shape[1], *self.hidden, outputs]
+            layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
         return nn.Sequential(*layers[:-1])
 
-    def _report(self, people: TrainingData, best: Seen, network: nn.Module) -> None:
-        """Multipliers, and KKT residuals on the rows that trained."""
+    def _report(self, data: TrainingData, best: Candidate, network: nn.Module) -> None:
+        """Multipliers, and KKT residuals on the training data."""
         self.multipliers_: dict[str, float] = {}
         self.kkt_: KKT | None = None
         if self.constraint_ is None:
             return
         if best.multipliers is not None:
             self.multipliers_ = dict(zip(self.constraint_.names, best.multipliers.tolist(), strict=True))
-        loss = row_loss(people.classes)
+        loss = per_example_loss(data.classes)
 
-        def evaluate(rows: Tensor) -> MiniBatch:
-            outputs = _logits(network, people.X[rows])
-            weight = None if people.weight is None else people.weight[rows]
-            return MiniBatch(loss(outputs, people.y[rows]), people.groups[rows], people.y[rows], outputs, weight)
+        def evaluate(examples: Tensor) -> MiniBatch:
+            outputs, y = _logits(network, data.X[examples]), data.y[examples]
+            weight = None if data.weight is None else data.weight[examples]
+            return MiniBatch(loss(outputs, y), data.groups[examples], y, outputs, weight)
 
         self.kkt_ = report_kkt(
-            network, self.constraint_, [self.parts_.primal], evaluate, multipliers=self.multipliers_ or None
+            network, self.constraint_, [train_and_dual(self.parts_)], evaluate, multipliers=self.multipliers_ or None
         )
 
     def report(self) -> str:
-        """What `fit` did and what came of it, in 80 columns: rows, runs, decision, training rows, verdict."""
+        """What `fit` did and its result, in 80 columns: split, runs, decision, KKT residuals, verdict."""
         check_is_fitted(self)
         return report(self.parts_, self.groups_, self.history_, self.decision_, self.kkt_, self.verdict_)
 
     # Predicting -------------------------------------------------------------------------------------------------------
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Logits: one a row for two classes, else one for each class. Groups are not needed."""
+        """Logits: one per example for two classes, else one per class. Groups are not needed."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         with torch.no_grad():
-            found: NDArray[np.float64] = _logits(self._exact, self._scaler.scaled(X).double()).numpy()
+            found: NDArray[np.float64] = _logits(self._float64, self._scaler.scaled(X).double()).numpy()
         return found
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -286,7 +289,7 @@ def _weights(given: Any, X: NDArray[np.float64]) -> NDArray[np.float64]:
     if (weight < 0).any():
         raise ValueError(f"sample_weight must not be negative, found {float(weight.min()):g}")
     if not weight.any():
-        raise ValueError("sample_weight is zero in every row")
+        raise ValueError("sample_weight is zero for every example")
     return weight
 
 
@@ -295,7 +298,7 @@ def _refuse_empty_cells(constraint: Constraint, groups: Tensor, labels: Tensor) 
     empty = [name for name, member in zip(cells.names, cells.examples, strict=True) if len(member) == 0]
     if empty:
         raise ValueError(
-            f"there are no rows of {', '.join(map(repr, empty[:4]))}, which the constraint "
+            f"there are no examples of {', '.join(map(repr, empty[:4]))}, which the constraint "
             f"{constraint.names[0]!r} is about; merge groups, or choose a notion that does not need them"
         )
 

@@ -1,4 +1,4 @@
-"""Looks at models on their way: loss, accuracy and constraints on rows that do not train them."""
+"""Evaluations of models during a run: loss, accuracy and constraints on data that do not train them."""
 
 from __future__ import annotations
 
@@ -16,78 +16,74 @@ from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.integrations.sklearn.inputs import TrainingData
 
 
-class Seen(NamedTuple):
-    """A model on its way, as the validation rows see it."""
+class Candidate(NamedTuple):
+    """A model during a run, evaluated on held-out data."""
 
     mode: str
     step: int
     loss: float
     accuracy: float
     violation: float  # the largest c, at least 0
-    c: Tensor  # (m,) constraints, with the true rates; NaN where a cell has no rows
+    c: Tensor  # (m,) constraints, with the exact rates; NaN where a cell is empty
     x: Tensor  # (n,)
     multipliers: Tensor | None  # (m,)
-    late: bool = False  # whether it may be chosen
+    eligible: bool = False  # whether it may be selected
     averaged: bool = False  # whether it is the mean of the last steps' models
-    way: float = 1.0  # own rows: how far from the model without a constraint to where they lead
+    fraction: float = 1.0  # held-out duals: of the way from the unconstrained model to the end of the run
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.violation)
 
 
 class Evaluator:
-    """Looks at models on some rows."""
+    """Evaluates models on some of the examples."""
 
     def __init__(
         self,
-        people: TrainingData,
-        rows: Tensor,
+        data: TrainingData,
+        examples: Tensor,
         constraint: Constraint | None,
         forward: Callable[[Tensor, Tensor], Tensor],
         loss: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
         self.forward, self.loss, self.constraint = forward, loss, constraint
-        self.X, self.y, self.groups = people.X[rows], people.y[rows], people.groups[rows]
-        self.weight = None if people.weight is None else people.weight[rows]
+        self.X, self.y, self.groups = data.X[examples], data.y[examples], data.groups[examples]
+        self.weight = None if data.weight is None else data.weight[examples]
         self.constraints = None if constraint is None else ConstraintSet((constraint,))
 
-    def rows(self, x: Tensor) -> MiniBatch:
-        """What the model makes of them."""
-        with torch.no_grad():
-            outputs = self.forward(x, self.X)
-            return MiniBatch(self.loss(outputs, self.y), self.groups, self.y, outputs, self.weight)
-
-    def seen(self, mode: str, step: int, x: Tensor, multipliers: Tensor | None) -> Seen:
-        found = self.rows(x)
-        assert found.outputs is not None
-        weight = torch.ones_like(found.losses) if self.weight is None else self.weight
+    def candidate(self, mode: str, step: int, x: Tensor, multipliers: Tensor | None) -> Candidate:
+        """The model with its loss, accuracy and violation."""
+        batch, outputs = self._forward(x)
+        weight = torch.ones_like(batch.losses) if self.weight is None else self.weight
         share = weight / weight.sum()
-        right = (_decided(found.outputs) == self.y).float()
-        c = self._constraints(found)
-        told = c[~c.isnan()]
-        violation = max(0.0, float(told.max())) if told.numel() else 0.0
-        return Seen(mode, step, float(share @ found.losses), float(share @ right), violation, c, x.clone(), multipliers)
+        correct = (_decisions(outputs) == self.y).float()
+        c = torch.zeros(0) if self.constraints is None else self.constraints.evaluate(batch, exact=True)[1:]
+        violation = max([0.0, *c[~c.isnan()].tolist()])
+        loss, accuracy = float(share @ batch.losses), float(share @ correct)
+        return Candidate(mode, step, loss, accuracy, violation, c, x.clone(), multipliers)
 
     def verdict(self, x: Tensor) -> Verdict:
-        """Whether the constraint holds for people like these."""
+        """Whether the constraint holds in the population that the examples are drawn from."""
         assert self.constraint is not None
-        found = self.rows(x)
+        batch, outputs = self._forward(x)
         return verdict(
             self.constraint,
-            found.groups,
-            losses=found.losses,
-            predictions=None if found.outputs is None else _decided(found.outputs).long(),
-            outputs=found.outputs,
-            labels=found.labels,
-            weight=found.weight,
+            self.groups,
+            losses=batch.losses,
+            predictions=_decisions(outputs).long(),
+            outputs=outputs,
+            labels=self.y,
+            weight=self.weight,
         )
 
-    def _constraints(self, rows: MiniBatch) -> Tensor:
-        return torch.zeros(0) if self.constraints is None else self.constraints.evaluate(rows, exact=True)[1:]
+    def _forward(self, x: Tensor) -> tuple[MiniBatch, Tensor]:
+        """All examples after the forward pass, and the model's outputs."""
+        with torch.no_grad():
+            outputs = self.forward(x, self.X)
+            return MiniBatch(self.loss(outputs, self.y), self.groups, self.y, outputs, self.weight), outputs
 
 
-def finite(one: Seen) -> bool:
-    """Whether the model is whole."""
-    return math.isfinite(one.loss) and math.isfinite(one.violation)
-
-
-def _decided(outputs: Tensor) -> Tensor:
+def _decisions(outputs: Tensor) -> Tensor:
     """The number of the class, in the labels' type for two."""
     return (outputs > 0).to(outputs.dtype) if outputs.ndim == 1 else outputs.argmax(-1)

@@ -1,55 +1,87 @@
-"""What a fit did, in words and tables of 80 columns: rows, runs, decision, training rows, verdict."""
+"""What a fit shows: progress while it runs, and afterwards a report in plain English, 80 columns wide."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fairbound.auditing import Verdict
-from fairbound.integrations.sklearn.splits import Parts
+from fairbound.data.dataset import Split
+from fairbound.integrations.sklearn.evaluation import Candidate
+from fairbound.integrations.sklearn.splits import DEFAULT_SHARES, has_held_out
 from fairbound.metrics.kkt import KKT
 
-WIDTH = 80
+WIDTH = 80  # columns
 
 
 def report(
-    parts: Parts,
+    split: Split,
     groups: Sequence[str],
     history: Sequence[Mapping[str, Any]],
     decision: str,
     kkt: KKT | None,
     verdict: Verdict | None,
 ) -> str:
-    """All of it."""
-    sections: list[list[str]] = [_rows(parts, groups), _runs(history), textwrap.wrap(f"Decision: {decision}", WIDTH)]
+    """Split, runs, decision, KKT residuals and verdict."""
+    sections = [_split(split, groups), _runs(history), textwrap.wrap(f"Decision: {decision}", WIDTH)]
     if kkt is not None:
-        sections.append(["On the rows that trained:", *str(kkt).splitlines()])
+        sections.append(["On the training data:", *str(kkt).splitlines()])
     if verdict is not None:
-        rows = f"For people not seen, from {verdict.rows:,} rows that nothing else has used:"
-        sections.append([rows, *str(verdict).splitlines()])
+        title = f"On held-out data, {len(split.calibration):,} examples that nothing else has used:"
+        sections.append([title, *str(verdict).splitlines()])
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
-def _rows(parts: Parts, groups: Sequence[str]) -> list[str]:
-    named = {
-        "train": parts.train,
-        "dual": parts.dual,
-        "validation": parts.validation,
-        "calibration": parts.calibration,
-    }
-    sizes = ", ".join(f"{len(rows):,} {name}" for name, rows in named.items())
-    where = sizes if parts.kept_aside else f"all {len(parts.train):,} train: too few to keep any aside, so no verdict"
-    return textwrap.wrap(f"MiniBatch: {where}. Groups: {', '.join(groups) or 'none were given'}.", WIDTH)
+def _split(split: Split, groups: Sequence[str]) -> list[str]:
+    sizes = ", ".join(f"{len(split.pool(name)):,} {name}" for name in DEFAULT_SHARES)
+    if not has_held_out(split):
+        sizes = f"all {len(split.train):,} train: too few to hold any out, so there is no verdict"
+    return textwrap.wrap(f"Examples: {sizes}. Groups: {', '.join(groups) or 'none were given'}.", WIDTH)
 
 
 def _runs(history: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["Runs, at their last looks:", f"{'mode':<14} {'step':>9} {'loss':>7} {'accuracy':>9} {'violation':>10}"]
-    for one in _last(history):
-        figures = f"{one['loss']:>7.4f} {one['accuracy']:>9.4f} {one['violation']:>10.4f}"
-        lines.append(f"{one['mode']:<14} {one['step']:>9,} {figures}")
+    lines = ["Runs, last evaluation:", f"{'mode':<14} {'step':>9} {'loss':>7} {'accuracy':>9} {'violation':>10}"]
+    for last in {entry["mode"]: entry for entry in history}.values():
+        numbers = f"{last['loss']:>7.4f} {last['accuracy']:>9.4f} {last['violation']:>10.4f}"
+        lines.append(f"{last['mode']:<14} {last['step']:>9,} {numbers}")
     return lines
 
 
-def _last(history: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return list({one["mode"]: one for one in history}.values())
+@contextmanager
+def progress(verbose: bool, steps: Callable[[str], int]) -> Iterator[Callable[[Candidate], None]]:
+    """A function to call with every candidate: a bar where rich and a terminal are available, else a line each.
+
+    `steps` gives the number of steps of a mode.
+    """
+    if not verbose:
+        yield lambda candidate: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    except ImportError:
+        yield _print_line
+        return
+    console = Console()
+    if not (console.is_terminal or console.is_jupyter):
+        yield _print_line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        tasks = {}
+
+        def update(candidate: Candidate) -> None:
+            mode = candidate.mode
+            if mode not in tasks:
+                tasks[mode] = bar.add_task(mode, total=steps(mode))
+            text = f"{mode}: loss {candidate.loss:.3f}, violation {candidate.violation:.3f}"
+            bar.update(tasks[mode], completed=candidate.step, description=text)
+
+        yield update
+
+
+def _print_line(candidate: Candidate) -> None:
+    numbers = f"loss {candidate.loss:.4f}, violation {candidate.violation:.4f}"
+    print(f"{candidate.mode}: step {candidate.step}, {numbers}", flush=True)

@@ -1,64 +1,51 @@
-"""Rows that are never mixed: those that train, that move the multipliers, that choose the model, that judge it."""
+"""Disjoint sets of examples: to train, to update the multipliers, to select the model, and for its verdict."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.data.dataset import Split
 from fairbound.data.splits import random_split
 
-SHARES = {"train": 0.55, "dual": 0.17, "validation": 0.14, "calibration": 0.14}
-FEWEST = 30  # rows of a part that is to tell something, and of a cell that is to move its multiplier
+DEFAULT_SHARES = {"train": 0.55, "dual": 0.17, "validation": 0.14, "calibration": 0.14}
+MIN_EXAMPLES = 30  # of a held-out set, and of a cell in the dual set: with fewer, means are too noisy
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """Row numbers of each part; all in `train` where there are too few rows to keep any aside."""
+def split_examples(strata: NDArray[np.int64], shares: Mapping[str, float] | None, seed: int) -> Split:
+    """A random partition in which every set has its share of every stratum.
 
-    train: Tensor
-    dual: Tensor
-    validation: Tensor
-    calibration: Tensor
+    A stratum of too few examples for that is in the training set as a whole, and the verdict says that it has no
+    examples of it. Where the held-out sets would be too small altogether, all examples train.
 
-    @property
-    def kept_aside(self) -> bool:
-        return self.validation.numel() > 0
-
-    @property
-    def primal(self) -> Tensor:
-        """The rows that train where the multipliers need none of their own."""
-        return torch.cat([self.train, self.dual])
-
-
-def parts_of(strata: NDArray[np.int64], shares: Mapping[str, float] | None, seed: int) -> Parts:
-    """A random partition in which every part has its share of every stratum.
-
-    A stratum of too few rows for that trains as a whole, and the verdict says that it has no rows of it. Where the
-    parts would be too small altogether, nothing is kept aside.
-
-    >>> parts = parts_of(np.repeat([0, 1], [1000, 5]), None, seed=0)
-    >>> len(parts.train), len(parts.dual), len(parts.validation), len(parts.calibration)
+    >>> split = split_examples(np.repeat([0, 1], [1000, 5]), None, seed=0)
+    >>> len(split.train), len(split.dual), len(split.validation), len(split.calibration)
     (555, 170, 140, 140)
     """
-    given = dict(SHARES if shares is None else shares)
-    if sorted(given) != sorted(SHARES):
-        raise ValueError(f"parts needs a share for each of {', '.join(SHARES)}, got {given}")
+    given = dict(DEFAULT_SHARES if shares is None else shares)
+    if sorted(given) != sorted(DEFAULT_SHARES):
+        raise ValueError(f"parts needs a share for each of {', '.join(DEFAULT_SHARES)}, got {given}")
     if not all(share > 0 for share in given.values()) or not math.isclose(sum(given.values()), 1.0, abs_tol=1e-6):
         raise ValueError(f"the shares of parts must be positive and sum to 1, got {given}")
-    enough = np.bincount(strata)[strata] >= math.ceil(1 / min(given.values()))
-    divided = np.flatnonzero(enough)
-    if len(divided) * min(given["validation"], given["calibration"]) < FEWEST:
-        everything, nothing = torch.arange(len(strata)), torch.zeros(0, dtype=torch.long)
-        return Parts(everything, nothing, nothing, nothing)
-    shares_by_name = {"test" if name == "calibration" else name: share for name, share in given.items()}
-    split = random_split(strata[divided], shares_by_name, seed=seed)
-    rows = torch.from_numpy(divided)
-    small = torch.from_numpy(np.flatnonzero(~enough))
-    train = torch.cat([rows[split.train], small])
-    return Parts(train, rows[split.dual], rows[split.validation], rows[split.test])
+    large_enough = np.bincount(strata)[strata] >= math.ceil(1 / min(given.values()))
+    divided = np.flatnonzero(large_enough)
+    if len(divided) * min(given["validation"], given["calibration"]) < MIN_EXAMPLES:
+        return Split.all_train(len(strata))
+    examples = torch.from_numpy(divided)
+    found = Split(*(examples[part] for part in random_split(strata[divided], given, seed=seed)))
+    return found._replace(train=torch.cat([found.train, torch.from_numpy(np.flatnonzero(~large_enough))]))
+
+
+def has_held_out(split: Split) -> bool:
+    """Whether there are held-out sets at all."""
+    return split.validation.numel() > 0
+
+
+def train_and_dual(split: Split) -> Tensor:
+    """The examples that train where the multipliers need no held-out ones."""
+    return torch.cat([split.train, split.dual])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ class Observed(NamedTuple):
     def of(own: ConstraintSet, totals: SumsCounts, last: Tensor | None) -> Observed:
         """From sums and counts. `last` are the constraints' last values, for those that lack a group here."""
         values = own.value(totals.means)
-        if bool(torch.isfinite(values).all()):
+        if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
             return Observed(own, values[0], values[1:], values[1:], totals, None, True)
         observed = own.observed(totals.counts)
         filled = totals.filled()

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import get_total_norm
 
 Grads = list[Tensor | None]  # what `.grad` held, one entry for each parameter
 
@@ -78,9 +77,9 @@ class FlatParams:
             if old is not None:
                 p.grad = old if p.grad is None else old + p.grad
 
-    def finite_grads(self) -> bool:
-        """Whether `.grad` is finite throughout."""
-        return finite([p.grad for p in self.tensors if p.grad is not None])
+    def grads(self) -> list[Tensor]:
+        """What `.grad` holds, of the parameters that have any."""
+        return [p.grad for p in self.tensors if p.grad is not None]
 
     def gradient(self) -> Tensor:
         """What `.grad` holds now, (n,); 0 for a parameter that has none."""
@@ -134,9 +133,18 @@ class FlatParams:
 
 
 def finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether all numbers are finite; their norm tells it in one pass, unless it overflows."""
-    dense = [_values(tensor) for tensor in tensors]
-    return bool(torch.isfinite(get_total_norm(dense))) or all(bool(torch.isfinite(one).all()) for one in dense)
+    """Whether all numbers are finite: the one pass over all of them that GradScaler makes, with a scale of 1."""
+    found, one = torch.zeros(1, device=tensors[0].device), torch.ones(1, device=tensors[0].device)
+    by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in tensors:
+        values = _values(tensor)
+        by_kind.setdefault((values.device, values.dtype), []).append(values)
+    for (device, _), alike in by_kind.items():
+        here = found.to(device)
+        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one.to(device))
+        if here.item():
+            return False
+    return True
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -79,11 +79,11 @@ class GradientWriter(ABC):
             ) from error
 
 
-def direction_of(d: Tensor, step: float | Tensor) -> Tensor:
-    """d / -step; 0 for a step of 0, whose d is 0."""
-    if isinstance(step, Tensor):
-        return torch.where(step == 0, torch.zeros_like(d), d / -step)
-    return d / -step if step else torch.zeros_like(d)
+def direction_of(d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> Tensor:
+    """d / -step, in d's own memory unless the new state shares it; 0 for a step of 0, whose d is 0."""
+    if any(leaf.untyped_storage().data_ptr() == d.untyped_storage().data_ptr() for leaf in new):
+        d = d.clone()
+    return d.div_(-float(step)) if float(step) else torch.zeros_like(d)
 
 
 class LazyGradient:
@@ -145,7 +145,7 @@ class InPlace(GradientWriter):
         had accumulated is lost with what is not finite.
         """
         checks = self.scaler is None and not self.processes.out_of_step
-        if not finite(new) or (checks and not self.parameters.finite_grads()):
+        if not finite([*new, *self.parameters.grads()] if checks else new):
             self.parameters.stash_grads()
             self.undo()
             return False
@@ -177,7 +177,7 @@ class Flat(GradientWriter):
 
     def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
         if finite([d, *new]):
-            direction = direction_of(d, step)
+            direction = direction_of(d, step, new)
             factor = self.loss_scale * self.scale
             self.parameters.write(direction if factor == 1.0 else direction * factor, self.held)
             self.held = []
@@ -197,5 +197,5 @@ class Closed(Flat):
         self.undo()
         if not finite([d, *new]):
             return False
-        self.parameters.add(direction_of(d, step) * self.scale)
+        self.parameters.add(direction_of(d, step, new) * self.scale)
         return True

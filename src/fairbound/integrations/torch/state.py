@@ -18,6 +18,7 @@ from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.flat_params import FlatParams
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
+DRAWN_AHEAD = 512  # steps whose random numbers are made at once
 MAX_RECORDS = 200  # of the monitors; then every other one goes
 
 
@@ -76,6 +77,7 @@ class TrainingState:
         self.skipped = 0
         self.history = MonitorHistory()
         self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
+        self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
         self._kinds = state_dict.kinds(algorithm)
         self._warned = False
 
@@ -96,7 +98,11 @@ class TrainingState:
             self.state = None
 
     def _uniform(self, slot: int) -> Tensor:
-        return uniforms(self._key, torch.tensor(self.steps), torch.tensor(slot))
+        first = self.steps - self.steps % DRAWN_AHEAD
+        if self._drawn.get(slot, (-1, ()))[0] != first:
+            numbers = uniforms(self._key, torch.arange(first, first + DRAWN_AHEAD), torch.tensor(slot))
+            self._drawn[slot] = first, numbers.unbind()
+        return self._drawn[slot][1][self.steps - first]
 
     def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
         """What the next step consumes."""

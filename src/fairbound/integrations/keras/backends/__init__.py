@@ -1,1 +1,1 @@
-"""What each Keras backend computes by itself: outputs and their vector-Jacobian products."""
+"""What each Keras backend computes: the model's outputs and their vector-Jacobian products."""

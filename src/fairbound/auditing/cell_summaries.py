@@ -1,0 +1,272 @@
+"""What held-out examples tell of the cells of constraints: their means, how far off these may be, how they correlate.
+
+Columns of any kind (arrays, tensors, pandas, polars) become what constraints are about, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbound.constraints.cells import Cell
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.statistics import HardClass, PerExample, positive
+from fairbound.constraints.subgroups import is_missing
+from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights
+
+MIN_EXAMPLES = 30  # effective examples of a cell that is judged: of fewer, spread and skewness are hardly known
+
+
+class Judged(NamedTuple):
+    """What a verdict reads of a constraint."""
+
+    name: str  # of its first row, for messages
+    cells: tuple[Cell, ...]
+    contrast: Tensor  # (m, K) float64
+    bound: Tensor  # (m,) float64
+    statistic: PerExample | None  # what is averaged: exact, never the surrogate; None: the loss
+    by: str | None  # the column of groups that is meant, where there are several
+    groups: int | None  # how many groups there are
+    members: Callable[[Tensor, Tensor | None], Sequence[Tensor]]  # groups, labels -> the examples of every cell
+
+    @staticmethod
+    def of(constraint: Constraint) -> Judged:
+        """The only place that reads the constraint's own fields."""
+        return Judged(
+            name=constraint.names[0],
+            cells=constraint.cells.items,
+            contrast=constraint.contrast.matrix(),
+            bound=constraint.bound.double().cpu(),
+            statistic=None if constraint.statistic is None else constraint.statistic.reported,
+            by=constraint.by,
+            groups=constraint.cells.groups,
+            members=lambda groups, labels: constraint.cells.bind(groups, labels).examples,
+        )
+
+
+class HeldOut(NamedTuple):
+    """What is known of the held-out examples; None where it was not given."""
+
+    groups: Any  # (n,) numbers or text, or a mapping of such columns
+    losses: Tensor | None  # (n,)
+    predictions: Tensor | None  # (n,) decisions
+    outputs: Tensor | None  # (n, ...) logits
+    labels: Tensor | None  # (n,)
+    weight: Tensor  # (n,)
+
+    @staticmethod
+    def of(groups: Any, losses: Any, predictions: Any, outputs: Any, labels: Any, weight: Any) -> HeldOut:
+        given = {
+            "losses": None if losses is None else _finite(losses, "losses"),
+            "predictions": None if predictions is None else as_vector(predictions).cpu(),
+            "outputs": None if outputs is None else _logits(outputs),
+            "labels": None if labels is None else as_vector(labels).cpu(),
+            "weight": None if weight is None else as_weights(weight).cpu(),
+        }
+        if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
+            raise ValueError("a verdict needs numbers to judge; give losses=, predictions= (decisions) or outputs=")
+        columns = dict(groups) if isinstance(groups, Mapping) else {} if groups is None else {"groups": groups}
+        lengths = {name: len(column) for name, column in (given | columns).items() if column is not None}
+        if len(set(lengths.values())) > 1:
+            raise ValueError("lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items()))
+        if given["weight"] is None:
+            given["weight"] = torch.ones(next(iter(lengths.values())), dtype=torch.float64)
+        return HeldOut(groups, **given)  # type: ignore[arg-type]
+
+    @property
+    def size(self) -> int:
+        return len(self.weight)
+
+    def values(self, judged: Judged) -> Tensor:
+        """(n,) what the constraint takes means of: the losses, or decisions."""
+        if judged.statistic is None:
+            return _needed(self.losses, "losses", "one for every example (reduction='none')", judged)
+        if self.predictions is not None and isinstance(judged.statistic, HardClass):
+            return (self.predictions == judged.statistic.outcome).double()
+        if self.predictions is not None and judged.statistic is positive:
+            return as_binary(self.predictions, "predictions").double()
+        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", judged)
+        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and judged.statistic is positive:
+            raise ValueError(
+                f"outputs lie between {float(outputs.min()):g} and {float(outputs.max()):g} like probabilities, "
+                "and as logits all of them would be positive decisions; give predictions=, e.g. p > 0.5"
+            )
+        found = judged.statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
+        if found.numel() != self.size:
+            raise ValueError(
+                f"the statistic of {judged.name!r} must be one number per example, got {tuple(found.shape)}"
+            )
+        return _finite(found, f"values of {judged.name!r}")
+
+    def codes(self, judged: Judged) -> Tensor:
+        """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
+        if all(cell.group is None for cell in judged.cells):
+            return torch.zeros(self.size, dtype=torch.int64)
+        column = self._column(judged)
+        array = column.detach().cpu().numpy() if isinstance(column, Tensor) else np.asarray(column)
+        if array.dtype.kind in "OUS":
+            return _from_text(array, judged)
+        codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
+        if judged.groups is not None and codes.numel() and int(codes.max()) >= judged.groups:
+            raise ValueError(
+                f"groups must be 0 to {judged.groups - 1}, or -1 for none, found {int(codes.max())} for the constraint "
+                f"{judged.name!r}"
+            )
+        return codes
+
+    def _column(self, judged: Judged) -> Any:
+        if self.groups is None:
+            raise ValueError(f"the constraint {judged.name!r} is about groups; give them, one for every example")
+        if not isinstance(self.groups, Mapping):
+            return self.groups
+        if judged.by is None and len(self.groups) == 1:
+            return next(iter(self.groups.values()))
+        if judged.by not in self.groups:
+            raise ValueError(
+                f"groups has the columns {sorted(self.groups)}; a constraint must name one of them with by=, "
+                f"got by={judged.by!r}"
+            )
+        return self.groups[judged.by]
+
+
+def _needed(column: Tensor | None, name: str, what: str, judged: Judged) -> Tensor:
+    if column is None:
+        raise ValueError(f"the constraint {judged.name!r} needs {name}=, {what}")
+    return column
+
+
+def _finite(values: Any, what: str) -> Tensor:
+    numbers = as_vector(values).double().cpu()
+    bad = int((~torch.isfinite(numbers)).sum())
+    if bad:
+        raise ValueError(f"{bad} of {len(numbers)} {what} are NaN or infinite; a mean over them means nothing")
+    return numbers
+
+
+def _logits(outputs: Any) -> Tensor:
+    tensor = outputs.detach().cpu() if isinstance(outputs, Tensor) else torch.from_numpy(np.array(outputs, dtype=float))
+    if tensor.ndim == 0:
+        raise ValueError("outputs must be one or several numbers per example, got a single number")
+    bad = int((~torch.isfinite(tensor)).sum())
+    if bad:
+        raise ValueError(f"{bad} outputs are NaN or infinite; their decisions mean nothing")
+    return tensor
+
+
+def _from_text(array: np.ndarray[Any, Any], judged: Judged) -> Tensor:
+    """Groups by their names in the constraint; a missing one is none."""
+    names = {cell.group_name: cell.group for cell in judged.cells if cell.group is not None}
+    text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
+    for name, code in names.items():
+        codes[text == name] = code
+    unknown = text[(codes < 0) & ~is_missing(array)].tolist()
+    # where the constraint names some groups only (the recall of B), the others may be called anything
+    if unknown and len(names) == judged.groups:
+        raise ValueError(
+            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint {judged.name!r} has "
+            f"{', '.join(list(names)[:6])}; name all groups in the constraint, or mark examples of no group as missing"
+        )
+    if unknown and not (codes >= 0).any():
+        raise ValueError(f"no example belongs to {', '.join(names)}; there is {', '.join(sorted(set(unknown))[:6])}")
+    return torch.from_numpy(codes)
+
+
+# Cells ----------------------------------------------------------------------------------------------------------------
+
+
+class CellSummary(NamedTuple):
+    """One cell of one constraint."""
+
+    name: str
+    examples: int
+    effective: float  # unweighted examples that would tell as much: (sum w)^2 / sum w^2
+    mean: float
+    error: float  # standard error of the mean
+    skewness: float  # of the mean
+    is_rate: bool  # whether the mean is a share of examples
+    problem: str  # why nothing can be said of it; empty where something can
+
+
+class CellSummaries(NamedTuple):
+    """The cells of all constraints, one after the other."""
+
+    cells: list[CellSummary]
+    mean: Tensor  # (K,) 0 where there are no examples
+    error: Tensor  # (K,)
+    correlation: Tensor  # (K, K) of the means: one example may be in cells of several constraints
+
+
+def summarize(constraints: Sequence[Judged], held_out: HeldOut) -> CellSummaries:
+    """Every cell of every constraint."""
+    cells: list[CellSummary] = []
+    places: list[Tensor] = []  # the examples of every cell, and
+    influences: list[Tensor] = []  # how much each moves its mean
+    for judged in constraints:
+        values = held_out.values(judged)
+        is_rate = bool(((values == 0) | (values == 1)).all())
+        members = judged.members(held_out.codes(judged), held_out.labels)
+        for cell, inside in zip(judged.cells, members, strict=True):
+            place = inside[held_out.weight[inside] > 0]
+            summary, influence = _summary(cell.name, values[place], held_out.weight[place], is_rate)
+            cells.append(summary)
+            places.append(place)
+            influences.append(influence)
+    mean = torch.tensor([cell.mean for cell in cells], dtype=torch.float64)
+    error = torch.tensor([cell.error for cell in cells], dtype=torch.float64)
+    return CellSummaries(cells, mean, error, _correlation(places, influences, held_out.size))
+
+
+def _summary(name: str, values: Tensor, weight: Tensor, is_rate: bool) -> tuple[CellSummary, Tensor]:
+    """A cell, and how much each of its examples moves the mean."""
+    if len(values) == 0:
+        return CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, is_rate, f"{name!r} has no examples"), values
+    share = weight / weight.sum()
+    effective = 1 / float(share.square().sum())
+    mean = float(share @ values)
+    mean = min(max(mean, 0.0), 1.0) if is_rate else mean  # rounding
+    influence = share * (values - mean)
+    square = float(influence.square().sum())
+    error, skewness = 0.0, 0.0
+    if effective > 2 and square > 0:
+        error = (square * effective / (effective - 1)) ** 0.5
+        small = (effective * (effective - 1)) ** 0.5 / (effective - 2)  # the usual correction of a sample's skewness
+        skewness = float(influence.pow(3).sum()) / square**1.5 * small
+    low, high = (float(end) for end in values.aminmax())
+    constant = high - low <= 1e-12 * max(abs(low), abs(high))
+    if is_rate and not constant:
+        effective = min(effective, mean * (1 - mean) / square)  # fewer where the heavy examples are the rare ones
+    if is_rate:
+        shrunk = (mean * effective + 1) / (effective + 2)  # a share of 0 or 1 is not known without error
+        error = (shrunk * (1 - shrunk) / (effective + 2)) ** 0.5
+    problem = _problem(name, len(values), effective, constant and not is_rate)
+    return CellSummary(name, len(values), effective, mean, error, skewness, is_rate, problem), influence
+
+
+def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
+    if examples < MIN_EXAMPLES:
+        return f"{name!r} has {examples} examples, and a verdict needs at least {MIN_EXAMPLES}"
+    if effective < MIN_EXAMPLES * (1 - 1e-9):
+        return (
+            f"{name!r} has {examples} examples, but their weights differ so much that they tell as much as "
+            f"{effective:.0f}, and a verdict needs at least {MIN_EXAMPLES}"
+        )
+    return f"all {examples} values of {name!r} are the same, so that their spread is not known" if constant else ""
+
+
+def _correlation(places: Sequence[Tensor], influences: Sequence[Tensor], size: int) -> Tensor:
+    """Of cell means, from the examples that two cells share."""
+    K = len(places)
+    correlation = torch.eye(K, dtype=torch.float64)
+    length = [float(influence.square().sum()) ** 0.5 for influence in influences]
+    for k in range(K):
+        influence = torch.zeros(size, dtype=torch.float64)
+        influence[places[k]] = influences[k]
+        for j in range(k + 1, K):
+            both = length[k] * length[j]
+            if both > 0:
+                correlation[k, j] = correlation[j, k] = influence[places[j]] @ influences[j] / both
+    return correlation

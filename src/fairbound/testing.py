@@ -1,0 +1,488 @@
+"""`check_algorithm(method)`: does a method keep the contract, in every driver, and solve what it says?
+
+The checks are those that every method of `ALGORITHMS` goes through. One that fails raises an AssertionError that names
+the check and a remedy; some seconds on a CPU.
+
+>>> from fairbound import DescentAscent
+>>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:75]
+'DescentAscent passes 9 checks: declarations, shapes, purity, vmap, primal_ste'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairbound._utils.pytree import tree_leaves
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.data import Dataset, Split
+from fairbound.data.samplers import BatchSpec, Sampler
+from fairbound.integrations.torch.constrained import Constrained
+from fairbound.training.functional import make_functional
+from fairbound.training.hyperparams import numbers, with_hyperparams
+from fairbound.training.problem import Problem
+from fairbound.training.runner import run
+
+F64 = torch.float64
+Method = Algorithm[Any]
+MOST_STEPS = 16_000  # of a run that is to reach a known solution; it starts with FEWEST_STEPS and doubles
+FEWEST_STEPS = 250
+NEAR = 0.05  # of a known solution, relative to its distance from the unconstrained one
+SCALE = 1.25  # by which one hyper-parameter at a time is changed to see what primal_step follows
+
+
+def check_algorithm(method: Method) -> str:
+    """Certify a method, built with settings that suit a problem whose gradients and constraints are of size 1.
+
+    Returns one line that lists the checks. Raises an AssertionError with a sentence about the first that fails.
+    """
+    if not isinstance(method, Algorithm):
+        given = f"the class {method.__name__}" if isinstance(method, type) else repr(method)
+        raise TypeError(f"check_algorithm takes a method that is built, such as MyMethod(), got {given}")
+    name = type(method).__name__
+    checks = {
+        "declarations": _declarations,
+        "shapes": _shapes,
+        "purity": _purity,
+        "vmap": _vmap,
+        "primal_step": _primal_step,
+        "run": _run,
+        "Constrained": _constrained,
+        "resume": _resume,
+        "solves": _solves,
+    }
+    for title, check in checks.items():
+        try:
+            check(method)
+        except FailedCheck as failed:
+            raise AssertionError(f"{name} fails the check {title!r}: {failed}") from None
+        except Exception as error:
+            raise AssertionError(
+                f"{name} fails the check {title!r}: it raised {type(error).__name__}: {error}"
+            ) from error
+    declared = "None" if method.solves is None else f'"{method.solves}"'
+    return f"{name} passes {len(checks)} checks: {', '.join(checks)} ({declared})."
+
+
+class FailedCheck(Exception):  # noqa: N818
+    """A sentence about what a method does, and what to change."""
+
+
+def _expect(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise FailedCheck(sentence)
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
+    return a.shape == b.shape and bool(((a - b).abs() <= tolerance * (1 + b.abs())).all())
+
+
+# A quadratic with linear constraints, whose solutions are known -------------------------------------------------------
+
+
+class QP(NamedTuple):
+    """f = 1/2 |x - a|^2, c = A x - b."""
+
+    a: Tensor  # (n,) the minimizer of f
+    A: Tensor  # (m, n)
+    b: Tensor  # (m,)
+
+    def sample(self, evaluates: str = "fc", scale: float = 1.0) -> Sample:
+        """The problem as a sample, `scale` times f; what is not evaluated is NaN."""
+        f_known, c_known = ((1.0 if part in evaluates else torch.nan) for part in "fc")
+
+        def at(x: Tensor) -> Estimate:
+            gap = x - self.a.to(x.dtype)
+            A, b = self.A.to(x.dtype), self.b.to(x.dtype)
+
+            def vjp(w: Tensor) -> Tensor:
+                known = torch.where((w[:1] != 0).any(), f_known, 1.0) * torch.where((w[1:] != 0).any(), c_known, 1.0)
+                return (w[0] * scale * gap + w[1:] @ A) * known
+
+            return Estimate(f_known * scale * 0.5 * gap.square().sum(), c_known * (A @ x - b), vjp, lambda: c_known * A)
+
+        return Sample(at)
+
+    def draw(self, method: Method, scale: float = 1.0) -> Draw:
+        samples = [self.sample(evaluates, scale) for evaluates in method.evaluates]
+        return Draw.of(*samples, weight=torch.tensor(2.0, dtype=F64), uniform=torch.tensor(0.3, dtype=F64))
+
+
+SOLUTION = torch.tensor([0.5, -1.0, 0.25, 0.8], dtype=F64)
+MULTIPLIERS = torch.tensor([1.0, 0.5, 0.0], dtype=F64)
+ROWS = torch.tensor([[0.6, 0.8, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.6]], dtype=F64)
+BINDING = QP(SOLUTION + ROWS.T @ MULTIPLIERS, ROWS, ROWS @ SOLUTION + torch.tensor([0.0, 0.0, 1.0], dtype=F64))
+INSIDE = BINDING._replace(b=ROWS @ BINDING.a + 1.0)  # no constraint is active: the minimizer of f solves it
+START = torch.zeros(4, dtype=F64)
+
+
+def _begin(method: Method, qp: QP, x: Tensor) -> Any:
+    return method.init(x, len(qp.b), qp.sample()(x) if method.needs_initial_estimate else None)
+
+
+def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tensor, Any]]:
+    """Points and states after every step of a loop."""
+    state, draw = _begin(method, qp, x), qp.draw(method)
+    for _ in range(steps):
+        d, state = method.update(x, state, draw)
+        x = x + d
+        yield x, state
+
+
+# The contract, step by step -------------------------------------------------------------------------------------------
+
+
+def _declarations(method: Method) -> None:
+    frozen = is_dataclass(method) and method.__dataclass_params__.frozen
+    _expect(frozen, "it must be a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True)")
+    asked = method.evaluates
+    _expect(
+        len(asked) == method.draws and set(asked) <= {"f", "c", "fc"} and any("f" in one for one in asked),
+        f"it makes {method.draws} draws a step, so `evaluates` has {method.draws} of 'f', 'c', 'fc', one of them with "
+        f"'f'; got {asked}",
+    )
+    _expect(
+        method.solves in ("kkt", "penalty", None), f"solves must be 'kkt', 'penalty' or None, got {method.solves!r}"
+    )
+    probs = method.batch_size_probs
+    _expect(
+        probs is None or (method.draws == 4 and min(probs) > 0 and abs(sum(probs) - 1) < 1e-9),
+        "batch_size_probs must be None or positive numbers that sum to 1, for 4 draws (X1, X, its halves), got "
+        f"{probs}",
+    )
+
+
+def _shapes(method: Method) -> None:
+    """Shapes and precision are those of the point, and nothing undeclared is read."""
+    for dtype in (torch.float32, F64):
+        x = START.to(dtype)
+        state = _begin(method, BINDING, x)
+        for _ in range(3):
+            d, after = method.update(x, state, BINDING.draw(method))
+            _expect(
+                d.shape == x.shape and d.dtype == dtype,
+                f"the step has shape {tuple(d.shape)} and {d.dtype}, the point {tuple(x.shape)} and {dtype}; make new "
+                "tensors like x, x.new_zeros(...)",
+            )
+            forms = [[(tuple(leaf.shape), leaf.dtype) for leaf in tree_leaves(s)] for s in (state, after)]
+            _expect(forms[0] == forms[1], f"update changes the form of the state, from {forms[0]} to {forms[1]}")
+            finite = all(bool(leaf.isfinite().all()) for leaf in (d, *tree_leaves(after)))
+            _expect(finite, f"the step is not finite; it may read what evaluates={method.evaluates} does not declare")
+            y, output = method.multipliers(after), method.output(x, after)
+            _expect(y is None or y.shape == (3,), "multipliers(state) must have one entry for each constraint")
+            _expect(output.shape == x.shape, f"output has shape {tuple(output.shape)}, the point {tuple(x.shape)}")
+            _expect(all(v.shape == () for v in method.monitor(after).values()), "monitor(state) must give scalars")
+            x, state = x + d, after
+
+
+def _purity(method: Method) -> None:
+    """Two interleaved loops equal each loop alone, and no input is changed."""
+    remedy = "update may read its arguments and the settings only; put what it remembers into the state"
+    x, state, draw = START, _begin(method, BINDING, START), BINDING.draw(method)
+    before = [leaf.clone() for leaf in tree_leaves((x, state))]
+    twice = []
+    for seed in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            twice.append(method.update(x, state, draw))
+    _expect(_same(before, (x, state)), "update changes x or the state in place")
+    _expect(_same(*twice), f"the same arguments give two different steps; {remedy}")
+    starts = (START, BINDING.a + 1)
+    alone = [list(_path(method, BINDING, start, 6)) for start in starts]
+    together = zip(*(_path(method, BINDING, start, 6) for start in starts), strict=True)
+    for k, both in enumerate(together):
+        _expect(all(_same(alone[i][k], both[i]) for i in (0, 1)), f"two loops disturb each other; {remedy}")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return all(torch.equal(u, v) for u, v in zip(tree_leaves(a), tree_leaves(b), strict=True))
+
+
+def _vmap(method: Method) -> None:
+    """Over points and the first of the hyper-parameters."""
+    points = START + torch.linspace(-1, 1, 12, dtype=F64).reshape(3, 4)
+    name, value = next(iter(numbers(method).items()), ("", 0.0))
+    values = value * torch.linspace(0.5, 1.5, 3, dtype=F64)
+
+    def step(point: Tensor, number: Any) -> tuple[Tensor, Any]:
+        own = with_hyperparams(method, {name: number}) if name else method
+        return own.update(point, _begin(own, BINDING, point), BINDING.draw(method))
+
+    stacked = tree_leaves(torch.func.vmap(step)(points, values))
+    for i in range(3):
+        single = tree_leaves(step(points[i], float(values[i])))
+        _expect(
+            all(_close(a[i] if a.ndim > b.ndim else a, b) for a, b in zip(stacked, single, strict=True)),
+            f"stacked runs differ from single ones over x{' and ' + name if name else ''}; let branches be data "
+            "(torch.where, weights of 0 and 1)",
+        )
+
+
+# What a user's learning rate stands for -------------------------------------------------------------------------------
+
+
+def _first_step(method: Method, scale: float = 1.0) -> tuple[Tensor, float]:
+    """d and primal_step where no constraint is active."""
+    state = _begin(method, INSIDE, START)
+    step = float(method.primal_step(state))
+    return method.update(START, state, INSIDE.draw(method, scale))[0], step
+
+
+def _primal_step(method: Method) -> None:
+    """`.grad` receives d / -primal_step, which must have the size of a gradient whatever the step is."""
+    d, step = _first_step(method)
+    gradient = START - INSIDE.a
+    _expect(
+        step > 0 and float(d @ gradient) < 0,
+        f"at the start, where no constraint is active, primal_step is {step:.3g} and the step's slope on f "
+        f"{float(d @ gradient):.3g}: it does not descend; d is to be added to x",
+    )
+    linear = _close(_first_step(method, 2.0)[0], 2 * d, 1e-6)  # in f: an adaptive step (Polyak's) is not
+    sizes = {float(d.norm()) / step}
+    for name, value in numbers(method).items():
+        other, other_step = _first_step(with_hyperparams(method, {name: value * SCALE}))
+        scaled, followed = _close(other, SCALE * d, 1e-6), abs(other_step - SCALE * step) <= 1e-6 * step
+        _expect(
+            followed or not scaled or not linear,
+            f"d is proportional to {name} and primal_step is not, so that a loop would multiply `.grad` by {name}; "
+            f"return self.{name} in primal_step",
+        )
+        sizes.add(float(other.norm()) / other_step if other_step else 0.0)
+    ratio = max(sizes) / float(gradient.norm())
+    constant = max(sizes) - min(sizes) <= 1e-6 * max(sizes)  # else it is a setting that makes the direction longer
+    parallel = _close(d / d.norm(), -gradient / gradient.norm(), 1e-6)
+    _expect(
+        not (linear and constant and parallel) or abs(ratio - 1) <= 1e-6,
+        f"d is -{ratio:.3g} times primal_step times the gradient, whatever the settings, so that a loop would multiply "
+        f"`.grad` by {ratio:.3g}; let primal_step be the whole factor",
+    )
+    if method.is_gradient_step:
+        _gradient_step(method)
+
+
+def _gradient_step(method: Method) -> None:
+    remedy = "leave is_gradient_step out, it is False by default"
+    x, state = START, _begin(method, BINDING, START)
+    gradients: list[Tensor] = []
+
+    def noted(sample: Sample) -> Sample:
+        e = sample(x)
+        return Sample(lambda _: e._replace(vjp=lambda w: gradients.append(e.vjp(w)) or gradients[-1]))  # type: ignore[func-returns-value]
+
+    for k in range(1, 6):
+        step = method.primal_step(state)
+        d, state = method.update(x, state, Draw.of(*(noted(sample) for sample in BINDING.draw(method).samples)))
+        asked = len(gradients)
+        _expect(asked == k, f"it asks for {asked} gradients a step, and is_gradient_step promises one; {remedy}")
+        exact = _close(d, -step * gradients[-1])
+        _expect(exact, f"d is not minus primal_step times its gradient, as is_gradient_step promises; {remedy}")
+        x = x + d
+
+
+# The drivers ----------------------------------------------------------------------------------------------------------
+
+
+def _model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double()
+
+
+def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return 0.5 * (outputs - labels).square()
+
+
+BOUND = 0.05
+
+
+def _training() -> tuple[Problem, Sampler, Tensor]:
+    """Least squares on two groups whose losses may differ by at most BOUND."""
+    generator = torch.Generator().manual_seed(0)
+    groups = (torch.arange(60) % 3 == 0).long()
+    X = torch.randn(60, 3, dtype=F64, generator=generator)
+    y = 0.3 * (X.sum(1) * (1 - 2.0 * groups) + 0.5 * torch.randn(60, dtype=F64, generator=generator))
+    constraint = pairwise_loss_parity(2, bound=BOUND).bind(groups)
+    forward, x = make_functional(_model())
+    problem = Problem(forward, _loss, constraint, Dataset(X, y, {"group": groups}))
+    return problem, Sampler(Split.all_train(60), constraint.cells, BatchSpec(8, 4)), x
+
+
+def _run(method: Method, steps: int = 25) -> None:
+    """`run` equals a custom loop over the same draws, and a run of a stack equals the run alone."""
+    problem, sampler, x0 = _training()
+    name, value = next(iter(numbers(method).items()), ("", 0.0))
+    other = with_hyperparams(method, {name: 0.7 * value}) if name else method
+    samplers = sampler.seeded(3, 4)
+    stacked = run(problem, [method, other], samplers, torch.stack([x0, x0]), steps, compile=False).result()
+    _expect(not stacked.skipped.any(), "`run` skips its steps: something in them is not finite")
+    alone = run(problem, other, samplers[1], x0, steps, compile=False).result()
+    _expect(_close(stacked.x[1], alone.x[0]), "a run of a stack differs from the run alone; see the check 'vmap'")
+    source, x = problem.source(samplers[0]), x0
+    first = source.first(method.evaluates)(x) if method.needs_initial_estimate else None
+    state = method.init(x, problem.m, first)
+    for _ in range(steps):
+        d, state = method.update(x, state, method.draw(source))
+        x = x + d
+    _expect(
+        _close(stacked.x[0], x) and _close(stacked.output[0], method.output(x, state)),
+        "`run` differs from a loop that calls update; the method may keep state outside of its state",
+    )
+
+
+class Loop:
+    """A training loop with `Constrained`, and beside it the same steps by `update`."""
+
+    def __init__(self, method: Method) -> None:
+        self.method, self.model = method, _model()
+        self.problem, _, self.x = _training()
+        self.fair = Constrained(self.model, pairwise_loss_parity(2, bound=BOUND), method)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+        self.generator = torch.Generator().manual_seed(1)
+        self.state: Any = None
+
+    def examples(self, size: int = 1) -> Tensor:
+        """Fresh examples, `size` times four of every group."""
+        groups = self.problem.data.groups["group"]
+        members = [(groups == group).nonzero().flatten() for group in (0, 1)]
+        own = [m[torch.randint(m.numel(), (4 * size,), generator=self.generator)] for m in members]
+        return torch.cat(own)
+
+    def batch(self, examples: Tensor) -> MiniBatch:
+        data = self.problem.data
+        return MiniBatch(_loss(self.model(data.X[examples]), data.y[examples]), data.groups["group"][examples])
+
+    def sample(self, examples: Tensor, first: int = 0, every: int = 1) -> Sample:
+        """The same as a function of x; `every` second example, and of every group, is a half."""
+        data = self.problem.data
+        groups = [examples[data.groups["group"][examples] == group][first::every] for group in (0, 1)]
+
+        def values(x: Tensor) -> tuple[Tensor, Tensor]:
+            chosen = (examples[first::every], *groups)
+            f, a, b = (_loss(self.problem.forward(x, data.X[one]), data.y[one]).mean() for one in chosen)
+            return f, torch.stack([a - b, b - a]) - BOUND
+
+        return Sample.of(values)
+
+    def step(self) -> None:
+        method, probs = self.method, self.method.batch_size_probs
+        drawn: list[Tensor] = []
+
+        def evaluate(size: int) -> MiniBatch:
+            drawn.append(self.examples(size))
+            return self.batch(drawn[-1])
+
+        if self.state is None:
+            first = self.examples()
+            self.fair.start(self.batch(first))
+            self.state = method.init(self.x, 2, self.sample(first)(self.x) if method.needs_initial_estimate else None)
+        self.optimizer.param_groups[0]["lr"] = float(method.primal_step(self.state))
+        self.optimizer.zero_grad()
+        self.fair.backward_closure(evaluate)
+        self.optimizer.step()
+        weight, samples = torch.ones((), dtype=F64), [self.sample(one) for one in drawn]
+        if probs is not None:
+            weight = weight / probs[(len(drawn[1]) // len(drawn[0])).bit_length() - 2]
+            samples += [self.sample(drawn[1], first, 2) for first in (0, 1)]
+        d, self.state = method.update(self.x, self.state, Draw.of(*samples, weight=weight))
+        self.x = self.x + d
+
+    @property
+    def trained(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
+
+
+def _constrained(method: Method) -> None:
+    """In a loop under SGD, whose rate is primal_step, the model's parameters are the method's iterates."""
+    loop = Loop(method)
+    for k in range(20):
+        loop.step()
+        _expect(loop.fair.skipped == 0, f"Constrained skipped step {k + 1}: something in it is not finite")
+        _expect(
+            _close(loop.trained, loop.x),
+            f"a loop with Constrained leaves the path of update at step {k + 1}; look at primal_step, is_gradient_step "
+            "and evaluates",
+        )
+    y = method.multipliers(loop.state)
+    kept = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
+    _expect(_close(kept, kept[:0] if y is None else y), "Constrained has other multipliers than update")
+
+
+def _resume(method: Method) -> None:
+    """A loop that is saved and loaded halfway goes on as if it had not stopped."""
+    whole, halfway = Loop(method), Loop(method)
+    for k in range(8):
+        whole.step()
+        if k < 4:
+            halfway.step()
+    fair = Constrained(halfway.model, pairwise_loss_parity(2, bound=BOUND), method)
+    fair.load_state_dict(halfway.fair.state_dict())
+    halfway.fair = fair
+    for _ in range(4):
+        halfway.step()
+    _expect(
+        torch.equal(whole.trained, halfway.trained),
+        "a loop that is saved and resumed differs from one that is not; all that the method remembers must be tensors "
+        "in its state",
+    )
+
+
+# What it solves -------------------------------------------------------------------------------------------------------
+
+
+def _mean_end(method: Method, qp: QP, x: Tensor, steps: int) -> tuple[Tensor, Tensor | None]:
+    """x and multipliers, averaged over the second half of the steps."""
+    points, ys = [], []
+    for k, (point, state) in enumerate(_path(method, qp, x, steps)):
+        if 2 * k >= steps:
+            points.append(point)
+            ys.append(method.multipliers(state))
+    return torch.stack(points).mean(0), None if ys[0] is None else torch.stack(ys).mean(0)  # type: ignore[arg-type]
+
+
+def _reaches(method: Method, qp: QP, x: Tensor, judge: Callable[[Tensor, Tensor | None], bool], what: str) -> None:
+    steps = FEWEST_STEPS
+    while True:
+        found, y = _mean_end(method, qp, x, steps)
+        if judge(found, y):
+            return
+        steps *= 2
+        if steps > MOST_STEPS or not found.isfinite().all():
+            break
+    end = f"x = {[round(v, 3) for v in found.tolist()]}"
+    end += "" if y is None else f", multipliers {[round(v, 3) for v in y.tolist()]}"
+    raise FailedCheck(
+        f"after {steps // 2} steps {what}; it is at {end}. Look at the signs of d and c, and at the steps"
+    )
+
+
+def _solves(method: Method) -> None:
+    """min 1/2 |x - a|^2 s.t. A x <= b: with constraints that do not bind, and with constraints that do."""
+    a, solution = BINDING.a, SOLUTION
+    near = NEAR * float((a - solution).norm())
+    for start, what in ((START, "it does not reach the minimizer of f"), (a, "it has left the minimizer of f")):
+        text = f"{what}, {[round(v, 3) for v in a.tolist()]}, which solves a problem whose constraints do not bind"
+        _reaches(method, INSIDE, start, lambda x, y: bool((x - a).norm() < near), text)
+    if method.solves == "kkt":
+        text = f"it does not reach the KKT point x = {[round(v, 3) for v in solution.tolist()]}, multipliers (1, .5, 0)"
+        _reaches(method, BINDING, START, lambda x, y: bool((x - solution).norm() < near) and _multiplied(y), text)
+    elif method.solves == "penalty":
+        text = "it minimizes no penalized objective: f's gradient must be balanced by violated constraints"
+        _reaches(method, BINDING, START, _penalized, text)
+
+
+def _multiplied(y: Tensor | None) -> bool:
+    return y is None or bool((y - MULTIPLIERS).abs().max() < 2 * NEAR)
+
+
+def _penalized(x: Tensor, y: Tensor | None) -> bool:
+    """grad f + A'w = 0 with w >= 0, 0 for constraints that hold, and less violation than without a penalty."""
+    c, worst = ROWS @ x - BINDING.b, ROWS @ BINDING.a - BINDING.b
+    w = torch.linalg.lstsq(ROWS.T, (BINDING.a - x)[:, None]).solution[:, 0]
+    balanced = (BINDING.a - x - ROWS.T @ w).norm() < NEAR and w.min() > -NEAR and w[c < -NEAR].abs().sum() < NEAR
+    return bool(balanced and w.max() > 0.01 and c.max() < worst.max() - 0.01)
