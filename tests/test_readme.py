@@ -11,18 +11,16 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-# Every block alone, or the blocks of a page one after the other. Keras' page runs in tests/integrations/keras.
-ALONE = [README, *(ROOT / "docs" / f"{name}.md" for name in ("data", "metrics", "classifier", "verdict", "algorithms"))]
-IN_ORDER = [ROOT / "docs" / "loop.md"]
+# Other pages run where their subject is tested: loop.md in test_examples, verdict.md in auditing, keras.md in
+# integrations/keras.
+PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("algorithms", "data", "metrics", "classifier"))]
 CHECKS = {  # by the name of a variable: what an example is about
     "result": lambda space: space["found"].c.amax(1).median() < 0.02,
     "x": lambda space: float(space["x"]) == pytest.approx(1.0, abs=1e-3),
     "fair": lambda space: space["fair"].mode_ in ("train_duals", "held_out_duals") and space["fair"].verdict_,
-    "losses": lambda space: space["found"].decision == "undecided",
     "found": lambda space: space["found"].metrics["demographic_parity_difference"].value > 0,
     "data": lambda space: space["data"].rows > 30 and space["data"].X.shape[1] == len(space["data"].names),
     "own": lambda space: len(space["recall"].names) == 1 and "equalized_odds" in space["constraints"].NOTIONS,
-    "needed": lambda space: space["needed"][0.05] == 4947,
 }
 
 
@@ -32,7 +30,7 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "block",
-    [pytest.param(block, id=f"{page.stem}-{i}") for page in ALONE for i, block in enumerate(blocks(page))],
+    [pytest.param(block, id=f"{page.stem}-{i}") for page in PAGES for i, block in enumerate(blocks(page))],
 )
 def test_example(block: str) -> None:
     torch.manual_seed(0)
@@ -42,16 +40,9 @@ def test_example(block: str) -> None:
     assert about is None or CHECKS[about](space)
 
 
-@pytest.mark.parametrize("page", IN_ORDER, ids=lambda page: page.stem)
-def test_examples_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a page may save a state
-    space: dict[str, Any] = {}
-    for block in blocks(page):
-        exec(compile(block, str(page), "exec"), space)
-    assert space["fair"].steps > 0
-
-
-@pytest.mark.parametrize("page", [README, *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page", [README, *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"], ids=lambda p: p.stem
+)
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
