@@ -30,8 +30,8 @@ from torch import Tensor
 from fairbound.benchmark import config
 from fairbound.benchmark.executor import RunBatch, execute, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Line, Measure, line_of, runs_by_row
 from fairbound.data.sources import best, load
 from fairbound.integrations.keras import make_functional
 from fairbound.integrations.keras.autograd_bridge import At
@@ -92,24 +92,18 @@ def settings(asked: argparse.Namespace) -> tuple[PreparedExperiment, OnKeras]:
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if row.name in ROWS))
     table = load(best(experiment.state, asked.data), folder=asked.data)
     torch_side = PreparedExperiment.of(experiment, table)
-    on_keras = OnKeras(experiment, torch_side.source, torch_side.unscaled, torch_side.splits)
+    on_keras = OnKeras(experiment, torch_side.source, torch_side.plain, torch_side.splits)
     x = torch.cat([p.detach().flatten() for p in torch_side.network().parameters()])
     few = torch_side.data.X[:100]
     assert torch.allclose(on_keras.forward(x, few), torch_side.forward(x, few), atol=1e-5), "not the same network"
     return torch_side, on_keras
 
 
-def lines(
-    prepared: PreparedExperiment, store: Store, planned: list[RunBatch], seeds: int
-) -> dict[tuple[str, str], Line]:
-    """By row and part, over the first seeds."""
-    found = {}
-    for name, runs in runs_by_row(prepared, store, planned).items():
-        for part in PARTS:
-            line = line_of(prepared, Measure.of(prepared), [run for run in runs if run.plan.seed < seeds], part)
-            assert line is not None, name
-            found[name, part] = line
-    return found
+def summaries(prepared: PreparedExperiment, store: Store, planned: list[RunBatch], seeds: int) -> dict[str, Any]:
+    """By part, over the first seeds: `Results.summary`."""
+    found = Results.read(prepared, store, planned)
+    kept = {row: [run for run in runs if run.plan.seed < seeds] for row, runs in found.runs.items()}
+    return {part: replace(found, runs=kept).summary(part) for part in PARTS}
 
 
 def main() -> int:
@@ -128,16 +122,16 @@ def main() -> int:
             start = perf_counter()
             execute(prepared, store, own)
             seconds.append(perf_counter() - start)
-        table = lines(torch_side, stores[0], planned, 10)
-        twins = lines(torch_side, stores[0], planned, asked.seeds)
-        found = lines(on_keras, stores[1], short, asked.seeds)
+        table = summaries(torch_side, stores[0], planned, 10)
+        twins = summaries(torch_side, stores[0], planned, asked.seeds)
+        found = summaries(on_keras, stores[1], short, asked.seeds)
     print(f"{seconds[0]:.0f} s in torch, {seconds[1]:.0f} s in Keras")
     print(f"{'':16} {'part':5} {'':4} {'torch, 10 runs':>17} {'same seeds':>11} {'Keras':>8} {'deviations apart':>17}")
     missed = 0
-    for (row, part), line in found.items():
+    for row, part in [(row, part) for row in found[PARTS[0]].index for part in PARTS]:
         for quantity in QUANTITIES:
-            mean, std = getattr(table[row, part], quantity)
-            twin, mine = getattr(twins[row, part], quantity).mean, getattr(line, quantity).mean
+            mean, std = table[part].loc[row, quantity]
+            twin, mine = (one[part].loc[row, (quantity, "mean")] for one in (twins, found))
             apart = min(abs(mine - twin), abs(mine - mean)) / max(std, ROUNDING)
             missed += not apart <= 1
             word = "" if apart <= 1 else "  MISSED"

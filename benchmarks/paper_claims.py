@@ -14,10 +14,11 @@ import argparse
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 from fairbound.benchmark.executor import Job, plan
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Line, summary
 
 LIMITS = (  # row, part, quantity, from, to
     ("SGD", "test", "loss", 0.400, 0.420),
@@ -30,64 +31,64 @@ LIMITS = (  # row, part, quantity, from, to
     ("SSw, batch 64", "train", "loss", 0.537, 0.597),
 )
 BESIDE = (("SSL-ALM", "train", "loss"), ("ALM", "train", "loss"))
-OWN = "Descent-ascent, held-out dual set"
-SPLITS = {  # row: train loss, train gap, held-out loss, held-out gap (paper-notes.md; its SGD has decaying steps)
+OWN = "Descent-ascent, multipliers by rows of their own"
+SPLITS = {  # row: train loss, train gap, held-out loss, held-out gap (paper-notes.md; its SGD has falling steps)
     "splits-ok": {
-        "SGD, decaying steps": (0.401, 0.052, 0.417, 0.058),
-        "Descent-ascent, decaying steps": (0.403, 0.001, 0.422, 0.051),
+        "SGD, falling steps": (0.401, 0.052, 0.417, 0.058),
+        "Descent-ascent, falling steps": (0.403, 0.001, 0.422, 0.051),
         "SSL-ALM": (0.422, 0.004, 0.429, 0.050),
         "SSw": (0.574, 0.004, 0.575, 0.011),
         OWN: (0.433, -0.097, 0.454, 0.019),
     },
     "splits-va": {
-        "SGD, decaying steps": (0.415, 0.145, 0.423, 0.143),
-        "Descent-ascent, decaying steps": (0.446, 0.052, 0.454, 0.075),
-        "Descent-ascent, decaying steps, bound 0.03": (0.459, 0.035, 0.465, 0.059),
+        "SGD, falling steps": (0.415, 0.145, 0.423, 0.143),
+        "Descent-ascent, falling steps": (0.446, 0.052, 0.454, 0.075),
+        "Descent-ascent, falling steps, bound 0.03": (0.459, 0.035, 0.465, 0.059),
         "SSL-ALM": (0.463, 0.051, 0.466, 0.064),
         "SSw": (0.489, 0.029, 0.493, 0.041),
     },
 }
 HALF_A_DIGIT = 0.0005
-Lines = dict[tuple[str, str], Line]
+Summaries = dict[str, Any]  # by part: `Results.summary`
 
 
-def lines_of(experiment: str, asked: argparse.Namespace) -> Lines:
-    """The stored runs of an experiment, by row and part."""
-    found = plan(Job(experiment=experiment, folder=asked.data))
+def summaries(experiment: str, asked: argparse.Namespace) -> Summaries:
+    """The stored runs of an experiment, by part."""
+    found = prepared(Job(experiment=experiment, folder=asked.data))
     if found.synthetic:
         sys.exit("these claims are about real data, and none were found: name their folder with --data")
-    store, parts = Store(asked.out), ("train", "test")
-    return {(one.row, part): one for part in parts for one in summary(found.prepared, store, found.batches, part)}
+    results = Results.read(found.prepared, Store(asked.out), found.planned)
+    return {part: results.summary(part) for part in ("train", "test")}
 
 
-def of(lines: Lines, row: str, part: str, quantity: str, asked: argparse.Namespace) -> tuple[float, float]:
-    if (row, part) not in lines:
+def of(found: Summaries, row: str, part: str, quantity: str, asked: argparse.Namespace) -> tuple[float, float]:
+    if row not in found[part].index:
         sys.exit(f"{asked.out} has no runs of {row}; compute them first: fairbound reproduce")
-    mean, std = getattr(lines[row, part], quantity)
+    mean, std = found[part].loc[row, quantity]
     return mean, std
 
 
 def experiment_1(asked: argparse.Namespace) -> int:
     """Claims missed."""
-    lines, missed = lines_of("income-ok-race", asked), 0
+    found, missed = summaries("income-ok-race", asked), 0
     for row, part, quantity, low, high in LIMITS:
-        mean, std = of(lines, row, part, quantity, asked)
+        mean, std = of(found, row, part, quantity, asked)
         missed += not low <= mean <= high
         word = "holds " if low <= mean <= high else "MISSED"
         print(f"{word} {row:15} {part:5} {quantity:4} {mean:+.4f} ± {std:.4f} in [{low}, {high}]")
     for row, part, quantity in BESIDE:
-        mean, std = of(lines, row, part, quantity, asked)
+        mean, std = of(found, row, part, quantity, asked)
         print(f"beside {row:15} {part:5} {quantity:4} {mean:+.4f} ± {std:.4f} after 10,000 steps")
     return missed
 
 
 def splits(experiment: str, asked: argparse.Namespace) -> int:
     """Claims missed."""
-    lines, missed = lines_of(experiment, asked), 0
+    found, missed = summaries(experiment, asked), 0
     for row, figures in SPLITS[experiment].items():
         places = [(part, quantity) for part in ("train", "test") for quantity in ("loss", "gap")]
         for (part, quantity), theirs in zip(places, figures, strict=True):
-            mean, std = of(lines, row, part, quantity, asked)
+            mean, std = of(found, row, part, quantity, asked)
             errors = max(0.0, abs(mean - theirs) - HALF_A_DIGIT) / (std * math.sqrt(2 / 20))
             missed += errors > 2
             word = "holds " if errors <= 2 else "MISSED"

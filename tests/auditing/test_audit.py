@@ -131,9 +131,9 @@ def test_groups_whose_levels_hold_commas() -> None:
 def test_notes_on_small_groups() -> None:
     found = audit([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], predictions=[0, 1, 1, 1, 0], names=["A", "B", "C"], draws=50)
     notes = " ".join(found.notes)
-    assert "group 'B' has one row" in notes
-    assert "group 'C' has no rows" in notes
-    assert "group 'A' has fewer than 50 rows" in notes
+    assert "group 'B' has one example" in notes
+    assert "group 'C' has no examples" in notes
+    assert "group 'A' has fewer than 50 examples" in notes
 
 
 def test_small_groups_can_be_merged() -> None:

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 from plotly.offline import get_plotlyjs
 
+from fairbound._utils.pages import figure_json
 from fairbound.auditing import page as audit_page
 from fairbound.auditing.audits import Audit, audit
-from fairbound.auditing.figures import OUTLINES, PANELS, SHOWN, figure_json, glance, label, rates, scores
+from fairbound.auditing.figures import MAX_GROUPS, MAX_OUTLINES, PANELS, label, overview, rates, scores
 from fairbound.auditing.page import page, write_page
 from fairbound.auditing.text import RATE_WORDS, explained, number, title, why_undefined
 from fairbound.metrics.counts import RATES
@@ -113,9 +114,13 @@ class Read(HTMLParser):
         return " ".join(data for element, data in self.text if element not in ("script", "style"))
 
 
-def figure(build: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(figure_json(build))
-    return found
+def both(draw: Any, found: Audit) -> str:
+    return figure_json(draw(found, False), draw(found, True))
+
+
+def figure(draw: Any, found: Audit) -> dict[str, Any]:
+    drawn: dict[str, Any] = json.loads(both(draw, found))
+    return drawn
 
 
 def test_page_is_well_formed(crossed_page: str) -> None:
@@ -123,7 +128,7 @@ def test_page_is_well_formed(crossed_page: str) -> None:
     assert read.open == []
     ids = read.all("id")
     assert len(ids) == len(set(ids)) > 10
-    assert set(read.all("aria-labeledby")) <= set(ids)
+    assert set(read.all("aria-labelledby")) <= set(ids)
     assert ("html", {"lang": "en"}) in read.tags
     assert ("meta", {"charset": "utf-8"}) in read.tags
 
@@ -148,12 +153,12 @@ def test_page_names_every_metric_and_group(crossed: Audit, crossed_page: str) ->
         assert explained(name)[0] in words
     for group in (*crossed.groups, *crossed.parts[0].groups):
         assert group.name in words
-    assert "17 rows in no group" in words
+    assert "17 examples in no group" in words
     assert "The 30 largest of 40 groups are shown" in words
 
 
 def test_numbers_of_the_table_are_those_of_the_audit(crossed: Audit, crossed_page: str) -> None:
-    text = [data for _, data in Read.of(crossed_page).text]
+    text = [data for _, data in Read.of(crossed_page).text if data.strip()]
     found = crossed.metrics["equalized_odds_difference"]
     at = text.index(title("equalized_odds_difference"))
     assert text[at + 1 : at + 3] == [number(found.value), f"[{number(found.low)}, {number(found.high)}]"]
@@ -161,9 +166,9 @@ def test_numbers_of_the_table_are_those_of_the_audit(crossed: Audit, crossed_pag
 
 def test_words_of_every_rate() -> None:
     assert set(RATE_WORDS) == set(RATES)
-    for rate, (counted, among) in RATES.items():  # "of the rows with label 1, the share that is predicted 1"
+    for rate, (counted, among) in RATES.items():  # "of the examples with label 1, the share that is predicted 1"
         conditional = len(among) == 2
-        assert RATE_WORDS[rate].startswith("of the rows") == conditional
+        assert RATE_WORDS[rate].startswith("of the examples") == conditional
         if conditional:
             label_or_prediction = 0 if len({cell[0] for cell in among}) == 1 else 1
             condition, share = RATE_WORDS[rate].split(", ")
@@ -182,7 +187,7 @@ def test_text_of_the_user_stays_text(nasty: Audit) -> None:
 
 
 def test_pictures_escape_what_plotly_would_read_as_tags(nasty: Audit) -> None:
-    raw = figure_json(rates(nasty))
+    raw = both(rates, nasty)
     assert "<" not in raw
     shown = " ".join(json.loads(raw)["wide"]["yaxis"]["ticktext"])
     assert "&lt;script&gt;" in shown
@@ -197,7 +202,7 @@ def test_long_names_keep_both_ends() -> None:
 
 def test_rates_figure_shows_values_intervals_and_everyone() -> None:
     found = synthetic(3, 600)
-    drawn = figure(rates(found))
+    drawn = figure(rates, found)
     first = drawn["data"][:2]  # positive rate: the other groups, then the reference group
     by_row = {
         row: (x, x - down, x + up)
@@ -216,18 +221,18 @@ def test_rates_figure_shows_values_intervals_and_everyone() -> None:
 
 
 def test_arrangements_differ_in_layout_only(crossed: Audit) -> None:
-    drawn = figure(rates(crossed))
+    drawn = figure(rates, crossed)
     assert len({tuple(drawn["wide"][f"xaxis{i or ''}"]["domain"]) for i in (0, 2, 3)}) == 3
     assert {tuple(drawn["narrow"][f"xaxis{i or ''}"]["domain"]) for i in (0, 2, 3)} == {(0.0, 1.0)}
-    assert len(drawn["wide"]["yaxis"]["ticktext"]) == SHOWN
+    assert len(drawn["wide"]["yaxis"]["ticktext"]) == MAX_GROUPS
     sizes = sorted((group.rows for group in crossed.groups), reverse=True)
     shown = {name.replace("<br>", " ") for name in drawn["wide"]["yaxis"]["ticktext"]}
-    assert min(group.rows for group in crossed.groups if group.name in shown) == sizes[SHOWN - 1]
+    assert min(group.rows for group in crossed.groups if group.name in shown) == sizes[MAX_GROUPS - 1]
 
 
-def test_glance_separates_what_excludes_zero() -> None:
+def test_overview_separates_what_excludes_zero() -> None:
     found = synthetic(2, 2000)
-    certain, _, open_, _ = figure(glance(found))["data"]  # each followed by its arrows
+    certain, _, open_, _ = figure(overview, found)["data"]  # each followed by its arrows
     names = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
     excluded = [i for i, name in enumerate(names) if found.metrics[name].low > 0]
     assert 0 < len(excluded) < 4, "the example no longer shows both kinds"
@@ -242,7 +247,7 @@ def test_endless_intervals_end_in_an_arrow() -> None:
         "accuracy_difference": IntervalEstimate(0.2, 0.1, 154.9),
         "equalized_odds_difference": IntervalEstimate(0.3),
     }
-    drawn = figure(glance(dataclasses.replace(found, metrics={**found.metrics, **gaps})))
+    drawn = figure(overview, dataclasses.replace(found, metrics={**found.metrics, **gaps}))
     certain, arrows, open_, _ = drawn["data"]
     assert (arrows["x"], arrows["y"]) == ([1.0], [2])
     assert certain["x"][-1] + certain["error_x"]["array"][-1] == pytest.approx(1.0)
@@ -252,10 +257,10 @@ def test_endless_intervals_end_in_an_arrow() -> None:
 
 
 def test_outlines_are_few_at_first_and_small_groups_wait(crossed: Audit, nasty: Audit) -> None:
-    visible = [trace["visible"] is True for trace in figure(scores(crossed))["data"]]
-    assert len(visible) == SHOWN
-    assert sum(visible) == OUTLINES
-    drawn = figure(scores(nasty))
+    visible = [trace["visible"] is True for trace in figure(scores, crossed)["data"]]
+    assert len(visible) == MAX_GROUPS
+    assert sum(visible) == MAX_OUTLINES
+    drawn = figure(scores, nasty)
     assert [trace["visible"] for trace in drawn["data"]] == [True, True, True, "legendonly"]  # the absent one: none
     assert drawn["wide"]["shapes"][0]["x0"] == nasty.threshold
     trace = drawn["data"][0]
@@ -270,7 +275,7 @@ def test_predictions_alone_have_no_scores() -> None:
     assert "Rates by group" in read.words
 
 
-def test_synthetic_rows_are_called_so(crossed_page: str) -> None:
+def test_synthetic_examples_are_called_so(crossed_page: str) -> None:
     assert "Synthetic data." not in Read.of(crossed_page).words
     assert "Synthetic data." in Read.of(page(synthetic(2, 100, scored=False, source="synthetic:OK"))).words
 
@@ -283,8 +288,8 @@ def test_weights_are_mentioned_where_counts_are_their_sums(crossed_page: str) ->
 
 
 UNDEFINED = {
-    "independence_reported": ([0, 1, 2, 2], [1, 0, 1, 0], [1, 0, 1, 0], "two groups only, and 3 have rows"),
-    "accuracy_difference": ([0, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 0], "only one has rows"),
+    "independence_reported": ([0, 1, 2, 2], [1, 0, 1, 0], [1, 0, 1, 0], "two groups only, and 3 have examples"),
+    "accuracy_difference": ([0, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 0], "only one has examples"),
     "equal_opportunity_difference": ([0, 0, 0, 1], [0, 0, 0, 1], [1, 0, 1, 0], "only '1' has a true positive rate"),
     "separation_printed": ([0, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], "no group has a true positive rate"),
     "average_odds_difference": (
@@ -306,9 +311,9 @@ def test_undefined_losses_and_distances_say_why_on_the_page() -> None:
     found = audit([1, 0, 1], [0, 0, 1], scores=[0.1, 0.2, 0.9], draws=500)
     assert why_undefined(found, "wd") in Read.of(page(found)).words
     assert found.metrics["wd"].value is None
-    assert why_undefined(found, "wd") == "it needs two groups of 30 rows or more"
+    assert why_undefined(found, "wd") == "it needs two groups of 30 examples or more"
     assert found.metrics["largest_loss_gap"].value is None
-    assert why_undefined(found, "largest_loss_gap") == "it needs two groups of 30 rows or more"
+    assert why_undefined(found, "largest_loss_gap") == "it needs two groups of 30 examples or more"
 
 
 @pytest.fixture
@@ -402,7 +407,7 @@ def test_browser_draws_every_picture_and_sorts(crossed: Audit, crossed_page: str
     assert seen["foreign"] == []
     audits = (crossed, *crossed.parts)
     defined = [
-        sum(group.rates[rate].value is not None for group in sorted(a.groups, key=lambda g: -g.rows)[:SHOWN])
+        sum(group.rates[rate].value is not None for group in sorted(a.groups, key=lambda g: -g.rows)[:MAX_GROUPS])
         for a in audits
         for rate in PANELS
     ]

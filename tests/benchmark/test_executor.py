@@ -12,11 +12,11 @@ import torch
 from commands import call
 
 from fairbound.benchmark import config
-from fairbound.benchmark.executor import Job, RunBatch, execute, plan, run_batches
+from fairbound.benchmark.executor import RunBatch, execute
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.result_file import StoredResult
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import summary
 from fairbound.data import load
 from fairbound.training.compile import COMPILED
 
@@ -132,9 +132,11 @@ def test_splits_differ_and_each_is_scaled_by_its_own_rows(prepared: PreparedExpe
 
 
 def test_the_summary_reads_the_store_alone(prepared: PreparedExperiment, planned: list[RunBatch], done: Store) -> None:
-    lines = summary(prepared, done, planned, "test")
-    assert [line.row for line in lines] == [row.name for row in prepared.experiment.rows]
-    assert all(line.runs == 4 and line.steps == STEPS and line.violation.mean >= 0 for line in lines)
+    results = Results.read(prepared, done, planned)
+    found = results.summary("test")
+    assert list(found.index) == [row.name for row in prepared.experiment.rows]
+    assert (found["violation", "mean"] >= 0).all()
+    assert (results.rows() == [4, STEPS]).all(axis=None)
 
 
 def test_settings_that_decide_results_change_the_key(prepared: PreparedExperiment, planned: list[RunBatch]) -> None:

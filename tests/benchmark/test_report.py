@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from browsing import browsed, needs_browser
@@ -18,15 +19,13 @@ from fairbound.benchmark import config
 from fairbound.benchmark.config import Paper, Printed
 from fairbound.benchmark.executor import PlannedJob, RunBatch, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
-from fairbound.benchmark.paper_comparison import compared, differences
-from fairbound.benchmark.report import write_report
-from fairbound.benchmark.report_sections import Section, section
+from fairbound.benchmark.paper_comparison import beside, comparisons
+from fairbound.benchmark.report import Section, write_report
 from fairbound.benchmark.result_file import StoredResult
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Spread
-from fairbound.benchmark.table_writers import Column, Difference, Table
+from fairbound.benchmark.tables import ReportTable, frame_of
 from fairbound.cli.report import show, with_results
-from fairbound.cli.tables import grids
 from fairbound.data.dataset import Dataset
 from fairbound.data.splits import random_split
 
@@ -88,11 +87,13 @@ def made_section(
             found = store.get(key)
             assert found is not None
             cells.setdefault(plan.row.name, []).append(found)
-    return section(prepared, store, planned, "paper", **options), cells
+    return Section.of(Results.read(prepared, store, planned, **options)), cells
 
 
-def lines_of(table: Table) -> list[dict[str, Any]]:
-    return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
+def lines_of(table: ReportTable) -> list[dict[str, Any]]:
+    """By the names of a CSV's columns."""
+    names = [" ".join(filter(None, column)) for column in table.frame.columns]
+    return table.frame.set_axis(names, axis=1).to_dict("records")
 
 
 # Sections -------------------------------------------------------------------------------------------------------------
@@ -100,9 +101,9 @@ def lines_of(table: Table) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("changes", "tables", "figures"), [
     ({}, "loss fairness-reported fairness-printed differences",
-     "curves seconds validation scores spiders trade-off"),
+     "curves seconds validation scores radar trade-off"),
     ({"last_states": 3, "measured": ("validation",)}, "tuning differences", "validation trade-off"),
-    ({"splits": 2}, "loss splits differences", "curves seconds validation scores spiders trade-off"),
+    ({"splits": 2}, "loss splits differences", "curves seconds validation scores radar trade-off"),
 ])  # fmt: skip
 def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str, tmp_path: Path) -> None:
     found, _ = made_section(made_setting(**changes), tmp_path, seconds={"SGD": 0.5, "unknown": 1.0})
@@ -111,8 +112,8 @@ def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str, 
     assert found.notes == {"SGD": "a <b>note</b> & more"}
     assert found.synthetic
     if "seconds" in found.figures:
-        assert {panel.title for panel in found.figures["seconds"].rows[0]} == {"SGD"}
-    shown = {panel.title for panel in found.figures["trade-off"].panels()}
+        assert {panel.name for panel in found.figures["seconds"].panels()} == {"SGD"}
+    shown = {panel.name for panel in found.figures["trade-off"].panels()}
     assert shown == ({"validation"} if "tuning" in found.tables else {"train", "test"})
 
 
@@ -123,15 +124,16 @@ def test_without_times_there_is_no_axis_of_time(tmp_path: Path) -> None:
 def test_losses_and_violations_are_those_of_the_last_record(tmp_path: Path) -> None:
     found, cells = made_section(made_setting(), tmp_path)
     for line in lines_of(found.tables["loss"]):
-        assert (line["runs"], line["rows a step"]) == (2, {"SGD": 8, "SSL-ALM": 40, "SSw": 40}[line["row"]])
+        assert (line["runs"], line["examples per step"]) == (2, {"SGD": 8, "SSL-ALM": 40, "SSw": 40}[line["row"]])
         for part, name in (("train", "train"), ("validation", "validation"), ("test", "test")):
             ends = np.array([cell.tables["records"][part][-1] for cell in cells[line["row"]]])
             over = np.abs(ends[:, 1] - ends[:, 2]) - 0.005  # two groups: both signs of their difference are bounded
             for column, values in (("loss", ends[:, 0]), ("violation", np.maximum(over, 0))):
-                assert line[f"{name} {column}"] == pytest.approx((values.mean(), values.std(ddof=1)))
+                shown = line[f"{name} {column} mean"], line[f"{name} {column} std"]
+                assert shown == pytest.approx((values.mean(), values.std(ddof=1)))
     first = lines_of(found.tables["loss"])[0]
-    assert first["validation loss, paper"] == (0.9, 0.001)
-    assert first["validation loss, difference"].marked
+    assert (first["validation loss paper mean"], first["validation loss paper std"]) == (0.9, 0.001)
+    assert first["validation loss differs"]
 
 
 def test_differences_are_counted_once_and_listed_where_far(tmp_path: Path) -> None:
@@ -143,45 +145,41 @@ def test_differences_are_counted_once_and_listed_where_far(tmp_path: Path) -> No
     ]  # fmt: skip
     assert table.notes[0].startswith("6 of 12 comparisons with the paper's figures are within two")
     for line in lines_of(table):
-        assert line["difference"].value == pytest.approx(line["here"].mean - line["paper"].mean)
-        assert line["in the paper's std"] == pytest.approx(abs(line["difference"].value) / line["paper"].std)
+        assert line["here difference"] == pytest.approx(line["here mean"] - line["here paper mean"])
+        assert line["in the paper's std"] == pytest.approx(abs(line["here difference"]) / line["here paper std"])
 
 
 def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
-    rows = (
-        ("A", Spread(math.inf, math.nan), Spread(0.5, 0.1), Difference(math.inf, marked=True)),
-        ("B", Spread(0.5, 0.0), Spread(0.4, 0.0), Difference(0.1, marked=True)),
-        ("C", None, Spread(0.4, 0.0), None),
-    )
-    table = differences("far", [Table("t", (Column("row"), *compared("loss")), rows)])
-    assert table is not None
-    assert [line["in the paper's std"] for line in lines_of(table)] == [math.inf, pytest.approx(200)]
-    assert table.notes[0].startswith("0 of 2 comparisons")
-    assert "counts as 0.0005" in table.notes[1]
-    assert differences("none", [Table("t", (Column("row"),), (("A",),))]) is None
+    ours = pd.DataFrame({"mean": [math.inf, 0.5, math.nan], "std": [math.inf, 0.0, math.nan]})
+    loss = beside(ours, [Printed(0.5, 0.1), Printed(0.4, 0.0), Printed(0.4, 0.0)])
+    found = comparisons([frame_of({"row": pd.Series(list("ABC")), "loss": loss})])
+    assert found["row"].tolist() == ["A", "B"]
+    assert found["differs"].tolist() == [True, True]
+    assert found["deviations"].tolist() == [math.inf, pytest.approx(200)]  # a printed 0.000 is half of its last digit
+    assert comparisons([frame_of({"row": pd.Series(["A"])})]).empty
 
 
 # Budgets and the terminal ---------------------------------------------------------------------------------------------
 
 
 def within(prepared: PreparedExperiment, steps: int | None = None) -> dict[Any, PlannedJob]:
-    budgets: tuple[Any, ...] = ("paper", "examples")
-    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps)) for budget in budgets}
+    budgets: tuple[Any, ...] = ("paper", "rows")
+    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps), True) for budget in budgets}
 
 
 def test_budgets_with_results_are_found(tmp_path: Path) -> None:
     """SSL-ALM's 10,000 steps are in both budgets, and so prove nothing."""
     prepared = made_setting()
     both, short = within(prepared), within(prepared, steps=5)
-    shared = set.intersection(*({key for stack in one.batches for key in stack.keys} for one in both.values()))
+    shared = set.intersection(*({key for stack in one.planned for key in stack.keys} for one in both.values()))
     assert len(shared) == 2  # the seeds of SSL-ALM
     with pytest.raises(ValueError, match=r"no results of income-ok-race .* compute them first: fairbound run \S+"):
         with_results(Store(tmp_path / "none"), both)
-    store = filled(prepared, both["examples"].batches, Store(tmp_path / "store"))
-    assert list(with_results(store, both)) == ["examples"]
-    filled(prepared, both["paper"].batches, store)
-    assert list(with_results(store, both)) == ["paper", "examples"]
-    filled(prepared, short["examples"].batches, store)
+    store = filled(prepared, both["rows"].planned, Store(tmp_path / "store"))
+    assert list(with_results(store, both)) == ["rows"]
+    filled(prepared, both["paper"].planned, store)
+    assert list(with_results(store, both)) == ["paper", "rows"]
+    filled(prepared, short["rows"].planned, store)
     assert list(with_results(store, short)) == ["paper"]
 
 
@@ -192,10 +190,9 @@ def test_the_terminals_tables_fit_and_long_ones_are_named(tmp_path: Path, capsys
     assert max(map(len, said.splitlines())) <= 80
     assert "6 of 12 comparisons with the paper's figures are within" in " ".join(said.split())
     loss = found.tables["loss"]
-    for value in (row[at] for row in loss.rows for at in (4, 5, 6)):
-        assert Column("", "spread").shown(value) in said
-    many = replace(loss, rows=loss.rows * 30)
-    assert grids(many, 80) is None
+    for column in loss.shown():
+        assert all(text in said for text in column.text)
+    many = replace(loss, frame=pd.concat([loss.frame] * 30))
     show([replace(found, tables={"loss": many})], Path("there"))
     assert "90 lines, in there/tables/income-ok-race-loss.csv" in capsys.readouterr().out
 
@@ -208,13 +205,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     """One experiment within both budgets, a method of which blew up, and one that chooses settings."""
     prepared, store = made_setting(title="</script><script>alert(1)</script>"), Store(tmp_path_factory.mktemp("store"))
     sections = []
-    for budget in ("paper", "examples"):
+    for budget in ("paper", "rows"):
         planned = run_batches(prepared, budget=budget)  # type: ignore[arg-type]
         filled(prepared, planned, store, blown="SSw")
-        sections.append(section(prepared, store, planned, budget, {"SGD": 0.1}))  # type: ignore[arg-type]
+        sections.append(Section.of(Results.read(prepared, store, planned, budget=budget, seconds={"SGD": 0.1})))
     tuning = made_setting(name="tune", last_states=2)
     planned = run_batches(tuning)
-    return [*sections, section(tuning, filled(tuning, planned, store), planned, "paper")]
+    return [*sections, Section.of(Results.read(tuning, filled(tuning, planned, store), planned))]
 
 
 @pytest.fixture(scope="module")
@@ -225,12 +222,12 @@ def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
     there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
     expected = {"report.html"}
-    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-examples", "tune"), strict=True):
+    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-rows", "tune"), strict=True):
         expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
         expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf", "png")}
     assert {name for name in there if not name.startswith("profile")} == expected  # a browser's, if it was first
-    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-examples-loss.csv").open()))
-    assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss"].mean
+    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-rows-loss.csv").open()))
+    assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss mean"]
 
 
 def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Section], tmp_path: Path) -> None:
@@ -289,7 +286,7 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
     assert any("default-src 'none'" in said for said in read.attributes["content"])
     assert read.scripts == 2 + sum(len(one.figures) for one in both)  # none came in with a title or a note
     for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "synthetic:OK",
-                 "Equal examples for every method", both[0].at, "Beyond the axis"):  # fmt: skip
+                 "Equal numbers of examples for every method", both[0].at, "Beyond the axis"):  # fmt: skip
         assert said in words
     assert words.count("Synthetic data.") == 1
     assert len(html) < 7e6  # five of them plotly's
@@ -297,7 +294,7 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
 
 def test_only_synthetic_sections_have_the_banner_where_sources_differ(both: list[Section], tmp_path: Path) -> None:
     bare = replace(both[2], figures={})
-    real = replace(bare, name="real", source="acs:OK", synthetic=False)
+    real = replace(bare, name="real", source="acs:OK")
     mixed = write_report([real, bare], tmp_path, []).read_text()
     assert mixed.count("Synthetic data.") == 1
     assert mixed.index("Synthetic data.") > mixed.index("Data: acs:OK.")  # below the real section's heading
@@ -337,7 +334,7 @@ def test_browser_draws_what_is_near_and_sorts(both: list[Section], written: Path
     assert seen["all"] == sum(len(one.figures) for one in both)
     assert 0 <= seen["early"] < seen["late"] == seen["all"]
     assert seen["curves"] >= 3 * 2 * 2  # three methods, loss and gap, train and test
-    means = [line["train loss"].mean for line in lines_of(both[0].tables["loss"])]
+    means = [line["train loss mean"] for line in lines_of(both[0].tables["loss"])]
     assert seen["up"] == pytest.approx(sorted(means))
     assert seen["down"] == pytest.approx(sorted(means, reverse=True))
 

@@ -10,17 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 from fairbound.benchmark import config
 from fairbound.benchmark.config import Paper, Printed, SplitSpec
 from fairbound.benchmark.executor import RunBatch, RunPlan, execute, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.paper_comparison import PAPERS_CHOICE, chosen
+from fairbound.benchmark.report import Section
+from fairbound.benchmark.results import ReportItem, Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Interval, Spread, student_quantile, summary
-from fairbound.benchmark.table_writers import Column, Difference, Table, latex
-from fairbound.benchmark.tables import PAPERS_CHOICE, chosen, fairness_table, split_table, tuning_table
+from fairbound.benchmark.tables import (
+    TABLES,
+    ReportTable,
+    fairness_table,
+    frame_of,
+    latex,
+    split_table,
+    summary_table,
+    tuning_table,
+)
 from fairbound.data.dataset import Dataset
 from fairbound.data.splits import random_split
 
@@ -90,8 +102,8 @@ class Made:
         return self
 
     @property
-    def read(self) -> tuple[PreparedExperiment, Store, list[RunBatch]]:
-        return self.prepared, self.store, self.planned
+    def read(self) -> Results:
+        return Results.read(self.prepared, self.store, self.planned)
 
 
 @pytest.fixture
@@ -99,12 +111,21 @@ def two(tmp_path: Path) -> Made:
     return Made(small(2, seeds=3, splits=1), tmp_path, without=("ALM",))
 
 
-def records_of(table: Table) -> list[dict[str, Any]]:
-    return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
+def records_of(table: ReportTable) -> list[dict[str, Any]]:
+    """Lines of a table: a plain value, or the fields of a name; None for a value that is missing."""
+    lines: list[dict[str, Any]] = []
+    for _, values in table.frame.astype(object).iterrows():
+        line: dict[str, Any] = {}
+        for (name, part), value in values.items():
+            value = None if pd.isna(value) else value
+            line[name] = value if part == "" else line.get(name, {}) | {part: value}
+        lines.append(line)
+    return lines
 
 
-def assert_spread(shown: Spread | None, numbers: list[float]) -> None:
-    assert shown == pytest.approx((np.mean(numbers), np.std(numbers, ddof=1)), rel=1e-12)
+def assert_spread(shown: dict[str, float | None], numbers: Any) -> None:
+    expected = (np.mean(numbers), np.std(numbers, ddof=1))
+    assert (shown["mean"], shown["std"]) == pytest.approx(expected, rel=1e-12)
 
 
 # Fairness -------------------------------------------------------------------------------------------------------------
@@ -130,7 +151,7 @@ def transcribed(end: dict[str, np.ndarray], part: str, family: str) -> dict[str,
 
 @pytest.mark.parametrize("family", ["printed", "reported"])
 def test_fairness_of_two_groups(two: Made, family: Any) -> None:
-    table = records_of(fairness_table(*two.stored().read, family))
+    table = records_of(fairness_table(two.stored().read, family))
     assert [line["figure"] for line in table[:7]] == ["Ind", "Sp", "Ina", "Sf", "Wd", "Wd of logits", "W1"]
     for line in table[:14]:
         for part in ("train", "test"):
@@ -139,23 +160,24 @@ def test_fairness_of_two_groups(two: Made, family: Any) -> None:
 
 
 def test_fairness_beside_the_paper(two: Made) -> None:
-    table = records_of(fairness_table(*two.stored().read, "reported"))
+    table = records_of(fairness_table(two.stored().read, "reported"))
     for line in table[:6]:
         for part, mean, std in (("train", 0.1, 0.2), ("test", 0.3, 0.001)):
-            difference = line[part].mean - mean
-            assert line[f"{part}, paper"] == (mean, std)
-            assert line[f"{part}, difference"] == (pytest.approx(difference), abs(difference) > 2 * std)
-    marks = [line[f"{part}, difference"].marked for line in table[:6] for part in ("train", "test")]
+            difference = line[part]["mean"] - mean
+            assert (line[part]["paper mean"], line[part]["paper std"]) == (mean, std)
+            assert line[part]["difference"] == pytest.approx(difference)
+            assert line[part]["differs"] == (abs(difference) > 2 * std)
+    marks = [line[part]["differs"] for line in table[:6] for part in ("train", "test")]
     assert set(marks) == {True, False}  # the results above have both
-    assert table[6]["train, paper"] is None  # W1 is not in the paper
-    assert table[7]["test, difference"] is None  # nor is the second row
+    assert table[6]["train"]["paper mean"] is None  # W1 is not in the paper
+    assert table[7]["test"]["difference"] is None  # nor is the second row
 
 
 def test_reported_definitions_of_more_than_two_groups_are_undefined(tmp_path: Path) -> None:
     made = Made(small(5, seeds=2, splits=1, rows=("SGD",)), tmp_path).stored()
-    reported, printed = (fairness_table(*made.read, family) for family in ("reported", "printed"))
+    reported, printed = (fairness_table(made.read, family) for family in ("reported", "printed"))
     for line, other in zip(records_of(reported), records_of(printed), strict=True):
-        assert (line["test"] is None) == (line["figure"] in ("Ind", "Sp", "Sf"))
+        assert (line["test"]["mean"] is None) == (line["figure"] in ("Ind", "Sp", "Sf"))
         runs = [transcribed(tables["end"], "test", "printed") for _, tables in made.results["SGD"]]
         assert_spread(other["test"], [run[line["figure"]] for run in runs])
     assert any("undefined here" in note for note in reported.notes)
@@ -166,28 +188,31 @@ def test_a_figure_that_some_runs_lack(two: Made) -> None:
     results = [tables["end"] for _, tables in two.results["SGD"]]
     results[0]["counts"][2, 0, :, 1] = 0
     results[1]["wd"][2] = np.nan
-    table = fairness_table(*two.stored().read, "reported")
+    table = fairness_table(two.stored().read, "reported")
     lines = {line["figure"]: line for line in records_of(table)[:7]}
     assert_spread(lines["Sf"]["test"], [transcribed(end, "test", "reported")["Sf"] for end in results[1:]])
     assert_spread(lines["Wd"]["test"], [float(results[i]["wd"][2, 0]) for i in (0, 2)])
-    said = "SGD, {}, test: undefined in 1 of 3 runs, left out of the mean."
+    said = "SGD, {}, test: undefined in 1 of 3 runs, skipped in the mean."
     assert [note for note in table.notes if "undefined" in note] == [said.format("Sf"), said.format("Wd")]
 
 
 def test_a_row_without_runs_is_missing(two: Made) -> None:
     made = two.stored()
-    for table in (fairness_table(*made.read, "printed"), tuning_table(*made.read), split_table(*made.read)):
+    for table in (fairness_table(made.read, "printed"), tuning_table(made.read), split_table(made.read)):
         (line, *_) = [line for line in records_of(table) if line["row"] == "ALM"]
-        figures = [c.name for c in table.columns if c.kind in ("spread", "interval", "difference", "percent")]
+        figures = [line[name][part] for name, part in table.frame.columns if part] + [line.get("bound holds")]
         assert line.get("runs", line.get("splits")) == 0
-        assert [line[name] for name in figures] == [None] * len(figures)
+        assert figures == [None] * len(figures)
         assert "Missing from the store: ALM (3 of 3 runs)." in table.notes
 
 
 def test_an_empty_store_is_all_missing(tmp_path: Path) -> None:
     prepared = small(2, seeds=1, splits=1)
-    table = tuning_table(prepared, Store(tmp_path), run_batches(prepared))
-    assert [line["loss"] for line in records_of(table)] == [None] * 3
+    results = Results.read(prepared, Store(tmp_path), run_batches(prepared))
+    table = tuning_table(results)
+    assert [line["loss"]["mean"] for line in records_of(table)] == [None] * 3
+    for make in (TABLES["loss"].make, split_table, lambda r: fairness_table(r, "printed")):
+        assert set(make(results).to_text().split()) >= {"SGD", "—"}
     assert "here" not in {line["chosen"] for line in records_of(table)}
 
 
@@ -199,7 +224,7 @@ def violations(losses: np.ndarray, bound: float) -> np.ndarray:
 
 
 def test_tuning_is_the_mean_over_the_last_states(two: Made) -> None:
-    for line in records_of(tuning_table(*two.stored().read))[:2]:
+    for line in records_of(tuning_table(two.stored().read))[:2]:
         last = [tables["records"]["validation"].astype(float)[-2:] for _, tables in two.results[line["row"]]]
         assert_spread(line["loss"], [one[:, 0].mean() for one in last])
         assert_spread(line["violation"], [violations(one, 0.005).mean() for one in last])
@@ -211,8 +236,9 @@ def test_a_printed_deviation_of_zero_is_rounded(two: Made) -> None:
     for excess, marked in ((0.0009, False), (0.0011, True)):
         for _, tables in two.results["SGD"]:
             tables["records"]["validation"] = np.array([[0.4, 0.405 + excess, 0.4]] * 3)
-        line = records_of(tuning_table(*two.stored().read))[0]
-        assert line["violation, difference"] == (pytest.approx(excess), marked)
+        line = records_of(tuning_table(two.stored().read))[0]
+        assert line["violation"]["difference"] == pytest.approx(excess)
+        assert line["violation"]["differs"] == marked
 
 
 @pytest.mark.parametrize(("loss", "marked"), [(0.21, False), (0.59, False), (0.19, True), (0.61, True)])
@@ -220,9 +246,11 @@ def test_two_standard_deviations(two: Made, loss: float, marked: bool) -> None:
     """The paper prints a loss of 0.4 ± 0.1. The mark is explained where there is one."""
     for _, tables in two.results["SGD"]:
         tables["records"]["validation"] = np.array([[loss, 0.4, 0.4]] * 3)
-    table = tuning_table(*two.stored().read)
-    assert records_of(table)[0]["loss, difference"] == (pytest.approx(loss - 0.4), marked)
-    assert table.shown()[0][5] == f"{loss - 0.4:+.4f}" + "*" * marked
+    table = tuning_table(two.stored().read)
+    line = records_of(table)[0]["loss"]
+    assert (line["difference"], line["differs"]) == (pytest.approx(loss - 0.4), marked)
+    shown = {column.heading: column.text[0] for column in table.shown()}
+    assert shown["loss, difference"] == f"{loss - 0.4:+.4f}" + "*" * marked
     assert any(note.startswith("* more than two") for note in table.notes) == marked
 
 
@@ -232,7 +260,7 @@ def test_the_chosen_row(two: Made) -> None:
         for name, loss, above in (("SGD", 0.5, 0.0), ("SSL-ALM", 0.4, excess)):
             for _, tables in two.results[name]:
                 tables["records"]["validation"] = np.array([[loss, 0.4 + 0.005 + above, 0.4]] * 3)
-        table = records_of(tuning_table(*two.stored().read))
+        table = records_of(tuning_table(two.stored().read))
         assert [line["row"] for line in table if line["chosen"] == "here"] == [row]
 
 
@@ -252,7 +280,7 @@ def test_the_papers_choice_is_shown(tmp_path: Path) -> None:
     prepared = small(2, seeds=1, splits=1, rows=("SGD",))
     row = replace(prepared.experiment.rows[0], name="eta_f 0.05, eta_c 0.04")
     prepared = replace(prepared, experiment=replace(prepared.experiment, name="tune-ok-ssw", rows=(row,)))
-    table = tuning_table(*Made(prepared, tmp_path).stored().read)
+    table = tuning_table(Made(prepared, tmp_path).stored().read)
     assert records_of(table)[0]["chosen"] == "here, paper"
     assert "On the paper's own figures this chooses: eta_f 0.05, eta_c 0.04." in table.notes
 
@@ -262,19 +290,19 @@ def test_diverged_rows_are_shown_and_never_chosen(two: Made) -> None:
         for _, tables in two.results["SGD"]:
             for part in PARTS:
                 tables["records"][part] = np.full((3, 3), value)
-        tuned, split = tuning_table(*two.stored().read), split_table(*two.read)
-        assert tuned.shown()[0][3] == "not finite ± not finite"
-        assert records_of(tuned)[0]["loss, difference"].marked
+        tuned, split = tuning_table(two.stored().read), split_table(two.read)
+        assert next(column.text[0] for column in tuned.shown() if column.name == "loss") == "not finite ± not finite"
+        assert records_of(tuned)[0]["loss"]["differs"]
         assert [line["chosen"] for line in records_of(tuned)] == [None, "here", None]
         assert records_of(split)[0]["bound holds"] == 0
     assert chosen({"a": (math.nan, 0.0)}) is None
 
 
-def test_no_rows_to_choose_by(tmp_path: Path) -> None:
+def test_no_examples_to_choose_by(tmp_path: Path) -> None:
     prepared = small(2, seeds=1, splits=1)
-    prepared = replace(prepared, splits=(random_split(prepared.unscaled.groups["group"], seed=0),))
-    with pytest.raises(ValueError, match=r"no rows for validation \(it has train, dual, test\)"):
-        tuning_table(prepared, Store(tmp_path), [])
+    prepared = replace(prepared, splits=(random_split(prepared.plain.groups["group"], seed=0),))
+    with pytest.raises(ValueError, match=r"no validation examples \(it has train, dual, test\)"):
+        tuning_table(Results.read(prepared, Store(tmp_path), []))
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
@@ -283,12 +311,11 @@ def test_no_rows_to_choose_by(tmp_path: Path) -> None:
 @pytest.mark.parametrize("groups", [2, 5])
 def test_splits(groups: int, tmp_path: Path) -> None:
     """Two seeds on each of four splits: seeds are averaged first, and there are four values."""
-    scipy_stats = pytest.importorskip("scipy.stats")
     made = Made(small(groups, seeds=2, splits=4, rows=("SGD",)), tmp_path)
     for plan, tables in made.results["SGD"]:
         if plan.split == 0 or (plan.split, plan.seed) == (1, 0):  # equal losses: the bound holds in 3 of 8 runs
             tables["records"]["test"][:, 1:] = 0.4
-    (line,) = records_of(split_table(*made.stored().read))
+    (line,) = records_of(split_table(made.stored().read))
 
     def gap(losses: np.ndarray) -> float:
         of_groups = losses[:, 1:]
@@ -304,8 +331,8 @@ def test_splits(groups: int, tmp_path: Path) -> None:
         gaps = over_splits(lambda t, part=part: gap(t["records"][part][-2:].astype(float)))
         assert_spread(line[f"{shown} loss"], losses)
         assert_spread(line[f"{shown} gap"], gaps)
-        ends = scipy_stats.t.interval(0.95, 3, gaps.mean(), scipy_stats.sem(gaps))
-        assert line[f"{shown} gap, 95 %"] == pytest.approx(ends, rel=1e-9)
+        ends = stats.t.interval(0.95, 3, gaps.mean(), stats.sem(gaps))
+        assert (line[f"{shown} gap"]["low"], line[f"{shown} gap"]["high"]) == pytest.approx(ends, rel=1e-9)
     at = PARTS.index("test")
     right = over_splits(lambda t: t["end"]["counts"][at][:, [0, 1], [0, 1]].sum() / t["end"]["counts"][at].sum())
     assert_spread(line["held-out accuracy"], right)
@@ -316,16 +343,9 @@ def test_splits(groups: int, tmp_path: Path) -> None:
 
 def test_one_split_has_no_interval(tmp_path: Path) -> None:
     made = Made(small(2, seeds=2, splits=1, rows=("SGD",)), tmp_path).stored()
-    (line,) = records_of(split_table(*made.read))
-    assert line["held-out gap, 95 %"] is None
-    assert line["held-out gap"].std == 0
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 19, 100])
-@pytest.mark.parametrize("probability", [0.6, 0.95, 0.975, 0.9995])
-def test_students_quantile(probability: float, freedom: int) -> None:
-    scipy_stats = pytest.importorskip("scipy.stats")
-    assert student_quantile(probability, freedom) == pytest.approx(scipy_stats.t.ppf(probability, freedom), rel=1e-9)
+    (line,) = records_of(split_table(made.read))
+    assert line["held-out gap"]["low"] is None
+    assert line["held-out gap"]["std"] == 0
 
 
 # From a run to the tables ---------------------------------------------------------------------------------------------
@@ -337,59 +357,75 @@ def test_tables_of_a_real_run(tmp_path: Path) -> None:
     planned = run_batches(prepared, steps=3)
     execute(prepared, store, planned)
     cells = [store.get(key) for _, key, _ in planned_runs(planned)]
-    fairness = fairness_table(prepared, store, planned, "reported")
+    results = Results.read(prepared, store, planned)
+    fairness = fairness_table(results, "reported")
     at = cells[0].tables["end"]["part"].tolist().index("test")
     counts = [cell.tables["end"]["counts"][at] for cell in cells]
     assert_spread(records_of(fairness)[2]["test"], [1 - n[:, [0, 1], [0, 1]].sum() / n.sum() for n in counts])
-    (split,), (tuned,) = (records_of(make(prepared, store, planned)) for make in (split_table, tuning_table))
-    (line,) = summary(prepared, store, planned, "validation")
-    assert (tuned["loss"], tuned["violation"], tuned["runs"]) == (line.loss, line.violation, 4)
+    (split,), (tuned,) = (records_of(make(results)) for make in (split_table, tuning_table))
+    (line,) = records_of(summary_table(results, "validation"))
+    assert (tuned["loss"]["mean"], tuned["runs"]) == (line["loss"]["mean"], 4)
+    assert tuned["violation"]["std"] == line["largest violation"]["std"]
     assert (split["splits"], split["steps"]) == (2, 3)
     assert "Other numbers of steps than the experiment's: SGD 3 for 6." in fairness.notes
 
 
+def test_a_table_is_added_in_one_place(two: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then is in every report."""
+
+    def accuracy_table(results: Results) -> ReportTable:
+        means = results.final[results.final["part"] == "test"].groupby("row")["accuracy"].mean()
+        return ReportTable("Accuracy", frame_of({"row": means.index.to_series(), "accuracy": means}))
+
+    monkeypatch.setitem(TABLES, "accuracy", ReportItem("Accuracy", lambda results: True, accuracy_table))
+    monkeypatch.setattr("fairbound.benchmark.report.PLOTS", {})
+    section = Section.of(two.stored().read)
+    assert set(section.tables["accuracy"].to_text().split()) >= {"SGD", "SSL-ALM", "accuracy"}
+
+
 # Writing --------------------------------------------------------------------------------------------------------------
 
-COLUMNS = (
-    Column("row"), Column("runs", "whole"), Column("loss", "spread"), Column("gap", "interval", 2),
-    Column("off", "difference"), Column("holds", "percent"), Column("rate", "number", 1),
-)  # fmt: skip
-TABLE = Table(
+TABLE = ReportTable(
     "Losses & gaps",
-    COLUMNS,
-    (
-        ('a_b, "c" #1', 25000, Spread(1 / 3, 0.1), Interval(-0.123, 2e-17), Difference(-0.1, True), 0.35, 0.25),
-        ("none", 0, None, None, None, None, None),
-    ),
+    frame_of({
+        "row": pd.Series(['a_b, "c" #1', "none"]),
+        "runs": pd.Series([25000, 0]),
+        "loss": pd.DataFrame({"mean": [1 / 3, math.nan], "std": [0.1, math.nan]}),
+        "gap": pd.DataFrame({"low": [-0.123, math.nan], "high": [2e-17, math.nan]}),
+        "off": pd.DataFrame({"difference": [-0.1, math.nan], "differs": [True, None]}),
+        "holds": pd.Series([0.35, math.nan]),
+        "rate": pd.Series([0.25, math.nan]),
+    }),
     ("5 % of {x}.",),
-)
+    formats={"runs": "{:,.0f}", "gap": "{:.2f}", "holds": "{:.0%}", "rate": "{:.1f}"},
+)  # fmt: skip
 
 
 def test_csv_round_trip() -> None:
     """Every number comes back as it was, and what does not exist is empty."""
     first, second = csv.DictReader(io.StringIO(TABLE.to_csv()))
     assert first["row"] == 'a_b, "c" #1'
-    numbers = ("loss mean", "loss std", "gap low", "gap high", "off", "holds", "rate")
+    numbers = ("loss mean", "loss std", "gap low", "gap high", "off difference", "holds", "rate")
     assert [float(first[name]) for name in numbers] == [1 / 3, 0.1, -0.123, 2e-17, -0.1, 0.35, 0.25]
-    assert (first["runs"], first["off marked"]) == ("25000", "yes")
+    assert (first["runs"], first["off differs"]) == ("25000", "True")
     assert list(second.values()) == ["none", "0", *[""] * 8]
 
 
 def test_csv_of_all_tables_is_readable_by_pandas(two: Made) -> None:
-    pandas = pytest.importorskip("pandas")
-    read = pandas.read_csv(io.StringIO(fairness_table(*two.stored().read, "printed").to_csv()))
+    read = pd.read_csv(io.StringIO(fairness_table(two.stored().read, "printed").to_csv()))
     assert read["train mean"].dtype == float
     assert read["train mean"].isna().sum() == 7  # the row without runs
 
 
-def test_text() -> None:
-    assert TABLE.to_text().splitlines() == [
-        "Losses & gaps",
-        "row          runs    loss             gap            off       holds  rate",
-        'a_b, "c" #1  25,000  0.3333 ± 0.1000  [-0.12, 0.00]  -0.1000*   35 %   0.2',
-        "none              0                —              —         —      —     —",
-        "5 % of {x}.",
+def test_text_stands_in_blocks_that_fit() -> None:
+    lines = TABLE.to_text(60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert [line.split() for line in lines if line.startswith("a_b")] == [
+        ["a_b,", '"c"', "#1", "25,000", "0.3333", "±", "0.1000", "[-0.12,", "0.00]"],
+        ["a_b,", '"c"', "#1", "-0.1000*", "35%", "0.2"],
     ]
+    assert [line.split() for line in lines if line.startswith("none")] == [["none", "0", "—", "—"], ["none", *"———"]]
+    assert "difference" in lines[6]
 
 
 def test_latex_is_escaped_and_has_the_rules_of_booktabs() -> None:
@@ -397,7 +433,7 @@ def test_latex_is_escaped_and_has_the_rules_of_booktabs() -> None:
     assert r"\caption{Losses \& gaps}" in lines
     assert r"\begin{tabular}{lrrrrrr}" in lines
     assert [line for line in lines if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
-    assert r'a\_b, "c" \#1 & 25,000 & 0.3333 $\pm$ 0.1000 & [$-$0.12, 0.00] & $-$0.1000* & 35 \% & 0.2 \\' in lines
+    assert r'a\_b, "c" \#1 & 25,000 & 0.3333 $\pm$ 0.1000 & [$-$0.12, 0.00] & $-$0.1000* & 35\% & 0.2 \\' in lines
     assert r"none & 0 & --- & --- & --- & --- & --- \\" in lines
     assert r"\par\footnotesize 5 \% of \{x\}." in lines
 
@@ -417,12 +453,5 @@ def test_what_latex_reads_otherwise(text: str, written: str) -> None:
 
 def test_a_row_that_begins_like_an_option() -> None:
     """After the \\\\ of a line, [ and * would be read as its arguments."""
-    table = Table("t", (Column("row"),), (("a",), ("[2]",), ("*",)))
+    table = ReportTable("t", frame_of({"row": pd.Series(["a", "[2]", "*"])}))
     assert {r"{}[2] \\", r"{}* \\", r"a \\"} <= set(table.to_latex().splitlines())
-
-
-def test_tables_are_checked() -> None:
-    with pytest.raises(ValueError, match="a row of 1 values for 2 columns"):
-        Table("t", (Column("a"), Column("b")), (("x",),))
-    with pytest.raises(TypeError, match=r"column 'a' is of kind 'spread', got 0\.5"):
-        Table("t", (Column("a", "spread"),), ((0.5,),))

@@ -125,7 +125,9 @@ class TestAudit:
     def test_a_group_with_one_row_gets_a_note(self, tmp_path: Path) -> None:
         rows = "".join(f"{i % 2},{0.3 + 0.4 * (i % 2)},{'a' if i else 'b'}\n" for i in range(120))
         (tmp_path / "one.csv").write_text("y,p,race\n" + rows)
-        assert "has one row" in call("audit", tmp_path / "one.csv", "--label", "y", "--score", "p", "--group", "race")
+        assert "has one example" in call(
+            "audit", tmp_path / "one.csv", "--label", "y", "--score", "p", "--group", "race"
+        )
 
 
 class TestGroups:

@@ -1,112 +1,68 @@
-"""HTML pages in a single file that needs no network, now or later: the frame, tables to sort, pictures to hover.
+"""HTML pages in a single file that needs no network, now or later: Jinja2 templates, and figures that plotly draws.
 
-`page.html` is the frame, with a policy by which the browser itself refuses whatever is not in the file; `page.css`
-and `page.js` are the style and the script of every page, in light, in dark and on paper. plotly draws the pictures
-from JSON that lies beside each of them. What a caller passes as `words` or names is escaped here; what is called `html`
-or `content` is taken as it is.
+`base.html` is the frame, with a policy by which the browser itself refuses whatever is not in the file; `page.css` and
+`page.js` are the style and the script of every page, in light, in dark and on paper; `macros.html` has the parts that
+pages share. Whatever a template shows is escaped, unless it says otherwise. plotly draws the figures from JSON that
+lies beside each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from html import escape
-from importlib import resources
-from string import Template
+import json
+from functools import cache
+from typing import Any, NamedTuple
 
 from fairbound._utils.optional import need
 
-Cell = tuple[str, float | str | None]  # HTML, and what it is sorted by (None: always last)
-SYNTHETIC = '<p class="banner"><strong>Synthetic data.</strong> These rows were generated; they describe no people.</p>'
+
+class TableCell(NamedTuple):
+    """What `macros.table` shows."""
+
+    text: str
+    sort_key: float | str | None = None  # None: always last
+    small: str = ""  # below the text
+    is_alert: bool = False
+    title: str = ""  # explains it
 
 
-def whole(title: str, content: str, style: str = "") -> str:
-    """The page around its content; `style` is CSS of its own."""
-    offline = need("plotly.offline", "report", "The HTML page")
-    return filled(
-        "page.html",
-        title=escape(title),
-        style=text("page.css") + style,
-        body=content,
-        plotly=offline.get_plotlyjs(),
-        script=text("page.js"),
+def render(template: str, **values: Any) -> str:
+    """A page from its template."""
+    plotly = need("plotly.offline", "report", "The HTML page").get_plotlyjs()
+    return str(_environment().get_template(template).render(plotly=plotly, **values))
+
+
+@cache
+def _environment() -> Any:
+    jinja2 = need("jinja2", "report", "The HTML page")
+    loader = jinja2.PackageLoader("fairbound._utils")
+    return jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
 
 
-def filled(file: str, **parts: str) -> str:
-    """A template with its parts in their places."""
-    return Template(text(file)).substitute(parts)
+def figure_json(wide: Any, narrow: Any = None, min_width: int = 0) -> str:
+    """A plotly figure for `macros.figure`: with another layout for small screens, or else the width that it needs.
 
-
-def text(file: str) -> str:
-    """Of a template."""
-    return resources.files("fairbound._utils").joinpath("templates", file).read_text(encoding="utf-8")
-
-
-def section(name: str, heading: str, words: str, content: str) -> str:
-    """Content below a heading such as h2, which `#name` leads to.
-
-    >>> section("rates", "h2", "True & false", "<p>...</p>")
-    '<section aria-labeledby="rates"><h2 id="rates">True &amp; false</h2><p>...</p></section>'
+    It may stand inside a script element: no "<" is left in it.
     """
-    return f'<section aria-labeledby="{name}"><{heading} id="{name}">{escape(words)}</{heading}>{content}</section>'
+    content = json.loads(wide.to_json())
+    both = {"data": content["data"], "wide": content["layout"], "minWidth": min_width}
+    if narrow is not None:
+        both["narrow"] = json.loads(narrow.to_json())["layout"]
+    return json.dumps(both, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def facts(said: Mapping[str, str]) -> str:
-    """Names and what they are, side by side.
-
-    >>> facts({"MiniBatch": "1,000"})
-    '<dl class="facts"><div><dt>MiniBatch</dt><dd>1,000</dd></div></dl>'
-    """
-    listed = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in said.items())
-    return f'<dl class="facts">{listed}</dl>'
-
-
-def picture(words: str, json: str, *, waits: int | None = None) -> str:
-    """A plotly figure: JSON with "data", layouts "wide" and, for small screens, "narrow", or the "least" width.
-
-    Where it `waits`, with this height in pixels, it is drawn when a reader comes near it.
-    """
-    held = f' waits" style="min-height:{waits}px' if waits else ""
-    return (
-        f'<figure class="picture{held}"><div role="img" aria-label="{escape(words)}"></div>'
-        f'<script type="application/json">{json}</script></figure>'
-    )
-
-
-def table(
-    words: str,
-    names: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    kind: str,
-    titles: Mapping[str, str] | None = None,
-    right: Collection[int] = (),
-) -> str:
-    """A table that is sorted by a click on a header; a wide one scrolls in its own box.
-
-    `kind` is its class in the style, `titles` explain headers, the columns in `right` are aligned there.
-    """
-    explained = titles or {}
-    aligned = ["right" if at in right else None for at in range(len(names))]
-    head = "".join(
-        f'<th scope="col"{_attribute("class", side)}{_attribute("title", explained.get(name))}>'
-        f'<button type="button">{escape(name)}</button></th>'
-        for name, side in zip(names, aligned, strict=True)
-    )
-    body = "".join(f"<tr>{_row(row, aligned)}</tr>" for row in rows)
-    return (
-        f'<div class="scroll {kind}" tabindex="0" role="region" aria-label="{escape(words)}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _row(row: Sequence[Cell], aligned: Sequence[str | None]) -> str:
-    (first, key), *others = row
-    return f'<th scope="row"{_attribute("data-value", key)}>{first}</th>' + "".join(
-        f"<td{_attribute('class', side)}{_attribute('data-value', value)}>{html}</td>"
-        for (html, value), side in zip(others, aligned[1:], strict=True)
-    )
-
-
-def _attribute(name: str, value: float | str | None) -> str:
-    return "" if value is None else f' {name}="{escape(str(value))}"'
+def styled(figure: Any, height: int) -> Any:
+    """A plotly figure in the colors of the page."""
+    figure.update_layout(
+        template="none", height=height, margin={"l": 64, "r": 24, "t": 40, "b": 50}, hovermode="closest",
+        dragmode=False,
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 12, "color": "var(--ink)"},
+        hoverlabel={"bgcolor": "var(--paper)", "bordercolor": "var(--faint)", "font": {"color": "var(--ink)"}},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "var(--faint)", "activecolor": "var(--ink)"},
+        uirevision="kept",  # what the legend hides stays hidden when the page is resized
+    )  # fmt: skip
+    axis = {"gridcolor": "var(--line)", "zeroline": False, "fixedrange": True, "automargin": True}
+    figure.update_xaxes(**axis, linecolor="var(--faint)", showline=True, ticks="outside", tickcolor="var(--faint)")
+    return figure.update_yaxes(**axis)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.auditing.notes import no_probabilities, not_compared, one_sided, small
+from fairbound.auditing.text import no_probabilities, not_compared, one_sided, small_groups
 from fairbound.constraints.subgroups import Attribute, Coded, Intersection, is_missing, no_column
 from fairbound.data.attributes import attributes as named_attributes
 from fairbound.data.outcomes import binary, binary_like
@@ -126,7 +126,7 @@ def audit(
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     metrics = intervals(counts, reference, **settings)
-    notes = [*small(counts), *one_sided(given.labels, given.predictions)]
+    notes = [*small_groups(counts), *one_sided(given.labels, given.predictions)]
     scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
     if given.scores is not None:
         scored = _scored(given, given.scores, counts, reference, settings)

@@ -1,51 +1,42 @@
-"""The pictures of an audit's page: metrics at a glance, rates by group, score distributions by group.
+"""The figures of an audit's page, by plotly: metrics at a glance, rates by group, score distributions by group.
 
-A figure comes in two arrangements of the same traces, for wide and for narrow screens; the page takes the one that
-fits. Colors are names of the page's own, such as var(--dot), so that light, dark and print each give them theirs.
+Each is a function of the audit and of whether the screen is narrow: the same traces in two arrangements. Colors are
+names of the page's own, such as var(--dot), so that light, dark and print each give them theirs.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from fairbound._utils.optional import need
+from fairbound._utils.pages import styled
 from fairbound.auditing.audits import Audit, GroupAudit
-from fairbound.auditing.notes import SMALL
-from fairbound.auditing.text import excludes_zero, interval, number, title, why_undefined
+from fairbound.auditing.text import SMALL_GROUP, excludes_zero, interval, number, title, why_undefined
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.intervals import IntervalEstimate
 
-SHOWN = 30  # groups in a picture
-OUTLINES = 10  # score distributions visible at once; the legend shows the others
-NOTIONS = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
+MAX_GROUPS = 30  # in a figure
+MAX_OUTLINES = 10  # score distributions visible at once; the legend shows the others
+OVERVIEW = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
 PANELS = (
     "positive_rate", "base_rate", "accuracy", "true_positive_rate", "false_positive_rate", "positive_predictive_value",
 )  # fmt: skip
 # Okabe and Ito's palette for all kinds of color vision, without its yellow, which is faint on white.
 LINES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "var(--ink)")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-NARROWEST = 0.2  # width of a rate's axis: below, differences that do not matter would look large
-BUILD = Callable[[bool], Any]  # narrow -> plotly figure
-
-
-def figure_json(build: BUILD) -> str:
-    """Both arrangements as JSON that may stand inside a script element: no "<" is left in it."""
-    wide, narrow = (json.loads(build(narrow).to_json()) for narrow in (False, True))
-    both = {"data": wide["data"], "wide": wide["layout"], "narrow": narrow["layout"]}
-    return json.dumps(both, separators=(",", ":")).replace("<", "\\u003c")
+MIN_AXIS_WIDTH = 0.2  # of a rate: below, differences that do not matter would look large
 
 
 def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
-    """The groups with the most rows, in the order in which they came."""
+    """The groups with the most examples, in the order in which they came."""
     kept = sorted(range(len(groups)), key=lambda i: -groups[i].rows)[:most]
     return [groups[i] for i in sorted(kept)]
 
 
 def label(name: str, width: int) -> str:
-    """A group's name for plotly, which reads tags: escaped, in one line or two, the middle of a long one left out.
+    """A group's name for plotly, which reads tags: escaped, in one line or two, without the middle of a long one.
 
     >>> label("<b>, female", 20), label("American Indian alone, female", 22)
     ('&lt;b&gt;, female', 'American Indian alone,<br>female')
@@ -64,83 +55,62 @@ def _lines(name: str, width: int) -> list[str]:
     return [name[:width], "\u2026" + name[1 - width :]]
 
 
-def glance(audit: Audit) -> BUILD:
+def overview(audit: Audit, narrow: bool = False) -> Any:
     """The common notions of fairness on one axis, with 0 marked."""
-    found = {name: audit.metrics[name] for name in NOTIONS if name in audit.metrics}
-    end = _end(list(found.values()))
-
-    def build(narrow: bool) -> Any:
-        figure = _figure(height=48 * len(found) + 60)
-        for certain in (True, False):
-            rows = [i for i, measured in enumerate(found.values()) if excludes_zero(measured) == certain]
-            gaps = [list(found.values())[i] for i in rows]
-            color, words = "var(--alert)" if certain else "var(--dot)", _words(audit, found, rows)
-            figure.add_trace(_dots(rows, [_within(gap, end) for gap in gaps], words, color))
-            figure.add_trace(_beyond(rows, gaps, words, color, end))
-        why = [""] * len(found) if narrow else [why_undefined(audit, name) for name in found]
-        _mark_undefined(figure, list(found.values()), why)
-        figure.add_vline(x=0, line={"color": "var(--ink)", "width": 1.5})
-        shown = {name: _said(measured) if measured.value is not None else "" for name, measured in found.items()}
-        _label_rows(figure, [f"<b>{title(name)}</b><br>{said}" for name, said in shown.items()])
-        figure.update_xaxes(range=[0, 1.02 * end])
-        return figure
-
-    return build
+    found = {name: audit.metrics[name] for name in OVERVIEW if name in audit.metrics}
+    gaps, end = list(found.values()), _end(list(found.values()))
+    figure = _styled(_plotly().Figure(), 48 * len(found) + 60)
+    for certain in (True, False):
+        rows = [i for i, measured in enumerate(gaps) if excludes_zero(measured) == certain]
+        color, words = "var(--alert)" if certain else "var(--dot)", _words(audit, found, rows)
+        figure.add_trace(_dots(rows, [_within(gaps[i], end) for i in rows], words, color))
+        figure.add_trace(_beyond(rows, [gaps[i] for i in rows], words, color, end))
+    _mark_undefined(figure, gaps, ["" if narrow else why_undefined(audit, name) for name in found])
+    figure.add_vline(x=0, line={"color": "var(--ink)", "width": 1.5})
+    shown = {name: _said(measured) if measured.value is not None else "" for name, measured in found.items()}
+    _label_rows(figure, [f"<b>{title(name)}</b><br>{said}" for name, said in shown.items()])
+    return figure.update_xaxes(range=[0, 1.02 * end])
 
 
-def rates(audit: Audit) -> BUILD:
+def rates(audit: Audit, narrow: bool = False) -> Any:
     """A panel for each rate, a row for each group, and everyone's rate as a line."""
-    groups = largest(audit.groups, SHOWN)
-    everyone = _everyone(audit.groups)
-
-    def build(narrow: bool) -> Any:
-        labels = [label(group.name, 15 if narrow else 30) for group in groups]
-        figure = _panels(labels, columns=1 if narrow else 3)
-        for i, rate in enumerate(PANELS):
-            where = {"row": i + 1, "col": 1} if narrow else {"row": i // 3 + 1, "col": i % 3 + 1}
-            _add_rate(figure, audit, groups, rate, everyone[rate], where)
-        _label_rows(figure, labels)
-        return figure
-
-    return build
+    groups, everyone = largest(audit.groups, MAX_GROUPS), _everyone(audit.groups)
+    labels = [label(group.name, 15 if narrow else 30) for group in groups]
+    columns = 1 if narrow else 3
+    figure = _panels(labels, columns)
+    for i, rate in enumerate(PANELS):
+        _add_rate(figure, audit, groups, rate, everyone[rate], {"row": i // columns + 1, "col": i % columns + 1})
+    _label_rows(figure, labels)
+    return figure
 
 
-def scores(audit: Audit) -> BUILD:
+def scores(audit: Audit, narrow: bool = False) -> Any:
     """Outlines of the groups' score histograms, with the threshold."""
     groups, visible = outlined(audit)
-
-    def build(narrow: bool) -> Any:
-        figure = _figure(height=360 + (24 * len(groups) if narrow else 0))
-        for i, group in enumerate(sorted(groups, key=lambda group: group not in visible)):
-            figure.add_trace(_outline(group, audit.bins, i, group in visible))
-        if audit.threshold is not None:
-            figure.add_vline(
-                x=audit.threshold, line={"color": "var(--ink)", "width": 1.5, "dash": "dot"},
-                annotation={"text": f"threshold {audit.threshold:g}", "yanchor": "bottom", "y": 1, "xanchor": "center"},
-            )  # fmt: skip
-        below = {"orientation": "h", "y": -0.25, "yanchor": "top"}
-        figure.update_layout(showlegend=True, legend=below if narrow else {"orientation": "v"})
-        ends = [audit.bins[0], audit.bins[-1], *([] if audit.threshold is None else [audit.threshold])]
-        figure.update_xaxes(title="score", range=[min(ends), max(ends)], showgrid=False)
-        figure.update_yaxes(title="share of the group", rangemode="tozero", tickformat=".0%")
-        return figure
-
-    return build
+    figure = _styled(_plotly().Figure(), 360 + (24 * len(groups) if narrow else 0))
+    for i, group in enumerate(sorted(groups, key=lambda group: group not in visible)):
+        figure.add_trace(_outline(group, audit.bins, i, group in visible))
+    if audit.threshold is not None:
+        figure.add_vline(
+            x=audit.threshold, line={"color": "var(--ink)", "width": 1.5, "dash": "dot"},
+            annotation={"text": f"threshold {audit.threshold:g}", "yanchor": "bottom", "y": 1, "xanchor": "center"},
+        )  # fmt: skip
+    below = {"orientation": "h", "y": -0.25, "yanchor": "top"}
+    figure.update_layout(showlegend=True, legend=below if narrow else {"orientation": "v"})
+    ends = [audit.bins[0], audit.bins[-1], *([] if audit.threshold is None else [audit.threshold])]
+    figure.update_xaxes(title="score", range=[min(ends), max(ends)], showgrid=False)
+    return figure.update_yaxes(title="share of the group", rangemode="tozero", tickformat=".0%")
 
 
 def outlined(audit: Audit) -> tuple[list[GroupAudit], list[GroupAudit]]:
     """The groups whose scores are drawn, and those of them that are visible at first."""
-    groups = [group for group in largest(audit.groups, SHOWN) if group.rows > 0]
-    # The outline of a few rows is a row of spikes that would flatten all others.
-    return groups, largest([group for group in groups if group.rows >= SMALL] or groups, OUTLINES)
+    groups = [group for group in largest(audit.groups, MAX_GROUPS) if group.rows > 0]
+    # The outline of a few examples is a line of spikes that would flatten all others.
+    return groups, largest([group for group in groups if group.rows >= SMALL_GROUP] or groups, MAX_OUTLINES)
 
 
 def _plotly() -> Any:
     return need("plotly.graph_objects", "report", "The HTML page")
-
-
-def _figure(height: int) -> Any:
-    return _styled(_plotly().Figure(), height)
 
 
 def _panels(labels: Sequence[str], columns: int) -> Any:
@@ -157,17 +127,8 @@ def _panels(labels: Sequence[str], columns: int) -> Any:
 
 
 def _styled(figure: Any, height: int) -> Any:
-    figure.update_layout(
-        template="none", height=height, margin={"l": 8, "r": 16, "t": 34, "b": 36}, showlegend=False,
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", dragmode=False, hovermode="closest",
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "var(--ink)"},
-        hoverlabel={"bgcolor": "var(--paper)", "bordercolor": "var(--faint)", "font": {"color": "var(--ink)"}},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "var(--faint)", "activecolor": "var(--soft)"},
-        uirevision="kept",  # what the legend hides stays hidden when the page is resized
-    )  # fmt: skip
-    axis = {"gridcolor": "var(--line)", "zeroline": False, "fixedrange": True, "automargin": True}
-    figure.update_xaxes(**axis, linecolor="var(--faint)", showline=True, ticks="outside", tickcolor="var(--faint)")
-    return figure.update_yaxes(**axis)
+    margin = {"l": 8, "r": 16, "t": 34, "b": 36}
+    return styled(figure, height).update_layout(margin=margin, showlegend=False, font={"size": 13})
 
 
 def _label_rows(figure: Any, labels: Sequence[str]) -> None:
@@ -179,7 +140,7 @@ def _label_rows(figure: Any, labels: Sequence[str]) -> None:
 
 
 def _dots(rows: Sequence[int], found: Sequence[IntervalEstimate], words: Sequence[str], color: str) -> Any:
-    """A dot and a whisker in each of these rows; the undefined are left out."""
+    """A dot and a whisker in each of these rows; the undefined are skipped."""
     there = [(i, measured.value, measured) for i, measured in enumerate(found) if measured.value is not None]
     return _plotly().Scatter(
         x=[value for _, value, _ in there],
@@ -210,7 +171,7 @@ def _add_rate(
 ) -> None:
     found = [group.rates[rate] for group in groups]
     words = [
-        f"<b>{label(group.name, 60)}</b><br>{title(rate)} {_said(measured)}<br>{group.rows:,} rows"
+        f"<b>{label(group.name, 60)}</b><br>{title(rate)} {_said(measured)}<br>{group.rows:,} examples"
         + (f"<br>everyone: {number(everyone)}" if everyone is not None else "")
         for group, measured in zip(groups, found, strict=True)
     ]
@@ -228,7 +189,7 @@ def _range(found: Sequence[IntervalEstimate]) -> list[float]:
     """From the lowest to the highest end of an interval, with some room, between 0 and 1 and not too narrow."""
     ends = [end for measured in found for end in measured if end is not None] or [0.0, 1.0]
     low, high = min(ends), max(ends)
-    room = max(0.04 * (high - low), (NARROWEST - (high - low)) / 2)
+    room = max(0.04 * (high - low), (MIN_AXIS_WIDTH - (high - low)) / 2)
     return [max(-0.01, low - room), min(1.01, high + room)]
 
 
@@ -257,7 +218,7 @@ def _outline(group: GroupAudit, bins: Sequence[float], i: int, visible: bool) ->
 
 def _end(found: Sequence[IntervalEstimate]) -> float:
     """Where the axis of gaps ends: with the intervals, but before one that goes far beyond 1, as that of a loss gap
-    does when a group has two rows; it would make all the others look like nothing."""
+    does when a group has two examples; it would make all the others look like nothing."""
     values = [measured.value for measured in found if measured.value is not None]
     highs = [measured.high for measured in found if measured.high is not None]
     if not values:

@@ -1,27 +1,37 @@
-"""The names and numbers of an audit in words: what a rate or metric says, whose it is, why one is undefined."""
+"""The text of an audit: names and numbers as people read them, what a rate or metric says, whose definition it is, why
+one is undefined, and what a reader must know before trusting the numbers."""
 
 from __future__ import annotations
 
-from fairbound.auditing.audits import Audit
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import METRICS, Metric
 from fairbound.metrics.group_losses import FEWEST, LOSS_GAPS
 from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import MOST_GROUPS
 
+if TYPE_CHECKING:
+    from fairbound.auditing.audits import Audit
+
+SMALL_GROUP = 50  # examples: below, the intervals of a group's rates are rough (metrics/intervals.py)
 RATE_WORDS = {
-    "base_rate": "share of the rows whose label is 1",
-    "positive_rate": "share of the rows that are predicted 1",
-    "accuracy": "share of the rows that are predicted right",
-    "inaccuracy": "share of the rows that are predicted wrong",
-    "true_positive_rate": "of the rows with label 1, the share that is predicted 1",
-    "false_negative_rate": "of the rows with label 1, the share that is predicted 0",
-    "false_positive_rate": "of the rows with label 0, the share that is predicted 1",
-    "true_negative_rate": "of the rows with label 0, the share that is predicted 0",
-    "positive_predictive_value": "of the rows predicted 1, the share whose label is 1",
-    "negative_predictive_value": "of the rows predicted 0, the share whose label is 0",
-    "false_omission_rate": "of the rows predicted 0, the share whose label is 1",
+    "base_rate": "share of the examples whose label is 1",
+    "positive_rate": "share of the examples that are predicted 1",
+    "accuracy": "share of the examples that are predicted right",
+    "inaccuracy": "share of the examples that are predicted wrong",
+    "true_positive_rate": "of the examples with label 1, the share that is predicted 1",
+    "false_negative_rate": "of the examples with label 1, the share that is predicted 0",
+    "false_positive_rate": "of the examples with label 0, the share that is predicted 1",
+    "true_negative_rate": "of the examples with label 0, the share that is predicted 0",
+    "positive_predictive_value": "of the examples predicted 1, the share whose label is 1",
+    "negative_predictive_value": "of the examples predicted 0, the share whose label is 0",
+    "false_omission_rate": "of the examples predicted 0, the share whose label is 1",
 }
-_SCORE_WORDS = {  # name -> words, source (fairness/scores.py)
+_SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py)
     "w1": ("area between the score distributions of the two groups that differ most", "Wasserstein-1 distance"),
     "wd": ("squared distance of the reference group's score histogram from the farthest other one", "the paper, Wd"),
 }
@@ -64,7 +74,7 @@ def number(value: float | None) -> str:
 def interval(measured: IntervalEstimate) -> str:
     """The interval in brackets; nothing where there is none.
 
-    >>> interval(Measured(0.2, 0.1, 0.3))
+    >>> interval(IntervalEstimate(0.2, 0.1, 0.3))
     '[0.100, 0.300]'
     """
     if measured.low is None or measured.high is None:
@@ -86,12 +96,12 @@ def why_undefined(audit: Audit, name: str) -> str:
     if len(present) < 2:
         return f"it compares groups, and {_so_many(len(present))}"
     if (name == "wd" or metric is None or metric.groups == "reference") and audit.reference not in present:
-        return f"the reference group {audit.reference!r} has no rows"
+        return f"the reference group {audit.reference!r} has no examples"
     if metric is not None:
         return _why_no_rate(audit, metric)
     many = [group for group in audit.groups if group.rows >= FEWEST]
     if len(many) < 2:
-        return f"it needs two groups of {FEWEST} rows or more"
+        return f"it needs two groups of {FEWEST} examples or more"
     if name in ("w1", "wd") and len(many) > MOST_GROUPS:
         return f"more than {MOST_GROUPS} groups"
     if name == "wd":
@@ -100,7 +110,7 @@ def why_undefined(audit: Audit, name: str) -> str:
 
 
 def _so_many(groups: int) -> str:
-    return "only one has rows here" if groups == 1 else f"{groups} have rows here"
+    return "only one has examples here" if groups == 1 else f"{groups} have examples here"
 
 
 def _why_no_rate(audit: Audit, metric: Metric) -> str:
@@ -114,3 +124,56 @@ def _why_no_rate(audit: Audit, metric: Metric) -> str:
         if metric.name == "disparate_impact" and having[audit.reference] == 0:
             return f"the {words} of the reference group {audit.reference!r} is 0"
     return ""
+
+
+# What a reader must know before trusting the numbers ------------------------------------------------------------------
+
+
+def small_groups(counts: Counts) -> list[str]:
+    """Groups that are absent, or too small to judge."""
+    sizes = counts.sizes().tolist()
+    notes = []
+    empty = [name for name, size in zip(counts.names, sizes, strict=True) if size == 0]
+    single = [name for name, size in zip(counts.names, sizes, strict=True) if size == 1]
+    few = [name for name, size in zip(counts.names, sizes, strict=True) if 1 < size < SMALL_GROUP]
+    if empty:
+        notes.append(f"{_listed(empty)} no examples: undefined, and skipped in every metric")
+    if single:
+        notes.append(
+            f"{_listed(single)} one example: rates of 0 or 1 by chance; a minimum size (--min-size) merges such groups"
+        )
+    if few:
+        notes.append(f"{_listed(few)} fewer than {SMALL_GROUP} examples: the intervals are wide, and rough")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{'group' if len(names) == 1 else 'groups'} {shown} {'has' if len(names) == 1 else 'have'}"
+
+
+def one_sided(labels: Tensor, predictions: Tensor) -> list[str]:
+    """Whether all labels, or all predictions, are alike."""
+    notes = []
+    for values, what in ((labels, "label"), (predictions, "prediction")):
+        seen = values.unique().tolist()
+        if len(seen) == 1:
+            notes.append(f"every {what} is {seen[0]}: rates among the others are undefined")
+    return notes
+
+
+def no_probabilities(score: Tensor) -> str:
+    """Why the scores have no cross-entropy; empty where they have."""
+    if not bool(((score >= 0) & (score <= 1)).all()):
+        return "scores are not all between 0 and 1, so they are no probabilities: losses are skipped"
+    if bool(((score == 0) | (score == 1)).all()):
+        return "scores are all 0 or 1, so they are no probabilities: losses are skipped"
+    return ""
+
+
+def not_compared(counts: Counts) -> list[str]:
+    """Which groups the gaps of losses and the distances of scores skip."""
+    few = [name for name, size in zip(counts.names, counts.sizes().tolist(), strict=True) if 0 < size < FEWEST]
+    if not few:
+        return []
+    return [f"{_listed(few)} fewer than {FEWEST} examples: skipped in w1, wd and the largest gaps of losses"]

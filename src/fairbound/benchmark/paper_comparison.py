@@ -1,118 +1,92 @@
-"""Our figures beside the paper's: columns that hold both, the table of those that differ, and what stands below tables.
+"""Our numbers beside the paper's, and the choice of settings that both make.
 
-A figure of ours meets the paper's where it lies within two of the paper's standard deviations of it.
+A number of ours meets the paper's where it is within two of the paper's standard deviations of it.
+
+The paper chooses settings by "the lowest loss value with the least constraint violation", which no single row need
+have. Our rule: the smallest mean loss among the rows whose mean violation is at most `TOLERANCE` above the smallest
+mean violation. The paper gives no number: the tolerance was fitted, after the fact, to the eight choices that its
+appendix states, so it describes them, and their agreement proves nothing. On the numbers printed there, .003 to .004
+gives seven of the eight (all but Ghost's in Experiment 2), .0029 five and .0041 six. Of seven other rules that we tried
+none gives more than five; "at most a standard error above the smallest" gives three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
 
 from fairbound.benchmark.config import Printed
-from fairbound.benchmark.experiment import PreparedExperiment
-from fairbound.benchmark.summary import Run, Spread
-from fairbound.benchmark.table_writers import MARK, Column, Difference, Table, Value
 
 HALF_A_DIGIT = 0.0005  # the appendix prints three digits: a standard deviation of 0.000 is one below this
-OTHER_READINGS = ("Wd of logits",)  # held against a figure of the paper that another line is held against too
+OTHER_VARIANTS = ("Wd of logits",)  # beside a number of the paper that another line stands beside too
+TOLERANCE = 0.0035  # of violation, in the rule above: the middle of what fits
+PAPERS_CHOICE = {  # appendix B: the row that it says it picks
+    "tune-ok-ssw": "eta_f 0.05, eta_c 0.04",  # B.1.1
+    "tune-ok-sslalm": "tau 0.01, eta 0.05, mu 0",  # B.1.2; the second best, mu 2, is its SSL-ALM
+    "tune-ok-ghost": "alpha 0.05, decay 0.05, rho 0.1, beta 20",  # B.1.3
+    "tune-ok-fairret": "weight 3, tau 0.05",  # B.1.4
+    "tune-va-ssw": "eta_f 0.05, eta_c 0.25 falling",  # B.2.1
+    "tune-va-sslalm": "tau 0.05, eta 0.01",  # B.2.2
+    "tune-va-ghost": "alpha 0.01, decay 0.2, rho 0.1, beta 5",  # B.2.3
+    "tune-va-penalty": "weight 0.4",  # B.2.4
+}
 
 
-def compared(name: str) -> tuple[Column, Column, Column]:
-    """Columns for what `beside` gives."""
-    return Column(name, "spread"), Column(f"{name}, paper", "spread"), Column(f"{name}, difference", "difference")
+def beside(ours: pd.DataFrame, paper: Sequence[Printed | None]) -> pd.DataFrame:
+    """Ours (columns mean, std), the paper's for each line or None, their difference, and whether it is a large one.
 
-
-def beside(ours: Spread | None, paper: Printed | None) -> tuple[Spread | None, Spread | None, Difference | None]:
-    """Ours, the paper's, and their difference; where the paper prints a standard deviation of 0, it is rounded.
-
-    >>> _, _, difference = beside(Spread(0.45, 0.01), Printed(0.40, 0.02))
-    >>> round(difference.value, 6), difference.marked
-    (0.05, True)
+    >>> ours = pd.DataFrame({"mean": [0.45], "std": [0.01]})
+    >>> beside(ours, [Printed(0.40, 0.02)])[["difference", "differs"]].round(6).values.tolist()
+    [[0.05, True]]
     """
-    if paper is None:
-        return ours, None, None
-    if ours is None:
-        return None, Spread(*paper), None
-    difference = ours.mean - paper.mean
-    near = abs(difference) <= 2 * _deviation(paper.std)
-    return ours, Spread(*paper), Difference(difference, marked=not near)  # what is not finite is not near
+    printed = [(math.nan, math.nan) if one is None else one for one in paper]
+    found = ours.join(pd.DataFrame(printed, columns=["paper mean", "paper std"], index=ours.index, dtype=float))
+    found["difference"] = found["mean"] - found["paper mean"]
+    near = found["difference"].abs() <= 2 * _deviation(found["paper std"])  # what is not finite is not near
+    found["differs"] = (~near).astype(object).where(found["difference"].notna())
+    return found
 
 
-def _deviation(std: float) -> float:
-    return max(std, HALF_A_DIGIT)
+def _deviation(std: pd.Series) -> pd.Series:
+    return std.clip(lower=HALF_A_DIGIT)
 
 
-def mark_note(rows: Sequence[tuple[Value, ...]]) -> list[str]:
-    """What the mark says, where there is one."""
-    marked = any(isinstance(value, Difference) and value.marked for row in rows for value in row)
-    return [f"{MARK} more than two of the paper's standard deviations from its mean."] if marked else []
+def comparisons(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """One line for each number of the paper that a table has ours beside: of all tables that `beside` made.
 
-
-# Where ours differ ----------------------------------------------------------------------------------------------------
-
-
-class Compared(NamedTuple):
-    """One figure of the paper and ours."""
-
-    row: str
-    figure: str
-    ours: Spread
-    paper: Spread
-    difference: Difference
-
-
-def differences(title: str, tables: Iterable[Table]) -> Table | None:
-    """Every figure that does not meet the paper's, of tables with columns as `compared` gives them.
-
-    None where nothing is held against the paper.
+    Columns row, figure, mean, std, paper mean, paper std, difference, differs, and deviations: how many of the paper's.
     """
-    found = [one for table in tables for one in _compared_in(table)]
+    found = []
+    for frame in frames:
+        figures = frame["figure"] if "figure" in frame else pd.Series("", index=frame.index)
+        own = ~figures.isin(OTHER_VARIANTS)
+        names = [name for name, field in frame.columns if field == "differs"]
+        of_names = [
+            frame[name].assign(row=frame["row"], figure=figures.where(figures == "", figures + ", ") + name)[own]
+            for name in names
+        ]
+        if names:
+            found.append(pd.concat(of_names).sort_index(kind="stable"))  # as a table is read, line by line
     if not found:
+        return pd.DataFrame(columns=["row", "figure", "differs"])
+    every = pd.concat(found, ignore_index=True)
+    every = every[every["differs"].notna()].reset_index(drop=True)
+    return every.assign(deviations=every["difference"].abs() / _deviation(every["paper std"]))
+
+
+def chosen(figures: Mapping[str, tuple[float, float]], tolerance: float = TOLERANCE) -> str | None:
+    """The row with the smallest loss of those whose violation is within the tolerance of the smallest violation.
+
+    Figures are (mean loss, mean violation) by row; rows that diverged are never chosen.
+
+    >>> chosen({"free": (0.40, 0.030), "near": (0.50, 0.003), "strict": (0.60, 0.0)})
+    'near'
+    """
+    finite = {name: pair for name, pair in figures.items() if np.isfinite(pair).all()}
+    if not finite:
         return None
-    far = [one for one in found if one.difference.marked]
-    columns = (
-        Column("row"), Column("figure"), Column("here", "spread"), Column("paper", "spread"),
-        Column("difference", "difference"), Column("in the paper's std", "number", 1),
-    )  # fmt: skip
-    rows = tuple((*one, abs(one.difference.value) / _deviation(one.paper.std)) for one in far)
-    met = (
-        f"{len(found) - len(far)} of {len(found)} comparisons with the paper's figures are within two of its standard "
-        "deviations; every reading of a method is compared."
-    )
-    rounded = f"A standard deviation that the paper prints as 0 counts as {HALF_A_DIGIT:g}, half of its last digit."
-    return Table(title, columns, rows, (met, *([rounded] if any(one.paper.std == 0 for one in far) else [])))
-
-
-def _compared_in(table: Table) -> Iterator[Compared]:
-    names = [column.name for column in table.columns]
-    triples = [at for at, column in enumerate(table.columns) if column.kind == "difference"]
-    for row in table.rows:
-        said = dict(zip(names, row, strict=True))
-        figure = str(said.get("figure", ""))
-        for at in triples:
-            ours, paper, difference = row[at - 2 : at + 1]
-            if figure in OTHER_READINGS or not isinstance(difference, Difference):
-                continue
-            assert isinstance(ours, Spread)
-            assert isinstance(paper, Spread)
-            name = f"{figure}, {names[at - 2]}" if figure else names[at - 2]
-            yield Compared(str(said["row"]), name, ours, paper, difference)
-
-
-# Below every table ----------------------------------------------------------------------------------------------------
-
-
-def run_notes(prepared: PreparedExperiment, by_row: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
-    """Where the data come from, and in what the runs are not those of the experiment."""
-    missing = {name: sum(run.cell is None for run in runs) for name, runs in by_row.items()}
-    missed = [f"{name} ({count} of {len(by_row[name])} runs)" for name, count in missing.items() if count]
-    lengths = [
-        f"{row.name} {runs[0].plan.steps:,} for {row.steps:,}"
-        for row in prepared.experiment.rows
-        if (runs := by_row[row.name]) and runs[0].plan.steps != row.steps
-    ]
-    return (
-        f"Data: {prepared.source}.",
-        *([f"Missing from the store: {', '.join(missed)}."] if missed else []),
-        *([f"Other numbers of steps than the experiment's: {', '.join(lengths)}."] if lengths else []),
-    )
+    most = min(violation for _, violation in finite.values()) + tolerance
+    return min((name for name in finite if finite[name][1] <= most), key=lambda name: finite[name])

@@ -1,253 +1,291 @@
-"""The figures of a finished experiment, each a `Sheet` that `drawing.save` and `interactive.drawing` show.
+"""The figures of a benchmark, from its stored results alone, each a function in `PLOTS` that returns its data.
 
-over_steps   loss and every bounded gap along the runs, on train and test (the paper's Figures 1 and 2)
-validation   the same on the rows that choose settings (Figure 5)
+curves       loss and every bounded gap along the steps, on train and test (the paper's Figures 1 and 2)
+seconds      the same over the seconds that the steps take
+validation   the same on the validation split (Figure 5)
 scores       distributions of the scores by group at the end (Figure 3)
-spiders      the fairness metrics of each method at the end (Figure 4)
-trade_off    loss against violation at the end
+radar        the fairness metrics of each method at the end (Figure 4)
+trade-off    loss against violation at the end
 
-Where a method leaves the axis that it shares with the others, the words of the sheet say so.
+`plots_plotly` draws a `FigureSpec` on a page, `plots_matplotlib` as PDF and PNG.
+
+To add a figure, write a function of `Results` that returns a `FigureSpec`, and enter it in `PLOTS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Literal, NamedTuple
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from fairbound.benchmark.axes import Axis, not_finite, shared
-from fairbound.benchmark.figure_specs import (
-    BLUE,
-    COLORS,
-    GREEN,
-    MARKERS,
-    ORANGE,
-    PURPLE,
-    Line,
-    Panel,
-    Point,
-    Range,
-    Sheet,
-)
-from fairbound.benchmark.results import LOSS, Curve, Ending, Gap, Values
-from fairbound.benchmark.summary import Line as Summary
+from fairbound.benchmark.results import LOSS, ReportItem, Results, paper_metrics
 
+Range = tuple[float, float]
+# Okabe and Ito's palette for all kinds of color vision, without its yellow, which is faint on white.
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+BLACK = "#000000"  # on a page the ink of the page
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", BLACK)
 PART_COLORS = {"train": BLUE, "test": ORANGE, "validation": GREEN, "dual": PURPLE}
-PART_WORDS = {"train": "train", "test": "test", "validation": "validation", "dual": "dual"}
-COLUMNS = 6  # methods beside each other; more continue below
 BOTH = ("train", "test")
-SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)  # at which the axis of scores has numbers
-MOST = 120  # records of a curve that are drawn: a panel is about as many pixels wide
+MAX_RECORDS = 120  # of a curve that are drawn: a panel is about as many pixels wide
+SHARE_TICKS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
+FAR = 3.0  # widths of what most methods span
+TYPICAL_WIDTH = 0.1  # of a loss or a gap of losses: where most lie closer together than this, it counts as their width
 
 
-class Quantity(NamedTuple):
-    """A row of panels."""
+class Facet(NamedTuple):
+    """The panels of one quantity: they share an axis."""
+
+    label: str
+    y_range: Range = (0.0, 1.0)
+    bounds: tuple[float, ...] = ()  # dashed lines across
+    ticks: Mapping[float, str] | None = None  # None: the drawing library's own choice
+
+
+class Panel(NamedTuple):
+    """One set of axes, and its place in the grid."""
 
     name: str
-    label: str
-    limits: tuple[float, ...]
-    range: Range
+    facet: Facet
+    row: int
+    column: int
+    is_first: bool  # of the facets of its name: it has the title
+    is_last: bool  # it has the label of x
+    data: pd.DataFrame
 
 
-def over_steps(
-    curves: Mapping[str, Curve],
-    gaps: Sequence[Gap],
-    *,
-    seconds: Mapping[str, float] | None = None,
-    parts: Sequence[str] = BOTH,
-) -> Sheet:
-    """A column for each method, a row for the loss and for each gap; with `seconds` per step, the time of those rows.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FigureSpec:
+    """A figure as data: a panel for each name and facet."""
+
+    caption: str
+    mark: Literal["line", "step", "radar", "point"]
+    data: pd.DataFrame  # panel, facet, series, x, y; line: low, high; step: share, end; point: x_std, y_std
+    facets: Mapping[str, Facet]
+    colors: Mapping[str, str]  # by series
+    x_label: str = ""
+    x_ranges: Mapping[str, Range] | None = None  # by panel; None: from 0 to 1
+    max_columns: int = 6  # panels side by side; more continue below
+    panel_height: float = 1.5  # inches
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the grid; rows of panels are filled evenly."""
+        names = self.data["panel"].nunique()
+        blocks = -(-names // self.max_columns)
+        return blocks * len(self.facets), -(-names // blocks)
+
+    def panels(self) -> Iterator[Panel]:
+        """The facets of a panel's name stand below each other."""
+        columns, last = self.shape[1], len(self.facets) - 1
+        for i, (name, data) in enumerate(self.data.groupby("panel", sort=False)):
+            for j, (key, facet) in enumerate(self.facets.items()):
+                place = i // columns * len(self.facets) + j, i % columns
+                yield Panel(str(name), facet, *place, j == 0, j == last, data[data["facet"] == key])
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
+
+def curves(results: Results, parts: Sequence[str] = BOTH, seconds: Mapping[str, float] | None = None) -> FigureSpec:
+    """A column for each method, a row for the loss and for each gap; with `seconds` per step, over time.
 
     A number of steps says nothing about another method's, so each column has its own axis of steps; seconds share one.
     """
-    shown = {name: curve for name, curve in curves.items() if seconds is None or name in seconds}
-    _refuse_nothing(shown, "seconds per step are given for none of the rows")
-    _refuse_absent(shown, parts)
-    pace = {name: 1.0 if seconds is None else seconds[name] for name in shown}
-    ends = {name: float(curve.step[-1]) * pace[name] for name, curve in shown.items()}
+    data = results.curves([part for part in parts if part in results.prepared.measured()])
     if seconds is not None:
-        ends = dict.fromkeys(ends, max(ends.values()))
-    unit = "steps" if seconds is None else "seconds"
-    of_loss, of_gaps = _axis(shown, [LOSS], parts), _axis(shown, [g.name for g in gaps], parts, _limits(gaps))
-    quantities = _quantities(gaps, of_loss.range, of_gaps.range)
-
-    def column(name: str, first: bool) -> list[Panel]:
-        return [
-            Panel(
-                title=name if quantity is quantities[0] else "",
-                x_label=unit if quantity is quantities[-1] else "",
-                y_label=quantity.label if first else "",
-                x_range=(0.0, ends[name]),
-                y_range=quantity.range,
-                lines=tuple(_line(shown[name], part, quantity.name, pace[name]) for part in parts),
-                limits=quantity.limits,
-            )
-            for quantity in quantities
-        ]
-
-    over = " and ".join(PART_WORDS[part] for part in parts)
-    words = f"Loss and bounded gaps over {unit} on {over}: mean over runs, band between quartiles, bounds dashed"
-    words += _left_out({LOSS: of_loss, "a gap": of_gaps}, not_finite(_bands(shown, [LOSS], parts)))
-    return Sheet(words=words, rows=_blocks(list(shown), column), panel_height=1.35)
-
-
-def validation(curves: Mapping[str, Curve], gaps: Sequence[Gap], rows: Sequence[str] | None = None) -> Sheet:
-    """Loss and gaps on the rows that choose settings, for the rows named, in their order."""
-    chosen = list(curves) if rows is None else list(rows)
-    unknown = [name for name in chosen if name not in curves]
-    if unknown:
-        raise ValueError(f"no run of {unknown[0]!r} is stored; the rows with runs are {', '.join(curves)}")
-    return over_steps({name: curves[name] for name in chosen}, gaps, parts=("validation",))
+        data = data[data["row"].isin(seconds)]
+        if data.empty:
+            raise ValueError("there is nothing to draw: seconds per step are given for none of the rows")
+    data["x"] = data["step"] * (1.0 if seconds is None else data["row"].map(seconds))
+    ends = data.groupby("row", sort=False)["x"].max()
+    if seconds is not None:
+        ends[:] = ends.max()
+    limits = results.gaps.limits
+    of_loss = shared_axis(data[data["quantity"] == LOSS], ("mean", "low", "high"))
+    of_gaps = shared_axis(
+        data[data["quantity"] != LOSS], ("mean", "low", "high"), [b for pair in limits.values() for b in pair]
+    )
+    labels = {name: f"|{name}|" if results.gaps.absolute else name for name in limits}
+    facets = {LOSS: Facet(LOSS, of_loss.range)}
+    facets |= {name: Facet(labels[name], of_gaps.range, bounds) for name, bounds in limits.items()}
+    shown = list(dict.fromkeys(data["part"]))
+    caption = (
+        f"Loss and bounded gaps over {'steps' if seconds is None else 'seconds'} on {' and '.join(shown)}: mean over "
+        "runs, band between quartiles, bounds dashed" + _left_out({LOSS: of_loss, "a gap": of_gaps}, of_loss.not_finite)
+    )
+    many = data["runs"] > 1  # one run has no band
+    data = data.assign(low=data["low"].where(many), high=data["high"].where(many))
+    data = data.groupby(["row", "part", "quantity"], sort=False, group_keys=False)[data.columns].apply(_thinned)
+    return FigureSpec(
+        caption=caption, mark="line", facets=facets, colors={part: PART_COLORS[part] for part in shown},
+        data=_tidy(data, panel="row", facet="quantity", series="part", y="mean"),
+        x_label="steps" if seconds is None else "seconds",
+        x_ranges={str(row): (0.0, float(end)) for row, end in ends.items()},
+    )  # fmt: skip
 
 
-def scores(endings: Mapping[str, Ending], groups: Sequence[str], parts: Sequence[str] = BOTH) -> Sheet:
+def seconds(results: Results) -> FigureSpec:
+    """The curves over the time of one run alone."""
+    found = curves(results, seconds=results.seconds)
+    system = [str(results.timed_on[name]) for name in ("cpu", "date") if name in results.timed_on]
+    said = f"{found.caption}. One run alone, step by step{', timed on ' + ', '.join(system) if system else ''}"
+    return FigureSpec(**vars(found) | {"caption": said})
+
+
+def scores(results: Results) -> FigureSpec:
     """A column for each method, a row for each part: the outline of every group's histogram.
 
-    The axis of shares is that of square roots: a method that is sure of many people has one bin above all others.
+    The axis is that of square roots: a method that is sure of many examples has one bin above all others.
     """
-    _refuse_nothing(endings, "no run is stored")
-    top = max(float(np.sqrt(ending.scores[part]).max()) for ending in endings.values() for part in parts)
-    ticks = tuple((share**0.5, f"{share:.0%}") for share in SHARES if share**0.5 <= 1.05 * top)
-
-    def column(name: str, first: bool) -> list[Panel]:
-        return [
-            Panel(
-                title=name if at == 0 else "",
-                x_label="score" if at == len(parts) - 1 else "",
-                y_label=f"share, {PART_WORDS[part]}" if first else "",
-                y_range=(0.0, 1.05 * top),
-                y_ticks=ticks,
-                lines=tuple(
-                    _outline(group, COLORS[g % len(COLORS)], endings[name].scores[part][g])
-                    for g, group in enumerate(groups)
-                ),
-            )
-            for at, part in enumerate(parts)
-        ]
-
-    words = "Distribution of scores by group: share of the group in each bin on an axis of roots, mean over runs"
-    return Sheet(words=words, rows=_blocks(list(endings), column), panel_height=1.7)
-
-
-def spiders(endings: Mapping[str, Ending], parts: Sequence[str] = BOTH) -> Sheet:
-    """A spider for each method: every metric as a share of the largest one among all methods, which the spoke names."""
-    _refuse_nothing(endings, "no run is stored")
-    names = list(next(iter(endings.values())).metrics[parts[0]])
-    table = {(row, part): np.array(list(e.metrics[part].values())) for row, e in endings.items() for part in parts}
-    largest = np.array([_largest(column) for column in np.array(list(table.values())).T])
-    rim = np.where(largest > 0, largest, 1.0)
-    places = np.arange(len(names), dtype=np.float64)
-    spokes = tuple(f"{name}\n{top:.2g}" for name, top in zip(names, largest, strict=True))
-
-    def column(row: str, first: bool) -> list[Panel]:
-        lines = (
-            Line(label=PART_WORDS[part], color=PART_COLORS[part], x=places, y=table[row, part] / rim) for part in parts
-        )
-        return [Panel(title=row, spokes=spokes, lines=tuple(lines))]
-
-    words = "Fairness metrics at the end, mean over runs: smaller is better, the rim is the number at each spoke"
-    return Sheet(words=words, rows=_blocks(list(endings), column, most=4), panel_height=2.2)
-
-
-def trade_off(summaries: Mapping[str, Sequence[Summary]]) -> Sheet:
-    """A panel for each part: what every method loses, against how far it is from the bound (`summary`'s lines)."""
-    lines = [line for listed in summaries.values() for line in listed]
-    _refuse_nothing(lines, "no run is stored")
-    names = list(dict.fromkeys(line.row for line in lines))
-    violation, loss = (_whiskers(lines, kind) for kind in ("violation", "loss"))
-    along, up = shared(violation), shared(loss)
-    panels = tuple(
-        Panel(
-            title=PART_WORDS[part], x_label="violation", y_label="loss" if at == 0 else "",
-            x_range=along.range, y_range=up.range,
-            points=tuple(_point(line, names.index(line.row)) for line in listed),
-        )
-        for at, (part, listed) in enumerate(summaries.items())
+    data = results.histograms(BOTH)
+    last = data.groupby(["row", "part", "group"], sort=False).tail(1)  # closes the outline
+    data = pd.concat([data, last.assign(low=last["high"])]).assign(
+        y=lambda d: np.sqrt(d["share"]), end=lambda d: d["high"]
+    )
+    top = 1.05 * float(data["y"].max())
+    ticks = {share**0.5: f"{share:.0%}" for share in SHARE_TICKS if share**0.5 <= top}
+    groups = results.prepared.experiment.groups
+    return FigureSpec(
+        caption="Distribution of scores by group: share of the group in each bin on an axis of roots, mean over runs",
+        mark="step", facets={part: Facet(f"share, {part}", (0.0, top), ticks=ticks) for part in BOTH},
+        data=_tidy(data, panel="row", facet="part", series="group", x="low"),
+        colors={group: COLORS[i % len(COLORS)] for i, group in enumerate(groups)}, x_label="score", panel_height=1.8,
     )  # fmt: skip
-    words = "Loss against violation, mean over runs with one standard deviation to each side"
-    words += _left_out({"violation": along, "loss": up}, not_finite(loss))
-    return Sheet(words=words, rows=(panels,), panel_height=4.0)
 
 
-def _blocks(
-    names: Sequence[str], column: Callable[[str, bool], list[Panel]], most: int = COLUMNS
-) -> tuple[tuple[Panel, ...], ...]:
-    """Columns of panels beside each other; where they are too many, in blocks of about one size below each other."""
-    count = -(-len(names) // most)
-    size = -(-len(names) // count)
-    rows: list[tuple[Panel, ...]] = []
-    for start in range(0, len(names), size):
-        rows += zip(*(column(name, i == 0) for i, name in enumerate(names[start : start + size])), strict=True)
-    return tuple(rows)
+def radar(results: Results) -> FigureSpec:
+    """Every metric as a share of the largest one among all methods, which its axis names.
+
+    By the definitions of the paper's results, and as printed where these are undefined: with three groups or more.
+    """
+    results.stored  # noqa: B018  (refuses a store without results)
+    definition: Any = "reported" if len(results.prepared.experiment.groups) == 2 else "printed"
+    metrics = {column: name for name, column in paper_metrics(definition).items()} | {"accuracy_difference": "DifAcc"}
+    final = results.final[results.final["part"].isin(BOTH)]
+    means = final.groupby(["row", "part"], sort=False)[list(metrics)].mean().rename(columns=metrics)
+    largest = means.max().fillna(0.0)
+    data = (
+        (means / largest.where(largest > 0, 1.0)).reset_index().melt(["row", "part"], var_name="metric", value_name="y")
+    )
+    data["x"] = data["metric"].map({name: f"{name}\n{top:.2g}" for name, top in largest.items()})
+    return FigureSpec(
+        caption="Fairness metrics at the end, mean over runs: smaller is better, the rim is the number at each axis",
+        mark="radar", data=_tidy(data.assign(facet=""), panel="row", series="part"), facets={"": Facet("")},
+        colors={part: PART_COLORS[part] for part in BOTH}, max_columns=4, panel_height=2.6,
+    )  # fmt: skip
 
 
-def _line(curve: Curve, part: str, quantity: str, pace: float) -> Line:
-    band, kept = curve.measured[part][quantity], _thinned(len(curve.step))
-    return Line(
-        label=PART_WORDS[part],
-        color=PART_COLORS[part],
-        x=curve.step[kept] * np.float64(pace),
-        y=band.mean[kept],
-        band=(band.low[kept], band.high[kept]) if curve.runs > 1 else None,
+def trade_off(results: Results) -> FigureSpec:
+    """A panel for each part: what every method loses, against how far it is from the bound."""
+    results.stored  # noqa: B018  (refuses a store without results)
+    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.prepared.measured()]
+    summaries = {part: results.summary(part)[[LOSS, "violation"]] for part in parts}
+    data = pd.concat(summaries, names=["part", "row"])
+    data.columns = ["y", "y_std", "x", "x_std"]
+    ends = pd.concat([data.assign(**{at: data[at] + side * data[f"{at}_std"] for at in "xy"}) for side in (-1, 1)])
+    along, up = (shared_axis(ends.reset_index(), (at,)) for at in "xy")
+    rows = [str(row) for row in dict.fromkeys(data.index.get_level_values("row"))]
+    caption = "Loss against violation, mean over runs with one standard deviation to each side"
+    return FigureSpec(
+        caption=caption + _left_out({"violation": along, LOSS: up}, up.not_finite), mark="point",
+        data=_tidy(data.reset_index().assign(facet=""), panel="part", series="row"), facets={"": Facet(LOSS, up.range)},
+        colors={row: COLORS[i % len(COLORS)] for i, row in enumerate(rows)}, x_label="violation",
+        x_ranges=dict.fromkeys(parts, along.range), panel_height=4.5,
+    )  # fmt: skip
+
+
+def _along_steps(results: Results) -> bool:
+    return (
+        not results.tuning and results.prepared.experiment.records > 1 and set(BOTH) <= set(results.prepared.measured())
     )
 
 
-def _thinned(records: int) -> NDArray[np.int64]:
-    """Places of at most `MOST` records, evenly spaced, the first and the last among them."""
-    return np.unique(np.linspace(0, records - 1, min(records, MOST)).round().astype(np.int64))
+def _on_validation(results: Results) -> bool:
+    return results.prepared.experiment.records > 1 and "validation" in results.prepared.measured()
 
 
-def _outline(group: str, color: str, shares: Values) -> Line:
-    edges = np.linspace(0.0, 1.0, len(shares) + 1)
-    hover = [f"{share:.2%} between {a:.3g} and {b:.3g}" for share, a, b in zip(shares, edges, edges[1:], strict=False)]
-    heights = np.sqrt(np.append(shares, shares[-1]))
-    return Line(label=group, color=color, x=edges, y=heights, steps=True, hover=(*hover, hover[-1]))
+PLOTS: dict[str, ReportItem] = {
+    "curves": ReportItem("Along the steps, training and test examples", _along_steps, curves),
+    "seconds": ReportItem(
+        "Along the seconds, training and test examples",
+        lambda r: _along_steps(r) and bool(set(r.seconds) & set(r.stored)),
+        seconds,
+    ),
+    "validation": ReportItem(
+        "Along the steps on validation examples", _on_validation, lambda r: curves(r, ("validation",))
+    ),
+    "scores": ReportItem("Scores by group", lambda r: not r.tuning, scores),
+    "radar": ReportItem("Fairness metrics", lambda r: not r.tuning, radar),
+    "trade-off": ReportItem("Loss against violation", lambda r: True, trade_off),
+}
 
 
-def _point(line: Summary, number: int) -> Point:
-    return Point(
-        label=line.row, color=COLORS[number % len(COLORS)], marker=MARKERS[number % len(MARKERS)],
-        x=line.violation.mean, y=line.loss.mean, x_error=line.violation.std, y_error=line.loss.std,
-    )  # fmt: skip
+def _tidy(data: pd.DataFrame, **names: str) -> pd.DataFrame:
+    """Columns under the names that a figure has; what is not finite is not drawn."""
+    named = data.assign(**{name: data[column] for name, column in names.items()})
+    return named.replace([math.inf, -math.inf], math.nan).reset_index(drop=True)
 
 
-def _quantities(gaps: Sequence[Gap], losses: Range, scale: Range) -> list[Quantity]:
-    """The loss, and the gaps on one scale."""
-    labels = [f"|{gap.name}|" if gap.absolute else gap.name for gap in gaps]
-    bounded = [Quantity(gap.name, label, gap.limits, scale) for gap, label in zip(gaps, labels, strict=True)]
-    return [Quantity(LOSS, LOSS, (), losses), *bounded]
+def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
+    """At most `MAX_RECORDS`, evenly spaced, the first and the last among them."""
+    places = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), MAX_RECORDS)).round().astype(int))
+    return curve.iloc[places]
 
 
-def _limits(gaps: Sequence[Gap]) -> list[float]:
-    return [limit for gap in gaps for limit in gap.limits]
+# An axis for many methods ---------------------------------------------------------------------------------------------
 
 
-def _axis(
-    curves: Mapping[str, Curve], quantities: Sequence[str], parts: Sequence[str], limits: Sequence[float] = ()
-) -> Axis:
-    return shared(_bands(curves, quantities, parts), limits)
+class SharedAxis(NamedTuple):
+    """What an axis shows."""
+
+    range: Range
+    beyond: dict[str, Range]  # by method, the extent of those that leave it
+    not_finite: list[str]  # methods with a value that no axis can show
 
 
-def _bands(curves: Mapping[str, Curve], quantities: Sequence[str], parts: Sequence[str]) -> dict[str, list[Values]]:
-    """All that is drawn of every method."""
-    return {
-        name: [numbers for part in parts for quantity in quantities for numbers in curve.measured[part][quantity]]
-        for name, curve in curves.items()
-    }
+def shared_axis(data: pd.DataFrame, columns: Sequence[str], also: Sequence[float] = ()) -> SharedAxis:
+    """For the values of all methods ("row") in some columns, and for the numbers in `also`.
+
+    Panels share an axis so that they can be compared. A method whose loss reached 10^6 would make flat lines of all the
+    others: it leaves the axis instead, and the caption says so. Most methods span the range between the quartiles of
+    their least and of their greatest values; one that goes beyond it by more than `FAR` widths does not decide.
+
+    >>> data = pd.DataFrame({"row": list("AABBCC"), "mean": [0.4, 0.7, 0.5, 0.6, 0.4, 9e5]})
+    >>> axis = shared_axis(data, ["mean"])
+    >>> [round(end, 3) for end in axis.range], axis.beyond
+    ([0.385, 0.715], {'C': (0.4, 900000.0)})
+    """
+    values = data.set_index("row")[list(columns)].stack(future_stack=True).astype(float)
+    rows = values.index.get_level_values("row")
+    not_finite = list(dict.fromkeys(rows[~np.isfinite(values)]))
+    finite = values[np.isfinite(values)].groupby("row", sort=False)
+    low, high = finite.min(), finite.max()
+    if low.empty:
+        return SharedAxis(_padded(also), {}, not_finite)
+    # Rounded inwards: of two methods the one that spans less counts
+    ends = [low.quantile(0.25, "higher"), high.quantile(0.75, "lower"), *also]
+    room = FAR * max(max(ends) - min(ends), TYPICAL_WIDTH)
+    outside = (low < min(ends) - room) | (high > max(ends) + room)
+    outside &= not outside.all()
+    beyond = {str(row): (float(low[row]), float(high[row])) for row in low.index[outside]}
+    return SharedAxis(_padded([*low[~outside], *high[~outside], *also]), beyond, not_finite)
 
 
-def _whiskers(lines: Sequence[Summary], kind: Literal["loss", "violation"]) -> dict[str, list[Values]]:
-    """From a standard deviation below to one above the mean, for every method."""
-    found: dict[str, list[Values]] = {}
-    for line in lines:
-        mean, std = line.loss if kind == "loss" else line.violation
-        found.setdefault(line.row, []).append(np.array([mean - std, mean + std]))
-    return found
+def _padded(numbers: Sequence[float], room: float = 0.05) -> Range:
+    """From the least to the greatest, with some room."""
+    if not len(numbers):
+        return 0.0, 1.0
+    low, high = float(min(numbers)), float(max(numbers))
+    extra = room * (high - low) or max(abs(high), 1.0) * room  # a single number has no width
+    return low - extra, high + extra
 
 
-def _left_out(axes: Mapping[str, Axis], diverged: Sequence[str]) -> str:
+def _left_out(axes: Mapping[str, SharedAxis], diverged: Sequence[str]) -> str:
     """What the axes do not show, in words."""
     said = [
         f"{name} ({what} from {low:.3g} to {high:.3g})"
@@ -256,20 +294,3 @@ def _left_out(axes: Mapping[str, Axis], diverged: Sequence[str]) -> str:
     ]
     words = f". Beyond the axis, which the other methods set: {', '.join(said)}" if said else ""
     return words + (f". Not finite, and there not drawn: {', '.join(diverged)}" if diverged else "")
-
-
-def _largest(numbers: Values) -> float:
-    finite = numbers[np.isfinite(numbers)]
-    return float(finite.max()) if len(finite) else 0.0
-
-
-def _refuse_nothing(shown: Sized, why: str) -> None:
-    if not shown:
-        raise ValueError(f"there is nothing to draw: {why}")
-
-
-def _refuse_absent(curves: Mapping[str, Curve], parts: Sequence[str]) -> None:
-    for name, curve in curves.items():
-        for part in parts:
-            if part not in curve.measured:
-                raise ValueError(f"{name!r} was not measured on {part!r}; its parts are {', '.join(curve.measured)}")

@@ -1,90 +1,178 @@
 """The report of finished experiments as files: one page, and every table and figure beside it.
 
-report.html       opens offline
+report.html       opens offline: tables to sort and figures to hover (`_utils/templates/benchmark.html`)
 tables/           every table as CSV and LaTeX
 figures/          every figure as PDF and PNG
+
+Which tables and figures an experiment has, `tables.TABLES` and `plots.PLOTS` decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairbound._utils.files import write_text
-from fairbound.benchmark.drawing import save
-from fairbound.benchmark.report_page import page
-from fairbound.benchmark.report_sections import Section
-from fairbound.benchmark.table_writers import Table
+from fairbound._utils.pages import TableCell, figure_json, render
+from fairbound.benchmark import plots_matplotlib, plots_plotly
+from fairbound.benchmark.config import REFERENCE_STEPS
+from fairbound.benchmark.executor import Budget
+from fairbound.benchmark.plots import PLOTS, FigureSpec
+from fairbound.benchmark.results import Results
+from fairbound.benchmark.tables import TABLES, ReportTable
 
-TrainingState = Callable[[int, int], None]  # tables and figures written, and all of them
+OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them
+BUDGET_WORDS = {  # how long every method runs
+    "paper": "The paper's seconds, as steps",
+    "rows": f"Equal numbers of examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """All that a report says about one experiment within one budget."""
+
+    name: str  # of the experiment
+    title: str
+    budget: Budget
+    reference: str  # where it stands in the paper
+    source: str  # of the data
+    notes: Mapping[str, str]  # by row: where the paper contradicts itself, or leaves something open
+    tables: Mapping[str, ReportTable]  # by key of TABLES
+    figures: Mapping[str, FigureSpec]  # by key of PLOTS
+
+    @staticmethod
+    def of(results: Results) -> Section:
+        experiment = results.prepared.experiment
+        return Section(
+            name=experiment.name,
+            title=experiment.title,
+            budget=results.budget,
+            reference=experiment.reference,
+            source=results.prepared.source,
+            notes={row.name: row.note for row in experiment.rows if row.note},
+            tables={name: item.make(results) for name, item in TABLES.items() if item.applies(results)},
+            figures={name: item.make(results) for name, item in PLOTS.items() if item.applies(results)},
+        )
+
+    @property
+    def synthetic(self) -> bool:
+        return self.source.partition(":")[0] == "synthetic"
+
+    @property
+    def agreement(self) -> str:
+        """How many numbers meet the paper's; empty where none is compared."""
+        return self.tables["differences"].notes[0] if "differences" in self.tables else ""
 
 
 def write_report(
     sections: Sequence[Section],
     to: Path | str,
     systems: Sequence[Mapping[str, Any]],
-    progress: TrainingState | None = None,
+    progress: OnProgress | None = None,
 ) -> Path:
     """Write tables, figures and the page into a folder; the path of the page. `systems` is `Store.systems()`."""
     if not sections:
         raise ValueError("a report has at least one section; run an experiment first: fairbound run income-ok-race")
     to = Path(to)
-    _refuse_twins(sections)
-    stems = file_stems([(one.name, one.budget) for one in sections])
+    stems = file_stems(sections)
     work = [*_writings(sections, stems, to)]
-    with _sentences(to):
+    with _os_errors_named(to):
         for folder in ("tables", "figures"):
             (to / folder).mkdir(parents=True, exist_ok=True)
         for done, write in enumerate(work, start=1):
             write()
             if progress is not None:
                 progress(done, len(work))
-        write_text(to / "report.html", page(sections, stems, systems))
+        write_text(to / "report.html", page(sections, systems))
     return to / "report.html"
 
 
-def file_stems(sections: Sequence[tuple[str, str]]) -> list[str]:
-    """How the names of a section's files begin, from (experiment, budget): the budget only where there are several.
-
-    >>> file_stems([("income-ok-race", "paper"), ("income-ok-race", "examples"), ("splits-ok", "paper")])
-    ['income-ok-race-paper', 'income-ok-race-examples', 'splits-ok']
-    """
-    names = [name for name, _ in sections]
-    return [f"{name}-{budget}" if names.count(name) > 1 else name for name, budget in sections]
-
-
-def _refuse_twins(sections: Sequence[Section]) -> None:
-    named = [(one.name, one.budget) for one in sections]
-    for name, budget in named:
-        if named.count((name, budget)) > 1:
+def file_stems(sections: Sequence[Section]) -> list[str]:
+    """How the names of each section's files begin: with the budget only where there are several."""
+    names = [(one.name, one.budget) for one in sections]
+    for name, budget in names:
+        if names.count((name, budget)) > 1:
             raise ValueError(
                 f"two sections are of {name!r} within the budget {budget!r}; their files would have one name: "
                 "give the files of the experiments different names"
             )
+    several = {name for name, _ in names if [other for other, _ in names].count(name) > 1}
+    return [f"{name}-{budget}" if name in several else name for name, budget in names]
 
 
 def _writings(sections: Sequence[Section], stems: Sequence[str], to: Path) -> Iterator[Callable[[], object]]:
     for one, stem in zip(sections, stems, strict=True):
         for name, table in one.tables.items():
             yield partial(_write_table, table, to / "tables", f"{stem}-{name}")
-        for name, sheet in one.figures.items():
-            yield partial(save, sheet, to / "figures", f"{stem}-{name}")
+        for name, spec in one.figures.items():
+            yield partial(plots_matplotlib.save, spec, to / "figures", f"{stem}-{name}")
 
 
-def _write_table(table: Table, folder: Path, name: str) -> None:
+def _write_table(table: ReportTable, folder: Path, name: str) -> None:
     write_text(folder / f"{name}.csv", table.to_csv())
     write_text(folder / f"{name}.tex", table.to_latex())
 
 
 @contextmanager
-def _sentences(folder: Path) -> Iterator[None]:
-    """What went wrong with a file, in words; `write_text` has its own."""
+def _os_errors_named(folder: Path) -> Iterator[None]:
+    """What went wrong with a file, in a sentence; `write_text` has its own."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
         raise OSError(f"the report cannot be written into {folder} ({error.strerror}); name another folder") from error
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+def page(sections: Sequence[Section], systems: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page as text."""
+    said = {"Data": ", ".join(dict.fromkeys(one.source for one in sections))}
+    for number, system in enumerate(systems, start=1):
+        said[f"Computed on{f' ({number})' if len(systems) > 1 else ''}"] = _system_words(system)
+    if systems:
+        said["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
+    views = [_section_view(one, stem) for one, stem in zip(sections, file_stems(sections), strict=True)]
+    return render("benchmark.html", sections=views, said=said)
+
+
+def _system_words(system: Mapping[str, Any]) -> str:
+    said = [str(system[name]) for name in ("cpu", "platform") if name in system]
+    said += [f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system]
+    device = system.get("device", "cpu")
+    return ", ".join([*said, *([] if device == "cpu" else [f"on {device}"])]) or "not noted"
+
+
+def _section_view(one: Section, stem: str) -> dict[str, Any]:
+    """What the template shows of a section."""
+    tables = [_table_view(table) | {"heading": TABLES[name].heading, "file": f"{stem}-{name}"}
+              for name, table in one.tables.items()]  # fmt: skip
+    figures = [_figure_view(spec) | {"heading": PLOTS[name].heading, "file": f"{stem}-{name}"}
+               for name, spec in one.figures.items()]  # fmt: skip
+    own = {"stem": stem, "budget_words": BUDGET_WORDS[one.budget], "tables": tables, "figures": figures}
+    return vars(one) | {"synthetic": one.synthetic, "agreement": one.agreement} | own
+
+
+def _table_view(table: ReportTable) -> dict[str, Any]:
+    columns = list(table.shown())
+    cells = [
+        [TableCell(text, key, is_alert=marked) for text, key, marked in zip(c.text, c.sort_keys, c.marked, strict=True)]
+        for c in columns
+    ]
+    return {
+        "title": table.title, "notes": table.notes, "headings": [column.heading for column in columns],
+        "lines": list(zip(*cells, strict=True)), "right": [i for i, c in enumerate(columns) if not c.is_text],
+    }  # fmt: skip
+
+
+def _figure_view(spec: FigureSpec) -> dict[str, Any]:
+    figure = plots_plotly.draw(spec)
+    json = figure_json(figure, min_width=plots_plotly.min_width(spec))
+    return {"caption": spec.caption, "json": json, "height": figure.layout.height}

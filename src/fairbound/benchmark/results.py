@@ -1,193 +1,297 @@
-"""What the figures of a finished experiment show, read from the store alone: curves along the runs, and their ends.
+"""What the store holds of an experiment, read once: for tables, figures and the report.
 
-Rows come in the experiment's order; a row of which no run is stored is left out.
+`Results.final`       one line per stored run and part of the split: loss, gap and violation over the run's last records
+                      (`Experiment.last_states`), fairness metrics of its last state
+`Results.summary`     mean and standard deviation (n - 1) of these over the runs of a row
+`Results.curves`      loss and bounded gaps along the steps, mean and quartiles over runs
+`Results.histograms`  the score distributions of the groups at the end
+
+NaN is a value that is undefined or missing; what diverged is infinite. Rows are in the experiment's order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
+import torch
 from numpy.typing import NDArray
+from scipy import stats
 
-from fairbound.benchmark.count_tables import metrics_of
-from fairbound.benchmark.executor import RunBatch
+from fairbound.benchmark.executor import Budget, RunBatch, RunPlan
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import runs_by_row
+from fairbound.metrics.counts import Counts
+from fairbound.metrics.fairness_metrics import values as fairness_metrics
 
-Values = NDArray[np.float64]
+Array = NDArray[np.float64]
 Definition = Literal["reported", "printed"]  # of Ind, Sp and Sf: see `fairbound.metrics.fairness_metrics`
 LOSS = "loss"
+QUANTITIES = [LOSS, "gap", "violation"]
 
 
-@dataclass(frozen=True, eq=False)
-class Gap:
-    """A difference of group losses that the experiment bounds."""
-
-    name: str
-    contrast: Values  # (G,) weights of the group losses
-    bound: float
-    absolute: bool  # whether the size of the difference is measured
-    two_sided: bool  # whether the negative difference has the same bound
-
-    def of(self, losses: Values) -> Values:
-        """(...,) the gap of group losses (..., G)."""
-        with np.errstate(invalid="ignore"):  # inf - inf, of a run that diverged
-            gap: Values = losses @ self.contrast
-        return np.abs(gap) if self.absolute else gap
-
-    @property
-    def limits(self) -> tuple[float, ...]:
-        """Where the gap is held."""
-        return (self.bound, -self.bound) if self.two_sided else (self.bound,)
-
-
-class Band(NamedTuple):
-    """Over runs, at every record."""
-
-    mean: Values
-    low: Values  # first quartile
-    high: Values  # third quartile
-
-    @staticmethod
-    def of(runs: Values) -> Band:
-        """Of (runs, records).
-
-        >>> Band.of(np.array([[0.0], [1.0], [2.0], [9.0]]))
-        Band(mean=array([3.]), low=array([0.75]), high=array([3.75]))
-        """
-        with np.errstate(invalid="ignore"):  # a run that diverged to infinity
-            return Band(runs.mean(0), np.quantile(runs, 0.25, axis=0), np.quantile(runs, 0.75, axis=0))
-
-
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """The runs of a row along their steps."""
-
-    step: NDArray[np.int64]  # (records,)
-    runs: int
-    measured: Mapping[str, Mapping[str, Band]]  # by part, then "loss" and the names of the gaps
-
-
-@dataclass(frozen=True, eq=False)
-class Ending:
-    """The last state of a row's runs, means over them."""
-
-    runs: int
-    scores: Mapping[str, Values]  # by part: (G, bins) shares of each group, the bins even between 0 and 1
-    metrics: Mapping[
-        str, Mapping[str, float]
-    ]  # by part: Ind, Sp, Ina, Sf, Wd, DifAcc; NaN where undefined in every run
-
-
-def gaps(prepared: PreparedExperiment) -> list[Gap]:
-    """What the experiment bounds; a difference and its negative, where both are bounded alike, are one gap."""
-    constraint = prepared.constraint(prepared.experiment.notion, prepared.experiment.bound)
-    found: list[Gap] = []
-    listed = zip(constraint.names, constraint.contrast.matrix().numpy(), constraint.bound.tolist(), strict=True)
-    for name, contrast, bound in listed:
-        mirrored = [i for i, gap in enumerate(found) if _mirrored(gap, contrast, bound)]
-        if mirrored:
-            first = found[mirrored[0]]
-            found[mirrored[0]] = Gap(first.name, first.contrast, first.bound, first.absolute, two_sided=True)
-        else:
-            found.append(Gap(name, contrast, bound, constraint.absolute, two_sided=False))
-    return found
-
-
-def _mirrored(gap: Gap, contrast: Values, bound: float) -> bool:
-    return not gap.absolute and gap.bound == bound and np.allclose(gap.contrast, -contrast)
-
-
-def curves(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> dict[str, Curve]:
-    """Of every row that has a stored run: loss and gaps on the parts that are measured along it, mean and quartiles
-    over seeds and splits."""
-    bounded, parts = gaps(prepared), prepared.measured()
-    return {name: _curve(cells, bounded, parts) for name, cells in _by_row(prepared, store, planned).items()}
-
-
-def endings(
-    prepared: PreparedExperiment,
-    store: Store,
-    planned: Sequence[RunBatch],
-    definition: Definition | None = None,
-    parts: Sequence[str] | None = None,
-) -> dict[str, Ending]:
-    """Of every row that has a stored run: scores and fairness at the end, on these parts of the split or on all.
-
-    Metrics are by default those of the paper's results, and as printed where these are undefined: with three groups
-    or more.
-    """
-    groups = prepared.experiment.groups
-    if definition is None:
-        definition = "reported" if len(groups) == 2 else "printed"
-    found = _by_row(prepared, store, planned)
-    shown = prepared.parts() if parts is None else parts
-    return {name: _ending(cells, groups, definition, shown) for name, cells in found.items()}
-
-
-def _by_row(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> dict[str, list[StoredResult]]:
-    found = runs_by_row(prepared, store, planned)
-    cells = {name: [run.cell for run in runs if run.cell is not None] for name, runs in found.items()}
-    stored = {name: there for name, there in cells.items() if there}
-    if not stored:
-        raise ValueError(
-            f"{store.folder} holds none of the planned runs of {prepared.experiment.name}; "
-            f"compute them first: fairbound run {prepared.experiment.name} --out {store.folder}"
-        )
-    return stored
-
-
-def _curve(cells: Sequence[StoredResult], bounded: Sequence[Gap], parts: Sequence[str]) -> Curve:
-    measured = {}
-    for part in parts:
-        losses = np.array([cell.tables["records"][part] for cell in cells], dtype=np.float64)  # (runs, records, 1 + G)
-        bands = {gap.name: Band.of(gap.of(losses[..., 1:])) for gap in bounded}
-        measured[part] = {LOSS: Band.of(losses[..., 0])} | bands
-    return Curve(np.asarray(cells[0].tables["records"]["step"]), len(cells), measured)
-
-
-def _ending(
-    cells: Sequence[StoredResult], groups: Sequence[str], definition: Definition, parts: Sequence[str]
-) -> Ending:
-    stored = cells[0].tables["end"]["part"].tolist()
-    scores, metrics = {}, {}
-    for part in parts:
-        at = stored.index(part)
-        scores[part] = np.mean([_shares(cell.tables["end"]["histogram"][at]) for cell in cells], axis=0)
-        runs = [_fairness(cell.tables["end"], at, groups, definition) for cell in cells]
-        metrics[part] = {name: _over_defined(np.mean, [run[name] for run in runs]) for name in runs[0]}
-    return Ending(len(cells), scores, metrics)
-
-
-def _shares(histogram: NDArray[Any]) -> Values:
-    """Of a group without rows: zeros."""
-    shares: Values = histogram / np.maximum(histogram.sum(-1, keepdims=True), 1)
-    return shares
-
-
-def _fairness(
-    end: Mapping[str, NDArray[Any]], at: int, groups: Sequence[str], definition: Definition
-) -> dict[str, float]:
-    found = metrics_of(end["counts"][at], groups)
+def paper_metrics(definition: Definition) -> dict[str, str]:
+    """The paper's names of the metrics, and the columns of `Results.final` that hold them."""
     return {
-        "Ind": _number(found[f"independence_{definition}"]),
-        "Sp": _number(found[f"separation_{definition}"]),
-        "Ina": _number(found["inaccuracy"]),
-        "Sf": _number(found[f"sufficiency_{definition}"]),
-        "Wd": _over_defined(np.max, end["wd"][at].tolist()),  # of the first group to the farthest
-        "DifAcc": _number(found["accuracy_difference"]),
+        "Ind": f"independence_{definition}",
+        "Sp": f"separation_{definition}",
+        "Ina": "inaccuracy",
+        "Sf": f"sufficiency_{definition}",
+        "Wd": "wd",
     }
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
+@dataclass(frozen=True, eq=False)
+class BoundedGaps:
+    """The differences of group losses that an experiment bounds."""
+
+    names: tuple[str, ...]
+    contrast: Array  # (m, G) weights of the group losses
+    bound: Array  # (m,)
+    absolute: bool  # whether the size of a difference is bounded, not the difference
+
+    @staticmethod
+    def of(prepared: PreparedExperiment) -> BoundedGaps:
+        """In the experiment's notion; nothing else in tables and figures reads a constraint."""
+        constraint = prepared.constraint(prepared.experiment.notion, prepared.experiment.bound)
+        contrast, bound = constraint.contrast.matrix().numpy(), constraint.bound.double().numpy()
+        return BoundedGaps(constraint.names, contrast, bound, constraint.absolute)
+
+    def values(self, losses: Array) -> Array:
+        """(..., m) of group losses (..., G)."""
+        with np.errstate(invalid="ignore"):  # inf - inf, of a run that diverged
+            values: Array = losses @ self.contrast.T
+        return np.abs(values) if self.absolute else values
+
+    def gap(self, losses: Array) -> Array:
+        """(...,) of two groups: the first one's loss minus the second's; of more: the largest of the values."""
+        if self.contrast.shape[1] > 2:
+            return np.asarray(self.values(losses).max(-1))
+        with np.errstate(invalid="ignore"):
+            return np.asarray(losses[..., 0] - losses[..., 1])
+
+    def violation(self, losses: Array) -> Array:
+        """(...,) the largest excess over the bound, at least 0."""
+        return np.asarray(np.maximum(self.values(losses) - self.bound, 0.0).max(-1))
+
+    @cached_property
+    def limits(self) -> dict[str, tuple[float, ...]]:
+        """Where each gap is bounded; a difference and its negative, where both are bounded alike, are one gap."""
+        found: dict[str, tuple[float, ...]] = {}
+        for i, name in enumerate(self.names):
+            negative = [np.allclose(self.contrast[j], -self.contrast[i]) for j in range(i)]
+            same = [j for j in range(i) if negative[j] and self.bound[j] == self.bound[i]]
+            if same and not self.absolute:
+                found[self.names[same[0]]] = (float(self.bound[i]), -float(self.bound[i]))
+            else:
+                found[name] = (float(self.bound[i]),)
+        return found
 
 
-def _over_defined(of: Callable[[Values], Any], numbers: Sequence[float]) -> float:
-    defined = np.array([number for number in numbers if np.isfinite(number)])
-    return float(of(defined)) if len(defined) else float("nan")
+class StoredRun(NamedTuple):
+    """One planned run, and what the store has of it."""
+
+    plan: RunPlan
+    result: StoredResult | None  # None: missing
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The stored runs of an experiment within a budget."""
+
+    prepared: PreparedExperiment
+    folder: Path  # of the store
+    runs: Mapping[str, Sequence[StoredRun]]  # by row: all that are planned, those without results too
+    budget: Budget = "paper"
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of a step, by row, where they were measured
+    timed_on: Mapping[str, Any] = field(default_factory=dict)  # the system that they were measured on
+
+    @staticmethod
+    def read(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch], **others: Any) -> Results:
+        """Of the planned runs; `others` are further fields."""
+        runs: dict[str, list[StoredRun]] = {row.name: [] for row in prepared.experiment.rows}
+        for stack in planned:
+            for plan, key in zip(stack.plans, stack.keys, strict=True):
+                runs[plan.row.name].append(StoredRun(plan, store.get(key)))
+        return Results(prepared, store.folder, runs, **others)
+
+    @property
+    def tuning(self) -> bool:
+        """Whether the experiment chooses settings, on the validation split."""
+        return self.prepared.experiment.last_states > 1
+
+    @cached_property
+    def gaps(self) -> BoundedGaps:
+        return BoundedGaps.of(self.prepared)
+
+    @cached_property
+    def stored(self) -> dict[str, list[StoredResult]]:
+        """Results by row, of the rows that have one; a store without any is refused."""
+        results = {row: [run.result for run in runs if run.result is not None] for row, runs in self.runs.items()}
+        found = {row: there for row, there in results.items() if there}
+        if not found:
+            name = self.prepared.experiment.name
+            raise ValueError(
+                f"{self.folder} holds none of the planned runs of {name}; "
+                f"compute them first: fairbound run {name} --out {self.folder}"
+            )
+        return found
+
+    def rows(self) -> pd.DataFrame:
+        """By row: number of stored runs, steps of a run (NaN where none is planned)."""
+        counts = {row: sum(run.result is not None for run in runs) for row, runs in self.runs.items()}
+        steps = {row: runs[0].plan.steps if runs else math.nan for row, runs in self.runs.items()}
+        return pd.DataFrame({"runs": pd.Series(counts), "steps": pd.Series(steps)})
+
+    @cached_property
+    def final(self) -> pd.DataFrame:
+        """Columns row, seed, split, part, loss, gap, violation, accuracy, w1, wd, wd_logits, and every metric of
+        `fairbound.metrics.fairness_metrics`."""
+        lines = [
+            {"row": row, "seed": run.plan.seed, "split": run.plan.split, "part": part, **self._final(run.result, part)}
+            for row, runs in self.runs.items()
+            for run in runs
+            if run.result is not None
+            for part in self.prepared.measured()
+        ]
+        empty = pd.DataFrame(columns=["row", "seed", "split", "part", *QUANTITIES])
+        return pd.DataFrame(lines) if lines else empty.astype(dict.fromkeys(QUANTITIES, float))
+
+    def _final(self, result: StoredResult, part: str) -> dict[str, float]:
+        """Of one run on one part."""
+        last = result.tables["records"][part][-self.prepared.experiment.last_states :].astype(np.float64)
+        groups = last[:, 1:]  # (states, G)
+        measured = {LOSS: last[:, 0], "gap": self.gaps.gap(groups), "violation": self.gaps.violation(groups)}
+        end = result.tables["end"]
+        at = end["part"].tolist().index(part)
+        return (
+            {name: _or_infinite(_mean(states)) for name, states in measured.items()}
+            | {"accuracy": float(np.trace(end["counts"][at].sum(0)) / end["counts"][at].sum())}
+            | _metrics(end["counts"][at], self.prepared.experiment.groups)
+            | {name: _largest(end[name][at]) for name in ("w1", "wd", "wd_logits")}
+        )
+
+    def summary(self, part: str) -> pd.DataFrame:
+        """Loss, gap and violation by row: columns (name, "mean") and (name, "std")."""
+        return mean_std(self.final[self.final["part"] == part].groupby("row", sort=False)[QUANTITIES])
+
+    def curves(self, parts: Sequence[str]) -> pd.DataFrame:
+        """Columns row, part, quantity ("loss", or the name of a gap), step, mean, low, high (quartiles), runs."""
+        absent = [part for part in parts if part not in self.prepared.measured()]
+        if absent:
+            name, there = self.prepared.experiment.name, ", ".join(self.prepared.measured())
+            raise ValueError(f"{name} was not measured on {absent[0]!r}; its parts are {there}")
+        frames = []
+        for row, results in self.stored.items():
+            labels = {"row": row, "step": results[0].tables["records"]["step"], "runs": len(results)}
+            for part in parts:
+                losses = np.array([result.tables["records"][part] for result in results], dtype=np.float64)
+                gaps = dict(zip(self.gaps.names, np.moveaxis(self.gaps.values(losses[..., 1:]), -1, 0), strict=True))
+                for quantity in (LOSS, *self.gaps.limits):
+                    values = losses[..., 0] if quantity == LOSS else gaps[quantity]  # (runs, records)
+                    with np.errstate(invalid="ignore"):  # a run that diverged to infinity
+                        low, high = np.quantile(values, (0.25, 0.75), axis=0)
+                        measured = {"mean": values.mean(0), "low": low, "high": high}
+                    frames.append(pd.DataFrame(labels | {"part": part, "quantity": quantity} | measured))
+        return pd.concat(frames, ignore_index=True)
+
+    def histograms(self, parts: Sequence[str]) -> pd.DataFrame:
+        """Columns row, part, group, low, high (the ends of a bin), share of the group in it, mean over runs."""
+        frames = []
+        for row, results in self.stored.items():
+            stored = results[0].tables["end"]["part"].tolist()
+            for part in parts:
+                counts = np.array([result.tables["end"]["histogram"][stored.index(part)] for result in results])
+                shares = (counts / np.maximum(counts.sum(-1, keepdims=True), 1)).mean(
+                    0
+                )  # of a group without examples 0
+                edges = np.linspace(0.0, 1.0, shares.shape[1] + 1)
+                for group, share in zip(self.prepared.experiment.groups, shares, strict=True):
+                    bins = {"low": edges[:-1], "high": edges[1:], "share": share}
+                    frames.append(pd.DataFrame({"row": row, "part": part, "group": group} | bins))
+        return pd.concat(frames, ignore_index=True)
+
+    def notes(self) -> tuple[str, ...]:
+        """Where the data come from, and in what the runs are not those of the experiment."""
+        missing = {row: sum(run.result is None for run in runs) for row, runs in self.runs.items()}
+        missed = [f"{row} ({count} of {len(self.runs[row])} runs)" for row, count in missing.items() if count]
+        lengths = [
+            f"{row.name} {runs[0].plan.steps:,} for {row.steps:,}"
+            for row in self.prepared.experiment.rows
+            if (runs := self.runs[row.name]) and runs[0].plan.steps != row.steps
+        ]
+        return (
+            f"Data: {self.prepared.source}.",
+            *([f"Missing from the store: {', '.join(missed)}."] if missed else []),
+            *([f"Other numbers of steps than the experiment's: {', '.join(lengths)}."] if lengths else []),
+        )
+
+    def gap_in_words(self) -> str:
+        """What the column "gap" measures."""
+        first, second, *others = self.prepared.experiment.groups
+        return "the largest of the constraints' gaps" if others else f"loss of {first} minus loss of {second}"
+
+
+class ReportItem(NamedTuple):
+    """A table or a figure of the report: an entry of `tables.TABLES` or `plots.PLOTS`."""
+
+    heading: str  # in the table of contents up to its first comma
+    applies: Callable[[Results], bool]
+    make: Callable[[Results], Any]  # a ReportTable or a FigureSpec
+
+
+def mean_std(grouped: Any) -> pd.DataFrame:
+    """Columns (name, "mean") and (name, "std") of a pandas group-by; undefined values are skipped.
+
+    The standard deviation of a single value is 0; where a value is infinite, both are.
+
+    >>> mean_std(pd.DataFrame({"row": ["a", "a", "b"], "loss": [1.0, 3.0, 5.0]}).groupby("row"))["loss", "std"].tolist()
+    [1.4142135623730951, 0.0]
+    """
+    found = grouped.agg(["mean", "std"])
+    for name in found.columns.unique(0):
+        mean = found[name, "mean"]
+        std = found[name, "std"].fillna(0.0).mask(np.isinf(mean), math.inf)
+        found[name, "std"] = std.where(mean.notna())
+    return found
+
+
+def student_interval(values: Sequence[float] | Array, level: float = 0.95) -> tuple[float, float]:
+    """Of the mean of independent values; NaN for fewer than two, or where one is not finite.
+
+    >>> [round(end, 4) for end in student_interval([1.0, 2.0, 3.0])]
+    [-0.4841, 4.4841]
+    """
+    if len(values) < 2 or not np.isfinite(values).all():
+        return math.nan, math.nan
+    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    return float(np.mean(values) - half), float(np.mean(values) + half)
+
+
+def _metrics(counts: NDArray[Any], groups: Sequence[str]) -> dict[str, float]:
+    """Every metric of counts (G, label, prediction); NaN where undefined."""
+    weight = torch.as_tensor(counts, dtype=torch.float64)
+    found = fairness_metrics(Counts(tuple(groups), weight, weight, weight.long()))
+    return {name: math.nan if value is None else value for name, value in found.items()}
+
+
+def _mean(states: Array) -> float:
+    with np.errstate(invalid="ignore"):
+        return float(states.mean())
+
+
+def _or_infinite(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def _largest(distances: NDArray[Any]) -> float:
+    """Of those that are defined."""
+    defined = distances[np.isfinite(distances)]
+    return float(defined.max()) if len(defined) else math.nan

@@ -1,290 +1,389 @@
-"""The tables of a benchmark, from the store alone: fairness, tuning, and many splits.
+"""The tables of a benchmark, from its stored results alone, each a function in `TABLES`.
 
 | table | counterpart in the paper | over |
 |---|---|---|
-| `fairness_table` | Table 4: Ind, Sp, Ina, Sf, Wd of the last state, train and test | runs |
-| `tuning_table` | Tables 5 to 12: loss and violation on the validation split, last states | runs |
-| `split_table` | none: the gap on training rows and on rows not seen | splits |
+| loss | none: loss, gap and violation on every part | runs |
+| fairness-reported, fairness-printed | Table 4: Ind, Sp, Ina, Sf, Wd of the last state, train and test | runs |
+| tuning | Tables 5 to 12: loss and violation on the validation split, last records | runs |
+| splits | none: the gap on training examples and on held-out ones | splits |
+| differences | every number that is not the paper's | |
 
+A table is a data frame whose columns have two levels, (name, field): ("loss", "mean"), ("loss", "std"); a plain column
+has the field "". CSV holds every field in full; text, LaTeX and pages write the fields of a name together, rounded.
 Runs that the store lacks are missing from the means and named below the table; a row without any is shown without
 values. Where ours differs from the paper's by more than two of its standard deviations, the difference has a `*`.
 
-The paper chooses settings by "the lowest loss value with the least constraint violation", which no single row need
-have. Our rule: the smallest mean loss among the rows whose mean violation is at most `TOLERANCE` above the smallest
-mean violation. The paper gives no number: the tolerance was fitted, after the fact, to the eight choices that its
-appendix states, so it describes them, and their agreement proves nothing. On the figures printed there, .003 to .004
-gives seven of the eight (all but Ghost's in Experiment 2), .0029 five and .0041 six. Of seven other rules that we tried
-none gives more than five; "at most a standard error above the smallest" gives three.
+To add a table, write a function of `Results` that returns a `ReportTable`, and enter it in `TABLES`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from textwrap import shorten
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from fairbound.benchmark.config import Row
-from fairbound.benchmark.count_tables import metrics_of
-from fairbound.benchmark.executor import RunBatch
-from fairbound.benchmark.experiment import PreparedExperiment
-from fairbound.benchmark.paper_comparison import beside, compared, mark_note, run_notes
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import (
-    Interval,
-    Line,
-    Measure,
-    Run,
-    Spread,
-    gap_in_words,
-    last_losses,
-    line_of,
-    runs_by_row,
+from fairbound.benchmark.paper_comparison import HALF_A_DIGIT, PAPERS_CHOICE, TOLERANCE, beside, chosen, comparisons
+from fairbound.benchmark.results import (
+    QUANTITIES,
+    Definition,
+    ReportItem,
+    Results,
+    mean_std,
+    paper_metrics,
+    student_interval,
 )
-from fairbound.benchmark.table_writers import Column, Table, Value
 
-Family = Literal["printed", "reported"]
-Found: TypeAlias = dict[str, float | None]  # the figures of one run; None: undefined
+MISSING = "—"
+MARK = "*"  # after a difference that is larger than chance explains
+MARK_NOTE = f"{MARK} more than two of the paper's standard deviations from its mean."
+WHOLE, PERCENT = "{:,.0f}", "{:.0%}"
+MAX_NAME = 28  # letters of a row's name on a terminal, which leaves room for three columns in 80
 PARTS = ("train", "test")
-TOLERANCE = 0.0035  # of violation, in the rule above: the middle of what fits
-PAPERS_CHOICE = {  # appendix B: the row that it says it picks
-    "tune-ok-ssw": "eta_f 0.05, eta_c 0.04",  # B.1.1
-    "tune-ok-sslalm": "tau 0.01, eta 0.05, mu 0",  # B.1.2; the second best, mu 2, is its SSL-ALM
-    "tune-ok-ghost": "alpha 0.05, decay 0.05, rho 0.1, beta 20",  # B.1.3
-    "tune-ok-fairret": "weight 3, tau 0.05",  # B.1.4
-    "tune-va-ssw": "eta_f 0.05, eta_c 0.25 decaying",  # B.2.1
-    "tune-va-sslalm": "tau 0.05, eta 0.01",  # B.2.2
-    "tune-va-ghost": "alpha 0.01, decay 0.2, rho 0.1, beta 5",  # B.2.3
-    "tune-va-penalty": "weight 0.4",  # B.2.4
-}
+
+
+class ShownColumn(NamedTuple):
+    """A column as people read it."""
+
+    name: str
+    detail: str  # "paper", say, of the paper's number beside ours; or ""
+    text: list[str]
+    sort_keys: list[Any]  # None: missing or not finite, always last
+    marked: list[bool]  # differences that are larger than chance explains
+    is_text: bool
+
+    @property
+    def heading(self) -> str:
+        return ", ".join(filter(None, (self.name, self.detail)))
+
+
+@dataclass(frozen=True, eq=False)
+class ReportTable:
+    r"""A data frame with a title above and notes below.
+
+    >>> loss = pd.DataFrame({"mean": [0.4064, math.nan], "std": [0.0031, math.nan]})
+    >>> table = ReportTable("Losses", frame_of({"row": pd.Series(["SGD", "SSw"]), "loss": loss}), ("Two runs.",))
+    >>> table.to_csv().splitlines()
+    ['row,loss mean,loss std', 'SGD,0.4064,0.0031', 'SSw,,']
+    >>> print(table.to_text())
+                    loss
+    SGD  0.4064 ± 0.0031
+    SSw                —
+    """
+
+    title: str
+    frame: pd.DataFrame  # columns (name, field); the first is the row's name
+    notes: tuple[str, ...] = ()
+    digits: int = 4  # after the point
+    formats: Mapping[str, str] = field(default_factory=dict)  # by name, of columns that are written otherwise
+
+    def shown(self) -> Iterator[ShownColumn]:
+        """The fields of a name together."""
+        for name in self.frame.columns.unique(0):
+            fields = self.frame.loc[:, [name]].droplevel(0, axis=1)
+            for detail, wanted, write in FORMS:
+                if wanted[0] in fields:
+                    lines = [tuple(line) for line in fields[list(wanted)].itertuples(index=False)]
+                    text = [MISSING if pd.isna(line[0]) else write(self, name, *line) for line in lines]
+                    marked = [wanted[-1] == "differs" and line[-1] is True for line in lines]
+                    keys = [line[0] if _has_order(line[0]) else None for line in lines]
+                    is_text = pd.api.types.is_string_dtype(fields[wanted[0]])
+                    yield ShownColumn(name, detail, text, keys, marked, is_text)
+
+    def number(self, name: str, value: float, sign: str = "") -> str:
+        """In the column's form; text as it is."""
+        if isinstance(value, str):
+            return value
+        return (
+            self.formats.get(name, f"{{:{sign}.{self.digits}f}}").format(value)
+            if math.isfinite(value)
+            else "not finite"
+        )
+
+    def to_csv(self) -> str:
+        """One line a row, without title and notes."""
+        names = [" ".join(filter(None, column)) for column in self.frame.columns]
+        return str(self.frame.to_csv(index=False, header=names, lineterminator="\n"))
+
+    def to_text(self, width: int = 80) -> str:
+        """For a terminal: columns that do not fit beside each other stand in blocks below each other."""
+        first, *others = self.shown()
+        names = [shorten(name, MAX_NAME, placeholder=" …") for name in first.text]
+        text = pd.DataFrame({(column.name, column.detail): column.text for column in others}, index=names)
+        if not any(column.detail for column in others):
+            text.columns = text.columns.droplevel(1)
+        lines = text.to_string(line_width=width, sparsify=False).splitlines()
+        return "\n".join(line.rstrip(" \\") for line in lines)  # pandas ends a block with a backslash
+
+    def to_latex(self) -> str:
+        r"""A `table` that needs the package booktabs; whatever is special to LaTeX is escaped."""
+        columns = list(self.shown())
+        text = pd.DataFrame({latex(column.heading): map(latex, column.text) for column in columns})
+        # After the \\ of a line, [ and * would be read as its arguments
+        text.iloc[:, 0] = [f"{{}}{name}" if name[:1] in ("[", "*") else name for name in text.iloc[:, 0]]
+        sides = "".join("l" if column.is_text else "r" for column in columns)
+        written = text.to_latex(index=False, escape=False, caption=latex(self.title), column_format=sides)
+        notes = "".join(f"\\par\\footnotesize {latex(note)}\n" for note in self.notes)
+        return str(written).replace("\\end{table}", f"{notes}\\end{{table}}")
+
+
+def _has_order(value: Any) -> bool:
+    return isinstance(value, str) or (not pd.isna(value) and math.isfinite(value))
+
+
+def _spread(table: ReportTable, name: str, mean: float, std: float) -> str:
+    return f"{table.number(name, mean)} ± {table.number(name, std)}"
+
+
+FORMS: tuple[tuple[str, tuple[str, ...], Callable[..., str]], ...] = (  # detail, fields, how they are written
+    ("", ("",), lambda t, name, value: t.number(name, value)),
+    ("", ("mean", "std"), _spread),
+    ("paper", ("paper mean", "paper std"), _spread),
+    ("difference", ("difference", "differs"), lambda t, name, value, far: t.number(name, value, "+") + MARK * far),
+    ("95 %", ("low", "high"), lambda t, name, low, high: f"[{t.number(name, low)}, {t.number(name, high)}]"),
+)
+
+LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "±": r"$\pm$", "—": "---", "+": "$+$",
+})  # fmt: skip
+MINUS = re.compile(r"(?<![\w.])-(?=\d)")  # not a hyphen
+
+
+def latex(text: str) -> str:
+    r"""Text as LaTeX prints it: pandas escapes cells, but neither captions nor notes, and knows no minus.
+
+    >>> latex("a_b & 5 %")
+    'a\\_b \\& 5 \\%'
+    """
+    return MINUS.sub("$-$", text.translate(LATEX))
+
+
+def frame_of(columns: Mapping[str, pd.Series | pd.DataFrame]) -> pd.DataFrame:
+    """Plain columns, and frames of the fields of a name, side by side; all have the same index."""
+    whole = pd.concat({name: c.to_frame("") if c.ndim == 1 else c for name, c in columns.items()}, axis=1)
+    return whole.reset_index(drop=True)
+
+
+def _row_columns(results: Results) -> dict[str, pd.Series]:
+    """What most tables begin with, by row; a row without runs has no steps to speak of."""
+    rows = results.rows()
+    return {"row": rows.index.to_series(), "steps": rows["steps"], "runs": rows["runs"]}
+
+
+def _mark_notes(frame: pd.DataFrame) -> tuple[str, ...]:
+    """What the mark says, where there is one."""
+    return (MARK_NOTE,) if any((frame[c] == True).any() for c in frame.columns if c[1] == "differs") else ()  # noqa: E712
+
+
+# Loss -----------------------------------------------------------------------------------------------------------------
+
+
+def loss_table(results: Results) -> ReportTable:
+    """Steps, examples per step, and loss, gap and largest violation on every part; the paper's beside validation's."""
+    experiment = results.prepared.experiment
+    with_paper = any(row.paper.validation for row in experiment.rows)
+    columns = _row_columns(results)
+    sizes = [row.examples_per_step(len(experiment.groups)) for row in experiment.rows]
+    columns["examples per step"] = pd.Series(sizes, index=columns["row"].index)
+    for part in [part for part in ("train", "validation", "test") if part in results.prepared.measured()]:
+        summary = results.summary(part).reindex(columns["row"].index)
+        for quantity in QUANTITIES:
+            if part == "validation" and with_paper and quantity != "gap":  # of which the paper prints none
+                printed = [row.paper.validation.get(quantity) for row in experiment.rows]
+                columns[f"{part} {quantity}"] = beside(summary[quantity], printed)
+            else:
+                columns[f"{part} {quantity}"] = summary[quantity]
+    frame = frame_of(columns)
+    last = "The paper's validation figures: means over the last 20 states of 5 runs; ours: the last state of every run."
+    notes = (
+        *_mark_notes(frame), *([last] if with_paper else []), f"Gap: {results.gap_in_words()}.",
+        f"Violation: the largest excess of a constraint over the bound {experiment.bound:g}, at least 0.",
+        "Examples per step: those that it passes through the model; the expectation where their number is random.",
+    )  # fmt: skip
+    title = f"{experiment.name}: loss, gap and largest violation; mean ± standard deviation over runs"
+    formats = dict.fromkeys(("steps", "runs", "examples per step"), WHOLE)
+    return ReportTable(title, frame, (*notes, *results.notes()), formats=formats)
+
+
+def summary_table(results: Results, part: str) -> ReportTable:
+    """Loss and violation on one part: what `fairbound run` shows at its end."""
+    columns = _row_columns(results)
+    summary = results.summary(part).reindex(columns["row"].index)
+    frame = frame_of(columns | {"loss": summary["loss"], "largest violation": summary["violation"]})
+    title = f"{part}: mean ± standard deviation over runs; bound {results.prepared.experiment.bound:g}"
+    return ReportTable(title, frame, formats=dict.fromkeys(("steps", "runs"), WHOLE))
 
 
 # Fairness -------------------------------------------------------------------------------------------------------------
 
 
-class Figure(NamedTuple):
-    """One of a row's lines in the fairness table."""
-
-    name: str
-    key: str  # among what `_measured` finds
-    paper: str | None  # the paper's figure that it is held against
-
-
-def fairness_table(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch], family: Family) -> Table:
-    """Ind, Sp, Ina, Sf and Wd of every row on train and test, with the definitions of one family."""
-    by_row = runs_by_row(prepared, store, planned)
-    lines: list[tuple[Value, ...]] = []
-    undefined: list[str] = []
-    for row in prepared.experiment.rows:
-        cells = [run.cell for run in by_row[row.name] if run.cell is not None]
-        found = {part: [_measured(cell, part, prepared.experiment.groups) for cell in cells] for part in PARTS}
-        for figure in _figures(family):
-            lines.append((row.name, len(cells), figure.name, *_figure_cells(row, figure, found)))
-            undefined += _undefined_notes(row, figure, found)
-    columns = (Column("row"), Column("runs", "whole"), Column("figure"), *compared("train"), *compared("test"))
-    title = f"{prepared.experiment.name}: fairness, definitions as {family}; mean ± standard deviation over runs"
-    notes = (*mark_note(lines), *_family_notes(family, prepared), *undefined, *run_notes(prepared, by_row))
-    return Table(title, columns, tuple(lines), notes)
-
-
-def _figures(family: Family) -> tuple[Figure, ...]:
-    return (
-        Figure("Ind", f"independence_{family}", "Ind"),
-        Figure("Sp", f"separation_{family}", "Sp"),
-        Figure("Ina", "inaccuracy", "Ina"),
-        Figure("Sf", f"sufficiency_{family}", "Sf"),
-        Figure("Wd", "wd", "Wd"),
-        Figure("Wd of logits", "wd_logits", "Wd"),
-        Figure("W1", "w1", None),
-    )
-
-
-def _figure_cells(row: Row, figure: Figure, found: Mapping[str, Sequence[Found]]) -> list[Value]:
-    cells: list[Value] = []
-    for part, printed in zip(PARTS, (row.paper.train, row.paper.test), strict=True):
-        defined = _defined(figure, found[part])
-        cells += beside(Spread.of(defined) if defined else None, printed.get(figure.paper or ""))
-    return cells
-
-
-def _defined(figure: Figure, found: Sequence[Found]) -> list[float]:
-    return [value for one in found if (value := one[figure.key]) is not None]
-
-
-def _undefined_notes(row: Row, figure: Figure, found: Mapping[str, Sequence[Found]]) -> list[str]:
-    """Where a mean is over fewer runs than the row has."""
-    missing = {part: len(runs) - len(_defined(figure, runs)) for part, runs in found.items()}
-    return [
-        f"{row.name}, {figure.name}, {part}: undefined in {count} of {len(found[part])} runs, left out of the mean."
-        for part, count in missing.items()
-        if 0 < count < len(found[part])
+def fairness_table(results: Results, definition: Definition) -> ReportTable:
+    """Ind, Sp, Ina, Sf and Wd of every row on train and test, by the definitions as printed or as reported."""
+    experiment = results.prepared.experiment
+    metrics = paper_metrics(definition) | {"Wd of logits": "wd_logits", "W1": "w1"}
+    final = results.final.rename(columns={column: figure for figure, column in metrics.items()})
+    final = final.reindex(columns=["row", "part", *metrics]).astype(dict.fromkeys(metrics, float))
+    by_figure = final.melt(["row", "part"], var_name="figure").groupby(["part", "row", "figure"])[["value"]]
+    ours = mean_std(by_figure)["value"]
+    lines = [(row, figure) for row in experiment.rows for figure in metrics]
+    index = pd.MultiIndex.from_tuples([(row.name, figure) for row, figure in lines])
+    columns: dict[str, Any] = {
+        "row": pd.Series(index.get_level_values(0), index=index),
+        "runs": results.rows()["runs"].reindex(index.get_level_values(0)).set_axis(index),
+        "figure": pd.Series(index.get_level_values(1), index=index),
+    }
+    for part in PARTS:
+        of_part = ours[ours.index.get_level_values("part") == part].droplevel("part").reindex(index)
+        printed = [getattr(row.paper, part).get(figure.partition(" ")[0]) for row, figure in lines]
+        columns[part] = beside(of_part, printed)
+    frame = frame_of(columns)
+    counts = {place: (int(group["value"].isna().sum()), len(group)) for place, group in by_figure}
+    undefined = [
+        f"{row.name}, {figure}, {part}: undefined in {missing} of {runs} runs, skipped in the mean."
+        for row, figure in lines
+        for part in PARTS
+        if 0
+        < (missing := counts.get((part, row.name, figure), (0, 0))[0])
+        < (runs := counts[part, row.name, figure][1])
     ]
+    notes = (*_mark_notes(frame), *_definition_notes(definition, experiment.groups), *undefined, *results.notes())
+    title = f"{experiment.name}: fairness, definitions as {definition}; mean ± standard deviation over runs"
+    return ReportTable(title, frame, notes, formats={"runs": WHOLE})
 
 
-def _measured(cell: StoredResult, part: str, groups: Sequence[str]) -> Found:
-    """Every count-based metric, and the distances of the first group's scores from the others', at the end of a run."""
-    end = _end(cell, part)
-    distances = {name: _largest_defined(end[name]) for name in ("w1", "wd", "wd_logits")}
-    return {**metrics_of(end["counts"], groups), **distances}
-
-
-def _end(cell: StoredResult, part: str) -> dict[str, NDArray[Any]]:
-    """What was measured at the end of a run on one part of the split."""
-    end = cell.tables["end"]
-    at = end["part"].tolist().index(part)
-    return {name: column[at] for name, column in end.items()}
-
-
-def _largest_defined(distances: NDArray[Any]) -> float | None:
-    defined = [float(distance) for distance in distances if not math.isnan(distance)]
-    return max(defined) if defined else None
-
-
-def _family_notes(family: Family, prepared: PreparedExperiment) -> tuple[str, ...]:
-    notes = ["Wd: of probabilities and of logits, since the paper does not say of which; W1: of probabilities."]
-    groups = prepared.experiment.groups
+def _definition_notes(definition: Definition, groups: Sequence[str]) -> Iterator[str]:
+    yield "Wd: of probabilities and of logits, since the paper does not say of which; W1: of probabilities."
     if len(groups) > 2:
-        notes.append(f"Wd and W1: the largest of the distances between {groups[0]} and another group.")
-    if family == "reported" and len(groups) > 2:
-        notes.append("The definitions as reported are for two groups: Ind, Sp and Sf are undefined here.")
-    if family == "printed" and len(groups) == 2:
-        notes.append(
-            "The paper's figures follow the definitions as reported: 2, 4 and 4 times Ind, Sp and Sf as printed."
-        )
-    return tuple(notes)
+        yield f"Wd and W1: the largest of the distances between {groups[0]} and another group."
+    if definition == "reported" and len(groups) > 2:
+        yield "The definitions as reported are for two groups: Ind, Sp and Sf are undefined here."
+    if definition == "printed" and len(groups) == 2:
+        yield "The paper's figures follow the definitions as reported: 2, 4 and 4 times Ind, Sp and Sf as printed."
 
 
 # Tuning ---------------------------------------------------------------------------------------------------------------
 
 
-def tuning_table(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> Table:
+def tuning_table(results: Results) -> ReportTable:
     """Loss and violation of every row on the validation split, and which row the rule and the paper choose."""
+    prepared, experiment = results.prepared, results.prepared.experiment
     if "validation" not in prepared.parts():
         raise ValueError(
-            f"{prepared.experiment.name} has no rows for validation (it has {', '.join(prepared.parts())}); "
+            f"{experiment.name} has no validation examples (it has {', '.join(prepared.parts())}); "
             "give its split a share of them to choose settings"
         )
-    by_row, measure = runs_by_row(prepared, store, planned), Measure.of(prepared)
-    lines = {name: line_of(prepared, measure, runs, "validation") for name, runs in by_row.items()}
-    ours = chosen({name: (line.loss.mean, line.violation.mean) for name, line in lines.items() if line is not None})
-    rows = tuple(_tuning_row(prepared, row, lines[row.name], ours) for row in prepared.experiment.rows)
-    columns = (
-        Column("row"), Column("steps", "whole"), Column("runs", "whole"), *compared("loss"), *compared("violation"),
-        Column("chosen"),
-    )  # fmt: skip
-    title = (
-        f"{prepared.experiment.name}: loss and violation on the validation split; mean ± standard deviation over runs"
-    )
-    return Table(title, columns, rows, (*mark_note(rows), *_tuning_notes(prepared), *run_notes(prepared, by_row)))
-
-
-def chosen(figures: Mapping[str, tuple[float, float]], tolerance: float = TOLERANCE) -> str | None:
-    """The row with the smallest loss of those whose violation is within the tolerance of the smallest violation.
-
-    Figures are (mean loss, mean violation) by row; rows that diverged are never chosen.
-
-    >>> chosen({"free": (0.40, 0.030), "near": (0.50, 0.003), "strict": (0.60, 0.0)})
-    'near'
-    """
-    finite = {name: pair for name, pair in figures.items() if all(map(math.isfinite, pair))}
-    if not finite:
-        return None
-    most = min(violation for _, violation in finite.values()) + tolerance
-    return min((name for name in finite if finite[name][1] <= most), key=lambda name: finite[name])
-
-
-def _tuning_row(prepared: PreparedExperiment, row: Row, line: Line | None, ours: str | None) -> tuple[Value, ...]:
-    printed = row.paper.validation
-    paper = PAPERS_CHOICE.get(prepared.experiment.name)
-    by = [who for who, choice in (("here", ours), ("paper", paper)) if choice == row.name]
-    return (
-        row.name,
-        None if line is None else line.steps,
-        0 if line is None else line.runs,
-        *beside(None if line is None else line.loss, printed.get("loss")),
-        *beside(None if line is None else line.violation, printed.get("violation")),
-        ", ".join(by) or None,
-    )
-
-
-def _tuning_notes(prepared: PreparedExperiment) -> list[str]:
-    printed = {row.name: row.paper.validation for row in prepared.experiment.rows}
-    complete = {name: (p["loss"].mean, p["violation"].mean) for name, p in printed.items() if len(p) == 2}
-    last = prepared.experiment.last_states
-    notes = [
+    columns: dict[str, Any] = _row_columns(results)
+    summary = results.summary("validation").reindex(columns["row"].index)
+    for quantity in ("loss", "violation"):
+        columns[quantity] = beside(summary[quantity], [row.paper.validation.get(quantity) for row in experiment.rows])
+    means = summary.dropna()[[("loss", "mean"), ("violation", "mean")]]
+    choices = {"here": chosen(dict(zip(means.index, means.to_numpy().tolist(), strict=True)))}
+    choices["paper"] = PAPERS_CHOICE.get(experiment.name)
+    by = {row: ", ".join(who for who, choice in choices.items() if choice == row) or None for row in summary.index}
+    columns["chosen"] = pd.Series(by, dtype=object)
+    frame = frame_of(columns)
+    printed = {row.name: row.paper.validation for row in experiment.rows}
+    on_papers = chosen({row: (p["loss"].mean, p["violation"].mean) for row, p in printed.items() if len(p) == 2})
+    last = experiment.last_states
+    notes = (
+        *_mark_notes(frame),
         "Of a run: its last record." if last == 1 else f"Of a run: the mean over its last {last} records.",
         f"Chosen here: the smallest loss among the rows at most {TOLERANCE:g} above the smallest violation, "
         "a tolerance fitted to the paper's choices.",
-    ]
-    on_papers = chosen(complete)
-    return notes if on_papers is None else [*notes, f"On the paper's own figures this chooses: {on_papers}."]
+        *([] if on_papers is None else [f"On the paper's own figures this chooses: {on_papers}."]),
+    )
+    title = f"{experiment.name}: loss and violation on the validation split; mean ± standard deviation over runs"
+    return ReportTable(title, frame, (*notes, *results.notes()), formats=dict.fromkeys(("steps", "runs"), WHOLE))
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
 
 
-class OneRun(NamedTuple):
-    """What the split table reads of a run."""
-
-    train_loss: float
-    train_gap: float
-    test_loss: float
-    test_accuracy: float
-    test_gap: float
-    holds: float  # 1 where no constraint is violated on test rows at any of the last states, else 0
-
-
-def split_table(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch]) -> Table:
-    """The gap of every row on training rows and on rows not seen, over splits, and how often the bound holds there."""
-    by_row, measure = runs_by_row(prepared, store, planned), Measure.of(prepared)
-    rows = tuple(_split_row(prepared, row, by_row[row.name], measure) for row in prepared.experiment.rows)
-    columns = (
-        Column("row"), Column("steps", "whole"), Column("splits", "whole"),
-        Column("train loss", "spread", 3), Column("train gap", "spread", 3), Column("train gap, 95 %", "interval", 3),
-        Column("held-out loss", "spread", 3), Column("held-out accuracy", "spread", 3),
-        Column("held-out gap", "spread", 3), Column("held-out gap, 95 %", "interval", 3),
-        Column("bound holds", "percent"),
-    )  # fmt: skip
-    title = f"{prepared.experiment.name}: training rows and held-out rows; mean ± standard deviation over splits"
-    return Table(title, columns, rows, (*_split_notes(prepared), *run_notes(prepared, by_row)))
-
-
-def _split_row(prepared: PreparedExperiment, row: Row, runs: Sequence[Run], measure: Measure) -> tuple[Value, ...]:
-    by_split: dict[int, list[OneRun]] = {}
-    for run in runs:
-        if run.cell is not None:
-            by_split.setdefault(run.plan.split, []).append(_one_run(prepared, run.cell, measure))
-    if not by_split:
-        return (row.name, None, 0, *[None] * 8)
-    means = np.array([np.mean(found, axis=0) for found in by_split.values()])  # (splits, fields of OneRun)
-    over_splits = dict(zip(OneRun._fields, means.T, strict=True))
-    spread = {name: Spread.of(column) for name, column in over_splits.items()}
-    return (
-        row.name, runs[0].plan.steps, len(means),
-        spread["train_loss"], spread["train_gap"], Interval.of(over_splits["train_gap"]),
-        spread["test_loss"], spread["test_accuracy"], spread["test_gap"], Interval.of(over_splits["test_gap"]),
-        spread["holds"].mean,
-    )  # fmt: skip
-
-
-def _one_run(prepared: PreparedExperiment, cell: StoredResult, measure: Measure) -> OneRun:
-    train, test = (last_losses(prepared, cell, part) for part in ("train", "test"))
-    counts = _end(cell, "test")["counts"]  # (G, label, prediction)
-    accuracy = float(np.trace(counts.sum(0)) / counts.sum())
-    holds = float(measure.violation(test) == 0)
-    return OneRun(
-        float(train[:, 0].mean()), measure.gap(train), float(test[:, 0].mean()), accuracy, measure.gap(test), holds
+def split_table(results: Results) -> ReportTable:
+    """The gap of every row on training and on held-out examples, over splits, and how often the bound holds there."""
+    experiment = results.prepared.experiment
+    rows = results.rows()
+    columns: dict[str, Any] = {"row": rows.index.to_series(), "steps": rows["steps"]}
+    final = results.final.assign(holds=(results.final["violation"] == 0).astype(float))
+    final = final.reindex(columns=["row", "split", "part", *QUANTITIES, "accuracy", "holds"]).astype(
+        {"accuracy": float}
     )
-
-
-def _split_notes(prepared: PreparedExperiment) -> tuple[str, ...]:
-    experiment = prepared.experiment
-    return (
-        f"Gap: {gap_in_words(experiment.groups)}; bound {experiment.bound:g} ({experiment.notion}).",
-        "Runs of one split are averaged first. 95 %: Student's interval of the mean over splits, which share rows "
+    by_split = final.groupby(["part", "row", "split"], sort=False).mean()  # the seeds of a split first
+    for part, words in (("train", "train"), ("test", "held-out")):
+        of_part = by_split[by_split.index.get_level_values("part") == part].groupby("row", sort=False)
+        over_splits = mean_std(of_part).reindex(rows.index)
+        if part == "train":
+            columns["splits"] = of_part.size().reindex(rows.index, fill_value=0)
+        intervals = {row: student_interval(gaps.to_numpy()) for row, gaps in of_part["gap"]}
+        ends = pd.DataFrame.from_dict(intervals, "index", columns=["low", "high"], dtype=float).reindex(rows.index)
+        columns[f"{words} loss"] = over_splits["loss"]
+        if part == "test":
+            columns[f"{words} accuracy"] = over_splits["accuracy"]
+        columns[f"{words} gap"] = over_splits["gap"].join(ends)
+    columns["bound holds"] = over_splits["holds", "mean"]
+    notes = (
+        f"Gap: {results.gap_in_words()}; bound {experiment.bound:g} ({experiment.notion}).",
+        "Runs of one split are averaged first. 95 %: Student's interval of the mean over splits, which share examples "
         "and so are not quite independent.",
-        "Bound holds: the share of splits in which no constraint is violated on held-out rows.",
+        "Bound holds: the share of splits in which no constraint is violated on held-out examples.",
     )
+    title = f"{experiment.name}: training and held-out examples; mean ± standard deviation over splits"
+    formats = {"steps": WHOLE, "splits": WHOLE, "bound holds": PERCENT}
+    return ReportTable(title, frame_of(columns), (*notes, *results.notes()), digits=3, formats=formats)
+
+
+# Differences ----------------------------------------------------------------------------------------------------------
+
+
+def differences_table(results: Results) -> ReportTable:
+    """Every number that does not meet the paper's; its first note says how many do."""
+    # The paper's results follow the definitions as reported; its printed ones give other numbers
+    shown = [name for name in ("tuning", "loss", "fairness-reported") if TABLES[name].applies(results)]
+    found = comparisons(TABLES[name].make(results).frame for name in shown)
+    far = found[found["differs"] == True].reset_index(drop=True)  # noqa: E712
+    here = far.drop(columns=["row", "figure", "deviations"])
+    columns = {"row": far["row"], "figure": far["figure"], "here": here, "in the paper's std": far["deviations"]}
+    met = (
+        f"{len(found) - len(far)} of {len(found)} comparisons with the paper's figures are within two of its standard "
+        "deviations; every variant of a method is compared."
+    )
+    rounded = f"A standard deviation that the paper prints as 0 counts as {HALF_A_DIGIT:g}, half of its last digit."
+    notes = (met, *([rounded] if (far["paper std"] == 0).any() else []))
+    title = f"{results.prepared.experiment.name}: where our figures are not the paper's"
+    return ReportTable(title, frame_of(columns), notes, formats={"in the paper's std": "{:.1f}"})
+
+
+def _compared(results: Results) -> bool:
+    """Whether the paper prints something for these runs; its figures are of its own budget."""
+    printed = [paper for row in results.prepared.experiment.rows for paper in vars(row.paper).values()]
+    return results.budget == "paper" and any(printed)
+
+
+def _one_split(results: Results) -> bool:
+    return not results.tuning and len(results.prepared.splits) == 1
+
+
+TABLES: dict[str, ReportItem] = {
+    "tuning": ReportItem("Settings, chosen on the validation split", lambda r: r.tuning, tuning_table),
+    "loss": ReportItem("Loss and violation", lambda r: not r.tuning, loss_table),
+    "splits": ReportItem(
+        "Training and held-out examples", lambda r: not r.tuning and len(r.prepared.splits) > 1, split_table
+    ),
+    "fairness-reported": ReportItem(
+        "Fairness as reported, by the definitions behind the paper's results",
+        _one_split,
+        lambda r: fairness_table(r, "reported"),
+    ),
+    "fairness-printed": ReportItem(
+        "Fairness as printed, by the definitions in the paper's text",
+        _one_split,
+        lambda r: fairness_table(r, "printed"),
+    ),
+    "differences": ReportItem("Differences, where our figures are not the paper's", _compared, differences_table),
+}

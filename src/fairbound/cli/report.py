@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fairbound.benchmark.executor import Budget as BudgetName
 from fairbound.benchmark.executor import Job, PlannedJob, plan
-from fairbound.benchmark.report import file_stems, write_report
-from fairbound.benchmark.report_sections import Section, section
+from fairbound.benchmark.report import Section, file_stems, write_report
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.table_writers import Table
+from fairbound.benchmark.tables import ReportTable
 from fairbound.cli.printing import console
 from fairbound.cli.run import (
     Algorithm,
@@ -33,15 +33,15 @@ from fairbound.cli.run import (
     announce,
     checked_device,
 )
-from fairbound.cli.tables import grids
 
 BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
-WIDTH = 80  # of a terminal at least
+MIN_WIDTH = 80  # letters of a terminal's line
+MAX_LINES = 110  # on a terminal: a longer table is read in its file
 
 Experiments = Annotated[list[str], typer.Argument(help="Those installed, such as income-ok-race, or TOML files.")]
 Chosen = Annotated[
     Budget | None,
-    typer.Option(help="The paper's seconds as steps, or equal examples; all with results unless one is named."),
+    typer.Option(help="The paper's seconds as steps, or equal rows; all with results unless one is named."),
 ]
 To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
 
@@ -80,9 +80,9 @@ def report_command(
 def section_of(found: PlannedJob, store: Store, budget: BudgetName) -> Section:
     """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
     name = found.prepared.experiment.name
-    times = store.times(name) or {}
-    seconds = {row: timing.wall for row, timing in times.items()}
-    return section(found.prepared, store, found.batches, budget, seconds or None, store.timed_on(name))
+    seconds = {row: timing.wall for row, timing in (store.times(name) or {}).items()}
+    timed = {"seconds": seconds, "timed_on": store.timed_on(name) or {}}
+    return Section.of(Results.read(found.prepared, store, found.batches, budget=budget, **timed))
 
 
 def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[BudgetName, PlannedJob]:
@@ -104,23 +104,24 @@ def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[B
 
 
 def show(sections: Sequence[Section], to: Path) -> None:
-    """The tables that read in the terminal's width, and where the others will be."""
-    for one, stem in zip(sections, file_stems([(one.name, one.budget) for one in sections]), strict=True):
+    """The tables that are short enough for a terminal, and where the others will be."""
+    for one, stem in zip(sections, file_stems(sections), strict=True):
         for name, table in one.tables.items():
-            _show_table(table, to / "tables" / f"{stem}-{name}.csv")
-        if "differences" in one.tables:
-            console().print(escape(one.tables["differences"].notes[0]), highlight=False)
+            show_table(table, to / "tables" / f"{stem}-{name}.csv")
+        if one.agreement:
+            console().print(escape(one.agreement), highlight=False)
 
 
-def _show_table(table: Table, path: Path) -> None:
+def show_table(table: ReportTable, path: Path) -> None:
+    """With its title and notes, or where its file is."""
     screen = console()
     screen.print(f"\n[bold]{escape(table.title)}[/]", highlight=False)
-    blocks = grids(table, max(screen.width, WIDTH))
-    if blocks is None:
-        screen.print(f"{len(table.rows)} lines, in {path}", highlight=False, soft_wrap=True)
+    text = table.to_text(max(screen.width, MIN_WIDTH))
+    if text.count("\n") > MAX_LINES:
+        screen.print(f"{len(table.frame)} lines, in {path}", highlight=False, soft_wrap=True)
         return
-    for thing in (*blocks, *map(escape, table.notes)):
-        screen.print(thing, highlight=False)
+    for thing in (text, *table.notes):
+        screen.print(escape(thing), highlight=False)
 
 
 def write_with_progress(sections: Sequence[Section], to: Path, store: Store) -> Path:

@@ -19,14 +19,14 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table as Grid
 
 from fairbound.benchmark.engines import Done, carry_out
 from fairbound.benchmark.environment import describe, usable_cpus
 from fairbound.benchmark.executor import Job, PlannedJob, plan
 from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.summary import Spread, summary
+from fairbound.benchmark.tables import summary_table
 from fairbound.cli.printing import console
 
 
@@ -122,20 +122,8 @@ def announce(prepared: PreparedExperiment) -> None:
 
 def show(planned: PlannedJob, store: Store) -> None:
     """Loss and violation of every row, on the parts that are measured."""
+    results, screen = Results.read(planned.prepared, store, planned.batches), console()
     for part in [part for part in ("train", "validation", "test") if part in planned.prepared.measured()]:
-        console().print(_grid(planned, store, part))
-
-
-def _grid(planned: PlannedJob, store: Store, part: str) -> Grid:
-    title = f"{part}: mean ± standard deviation over runs; bound {planned.prepared.experiment.bound:g}"
-    grid = Grid(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
-    grid.add_column("row", overflow="fold")
-    for name in ("steps", "runs", "loss", "largest violation"):
-        grid.add_column(name, justify="right")
-    for line in summary(planned.prepared, store, planned.batches, part):
-        grid.add_row(escape(line.row), f"{line.steps:,}", str(line.runs), _pm(line.loss), _pm(line.violation))
-    return grid
-
-
-def _pm(spread: Spread) -> str:
-    return f"{spread.mean:.4f} ± {spread.std:.4f}"
+        table = summary_table(results, part)
+        screen.print(f"[bold]{table.title}[/]", highlight=False)
+        screen.print(escape(table.to_text(max(screen.width, 80))), highlight=False)

@@ -17,7 +17,7 @@ function draw(picture, printed = 0) {
   if (!room || picture.closest("details:not([open])")) return; // folded up: drawn when it is opened
   picture.drawn = room;
   const figure = JSON.parse(picture.querySelector("script").textContent, colored(getComputedStyle(picture)));
-  const width = printed || Math.max(room, figure.least ?? 0); // what is wider than its box scrolls there
+  const width = printed || Math.max(room, figure.minWidth); // what is wider than its box scrolls there
   const layout = width < NARROW && figure.narrow || figure.wide;
   Plotly.react(picture.querySelector("div"), figure.data, Object.assign(layout, {width}), SETTINGS);
 }
