@@ -54,10 +54,10 @@ Summaries = dict[str, Any]  # by part: `Results.summary`
 
 def summaries(experiment: str, asked: argparse.Namespace) -> Summaries:
     """The stored runs of an experiment, by part."""
-    found = prepared(Job(experiment=experiment, folder=asked.data))
-    if found.synthetic:
+    found = plan(Job(experiment=experiment, folder=asked.data))
+    if found.prepared.synthetic:
         sys.exit("these claims are about real data, and none were found: name their folder with --data")
-    results = Results.read(found.prepared, Store(asked.out), found.planned)
+    results = Results.read(found.prepared, Store(asked.out), found.batches)
     return {part: results.summary(part) for part in ("train", "test")}
 
 

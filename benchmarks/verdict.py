@@ -36,12 +36,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from fairbound.constraints.limits import Limit
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from fairbound import constraints
 from fairbound.auditing import Verdict, verdict
-from fairbound.constraints.limits import Limit
 from fairbound.data.readers import read_table
 from fairbound.data.synthetic import population
 from fairbound.data.table import Table

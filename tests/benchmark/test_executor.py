@@ -12,7 +12,7 @@ import torch
 from commands import call
 
 from fairbound.benchmark import config
-from fairbound.benchmark.executor import RunBatch, execute
+from fairbound.benchmark.executor import Job, RunBatch, execute, plan, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import Results
@@ -192,7 +192,7 @@ def test_a_table_of_the_users_own_is_named_in_the_experiment_file(own: Path, tmp
     assert execute(prepared, store, planned.batches) == 2
     counts = store.get(planned.batches[0].keys[0]).tables["end"]["counts"]
     assert counts.sum() == 60
-    assert [line.runs for line in summary(prepared, store, planned.batches, "test")] == [1, 1]
+    assert Results.read(prepared, store, planned.batches).rows()["runs"].tolist() == [1, 1]
 
 
 def test_source_label_and_group_as_options(own: Path, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-Layers = tuple[
-    Tensor, ...
-]  # (B,) each: the cell of every example, `Cells.none` for no cell; several where cells overlap
+# (B,) each: the cell of every example, `Cells.none` for no cell; several where cells overlap.
+Layers = tuple[Tensor, ...]
 
 
 class Cell(NamedTuple):
@@ -25,6 +25,7 @@ class Cell(NamedTuple):
     name: str
     group: int | None = None  # None: everybody
     label: float | None = None  # None: whatever the label
+    listed: bool = False  # a list of examples of a dataset, which no group or label defines
 
     @property
     def group_name(self) -> str:
@@ -59,7 +60,7 @@ class Cells:
     @staticmethod
     def of_members(names: Sequence[str], members: Sequence[Tensor]) -> Cells:
         """Any sets of examples of a dataset; they may overlap."""
-        return Cells(tuple(Cell(name) for name in names), tuple(members))
+        return Cells(tuple(Cell(name, listed=True) for name in names), tuple(members))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,12 +96,13 @@ class Cells:
             raise ValueError(f"groups have shape {tuple(groups.shape)} but labels {tuple(labels.shape)}")
         if self.groups is not None and groups.numel() and int(groups.max()) >= self.groups:
             raise ValueError(f"groups go up to {int(groups.max())} but there are {self.groups} of them")
-        members = []
-        for cell in self.items:
-            inside = torch.ones_like(groups, dtype=torch.bool) if cell.group is None else groups == cell.group
-            chosen = inside if cell.label is None else inside & (labels == cell.label)
-            members.append(chosen.nonzero().flatten().cpu())
-        return replace(self, members=tuple(members))
+        members: dict[int, Tensor] = {}
+        layers = self.assign(len(groups), groups, labels, groups.device)
+        for cells, layer in zip(self._layers, layers, strict=True):
+            counts = torch.bincount(layer, minlength=self.none + 2).tolist()
+            parts = layer.argsort(stable=True).cpu().split(counts)
+            members |= {k: parts[k] for k in cells}
+        return replace(self, members=tuple(members[k] for k in range(len(self))))
 
     def same(self, other: Cells) -> bool:
         """Whether both have the same examples in the same order of cells."""
@@ -154,11 +156,17 @@ class Cells:
         The groups are: a number below -1 (not known), -1 (no group), 0, 1, ..., a number above (not known).
         """
         if device not in self._tables:
+            for cell in self.items:
+                if cell.listed:
+                    raise ValueError(
+                        f"the cell {cell.name!r} is a list of examples of a dataset, and a mini-batch does not tell "
+                        "which examples are in it; define cells by groups and labels, Cells.of_groups(...)"
+                    )
             count = 1 + max((cell.group for cell in self.items if cell.group is not None), default=-1)
             count = count if self.groups is None else self.groups
             self._tables[device] = []
             for layer in self._layers:
-                table = torch.full((count + 3, len(self._labels) + 1), self.none)
+                table = np.full((count + 3, len(self._labels) + 1), self.none)  # numpy writes single entries faster
                 for k in layer:
                     cell = self.items[k]
                     rows = slice(None) if cell.group is None else cell.group + 2
@@ -166,7 +174,7 @@ class Cells:
                     table[rows, columns] = k
                 if self.groups is not None and self.needs_groups:
                     table[[0, -1]] = self.none + 1
-                self._tables[device].append(table.flatten().to(device))
+                self._tables[device].append(torch.from_numpy(table.flatten()).to(device))
         return self._tables[device]
 
     def assign(self, size: int, groups: Tensor | None, labels: Tensor | None, device: torch.device) -> Layers:

@@ -80,11 +80,13 @@ class GroupedLayout(Layout):
         plain = [value.detach().to(self.dtype) for value in values]
         found = [(plain[0] if self.objective is None else plain[0] * self.objective).sum(-1, keepdim=True)]
         for term, layers in zip(self.terms, self.layers, strict=True):
-            total = plain[0].new_zeros(term.cells + 2 if layers else 2)
+            # One example after the other, which in single precision would lose four digits of ten thousand.
+            total = plain[0].new_zeros(term.cells + 2 if layers else 2, dtype=torch.float64)
             for layer in layers:
                 value = plain[term.statistic or 0]
-                total = total.index_add(0, layer, value if self.weight is None else value * self.weight)
-            found.append(total[:-2])
+                value = value if self.weight is None else value * self.weight
+                total = total.index_add(0, layer, value.double())
+            found.append(total[:-2].to(self.dtype))
         return found
 
     def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
