@@ -45,7 +45,7 @@ def test_example(block: str) -> None:
 )
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text()
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    links = [link for link in re.findall(r"\[[^]\"]+\]\(([^)#]+)\)", text) if "://" not in link]
     named = re.findall(r"(?:src|tests|benchmarks|examples|docs|tools)/[\w/.-]+\.(?:py|toml|md)", text)
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [name for name in named if not (ROOT / name).exists() and not (page.parent / name).exists()]
