@@ -82,7 +82,7 @@ import sys, torch
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         top = name.split(".")[0]
-        if top in ("scipy", "pandas", "sklearn", "matplotlib", "plotly", "typer", "rich", "pyarrow", "narwhals",
+        if top in ("pandas", "sklearn", "matplotlib", "plotly", "typer", "rich", "pyarrow", "narwhals",
         "optuna", "keras", "tensorflow", "jax"):
             raise ImportError(f"fairbound must not import {name}")
 sys.meta_path.insert(0, Refuse())

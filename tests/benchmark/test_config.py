@@ -13,7 +13,7 @@ import torch
 from fairbound.algorithms import ALGORITHMS, SGD, SSLALM, Adaptive, DescentAscent, Penalty, StochasticGhost
 from fairbound.algorithms import SwitchingSubgradient as SSw
 from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear
-from fairbound.benchmark.config import SCHEDULES, Experiment, Printed, Row, SplitSpec, load, names
+from fairbound.benchmark.config import PAPER_NOTIONS, SCHEDULES, Experiment, Printed, Row, SplitSpec, load, names
 from fairbound.data.attributes import attribute
 from fairbound.data.codebook import levels
 

@@ -286,7 +286,7 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
     assert any("default-src 'none'" in said for said in read.attributes["content"])
     assert read.scripts == 2 + sum(len(one.figures) for one in both)  # none came in with a title or a note
     for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "synthetic:OK",
-                 "Equal numbers of examples for every method", both[0].at, "Beyond the axis"):  # fmt: skip
+                 "Equal numbers of examples for every method", both[0].reference, "Beyond the axis"):  # fmt: skip
         assert said in words
     assert words.count("Synthetic data.") == 1
     assert len(html) < 7e6  # five of them plotly's
