@@ -36,6 +36,7 @@ _HOME = {  # public name -> the module that defines it
     "MiniBatch": "constraints",
     "Constrained": "integrations.torch.constrained",
     "check_algorithm": "testing",
+    "check_constraint": "testing",
     "make_functional": "training.functional",
     "initial_points": "training.functional",
     "load_flat": "training.functional",

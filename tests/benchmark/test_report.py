@@ -164,7 +164,7 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
 
 def within(prepared: PreparedExperiment, steps: int | None = None) -> dict[Any, PlannedJob]:
     budgets: tuple[Any, ...] = ("paper", "rows")
-    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps), True) for budget in budgets}
+    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps)) for budget in budgets}
 
 
 def test_budgets_with_results_are_found(tmp_path: Path) -> None:

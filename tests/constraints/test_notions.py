@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fairbound import KKT, Constrained, Dataset, MiniBatch, Problem, constraints, report_kkt
 from fairbound.algorithms import SGD
 from fairbound.constraints.contrasts import against_mean, against_pooled, pairwise
+from fairbound.constraints.statistics import Statistic
 from fairbound.core import Draw
 
 NAMES = ["A", "B", "C"]
@@ -103,7 +104,8 @@ CASES = {
         constraints.pairwise_loss_parity(NAMES, bound=BOUND), lambda t, v, w: gaps(t.by_group(v, w))
     ),
     "equal opportunity of losses": of_loss(
-        constraints.equal_opportunity(NAMES, bound=BOUND, of="loss"), lambda t, v, w: gaps(t.by_group(v, w, t.label == 1))
+        constraints.equal_opportunity(NAMES, bound=BOUND, of="loss"),
+        lambda t, v, w: gaps(t.by_group(v, w, t.label == 1)),
     ),
     "equalized odds of losses": of_loss(constraints.equalized_odds(NAMES, bound=BOUND, of="loss"), odds),
     "equalized odds": rate(constraints.equalized_odds(NAMES, bound=BOUND), odds),
@@ -201,10 +203,6 @@ def test_over_a_dataset_it_is_the_same(case: Case) -> None:
 
 def _of_columns(constraint: Any, columns: int) -> Any:
     """The same of a model whose last output is the loss."""
-    from dataclasses import replace
-
-    from fairbound.constraints.statistics import Statistic
-
     if constraint.statistic is None:
         return constraint
     own = constraint.statistic.surrogate
@@ -294,7 +292,7 @@ def test_equalized_odds_bounds_the_sum_of_both_gaps() -> None:
 def test_a_notion_is_made_by_its_name() -> None:
     for name, notion in constraints.NOTIONS.items():
         assert constraints.make_constraint(name, ["A", "B"], 0.1).names == notion(["A", "B"], bound=0.1).names
-    with pytest.raises(ValueError, match="constraint must be one of bounded_group_loss, .*; got 'parity'"):
+    with pytest.raises(ValueError, match=r"constraint must be one of bounded_group_loss, .*; got 'parity'"):
         constraints.make_constraint("parity", ["A", "B"], 0.1)
 
 

@@ -132,8 +132,9 @@ class Cells:
     @cached_property
     def _layers(self) -> list[list[int]]:
         """Cells in layers without overlaps: one layer for all named notions."""
-        if self.groups == len(self.items) and len({cell.label for cell in self.items}) == 1:
-            return [list(range(len(self.items)))]  # a cell for each group: no need to look at every pair
+        kinds = {(cell.group is None, cell.label is None) for cell in self.items}
+        if len(kinds) == 1 and len({(cell.group, cell.label) for cell in self.items}) == len(self.items):
+            return [list(range(len(self.items)))]  # no need to look at every pair
         layers: list[list[int]] = []
         for k, cell in enumerate(self.items):
             free = [layer for layer in layers if not any(cell.overlaps(self.items[j]) for j in layer)]

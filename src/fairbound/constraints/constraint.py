@@ -8,7 +8,7 @@ form, since |a| + |b| <= d is the four rows +-a +-b <= d. Anything else is a fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -59,7 +59,7 @@ class Constraint:
 
     def bind(self, groups: Column, labels: Tensor | None = None) -> Constraint:
         """The same constraint over the examples of a dataset."""
-        return replace(self, cells=self.cells.bind(_chosen(groups, self.by, self.names), labels))
+        return replace(self, cells=self.cells.bind(_column(self, groups), labels))
 
     def with_bound(self, bound: float) -> Constraint:
         """The same constraint with another bound; 0 for the penalized problem, eq. (13)."""
@@ -134,7 +134,7 @@ class FunctionConstraint:
 
     def bind(self, groups: Column, labels: Tensor | None = None) -> FunctionConstraint:
         """The same constraint over the examples of a dataset."""
-        return replace(self, cells=self.cells.bind(_chosen(groups, self.by, self.names), labels))
+        return replace(self, cells=self.cells.bind(_column(self, groups), labels))
 
     def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
         """(m,) its value on a mini-batch, feasible where <= 0."""
@@ -171,11 +171,12 @@ class FunctionConstraint:
 AnyConstraint: TypeAlias = Constraint | FunctionConstraint
 
 
-def _chosen(groups: Column, by: str | None, names: Sequence[str]) -> Tensor:
+def _column(of: AnyConstraint, groups: Column) -> Tensor:
+    """The column of groups that a constraint is about; any one for a constraint on all examples."""
     if isinstance(groups, Tensor):
         return groups
-    if by is None and len(groups) == 1:
+    if of.by is None and (len(groups) == 1 or not of.cells.needs_groups):
         return next(iter(groups.values()))
-    if by is None or by not in groups:
-        raise ValueError(f"groups has the columns {sorted(groups)}; the constraint {names[0]!r} has by={by!r}")
-    return groups[by]
+    if of.by is None or of.by not in groups:
+        raise ValueError(f"groups has the columns {sorted(groups)}; the constraint {of.names[0]!r} has by={of.by!r}")
+    return groups[of.by]

@@ -228,7 +228,7 @@ def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumul
         fair.backward(losses_of(model), GROUP)
 
 
-# What is skipped changes nothing ---------------------------------------------------------------------------------------
+# What is skipped changes nothing --------------------------------------------------------------------------------------
 
 
 WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {

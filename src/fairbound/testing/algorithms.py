@@ -4,8 +4,8 @@ The checks are those that every method of `ALGORITHMS` goes through. One that fa
 the check and a remedy; some seconds on a CPU.
 
 >>> from fairbound import DescentAscent
->>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:75]
-'DescentAscent passes 9 checks: declarations, shapes, purity, vmap, primal_ste'
+>>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:65]
+'DescentAscent passes 9 checks: declarations, shapes, purity, vmap'
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.torch.constrained import Constrained
+from fairbound.testing.checks import FailedCheck, certify, expect
 from fairbound.training.functional import make_functional
 from fairbound.training.hyperparams import numbers, with_hyperparams
 from fairbound.training.problem import Problem
@@ -57,26 +58,9 @@ def check_algorithm(method: Method) -> str:
         "resume": _resume,
         "solves": _solves,
     }
-    for title, check in checks.items():
-        try:
-            check(method)
-        except FailedCheck as failed:
-            raise AssertionError(f"{name} fails the check {title!r}: {failed}") from None
-        except Exception as error:
-            raise AssertionError(
-                f"{name} fails the check {title!r}: it raised {type(error).__name__}: {error}"
-            ) from error
+    certify(name, checks, method)
     declared = "None" if method.solves is None else f'"{method.solves}"'
     return f"{name} passes {len(checks)} checks: {', '.join(checks)} ({declared})."
-
-
-class FailedCheck(Exception):  # noqa: N818
-    """A sentence about what a method does, and what to change."""
-
-
-def _expect(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise FailedCheck(sentence)
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
@@ -140,18 +124,16 @@ def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tenso
 
 def _declarations(method: Method) -> None:
     frozen = is_dataclass(method) and method.__dataclass_params__.frozen
-    _expect(frozen, "it must be a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True)")
+    expect(frozen, "it must be a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True)")
     asked = method.evaluates
-    _expect(
+    expect(
         len(asked) == method.draws and set(asked) <= {"f", "c", "fc"} and any("f" in one for one in asked),
         f"it makes {method.draws} draws a step, so `evaluates` has {method.draws} of 'f', 'c', 'fc', one of them with "
         f"'f'; got {asked}",
     )
-    _expect(
-        method.solves in ("kkt", "penalty", None), f"solves must be 'kkt', 'penalty' or None, got {method.solves!r}"
-    )
+    expect(method.solves in ("kkt", "penalty", None), f"solves must be 'kkt', 'penalty' or None, got {method.solves!r}")
     probs = method.batch_size_probs
-    _expect(
+    expect(
         probs is None or (method.draws == 4 and min(probs) > 0 and abs(sum(probs) - 1) < 1e-9),
         "batch_size_probs must be None or positive numbers that sum to 1, for 4 draws (X1, X, its halves), got "
         f"{probs}",
@@ -165,19 +147,19 @@ def _shapes(method: Method) -> None:
         state = _begin(method, BINDING, x)
         for _ in range(3):
             d, after = method.update(x, state, BINDING.draw(method))
-            _expect(
+            expect(
                 d.shape == x.shape and d.dtype == dtype,
                 f"the step has shape {tuple(d.shape)} and {d.dtype}, the point {tuple(x.shape)} and {dtype}; make new "
                 "tensors like x, x.new_zeros(...)",
             )
             forms = [[(tuple(leaf.shape), leaf.dtype) for leaf in tree_leaves(s)] for s in (state, after)]
-            _expect(forms[0] == forms[1], f"update changes the form of the state, from {forms[0]} to {forms[1]}")
+            expect(forms[0] == forms[1], f"update changes the form of the state, from {forms[0]} to {forms[1]}")
             finite = all(bool(leaf.isfinite().all()) for leaf in (d, *tree_leaves(after)))
-            _expect(finite, f"the step is not finite; it may read what evaluates={method.evaluates} does not declare")
+            expect(finite, f"the step is not finite; it may read what evaluates={method.evaluates} does not declare")
             y, output = method.multipliers(after), method.output(x, after)
-            _expect(y is None or y.shape == (3,), "multipliers(state) must have one entry for each constraint")
-            _expect(output.shape == x.shape, f"output has shape {tuple(output.shape)}, the point {tuple(x.shape)}")
-            _expect(all(v.shape == () for v in method.monitor(after).values()), "monitor(state) must give scalars")
+            expect(y is None or y.shape == (3,), "multipliers(state) must have one entry for each constraint")
+            expect(output.shape == x.shape, f"output has shape {tuple(output.shape)}, the point {tuple(x.shape)}")
+            expect(all(v.shape == () for v in method.monitor(after).values()), "monitor(state) must give scalars")
             x, state = x + d, after
 
 
@@ -191,13 +173,13 @@ def _purity(method: Method) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             twice.append(method.update(x, state, draw))
-    _expect(_same(before, (x, state)), "update changes x or the state in place")
-    _expect(_same(*twice), f"the same arguments give two different steps; {remedy}")
+    expect(_same(before, (x, state)), "update changes x or the state in place")
+    expect(_same(*twice), f"the same arguments give two different steps; {remedy}")
     starts = (START, BINDING.a + 1)
     alone = [list(_path(method, BINDING, start, 6)) for start in starts]
     together = zip(*(_path(method, BINDING, start, 6) for start in starts), strict=True)
     for k, both in enumerate(together):
-        _expect(all(_same(alone[i][k], both[i]) for i in (0, 1)), f"two loops disturb each other; {remedy}")
+        expect(all(_same(alone[i][k], both[i]) for i in (0, 1)), f"two loops disturb each other; {remedy}")
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -217,7 +199,7 @@ def _vmap(method: Method) -> None:
     stacked = tree_leaves(torch.func.vmap(step)(points, values))
     for i in range(3):
         single = tree_leaves(step(points[i], float(values[i])))
-        _expect(
+        expect(
             all(_close(a[i] if a.ndim > b.ndim else a, b) for a, b in zip(stacked, single, strict=True)),
             f"stacked runs differ from single ones over x{' and ' + name if name else ''}; let branches be data "
             "(torch.where, weights of 0 and 1)",
@@ -238,7 +220,7 @@ def _primal_step(method: Method) -> None:
     """`.grad` receives d / -primal_step, which must have the size of a gradient whatever the step is."""
     d, step = _first_step(method)
     gradient = START - INSIDE.a
-    _expect(
+    expect(
         step > 0 and float(d @ gradient) < 0,
         f"at the start, where no constraint is active, primal_step is {step:.3g} and the step's slope on f "
         f"{float(d @ gradient):.3g}: it does not descend; d is to be added to x",
@@ -248,7 +230,7 @@ def _primal_step(method: Method) -> None:
     for name, value in numbers(method).items():
         other, other_step = _first_step(with_hyperparams(method, {name: value * SCALE}))
         scaled, followed = _close(other, SCALE * d, 1e-6), abs(other_step - SCALE * step) <= 1e-6 * step
-        _expect(
+        expect(
             followed or not scaled or not linear,
             f"d is proportional to {name} and primal_step is not, so that a loop would multiply `.grad` by {name}; "
             f"return self.{name} in primal_step",
@@ -257,7 +239,7 @@ def _primal_step(method: Method) -> None:
     ratio = max(sizes) / float(gradient.norm())
     constant = max(sizes) - min(sizes) <= 1e-6 * max(sizes)  # else it is a setting that makes the direction longer
     parallel = _close(d / d.norm(), -gradient / gradient.norm(), 1e-6)
-    _expect(
+    expect(
         not (linear and constant and parallel) or abs(ratio - 1) <= 1e-6,
         f"d is -{ratio:.3g} times primal_step times the gradient, whatever the settings, so that a loop would multiply "
         f"`.grad` by {ratio:.3g}; let primal_step be the whole factor",
@@ -279,9 +261,9 @@ def _gradient_step(method: Method) -> None:
         step = method.primal_step(state)
         d, state = method.update(x, state, Draw.of(*(noted(sample) for sample in BINDING.draw(method).samples)))
         asked = len(gradients)
-        _expect(asked == k, f"it asks for {asked} gradients a step, and is_gradient_step promises one; {remedy}")
+        expect(asked == k, f"it asks for {asked} gradients a step, and is_gradient_step promises one; {remedy}")
         exact = _close(d, -step * gradients[-1])
-        _expect(exact, f"d is not minus primal_step times its gradient, as is_gradient_step promises; {remedy}")
+        expect(exact, f"d is not minus primal_step times its gradient, as is_gradient_step promises; {remedy}")
         x = x + d
 
 
@@ -320,16 +302,16 @@ def _run(method: Method, steps: int = 25) -> None:
     other = with_hyperparams(method, {name: 0.7 * value}) if name else method
     samplers = sampler.seeded(3, 4)
     stacked = run(problem, [method, other], samplers, torch.stack([x0, x0]), steps, compile=False).result()
-    _expect(not stacked.skipped.any(), "`run` skips its steps: something in them is not finite")
+    expect(not stacked.skipped.any(), "`run` skips its steps: something in them is not finite")
     alone = run(problem, other, samplers[1], x0, steps, compile=False).result()
-    _expect(_close(stacked.x[1], alone.x[0]), "a run of a stack differs from the run alone; see the check 'vmap'")
+    expect(_close(stacked.x[1], alone.x[0]), "a run of a stack differs from the run alone; see the check 'vmap'")
     source, x = problem.source(samplers[0]), x0
     first = source.first(method.evaluates)(x) if method.needs_initial_estimate else None
     state = method.init(x, problem.m, first)
     for _ in range(steps):
         d, state = method.update(x, state, method.draw(source))
         x = x + d
-    _expect(
+    expect(
         _close(stacked.x[0], x) and _close(stacked.output[0], method.output(x, state)),
         "`run` differs from a loop that calls update; the method may keep state outside of its state",
     )
@@ -402,15 +384,15 @@ def _constrained(method: Method) -> None:
     loop = Loop(method)
     for k in range(20):
         loop.step()
-        _expect(loop.fair.skipped == 0, f"Constrained skipped step {k + 1}: something in it is not finite")
-        _expect(
+        expect(loop.fair.skipped == 0, f"Constrained skipped step {k + 1}: something in it is not finite")
+        expect(
             _close(loop.trained, loop.x),
             f"a loop with Constrained leaves the path of update at step {k + 1}; look at primal_step, is_gradient_step "
             "and evaluates",
         )
     y = method.multipliers(loop.state)
     kept = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
-    _expect(_close(kept, kept[:0] if y is None else y), "Constrained has other multipliers than update")
+    expect(_close(kept, kept[:0] if y is None else y), "Constrained has other multipliers than update")
 
 
 def _resume(method: Method) -> None:
@@ -425,7 +407,7 @@ def _resume(method: Method) -> None:
     halfway.fair = fair
     for _ in range(4):
         halfway.step()
-    _expect(
+    expect(
         torch.equal(whole.trained, halfway.trained),
         "a loop that is saved and resumed differs from one that is not; all that the method remembers must be tensors "
         "in its state",

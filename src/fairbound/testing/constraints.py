@@ -1,0 +1,266 @@
+"""`check_constraint(constraint, batch)`: is a constraint what the one evaluation takes it for?
+
+A constraint of one's own, with a statistic, a contrast or a function that is new, is checked on a mini-batch in double
+precision. A check that fails raises an AssertionError that names it and a remedy.
+
+>>> from fairbound import constraints
+>>> batch = MiniBatch(torch.rand(40), torch.arange(40) % 2)
+>>> check_constraint(constraints.loss_parity(["A", "B"], bound=0.1), batch)
+'Constraint passes 7 checks: names, value, order, gradient, chunks, absent cells, precision.'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import AnyConstraint, Constraint, FunctionConstraint
+from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.testing.checks import certify, expect
+
+F64 = torch.float64
+STEP = 1e-5  # of the finite differences, in double precision
+MOST_CELLS = 20  # that are made absent, one after the other
+
+
+def check_constraint(constraint: AnyConstraint, batch: MiniBatch) -> str:
+    """Certify a constraint on a mini-batch with examples of every cell, as a loop has it: groups, labels, outputs.
+
+    Returns one line that lists the checks. Raises an AssertionError with a sentence about the first that fails.
+    """
+    if not isinstance(constraint, Constraint | FunctionConstraint):
+        raise TypeError(f"check_constraint takes a Constraint or a FunctionConstraint, got {constraint!r}")
+    batch.check([constraint.by])
+    checks: dict[str, Callable[[AnyConstraint, MiniBatch], None]] = {
+        "names": _names,
+        "value": _value,
+        "order": _order,
+        "gradient": _gradient,
+    }
+    if constraint.averages:
+        checks["chunks"] = _chunks
+    if isinstance(constraint, Constraint):
+        checks["absent cells"] = _absent_cells
+    checks["precision"] = _precision
+    name = type(constraint).__name__
+    certify(name, checks, constraint, _cast(batch, F64))
+    note = "" if _vmaps(constraint, batch) else " Its function cannot be vmapped: for loops, not for stacked runs."
+    return f"{name} passes {len(checks)} checks: {', '.join(checks)}.{note}"
+
+
+# Mini-batches ---------------------------------------------------------------------------------------------------------
+
+
+def _cast(batch: MiniBatch, dtype: torch.dtype) -> MiniBatch:
+    """The same without graphs, its real numbers in one precision."""
+
+    def cast(value: Tensor | None) -> Tensor | None:
+        return value.detach().to(dtype) if value is not None and value.is_floating_point() else value
+
+    return batch._replace(
+        losses=batch.losses.detach().to(dtype),
+        labels=cast(batch.labels),
+        outputs=cast(batch.outputs),
+        weight=cast(batch.weight),
+        parameters=[p.detach().to(dtype) for p in batch.parameters],
+    )
+
+
+def _chosen(batch: MiniBatch, which: Tensor) -> MiniBatch:
+    """Some of the examples: their numbers, or a mask."""
+    groups = batch.groups
+    if groups is not None:
+        groups = groups[which] if isinstance(groups, Tensor) else {name: own[which] for name, own in groups.items()}
+
+    def of(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[which]
+
+    return batch._replace(
+        losses=batch.losses[which],
+        groups=groups,
+        labels=of(batch.labels),
+        outputs=of(batch.outputs),
+        weight=of(batch.weight),
+        objective=of(batch.objective),
+    )
+
+
+def _tensors(batch: MiniBatch) -> list[Tensor]:
+    columns = [] if batch.groups is None or isinstance(batch.groups, Tensor) else [*batch.groups.values()]
+    return [*(field for field in batch[:-1] if isinstance(field, Tensor)), *columns, *batch.parameters]
+
+
+def _totals(own: ConstraintSet, batch: MiniBatch) -> SumsCounts:
+    return own.sums_counts(own.example_values(batch), own.function_values(lambda _: batch), own.layout(batch))
+
+
+def _same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
+    return torch.allclose(a.double(), b.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _names(constraint: AnyConstraint, batch: MiniBatch) -> None:
+    wrong = [name for name in constraint.names if not isinstance(name, str) or not name]
+    expect(not wrong, f"names are words, and {wrong[:1]} is none; a saved state tells constraints by name")
+    expect(len(set(constraint.names)) == constraint.m, f"every row needs a name of its own, got {constraint.names}")
+
+
+def _value(constraint: AnyConstraint, batch: MiniBatch) -> None:
+    kept = [
+        *(field.clone() for field in batch[:-1] if isinstance(field, Tensor)),
+        *(p.clone() for p in batch.parameters),
+    ]
+    c = constraint.evaluate(batch)
+    expect(c.shape == (constraint.m,), f"its value must be of shape ({constraint.m},), got {tuple(c.shape)}")
+    expect(c.is_floating_point(), f"its value must be a real number, got {c.dtype}")
+    absent = [name for name, value in zip(constraint.names, c.tolist(), strict=True) if value != value]
+    expect(not absent, f"{absent[:3]} is NaN on this mini-batch; give one with examples of every cell")
+    expect(bool(torch.isfinite(c).all()), f"its value must be finite, got {c.tolist()}")
+    expect(all(map(torch.equal, kept, _tensors(batch))), "it changes the mini-batch in place; compute with copies")
+    expect(
+        _same(constraint.evaluate(batch), c, 0.0), "its value differs from call to call; it must draw no random numbers"
+    )
+
+
+def _order(constraint: AnyConstraint, batch: MiniBatch) -> None:
+    turned = _chosen(batch, torch.arange(batch.losses.shape[0]).flip(0))
+    expect(
+        _same(constraint.evaluate(turned), constraint.evaluate(batch)),
+        "its value depends on the order of the examples, which is random; take means or sums over them",
+    )
+
+
+def _variables(batch: MiniBatch) -> list[Tensor]:
+    """What a model changes: losses, outputs and parameters."""
+    return [batch.losses, *([] if batch.outputs is None else [batch.outputs]), *batch.parameters]
+
+
+def _with(batch: MiniBatch, variables: list[Tensor]) -> MiniBatch:
+    rest = iter(variables)
+    losses = next(rest)
+    return batch._replace(losses=losses, outputs=None if batch.outputs is None else next(rest), parameters=list(rest))
+
+
+def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
+    """The gradient of w'c by example weights against finite differences of the value, for every row and for all."""
+    generator = torch.Generator().manual_seed(0)
+    own = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+    at = [v.clone().requires_grad_() for v in _variables(batch)]
+    mine = _with(batch, at)
+    values, functions, layout = own.example_values(mine), own.function_values(lambda _: mine), own.layout(mine)
+    totals = own.sums_counts(values, [one.detach() for one in functions], layout)
+    means = totals.means
+    directions = [torch.randn(v.shape, dtype=F64, generator=generator).to(v.device) for v in at]
+    ahead, behind = (
+        constraint.evaluate(_with(batch, [v.detach() + sign * STEP * u for v, u in zip(at, directions, strict=True)]))
+        for sign in (1, -1)
+    )
+    slopes = (ahead - behind) / (2 * STEP)
+    if constraint.m > 1:
+        w = torch.randn(constraint.m, dtype=F64, generator=generator).to(slopes.device)
+        rows = [*torch.eye(constraint.m, dtype=F64, device=slopes.device)[:10], w]
+    else:
+        rows = [slopes.new_ones(1)]
+    for w in rows:
+        by_mean = own.mean_weights(means, torch.cat([w.new_zeros(1), w]))
+        weights = own.example_weights(by_mean, totals.counts, layout, values)
+        graphs = [(v, weight) for v, weight in zip([*values, *functions], weights, strict=True) if v.requires_grad]
+        found = torch.autograd.grad(
+            [v for v, _ in graphs], at, [weight for _, weight in graphs], retain_graph=True, allow_unused=True
+        )
+        slope = sum((g * u).sum() for g, u in zip(found, directions, strict=True) if g is not None)
+        expected = w @ slopes
+        which = constraint.names[int(w.argmax())] if int((w != 0).sum()) == 1 else "w'c"
+        expect(
+            _same(torch.as_tensor(slope), expected, 1e-4),
+            f"the gradient of {which!r} is {float(slope):.6g} along a direction in which its value changes by "
+            f"{float(expected):.6g}; a statistic or function must be differentiable, without .detach() and .item(), "
+            "and a contrast's transpose() must be that of apply()",
+        )
+
+
+def _chunks(constraint: AnyConstraint, batch: MiniBatch) -> None:
+    """Means over examples: sums and counts add up, so a large batch may come in parts."""
+    size = batch.losses.shape[0]
+    if isinstance(constraint, FunctionConstraint):  # two halves of equal size average
+        half = size // 2
+        parts = [constraint.evaluate(_chosen(batch, torch.arange(i, 2 * half, 2))) for i in (0, 1)]
+        expect(
+            _same((parts[0] + parts[1]) / 2, constraint.evaluate(_chosen(batch, torch.arange(2 * half)))),
+            "mean=True says that it is a plain mean over examples, and the mean over two halves is another one; "
+            "leave mean out",
+        )
+        return
+    own = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+    whole, added = _totals(own, batch), SumsCounts(torch.zeros((), dtype=F64), torch.zeros((), dtype=F64))
+    for i in range(3):
+        added = added.plus(_totals(own, _chosen(batch, torch.arange(i, size, 3))))
+    expect(
+        _same(added.sums, whole.sums) and _same(added.counts, whole.counts),
+        "sums of its statistic over three parts of a mini-batch do not add up to the whole's; a statistic must be a "
+        "value of each example by itself, not of the batch",
+    )
+
+
+def _without_cells(constraint: Constraint, batch: MiniBatch) -> Iterator[tuple[int, MiniBatch]]:
+    """The mini-batch without the examples of one cell, for each of some cells."""
+    cells = constraint.cells
+    groups = batch.column(constraint.by) if cells.needs_groups else None
+    layers = cells.assign(batch.losses.shape[0], groups, batch.labels, batch.losses.device)
+    for k in range(min(len(cells), MOST_CELLS)):
+        inside = torch.stack([layer == k for layer in layers]).any(0)
+        if not inside.all():
+            yield k, _chosen(batch, ~inside)
+
+
+def _absent_cells(constraint: AnyConstraint, batch: MiniBatch) -> None:
+    """A row that needs a cell without examples is not observed; the others are what they were."""
+    assert isinstance(constraint, Constraint)
+    entries = constraint.contrast.matrix()
+    sizes = constraint.cells.names
+    expect(entries.shape == (constraint.m, len(sizes)), f"its contrast's matrix is {tuple(entries.shape)}")
+    for k, rest in _without_cells(constraint, batch):
+        own = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+        counts = _totals(own, rest).counts[1:]
+        c = constraint.evaluate(rest)
+        needs = ((entries != 0) & (counts == 0).cpu()).any(1).to(c.device)
+        expect(
+            torch.equal(c.isnan(), needs),
+            f"without examples of the cell {sizes[k]!r}, {_few(constraint, c.isnan() & ~needs)} is not observed, or "
+            f"{_few(constraint, ~c.isnan() & needs)} is; observed() must say which rows need which cells",
+        )
+
+
+def _few(constraint: AnyConstraint, rows: Tensor) -> str:
+    return str([name for name, one in zip(constraint.names, rows.tolist(), strict=True) if one][:3])
+
+
+def _precision(constraint: AnyConstraint, batch: MiniBatch) -> None:
+    """Single precision gives the same numbers, on every device."""
+    expected = constraint.evaluate(batch)
+    found = constraint.evaluate(_cast(batch, torch.float32))
+    expect(
+        _same(found, expected, 1e-3),
+        f"in single precision its value is {found.tolist()[:4]} instead of {expected.tolist()[:4]}",
+    )
+    if torch.cuda.is_available():
+        on_gpu = constraint.evaluate(tree_map_only(Tensor, Tensor.cuda, batch))
+        expect(_same(on_gpu.cpu(), expected, 1e-6), f"on a GPU its value is {on_gpu.tolist()[:4]}")
+
+
+def _vmaps(constraint: AnyConstraint, batch: MiniBatch) -> bool:
+    """Whether a function can be evaluated for many runs at once; our own code can."""
+    if isinstance(constraint, Constraint):
+        return True
+    at = _variables(_cast(batch, F64))
+    try:
+        torch.func.vmap(lambda *v: constraint.evaluate(_with(batch, list(v))))(*(torch.stack([v, v]) for v in at))
+    except Exception:
+        return False
+    return True
