@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from fairbound.benchmark import config
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 # Other pages run where their subject is tested: loop.md in test_examples, verdict.md in auditing, keras.md in
@@ -50,6 +52,13 @@ def test_links_and_files_exist(page: Path) -> None:
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [name for name in named if not (ROOT / name).exists() and not (page.parent / name).exists()]
     assert not missing
+
+
+def test_the_experiment_file_of_the_data_page_is_read(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "data.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "loans.toml").write_text(text)
+    experiment = config.load(tmp_path / "loans.toml")
+    assert (experiment.label, experiment.group) == ("approved", "sex")
 
 
 def test_the_commands_are_at_the_top() -> None:
