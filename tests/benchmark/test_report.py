@@ -163,7 +163,11 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
 
 
 def within(prepared: PreparedExperiment, steps: int | None = None) -> dict[Any, PlannedJob]:
+<<<<<<< HEAD
     budgets: tuple[Any, ...] = ("paper", "rows")
+=======
+    budgets: tuple[Any, ...] = ("paper", "examples")
+>>>>>>> 18edd57544d6e5b2ed809081e5257aad13e745f8
     return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps)) for budget in budgets}
 
 
@@ -171,15 +175,15 @@ def test_budgets_with_results_are_found(tmp_path: Path) -> None:
     """SSL-ALM's 10,000 steps are in both budgets, and so prove nothing."""
     prepared = made_setting()
     both, short = within(prepared), within(prepared, steps=5)
-    shared = set.intersection(*({key for stack in one.planned for key in stack.keys} for one in both.values()))
+    shared = set.intersection(*({key for stack in one.batches for key in stack.keys} for one in both.values()))
     assert len(shared) == 2  # the seeds of SSL-ALM
     with pytest.raises(ValueError, match=r"no results of income-ok-race .* compute them first: fairbound run \S+"):
         with_results(Store(tmp_path / "none"), both)
-    store = filled(prepared, both["rows"].planned, Store(tmp_path / "store"))
-    assert list(with_results(store, both)) == ["rows"]
-    filled(prepared, both["paper"].planned, store)
-    assert list(with_results(store, both)) == ["paper", "rows"]
-    filled(prepared, short["rows"].planned, store)
+    store = filled(prepared, both["examples"].batches, Store(tmp_path / "store"))
+    assert list(with_results(store, both)) == ["examples"]
+    filled(prepared, both["paper"].batches, store)
+    assert list(with_results(store, both)) == ["paper", "examples"]
+    filled(prepared, short["examples"].batches, store)
     assert list(with_results(store, short)) == ["paper"]
 
 
@@ -205,7 +209,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     """One experiment within both budgets, a method of which blew up, and one that chooses settings."""
     prepared, store = made_setting(title="</script><script>alert(1)</script>"), Store(tmp_path_factory.mktemp("store"))
     sections = []
-    for budget in ("paper", "rows"):
+    for budget in ("paper", "examples"):
         planned = run_batches(prepared, budget=budget)  # type: ignore[arg-type]
         filled(prepared, planned, store, blown="SSw")
         sections.append(Section.of(Results.read(prepared, store, planned, budget=budget, seconds={"SGD": 0.1})))
@@ -222,11 +226,11 @@ def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
     there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
     expected = {"report.html"}
-    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-rows", "tune"), strict=True):
+    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-examples", "tune"), strict=True):
         expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
         expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf", "png")}
     assert {name for name in there if not name.startswith("profile")} == expected  # a browser's, if it was first
-    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-rows-loss.csv").open()))
+    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-examples-loss.csv").open()))
     assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss mean"]
 
 
