@@ -163,11 +163,7 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
 
 
 def within(prepared: PreparedExperiment, steps: int | None = None) -> dict[Any, PlannedJob]:
-<<<<<<< HEAD
-    budgets: tuple[Any, ...] = ("paper", "rows")
-=======
     budgets: tuple[Any, ...] = ("paper", "examples")
->>>>>>> 18edd57544d6e5b2ed809081e5257aad13e745f8
     return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps)) for budget in budgets}
 
 
