@@ -36,7 +36,7 @@ types: $(VENV)/.test
 
 # Keras models: TensorFlow and JAX are large, so they have an environment of their own.
 test-keras: $(KERAS)/.installed
-	$(KERAS)/bin/python -m pytest -p no:xdist tests/integrations/keras tests/training/test_sequential.py src/fairbound/integrations/keras --durations 10
+	$(KERAS)/bin/python -m pytest -p no:xdist tests/integrations/keras tests/training/test_one_by_one.py src/fairbound/integrations/keras --durations 10
 
 # A step of a Keras model beside the same method hand-written; Experiment 1 through a Keras model.
 keras-step: $(KERAS)/.installed

@@ -92,7 +92,7 @@ def settings(asked: argparse.Namespace) -> tuple[PreparedExperiment, OnKeras]:
     experiment = replace(experiment, rows=tuple(row for row in experiment.rows if row.name in ROWS))
     table = load(best(experiment.state, asked.data), folder=asked.data)
     torch_side = PreparedExperiment.of(experiment, table)
-    on_keras = OnKeras(experiment, torch_side.source, torch_side.plain, torch_side.splits)
+    on_keras = OnKeras(experiment, torch_side.source, torch_side.unscaled, torch_side.splits)
     x = torch.cat([p.detach().flatten() for p in torch_side.network().parameters()])
     few = torch_side.data.X[:100]
     assert torch.allclose(on_keras.forward(x, few), torch_side.forward(x, few), atol=1e-5), "not the same network"

@@ -1,4 +1,4 @@
-"""People in two groups, and a small FairClassifier for them."""
+"""Data with two groups, and a small FairClassifier for them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairbound.integrations.sklearn import FairClassifier
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
-def people(rows: int = 1500, seed: int = 0, share: float = 0.35) -> Arrays:
-    """`share` of them in B, which follows a rule of its own, so that one rule for all is worse for B."""
+def make_data(examples: int = 1500, seed: int = 0, share: float = 0.35) -> Arrays:
+    """`share` of the examples in B, whose labels follow another rule, so that one rule for all is worse for B."""
     rng = np.random.default_rng(seed)
-    group = np.where(rng.random(rows) < share, "B", "A")
-    X = rng.standard_normal((rows, 4))
-    y = (X.sum(1) - 2 * (group == "B") * X[:, 0] + rng.standard_normal(rows) > 0).astype(int)
+    group = np.where(rng.random(examples) < share, "B", "A")
+    X = rng.standard_normal((examples, 4))
+    y = (X.sum(1) - 2 * (group == "B") * X[:, 0] + rng.standard_normal(examples) > 0).astype(int)
     return X, y, group
 
 

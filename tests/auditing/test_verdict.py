@@ -270,4 +270,4 @@ def test_the_page_runs_and_its_table_is_computed() -> None:
         exec(compile(block, "docs/verdict.md", "exec"), space)
     assert isinstance(space["found"], Verdict)
     rows = {float(bound): int(n.replace(",", "")) for bound, n in re.findall(r"\| (0\.\d+) \| ([\d,]+) \|", page)}
-    assert rows == space["rows"]
+    assert rows == space["needed"]

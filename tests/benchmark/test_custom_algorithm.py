@@ -156,7 +156,7 @@ def test_it_trains_in_a_stack(file: Path) -> None:
     rows = sampler.split.train
     free, held = problem.evaluate(combine.x, rows).c.clamp(min=0).amax(1).tolist()
     assert held < free / 2
-    assert problem.evaluate(combine.x, rows).loss[0] < problem.measure(start, rows).loss[0]
+    assert problem.evaluate(combine.x, rows).loss[0] < problem.evaluate(start, rows).loss[0]
 
 
 def test_the_same_file_is_the_same_class_and_a_changed_one_another(file: Path, tmp_path: Path) -> None:

@@ -163,23 +163,23 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
 
 
 def within(prepared: PreparedExperiment, steps: int | None = None) -> dict[Any, PlannedJob]:
-    budgets: tuple[Any, ...] = ("paper", "rows")
-    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps), True) for budget in budgets}
+    budgets: tuple[Any, ...] = ("paper", "examples")
+    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps)) for budget in budgets}
 
 
 def test_budgets_with_results_are_found(tmp_path: Path) -> None:
     """SSL-ALM's 10,000 steps are in both budgets, and so prove nothing."""
     prepared = made_setting()
     both, short = within(prepared), within(prepared, steps=5)
-    shared = set.intersection(*({key for stack in one.planned for key in stack.keys} for one in both.values()))
+    shared = set.intersection(*({key for stack in one.batches for key in stack.keys} for one in both.values()))
     assert len(shared) == 2  # the seeds of SSL-ALM
     with pytest.raises(ValueError, match=r"no results of income-ok-race .* compute them first: fairbound run \S+"):
         with_results(Store(tmp_path / "none"), both)
-    store = filled(prepared, both["rows"].planned, Store(tmp_path / "store"))
-    assert list(with_results(store, both)) == ["rows"]
-    filled(prepared, both["paper"].planned, store)
-    assert list(with_results(store, both)) == ["paper", "rows"]
-    filled(prepared, short["rows"].planned, store)
+    store = filled(prepared, both["examples"].batches, Store(tmp_path / "store"))
+    assert list(with_results(store, both)) == ["examples"]
+    filled(prepared, both["paper"].batches, store)
+    assert list(with_results(store, both)) == ["paper", "examples"]
+    filled(prepared, short["examples"].batches, store)
     assert list(with_results(store, short)) == ["paper"]
 
 
@@ -205,7 +205,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     """One experiment within both budgets, a method of which blew up, and one that chooses settings."""
     prepared, store = made_setting(title="</script><script>alert(1)</script>"), Store(tmp_path_factory.mktemp("store"))
     sections = []
-    for budget in ("paper", "rows"):
+    for budget in ("paper", "examples"):
         planned = run_batches(prepared, budget=budget)  # type: ignore[arg-type]
         filled(prepared, planned, store, blown="SSw")
         sections.append(Section.of(Results.read(prepared, store, planned, budget=budget, seconds={"SGD": 0.1})))
@@ -222,11 +222,11 @@ def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
     there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
     expected = {"report.html"}
-    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-rows", "tune"), strict=True):
+    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-examples", "tune"), strict=True):
         expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
         expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf", "png")}
     assert {name for name in there if not name.startswith("profile")} == expected  # a browser's, if it was first
-    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-rows-loss.csv").open()))
+    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-examples-loss.csv").open()))
     assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss mean"]
 
 
@@ -286,7 +286,7 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
     assert any("default-src 'none'" in said for said in read.attributes["content"])
     assert read.scripts == 2 + sum(len(one.figures) for one in both)  # none came in with a title or a note
     for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "synthetic:OK",
-                 "Equal numbers of examples for every method", both[0].at, "Beyond the axis"):  # fmt: skip
+                 "Equal numbers of examples for every method", both[0].reference, "Beyond the axis"):  # fmt: skip
         assert said in words
     assert words.count("Synthetic data.") == 1
     assert len(html) < 7e6  # five of them plotly's

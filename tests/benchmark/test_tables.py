@@ -300,7 +300,7 @@ def test_diverged_rows_are_shown_and_never_chosen(two: Made) -> None:
 
 def test_no_examples_to_choose_by(tmp_path: Path) -> None:
     prepared = small(2, seeds=1, splits=1)
-    prepared = replace(prepared, splits=(random_split(prepared.plain.groups["group"], seed=0),))
+    prepared = replace(prepared, splits=(random_split(prepared.unscaled.groups["group"], seed=0),))
     with pytest.raises(ValueError, match=r"no validation examples \(it has train, dual, test\)"):
         tuning_table(Results.read(prepared, Store(tmp_path), []))
 

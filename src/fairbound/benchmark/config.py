@@ -28,13 +28,14 @@ from pydantic.dataclasses import dataclass
 
 from fairbound.algorithms import ALGORITHMS, Adaptive
 from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear, Power, Schedule
+from fairbound.constraints.notions import NOTIONS
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Split
 from fairbound.data.table import is_census
 
 INSTALLED = Path(__file__).parent / "experiments"
 COMPLETING = ("common", "settings")  # keys of a file that complete its rows
-NOTIONS = {  # l_i: mean loss of group i
+PAPER_NOTIONS = {  # the paper's, beside those of `constraints.NOTIONS`; l_i: mean loss of group i
     "pairwise": "l_i - l_j <= bound for every two groups, in both directions: Experiment 1",
     "against_mean": "l_i - mean_j l_j <= bound and its negative, the mean unweighted: eq. (4) as printed",
     "absolute_against_pooled": "|l_i - l| <= bound, l the loss of all examples, one nonsmooth constraint a group: the "
@@ -97,7 +98,7 @@ def _different(names: tuple[str, ...]) -> tuple[str, ...]:
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Size = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Notion = Annotated[str, one_of("notion", NOTIONS)]
+Notion = Annotated[str, one_of("notion", (*PAPER_NOTIONS, *NOTIONS))]
 Pool = Annotated[str, one_of("pool of a training step", TRAINING_POOLS)]
 Part = Annotated[str, one_of("part of a split", Split._fields)]
 Shares = Annotated[
@@ -209,7 +210,7 @@ class Experiment:
     title: Text
     reference: Text  # where it stands in the paper
     group: Text  # the protected attribute, as in `fairbound.data.attributes`: RAC1P=1, MAR
-    notion: Notion  # what is measured
+    notion: Notion  # what is measured, on the losses of the groups
     bound: Size  # what the measured gaps are held against
     hidden: tuple[Count, ...]  # widths of the network's hidden layers
     batch: Count  # of a row that names none, and of the budget of equal examples

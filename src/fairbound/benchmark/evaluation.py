@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.data.dataset import Dataset, Split
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.wasserstein import Scores, w1, wd
@@ -30,7 +31,7 @@ Columns = dict[str, NDArray[Any]]
 class Evaluator:
     """Losses and scores of many points on the parts of one split.
 
-    An example goes through the model once, whatever parts and groups it belongs to: all means are one matrix product.
+    An example goes through the model once; sums by part and group are those of every constraint (`GroupedLayout`).
     """
 
     forward: Callable[[Tensor, Tensor], Tensor]  # flat parameters (n,), inputs -> outputs (examples,)
@@ -43,12 +44,16 @@ class Evaluator:
 
     def losses(self, x: Tensor) -> Tensor:
         """(R, parts, 1 + G) mean losses of all examples and of each group, at x (R, n)."""
-        means = x.new_zeros(len(x), *self._averages.shape[1:])
+        sums = x.new_zeros(len(x), self._term.cells)
         with torch.no_grad():
-            for inputs, labels, averages in self._blocks:
-                for total, point in zip(means, x, strict=True):
-                    total += self._means(point, inputs, labels, averages)
-        return means
+            for inputs, labels, cell in self._blocks:
+                for total, point in zip(sums, x, strict=True):
+                    losses = self._losses(point, inputs, labels)
+                    total += GroupedLayout([self._term], [(cell,)], losses).sums([losses])[1]
+        by_group = sums.unflatten(1, (len(self.parts), -1))
+        sizes = torch.bincount(self._cells, minlength=self._term.cells).reshape(len(self.parts), -1).to(sums)
+        overall = by_group.sum(-1) / sizes.sum(-1)
+        return torch.cat([overall[..., None], by_group / sizes.clamp(min=1.0)], -1)
 
     def scores(self, x: Tensor, part: str) -> Tensor:
         """(examples of the part,) outputs of the model at x (n,)."""
@@ -58,26 +63,24 @@ class Evaluator:
             )
 
     @cached_property
-    def _means(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    def _losses(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """Of one run on one block: compiled once for all batches of runs, whatever their size."""
 
-        def means(x: Tensor, inputs: Tensor, labels: Tensor, averages: Tensor) -> Tensor:
-            losses = self.loss(self.forward(x, inputs), labels)
-            found: Tensor = (losses @ averages.flatten(1)).unflatten(0, averages.shape[1:])
-            return found
+        def losses(x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.loss(self.forward(x, inputs), labels)
 
-        return Compiler(self.forward, forced=False)(means, "losses") if self.compiled else means
+        return Compiler(self.forward, forced=False)(losses, "losses") if self.compiled else losses
 
     @cached_property
     def _blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, labels and weights of all examples in blocks of one size; what fills up the last has no weight."""
+        """Inputs, labels and cells of all examples in blocks of one size; what fills up the last is in no cell."""
         count = -(-len(self._rows) // EXAMPLES_AT_ONCE)
         size = -(-len(self._rows) // count)
         missing = count * size - len(self._rows)
         rows = torch.cat([self._rows, self._rows[:1].expand(missing)])
-        averages = torch.cat([self._averages, self._averages.new_zeros(missing, *self._averages.shape[1:])])
-        blocks = zip(rows.split(size), averages.split(size), strict=True)
-        return [(self.data.X[block], self.data.y[block], weights) for block, weights in blocks]
+        cells = torch.cat([self._cells, self._cells.new_full((missing,), self._term.cells)])
+        blocks = zip(rows.split(size), cells.split(size), strict=True)
+        return [(self.data.X[block], self.data.y[block], cell) for block, cell in blocks]
 
     @cached_property
     def _rows(self) -> Tensor:
@@ -85,17 +88,20 @@ class Evaluator:
         return torch.cat([self.split.pool(part) for part in self.parts])
 
     @cached_property
-    def _averages(self) -> Tensor:
-        """(N, parts, 1 + G) weights that turn per-example losses into means."""
-        groups = self.data.groups[self.group].cpu()
-        count = int(groups.max()) + 1
-        sizes = [len(self.split.pool(part)) for part in self.parts]
-        part_of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        member = torch.zeros(len(self._rows), len(sizes), 1 + count, dtype=self.data.X.dtype)
-        everyone = torch.arange(len(self._rows))
-        member[everyone, part_of, 0] = 1.0
-        member[everyone, part_of, 1 + groups[self._rows]] = 1.0
-        return (member / member.sum(0).clamp(min=1.0)).to(self.data.X.device)
+    def _groups(self) -> int:
+        return int(self.data.groups[self.group].max()) + 1
+
+    @cached_property
+    def _term(self) -> Term:
+        """The losses, by part and group."""
+        return Term(0, len(self.parts) * self._groups)
+
+    @cached_property
+    def _cells(self) -> Tensor:
+        """(N,) part and group of every example, as one number."""
+        sizes = torch.tensor([len(self.split.pool(part)) for part in self.parts])
+        part = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(self.data.X.device)
+        return part * self._groups + self.data.groups[self.group][self._rows]
 
 
 class Recorder:

@@ -18,8 +18,8 @@ from fairbound.benchmark.config import Experiment, Row
 from fairbound.benchmark.evaluation import Evaluator
 from fairbound.benchmark.fingerprint import checksum
 from fairbound.constraints.constraint import Constraint
-from fairbound.constraints.contrasts import against_mean, against_pooled, pairwise
-from fairbound.constraints.notions import loss_parity
+from fairbound.constraints.contrasts import against_pooled
+from fairbound.constraints.notions import NOTIONS, loss_parity, pairwise_loss_parity
 from fairbound.constraints.regularizers import FairretNorm
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
@@ -106,15 +106,14 @@ class PreparedExperiment:
         return make_functional(self.network().to(self.device))[0]
 
     def constraint(self, notion: str, bound: float) -> Constraint:
-        """On the group losses, as an experiment or a row asks for it."""
+        """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples."""
         groups, names = self.data.groups[self.column], self.experiment.groups
-        if notion == "pairwise":
-            return loss_parity(names, bound=bound, contrast=pairwise).bind(groups)
-        if notion == "against_mean":
-            return loss_parity(names, bound=bound, contrast=against_mean).bind(groups)
-        sizes = torch.bincount(groups, minlength=len(names)).double()
-        pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
-        return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
+        if notion == "absolute_against_pooled":
+            sizes = torch.bincount(groups, minlength=len(names)).double()
+            pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
+            return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
+        build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[notion]
+        return build(names, bound=bound).bind(groups, self.data.y)
 
     def problem(self, row: Row) -> Problem:
         """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""

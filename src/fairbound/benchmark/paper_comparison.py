@@ -28,7 +28,7 @@ PAPERS_CHOICE = {  # appendix B: the row that it says it picks
     "tune-ok-sslalm": "tau 0.01, eta 0.05, mu 0",  # B.1.2; the second best, mu 2, is its SSL-ALM
     "tune-ok-ghost": "alpha 0.05, decay 0.05, rho 0.1, beta 20",  # B.1.3
     "tune-ok-fairret": "weight 3, tau 0.05",  # B.1.4
-    "tune-va-ssw": "eta_f 0.05, eta_c 0.25 falling",  # B.2.1
+    "tune-va-ssw": "eta_f 0.05, eta_c 0.25 decaying",  # B.2.1
     "tune-va-sslalm": "tau 0.05, eta 0.01",  # B.2.2
     "tune-va-ghost": "alpha 0.01, decay 0.2, rho 0.1, beta 5",  # B.2.3
     "tune-va-penalty": "weight 0.4",  # B.2.4

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -55,6 +55,7 @@ class Panel(NamedTuple):
     column: int
     is_first: bool  # of the facets of its name: it has the title
     is_last: bool  # it has the label of x
+    x_range: Range
     data: pd.DataFrame
 
 
@@ -85,7 +86,8 @@ class FigureSpec:
         for i, (name, data) in enumerate(self.data.groupby("panel", sort=False)):
             for j, (key, facet) in enumerate(self.facets.items()):
                 place = i // columns * len(self.facets) + j, i % columns
-                yield Panel(str(name), facet, *place, j == 0, j == last, data[data["facet"] == key])
+                x_range = (self.x_ranges or {}).get(str(name), (0.0, 1.0))
+                yield Panel(str(name), facet, *place, j == 0, j == last, x_range, data[data["facet"] == key])
 
 
 # Figures --------------------------------------------------------------------------------------------------------------
@@ -96,36 +98,30 @@ def curves(results: Results, parts: Sequence[str] = BOTH, seconds: Mapping[str, 
 
     A number of steps says nothing about another method's, so each column has its own axis of steps; seconds share one.
     """
+    unit = "steps" if seconds is None else "seconds"
     data = results.curves([part for part in parts if part in results.prepared.measured()])
     if seconds is not None:
         data = data[data["row"].isin(seconds)]
         if data.empty:
             raise ValueError("there is nothing to draw: seconds per step are given for none of the rows")
-    data["x"] = data["step"] * (1.0 if seconds is None else data["row"].map(seconds))
+    data = data.assign(x=data["step"] * (1.0 if seconds is None else data["row"].map(seconds)))
     ends = data.groupby("row", sort=False)["x"].max()
-    if seconds is not None:
-        ends[:] = ends.max()
-    limits = results.gaps.limits
-    of_loss = shared_axis(data[data["quantity"] == LOSS], ("mean", "low", "high"))
-    of_gaps = shared_axis(
-        data[data["quantity"] != LOSS], ("mean", "low", "high"), [b for pair in limits.values() for b in pair]
-    )
-    labels = {name: f"|{name}|" if results.gaps.absolute else name for name in limits}
+    limits, numbers, is_loss = results.gaps.limits, ("mean", "low", "high"), data["quantity"] == LOSS
+    of_loss = shared_axis(data[is_loss], numbers)
+    of_gaps = shared_axis(data[~is_loss], numbers, [bound for bounds in limits.values() for bound in bounds])
     facets = {LOSS: Facet(LOSS, of_loss.range)}
-    facets |= {name: Facet(labels[name], of_gaps.range, bounds) for name, bounds in limits.items()}
-    shown = list(dict.fromkeys(data["part"]))
-    caption = (
-        f"Loss and bounded gaps over {'steps' if seconds is None else 'seconds'} on {' and '.join(shown)}: mean over "
-        "runs, band between quartiles, bounds dashed" + _left_out({LOSS: of_loss, "a gap": of_gaps}, of_loss.not_finite)
-    )
+    for name, bounds in limits.items():
+        facets[name] = Facet(f"|{name}|" if results.gaps.absolute else name, of_gaps.range, bounds)
+    colors = {part: PART_COLORS[part] for part in dict.fromkeys(data["part"])}
+    caption = f"Loss and bounded gaps over {unit} on {' and '.join(colors)}: mean over runs, band between quartiles, "
     many = data["runs"] > 1  # one run has no band
     data = data.assign(low=data["low"].where(many), high=data["high"].where(many))
     data = data.groupby(["row", "part", "quantity"], sort=False, group_keys=False)[data.columns].apply(_thinned)
     return FigureSpec(
-        caption=caption, mark="line", facets=facets, colors={part: PART_COLORS[part] for part in shown},
-        data=_tidy(data, panel="row", facet="quantity", series="part", y="mean"),
-        x_label="steps" if seconds is None else "seconds",
-        x_ranges={str(row): (0.0, float(end)) for row, end in ends.items()},
+        caption=f"{caption}bounds dashed{_outside({LOSS: of_loss, 'a gap': of_gaps})}", mark="line",
+        facets=facets, colors=colors,
+        data=_tidy(data, panel="row", facet="quantity", series="part", y="mean"), x_label=unit,
+        x_ranges={str(row): (0.0, float(end if seconds is None else ends.max())) for row, end in ends.items()},
     )  # fmt: skip
 
 
@@ -133,8 +129,8 @@ def seconds(results: Results) -> FigureSpec:
     """The curves over the time of one run alone."""
     found = curves(results, seconds=results.seconds)
     system = [str(results.timed_on[name]) for name in ("cpu", "date") if name in results.timed_on]
-    said = f"{found.caption}. One run alone, step by step{', timed on ' + ', '.join(system) if system else ''}"
-    return FigureSpec(**vars(found) | {"caption": said})
+    timed = f", timed on {', '.join(system)}" if system else ""
+    return replace(found, caption=f"{found.caption}. One run alone, step by step{timed}")
 
 
 def scores(results: Results) -> FigureSpec:
@@ -144,17 +140,15 @@ def scores(results: Results) -> FigureSpec:
     """
     data = results.histograms(BOTH)
     last = data.groupby(["row", "part", "group"], sort=False).tail(1)  # closes the outline
-    data = pd.concat([data, last.assign(low=last["high"])]).assign(
-        y=lambda d: np.sqrt(d["share"]), end=lambda d: d["high"]
-    )
+    data = pd.concat([data, last.assign(low=last["high"])])
+    data = data.assign(y=np.sqrt(data["share"]), end=data["high"])
     top = 1.05 * float(data["y"].max())
     ticks = {share**0.5: f"{share:.0%}" for share in SHARE_TICKS if share**0.5 <= top}
-    groups = results.prepared.experiment.groups
     return FigureSpec(
         caption="Distribution of scores by group: share of the group in each bin on an axis of roots, mean over runs",
         mark="step", facets={part: Facet(f"share, {part}", (0.0, top), ticks=ticks) for part in BOTH},
-        data=_tidy(data, panel="row", facet="part", series="group", x="low"),
-        colors={group: COLORS[i % len(COLORS)] for i, group in enumerate(groups)}, x_label="score", panel_height=1.8,
+        data=_tidy(data, panel="row", facet="part", series="group", x="low"), x_label="score", panel_height=1.8,
+        colors=_colors(results.prepared.experiment.groups),
     )  # fmt: skip
 
 
@@ -163,46 +157,40 @@ def radar(results: Results) -> FigureSpec:
 
     By the definitions of the paper's results, and as printed where these are undefined: with three groups or more.
     """
-    results.stored  # noqa: B018  (refuses a store without results)
-    definition: Any = "reported" if len(results.prepared.experiment.groups) == 2 else "printed"
-    metrics = {column: name for name, column in paper_metrics(definition).items()} | {"accuracy_difference": "DifAcc"}
-    final = results.final[results.final["part"].isin(BOTH)]
-    means = final.groupby(["row", "part"], sort=False)[list(metrics)].mean().rename(columns=metrics)
+    metrics = paper_metrics("reported" if len(results.prepared.experiment.groups) == 2 else "printed")
+    names = {column: name for name, column in metrics.items()} | {"accuracy_difference": "DifAcc"}
+    final = results.final[results.final["part"].isin(BOTH) & results.final["row"].isin(results.stored)]
+    means = final.groupby(["row", "part"], sort=False)[list(names)].mean().rename(columns=names)
     largest = means.max().fillna(0.0)
-    data = (
-        (means / largest.where(largest > 0, 1.0)).reset_index().melt(["row", "part"], var_name="metric", value_name="y")
-    )
-    data["x"] = data["metric"].map({name: f"{name}\n{top:.2g}" for name, top in largest.items()})
+    means = means / largest.where(largest > 0, 1.0)
+    means.columns = [f"{name}\n{top:.2g}" for name, top in largest.items()]
+    data = means.reset_index().melt(["row", "part"], var_name="x", value_name="y").assign(facet="")
     return FigureSpec(
         caption="Fairness metrics at the end, mean over runs: smaller is better, the rim is the number at each axis",
-        mark="radar", data=_tidy(data.assign(facet=""), panel="row", series="part"), facets={"": Facet("")},
+        mark="radar", data=_tidy(data, panel="row", series="part"), facets={"": Facet("")},
         colors={part: PART_COLORS[part] for part in BOTH}, max_columns=4, panel_height=2.6,
     )  # fmt: skip
 
 
 def trade_off(results: Results) -> FigureSpec:
     """A panel for each part: what every method loses, against how far it is from the bound."""
-    results.stored  # noqa: B018  (refuses a store without results)
+    rows = list(results.stored)
     parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.prepared.measured()]
-    summaries = {part: results.summary(part)[[LOSS, "violation"]] for part in parts}
-    data = pd.concat(summaries, names=["part", "row"])
-    data.columns = ["y", "y_std", "x", "x_std"]
+    data = pd.concat({part: results.summary(part)[[LOSS, "violation"]] for part in parts}, names=["part", "row"])
+    data = data.set_axis(["y", "y_std", "x", "x_std"], axis=1).reset_index().assign(facet="")
     ends = pd.concat([data.assign(**{at: data[at] + side * data[f"{at}_std"] for at in "xy"}) for side in (-1, 1)])
-    along, up = (shared_axis(ends.reset_index(), (at,)) for at in "xy")
-    rows = [str(row) for row in dict.fromkeys(data.index.get_level_values("row"))]
+    along, up = (shared_axis(ends, (at,)) for at in "xy")
     caption = "Loss against violation, mean over runs with one standard deviation to each side"
     return FigureSpec(
-        caption=caption + _left_out({"violation": along, LOSS: up}, up.not_finite), mark="point",
-        data=_tidy(data.reset_index().assign(facet=""), panel="part", series="row"), facets={"": Facet(LOSS, up.range)},
-        colors={row: COLORS[i % len(COLORS)] for i, row in enumerate(rows)}, x_label="violation",
+        caption=caption + _outside({"violation": along, LOSS: up}), mark="point", facets={"": Facet(LOSS, up.range)},
+        data=_tidy(data, panel="part", series="row"), colors=_colors(rows), x_label="violation",
         x_ranges=dict.fromkeys(parts, along.range), panel_height=4.5,
     )  # fmt: skip
 
 
 def _along_steps(results: Results) -> bool:
-    return (
-        not results.tuning and results.prepared.experiment.records > 1 and set(BOTH) <= set(results.prepared.measured())
-    )
+    several = results.prepared.experiment.records > 1
+    return several and not results.tuning and set(BOTH) <= set(results.prepared.measured())
 
 
 def _on_validation(results: Results) -> bool:
@@ -229,6 +217,10 @@ def _tidy(data: pd.DataFrame, **names: str) -> pd.DataFrame:
     """Columns under the names that a figure has; what is not finite is not drawn."""
     named = data.assign(**{name: data[column] for name, column in names.items()})
     return named.replace([math.inf, -math.inf], math.nan).reset_index(drop=True)
+
+
+def _colors(names: Sequence[str]) -> dict[str, str]:
+    return {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
 
 
 def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
@@ -285,7 +277,7 @@ def _padded(numbers: Sequence[float], room: float = 0.05) -> Range:
     return low - extra, high + extra
 
 
-def _left_out(axes: Mapping[str, SharedAxis], diverged: Sequence[str]) -> str:
+def _outside(axes: Mapping[str, SharedAxis]) -> str:
     """What the axes do not show, in words."""
     said = [
         f"{name} ({what} from {low:.3g} to {high:.3g})"
@@ -293,4 +285,5 @@ def _left_out(axes: Mapping[str, SharedAxis], diverged: Sequence[str]) -> str:
         for name, (low, high) in axis.beyond.items()
     ]
     words = f". Beyond the axis, which the other methods set: {', '.join(said)}" if said else ""
+    diverged = dict.fromkeys(name for axis in axes.values() for name in axis.not_finite)
     return words + (f". Not finite, and there not drawn: {', '.join(diverged)}" if diverged else "")

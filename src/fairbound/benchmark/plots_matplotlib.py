@@ -90,10 +90,9 @@ def _draw_series(axes: Any, spec: FigureSpec, data: pd.DataFrame, series: str) -
 def _set_axes(axes: Any, spec: FigureSpec, panel: Panel) -> None:
     for bound in panel.facet.bounds:
         axes.axhline(bound, color="black", linestyle="--", linewidth=1, label="bound")
-    left, right = (spec.x_ranges or {}).get(panel.name, (0.0, 1.0))
-    axes.set(xlim=(left, right), ylim=panel.facet.y_range)
+    axes.set(xlim=panel.x_range, ylim=panel.facet.y_range)
     axes.locator_params(axis="x", nbins=5)
-    if right >= 1000:
+    if panel.x_range[1] >= 1000:
         axes.xaxis.set_major_formatter(need("matplotlib.ticker", "report", "A figure").EngFormatter(sep=""))
     if spec.mark == "line":
         axes.locator_params(axis="y", nbins=5)

@@ -6,6 +6,7 @@ Colors of text and grids are names of the page's own, such as var(--ink), so tha
 from __future__ import annotations
 
 from html import escape
+from itertools import chain
 from textwrap import wrap
 from typing import Any
 
@@ -29,7 +30,10 @@ HOVER = {  # mark -> further columns, and what stands under the pointer
     "line": (["low", "high"], "%{y:.4g} at %{x:,}<br>quartiles %{customdata[0]:.4g} to %{customdata[1]:.4g}"),
     "step": (["share", "end"], "%{customdata[0]:.2%} between %{x:.3g} and %{customdata[1]:.3g}"),
     "radar": ([], "%{theta}<br>%{r:.0%} of it"),
-    "point": (["x_std", "y_std"], "violation %{x:.4g} ± %{customdata[0]:.2g}<br>loss %{y:.4g} ± %{customdata[1]:.2g}"),
+    "point": (
+        ["x_std", "y_std"],
+        "%{xaxis.title.text} %{x:.4g} ± %{customdata[0]:.2g}<br>%{yaxis.title.text} %{y:.4g} ± %{customdata[1]:.2g}",
+    ),
 }
 RIM = {
     "bgcolor": "rgba(0,0,0,0)",
@@ -48,8 +52,8 @@ def draw(spec: FigureSpec) -> Any:
     """The plotly figure."""
     panels, columns = list(spec.panels()), spec.shape[1]
     # Rows of the grid: those of a block of panels, and an empty one with room for numbers and titles before the next
-    heights = ([spec.panel_height * PIXELS_PER_INCH] * len(spec.facets) + [BLOCK_GAP_PX]) * (panels[-1].row + 1)
-    heights = heights[: _grid_row(spec, panels[-1])]
+    block = [spec.panel_height * PIXELS_PER_INCH] * len(spec.facets) + [BLOCK_GAP_PX]
+    heights = (block * (spec.shape[0] // len(spec.facets)))[:-1]
     inner = sum(heights) + PANEL_GAP_PX * (len(heights) - 1)
     kinds: list[list[Any]] = [[None] * columns for _ in heights]
     titles = {}
@@ -64,11 +68,9 @@ def draw(spec: FigureSpec) -> Any:
     )  # fmt: skip
     traces, places = list[Any](), list[tuple[int, int]]()
     for panel in panels:
-        found = [trace for series, data in panel.data.groupby("series", sort=False)
-                 for trace in _traces(spec, data, str(series))]  # fmt: skip
-        found += [] if spec.mark == "radar" else _bounds(spec, panel)
-        traces += found
-        places += [(_grid_row(spec, panel), panel.column + 1)] * len(found)
+        found = [_traces(spec, data, str(series)) for series, data in panel.data.groupby("series", sort=False)]
+        traces += [*chain.from_iterable(found), *_bounds(panel)]
+        places += [(_grid_row(spec, panel), panel.column + 1)] * (len(traces) - len(places))
     for name in {trace.name for trace in traces}:  # the legend has each once
         next(trace for trace in traces if trace.name == name and trace.mode != "none").showlegend = True
     figure.add_traces(traces, *zip(*places, strict=True))
@@ -76,9 +78,10 @@ def draw(spec: FigureSpec) -> Any:
         axes = figure.get_subplot(_grid_row(spec, panel), panel.column + 1)
         axes.update(RIM) if spec.mark == "radar" else _set_axes(axes, spec, panel)
     below = {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 0, "yref": "container", "yanchor": "bottom"}
-    figure.update_annotations(font={"size": 13}, yshift=RIM_LABEL_PX if spec.mark == "radar" else 0)
-    figure = styled(figure, round(inner) + 2 * LEGEND_PX + (2 * RIM_LABEL_PX if spec.mark == "radar" else LEGEND_PX))
-    margin = {"t": LEGEND_PX + (RIM_LABEL_PX if spec.mark == "radar" else 0), "b": 2 * LEGEND_PX}
+    shift = RIM_LABEL_PX if spec.mark == "radar" else 0
+    figure.update_annotations(font={"size": 13}, yshift=shift)
+    figure = styled(figure, round(inner) + 3 * LEGEND_PX + shift)
+    margin = {"t": LEGEND_PX + shift, "b": 2 * LEGEND_PX}
     return figure.update_layout(showlegend=True, legend={} if spec.mark == "point" else below, margin=margin)
 
 
@@ -128,28 +131,24 @@ def _traces(spec: FigureSpec, data: pd.DataFrame, series: str) -> list[Any]:
     return found
 
 
-def _bounds(spec: FigureSpec, panel: Panel) -> list[Any]:
+def _bounds(panel: Panel) -> list[Any]:
     graph = need("plotly.graph_objects", "report", "The HTML page")
     line = {"mode": "lines", "line": BOUND, "name": "bound", "legendgroup": "bound", "hoverinfo": "skip"}
-    return [
-        graph.Scatter(x=_x_range(spec, panel), y=[bound, bound], showlegend=False, **line)
-        for bound in panel.facet.bounds
-    ]
-
-
-def _x_range(spec: FigureSpec, panel: Panel) -> list[float]:
-    return list((spec.x_ranges or {}).get(panel.name, (0.0, 1.0)))
+    ends = {"x": list(panel.x_range), "showlegend": False}
+    return [graph.Scatter(y=[bound, bound], **ends, **line) for bound in panel.facet.bounds]
 
 
 def _set_axes(axes: Any, spec: FigureSpec, panel: Panel) -> None:
-    ends, is_left, ticks = _x_range(spec, panel), panel.column == 0, panel.facet.ticks
+    is_left, ticks = panel.column == 0, panel.facet.ticks
+    has_label = is_left or spec.mark == "point"  # what stands under the pointer reads it
     axes.xaxis.update(
-        range=ends, nticks=5, tickformat="~s" if ends[1] >= 1000 else "", showticklabels=panel.is_last,
+        range=list(panel.x_range), nticks=5, tickformat="~s" if panel.x_range[1] >= 1000 else "",
+        showticklabels=panel.is_last,
         title={"text": spec.x_label if panel.is_last else "", "standoff": 4, "font": {"size": 12}},
     )  # fmt: skip
     axes.yaxis.update(
         range=list(panel.facet.y_range), showticklabels=is_left,
-        title={"text": _wrapped(panel.facet.label, 18) if is_left else "", "standoff": 6, "font": {"size": 12}},
+        title={"text": _wrapped(panel.facet.label, 18) if has_label else "", "standoff": 6, "font": {"size": 12}},
         **({"nticks": 5} if ticks is None else {"tickvals": list(ticks), "ticktext": list(ticks.values())}),
     )  # fmt: skip
 

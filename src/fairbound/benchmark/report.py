@@ -28,7 +28,7 @@ from fairbound.benchmark.tables import TABLES, ReportTable
 OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them
 BUDGET_WORDS = {  # how long every method runs
     "paper": "The paper's seconds, as steps",
-    "rows": f"Equal numbers of examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
+    "examples": f"Equal numbers of examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
 }
 
 

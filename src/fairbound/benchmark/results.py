@@ -61,6 +61,11 @@ class BoundedGaps:
     def of(prepared: PreparedExperiment) -> BoundedGaps:
         """In the experiment's notion; nothing else in tables and figures reads a constraint."""
         constraint = prepared.constraint(prepared.experiment.notion, prepared.experiment.bound)
+        if constraint.statistic is not None or len(constraint.cells) != len(prepared.experiment.groups):
+            raise ValueError(
+                f"{prepared.experiment.name} measures {prepared.experiment.notion!r}, which is not about the losses of "
+                "the groups; name such a notion for the experiment, and the other one in its rows"
+            )
         contrast, bound = constraint.contrast.matrix().numpy(), constraint.bound.double().numpy()
         return BoundedGaps(constraint.names, contrast, bound, constraint.absolute)
 

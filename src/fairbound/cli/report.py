@@ -41,7 +41,7 @@ MAX_LINES = 110  # on a terminal: a longer table is read in its file
 Experiments = Annotated[list[str], typer.Argument(help="Those installed, such as income-ok-race, or TOML files.")]
 Chosen = Annotated[
     Budget | None,
-    typer.Option(help="The paper's seconds as steps, or equal rows; all with results unless one is named."),
+    typer.Option(help="The paper's seconds as steps, or equal examples; all with results unless one is named."),
 ]
 To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
 

@@ -1,6 +1,6 @@
 """The named constraints. Each function takes the names of the groups (or their number) and a bound.
 
-A notion added to `NOTIONS` works by its name in `FairClassifier`, in experiment files, in Keras' `fit` and in audits.
+A notion added to `NOTIONS` works by its name in `FairClassifier`, in experiment files and in Keras' `fit`.
 
 >>> loss_parity(["white", "other"], bound=0.02).names
 ('white - mean', 'mean - white', 'other - mean', 'mean - other')

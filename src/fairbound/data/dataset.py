@@ -87,7 +87,7 @@ def _no_rows() -> Tensor:
 
 
 class Split(NamedTuple):
-    """Row numbers by purpose; the last three may be empty. No choice ever reads `test`."""
+    """Example numbers by purpose; all but `train` may be empty. No choice ever reads `test`."""
 
     train: Tensor
     dual: Tensor = _no_rows()

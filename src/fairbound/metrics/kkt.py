@@ -78,7 +78,7 @@ class KKT:
     examples: int
 
     def __str__(self) -> str:
-        width = min(36, max(len(name) for name in self.constraints))
+        width = min(36, max(len(name) for name in (*self.constraints, "constraint")))
         lines = [f"{'constraint':<{width}} {'c':>10} {'exact c':>10} {'multiplier':>11}"]
         for name, c in self.constraints.items():
             mark = "" if self.exact[name] <= 0 else "  violated"

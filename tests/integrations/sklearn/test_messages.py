@@ -1,4 +1,4 @@
-"""What a fit tells on its way and afterwards: progress, and a report that fits a terminal."""
+"""What a fit shows: progress, and a report that fits a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbound.integrations.sklearn import FairClassifier
 
 
 @pytest.fixture(scope="module")
-def people() -> dict[str, Any]:
+def data() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     group = np.where(rng.random(1500) < 0.35, "women of a village in the far north-west of the county", "others")
     X = rng.standard_normal((1500, 4))
@@ -25,12 +25,12 @@ def small(**settings: Any) -> FairClassifier:
     return FairClassifier(**common | settings)
 
 
-def test_the_report_names_rows_runs_decision_and_verdict_in_80_columns(people: dict[str, Any]) -> None:
-    fair = small(mode="train_duals").fit(**people)
+def test_the_report_has_split_runs_decision_and_verdict_in_80_columns(data: dict[str, Any]) -> None:
+    fair = small(mode="train_duals").fit(**data)
     text = fair.report()
     assert max(map(len, text.splitlines())) <= 80
-    parts = fair.parts_
-    assert f"{len(parts.train):,} train, {len(parts.dual):,} dual" in text
+    split = fair.parts_
+    assert f"{len(split.train):,} train, {len(split.dual):,} dual" in text
     assert f"{fair.history_[-1]['loss']:.4f}" in text
     assert fair.verdict_.sentence.split()[0] in text
     joined = " ".join(text.split())
@@ -38,29 +38,29 @@ def test_the_report_names_rows_runs_decision_and_verdict_in_80_columns(people: d
     assert " ".join(str(fair.verdict_).split()) in joined
 
 
-def test_a_report_without_a_limit_and_one_without_rows_kept_aside(people: dict[str, Any]) -> None:
-    with pytest.warns(UserWarning, match="without a limit"):
-        plain = small().fit(people["X"], people["y"])
-    assert "verdict" in plain.report()  # the rows that were kept for one
-    few = {name: column[:150] for name, column in people.items()}
-    with pytest.warns(UserWarning, match="too few to keep any aside"):
+def test_a_report_without_a_constraint_and_one_without_held_out_data(data: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match="training is unconstrained"):
+        plain = small().fit(data["X"], data["y"])
+    assert "calibration" in plain.report()  # held out as with a constraint
+    few = {name: column[:150] for name, column in data.items()}
+    with pytest.warns(UserWarning, match="too few to hold any out"):
         fair = small().fit(**few)
-    assert "too few to keep any aside, so no verdict" in " ".join(fair.report().split())
-    assert "on the rows that trained" in fair.decision_
-    assert "validation rows" not in fair.report()
+    assert "too few to hold any out, so there is no verdict" in " ".join(fair.report().split())
+    assert "on training data" in fair.decision_
+    assert "validation data" not in fair.report()
 
 
-def test_lines_where_there_is_no_terminal(people: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    small(mode="train_duals").fit(**people)
+def test_lines_where_there_is_no_terminal(data: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    small(mode="train_duals").fit(**data)
     assert capsys.readouterr().out == ""
-    fair = small(mode="train_duals", verbose=True).fit(**people)
+    fair = small(mode="train_duals", verbose=True).fit(**data)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == sum(not look["averaged"] for look in fair.history_)
+    assert len(lines) == sum(not entry["averaged"] for entry in fair.history_)
     assert lines[-1].startswith("train_duals: step 80, loss ")
 
 
 def test_lines_where_rich_is_not_installed(
-    people: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = builtins.__import__
 
@@ -70,17 +70,17 @@ def test_lines_where_rich_is_not_installed(
         return load(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_rich)
-    small(mode="train_duals", verbose=True).fit(**people)
+    small(mode="train_duals", verbose=True).fit(**data)
     assert "train_duals: step 80, loss " in capsys.readouterr().out
 
 
 def test_a_bar_in_a_terminal(
-    people: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
-    small(mode="held_out_duals", verbose=True).fit(**people)
+    small(mode="held_out_duals", verbose=True).fit(**data)
     out = capsys.readouterr().out
-    assert out.count("100%") >= 2  # without a limit, and with own rows, which take half of the steps
+    assert out.count("100%") >= 2  # unconstrained, and held-out duals, which take half of the steps
     assert "held_out_duals: loss" in out
     assert "step 80" not in out

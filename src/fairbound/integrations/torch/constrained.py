@@ -1,16 +1,16 @@
-"""`Constrained`: a training loop of your own that keeps a bound, with two changed lines.
+"""`Constrained`: a custom training loop that keeps a bound, with two changed lines.
 
 The loop stays what it is: model, optimizer, schedule, clipping. `fair.backward(losses, groups)` takes the place of
 `losses.mean().backward()` and leaves in `.grad` the direction of the constrained method: its step d divided by minus
 its own primal step, so that the optimizer's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
 
->>> from fairbound import ALGORITHMS, limits
+>>> from fairbound import ALGORITHMS, constraints
 >>> model = torch.nn.Linear(3, 1)
 >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 >>> fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
 >>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
 >>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
->>> seen = fair.backward(losses, group)
+>>> info = fair.backward(losses, group)
 >>> optimizer.step()
 >>> list(fair.multipliers)
 ['A - mean', 'mean - A', 'B - mean', 'mean - B']
@@ -35,14 +35,14 @@ Groups = Tensor | Mapping[str, Tensor]
 
 
 class Constrained:
-    """A constrained method in a loop of your own.
+    """A constrained method in a custom training loop.
 
     Args:
-        model: a module, or the parameters to train; frozen ones are left alone. A `DistributedDataParallel` model is
+        model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model is
             recognized: sums and counts are added up over its processes.
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
         algorithm: the method.
-        seed: of the method's own coins (the output of switching, the batch sizes of Ghost).
+        seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Constrained:
         """In place of `losses.mean().backward()`: the method's direction is added to `.grad`, its state moves on.
 
         Args:
-            losses: (B,), one per row (`reduction="none"`), with the graph of the forward pass; or all that is known
-                of the rows as `MiniBatch`.
-            groups: (B,) the group 0, 1, ... of every row, -1 for none; or several columns by name.
-            labels, outputs: of the rows, where a limit is about them.
-            weight: (B,) what a row counts; 1 each if not given.
-            objective: (B,) bool, the rows that the objective is the mean of; all if not given.
+            losses: (B,) per-example losses (`reduction="none"`), with the graph of the forward pass; or the whole
+                mini-batch as `MiniBatch`.
+            groups: (B,) the group 0, 1, ... of every example, -1 for none; or several columns by name.
+            labels, outputs: of the examples, where a constraint is about them.
+            weight: (B,) what an example counts; 1 each if not given.
+            objective: (B,) bool, the examples that the objective is the mean of; all if not given.
             extra_batches: the other mini-batches of a method that needs more than one, for the constraints alone.
             scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
             scale: what the direction counts, 1/k for the mean over k mini-batches before one optimizer step.
@@ -96,9 +96,9 @@ class Constrained:
             return self._steps.backward(batch, extra_batches, scaler, scale)
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> StepInfo:
-        """The same from a function that draws fresh rows, passes them through the model and gives their `MiniBatch`.
+        """The same from a function that draws fresh examples, passes them through the model and gives a `MiniBatch`.
 
-        `evaluate(size)` gives `size` mini-batches' worth of rows. It serves every method, and is the way for those
+        `evaluate(size)` gives the examples of `size` mini-batches. It serves every method, and is the way for those
         that draw mini-batches of random size (Ghost) or take several gradients of one.
         """
         return self._steps.backward_closure(evaluate, scale)
@@ -116,7 +116,7 @@ class Constrained:
     def accumulate(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_batch: Any) -> None:
         """Count a mini-batch of an accumulated step, forward pass only; then call `backward` on each of them.
 
-        A step over k mini-batches is one over all their rows, groups of any size: what the constraints are must be
+        A step over k mini-batches is one over all their examples, groups of any size: what the constraints are must be
         known before the first backward pass. (`backward(..., scale=1/k)` without `accumulate` saves the forward passes;
         every mini-batch then is a step of the multipliers.)
         """
@@ -137,7 +137,7 @@ class Constrained:
 
     @property
     def skipped(self) -> int:
-        """Mini-batches left out because something was not finite."""
+        """Mini-batches skipped because something was not finite."""
         return self._steps.state.skipped
 
     @property
@@ -155,7 +155,7 @@ class Constrained:
 
     @property
     def infeasible(self) -> str | None:
-        """A sign that no model meets the limits, as a sentence, or None: see `diagnostics`."""
+        """A sign that no model meets the constraints, as a sentence, or None: see `algorithms.diagnostics`."""
         return self._steps.state.history.sign()
 
     def load_output(self) -> None:
@@ -168,7 +168,7 @@ class Constrained:
                 p.copy_(part.view(p.shape))
 
     def report(self, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]) -> KKT:
-        """How near the model is to a solution, over all rows of some data: see `kkt`."""
+        """How near the model is to a solution, over all examples of some data: see `report_kkt`."""
         if not isinstance(self.model, nn.Module):
             raise TypeError("a report needs the model itself; build Constrained with it instead of its parameters")
         return report_kkt(
@@ -189,5 +189,5 @@ class Constrained:
         return self._steps.state.state_dict()
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
-        """Go on from a saved state; constraints are told by their names."""
+        """Go on from a saved state; constraints are matched by their names."""
         self._steps.state.load_state_dict(kept)
