@@ -17,12 +17,16 @@ from typing import Any
 import pytest
 import torch
 from methods import bce, classification, network
+from small_experiment import small_experiment
 from torch import Tensor
-from two_groups import people, small
+from two_groups import make_data, small
 
 import fairbound
 from fairbound import SSLALM, Constrained, DescentAscent, constraints, run
+from fairbound.benchmark import config
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.core import Algorithm, Draw
+from fairbound.data import load
 
 SOURCE = Path(fairbound.__file__).parent
 
@@ -70,7 +74,7 @@ def run_of(method: Algorithm[Any], steps: int) -> Iterator[Any]:
 
 
 def fit(method: Algorithm[Any] | None, steps: int) -> None:
-    X, y, group = people(300)
+    X, y, group = make_data(300)
     small(algorithm=method, steps=steps, mode="train_duals", compile=False).fit(X, y, sensitive_features=group)
 
 
@@ -202,21 +206,30 @@ def worst_group(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_new_notion_works_by_its_name_everywhere(worst_group: str) -> None:
-    """In a loop, a run and FairClassifier; Keras' `fit` in tests/integrations/keras/test_fit.py."""
-    # Experiment files have notions of their own in benchmark/config.py for now.
+def test_a_new_notion_works_by_its_name_everywhere(worst_group: str, tmp_path: Path) -> None:
+    """In a loop, a run, FairClassifier, a verdict and an experiment file; Keras' `fit` has a test beside its others."""
     made = constraints.make_constraint(worst_group, ["A", "B"], 0.01)
     assert made.names == ("B no worse",)
+
     problem, sampler, x0 = classification()
     bound = made.bind(problem.data.groups["group"])
     result = run(fairbound.Problem(problem.forward, bce, bound, problem.data), SSLALM(), sampler, x0[0], 5).result()
     assert result.multipliers.shape == (1, 1)
+
     loop = Loop(DescentAscent())
     loop.fair = Constrained(loop.model, made, DescentAscent())
     loop.step()
     assert [*loop.fair.constraints] == ["B no worse"]
-    X, y, group = people(400)
+
+    X, y, group = make_data(400)
     fair = small(constraint=worst_group, bound=0.05, steps=40, compile=False).fit(X, y, sensitive_features=group)
     assert [gap.name for gap in fair.verdict_.gaps] == ["B no worse"]
     verdict = fairbound.verdict(made, group == "B", losses=torch.rand(400).numpy())
     assert [gap.name for gap in verdict.gaps] == ["B no worse"]
+
+    file = tmp_path / "own.toml"
+    row = '{ name = "SSLALM", method = "SSLALM", steps = 20 }'
+    file.write_text(small_experiment(row).replace('"pairwise"', f'"{worst_group}"'))
+    experiment = PreparedExperiment.of(config.load(file), load("synthetic:OK"), splits=1)
+    assert experiment.constraint(worst_group, 0.01).names == ("non-white no worse",)
+    assert experiment.problem(experiment.experiment.rows[0]).m == 1
