@@ -46,10 +46,9 @@ from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data.samplers import Batch, SamplerStack
 from fairbound.integrations.keras import make_functional
-from fairbound.training.problem import join
 
 STEPS, EAGER_STEPS, ROUNDS = 400, 20, 7
-BATCH, ROWS, BOUND = 8, 14_333, 0.005
+BATCH, EXAMPLES, BOUND = 8, 14_333, 0.005
 LIMIT = 2.0  # the issue's: a step of ours against the same method hand-written
 SAME = 1e-3  # of the weights after all steps: rounding that meets a kink of ReLU grows from 1e-7 to some 1e-5
 SEED = 1
@@ -78,11 +77,11 @@ def network(dtype: str) -> Any:
     return keras.Sequential([keras.Input((9,), dtype=dtype), *dense])
 
 
-def people(dtype: str) -> Dataset:
+def examples(dtype: str) -> Dataset:
     generator = torch.Generator().manual_seed(0)
-    group = (torch.rand(ROWS, generator=generator) < 0.2).long()
-    X = torch.randn(ROWS, 9, generator=generator)
-    y = (X.sum(1) - group * X[:, 0] + 2 * torch.randn(ROWS, generator=generator) > 0).float()
+    group = (torch.rand(EXAMPLES, generator=generator) < 0.2).long()
+    X = torch.randn(EXAMPLES, 9, generator=generator)
+    y = (X.sum(1) - group * X[:, 0] + 2 * torch.randn(EXAMPLES, generator=generator) > 0).float()
     return Dataset(X, y, {"group": group}).to(dtype=getattr(torch, dtype))
 
 
@@ -94,27 +93,25 @@ def bce(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def drawn(sampler: Sampler, method: Algorithm[Any], steps: int, dtype: str) -> list[tuple[Any, ...]]:
-    """The arguments of every step: the rows of its mini-batches, and the number that a method draws beside them."""
+    """The arguments of every step: the examples of its mini-batches, and the number that a method draws beside them."""
     stack = SamplerStack([sampler], method.draws, method.batch_size_probs)
     if method.batch_size_probs is not None:
         return list(_of_random_size(stack, steps, dtype))
     blocks = [
-        _rows(Batch(batch.objective[:, 0], batch.cells[:, 0]), evaluates)
+        _examples(Batch(batch.objective[:, 0], batch.cells[:, 0]), evaluates)
         for batch, evaluates in zip(stack.block(0, steps, method.evaluates), method.evaluates, strict=True)
     ]
-    coins = [stack.coins(0, steps)[:, 0].numpy().astype(dtype)] * isinstance(method, SwitchingSubgradient)
-    return list(zip(*blocks, *coins, strict=True))
+    uniforms = [stack.uniform(0, steps)[:, 0].numpy().astype(dtype)] * isinstance(method, SwitchingSubgradient)
+    return list(zip(*blocks, *uniforms, strict=True))
 
 
 def _of_random_size(stack: SamplerStack, steps: int, dtype: str) -> Iterator[tuple[Any, ...]]:
     levels, weights = stack.levels(0, steps)
     for k, (level, weight) in enumerate(zip(levels, weights[:, 0].numpy().astype(dtype), strict=True)):
-        chunks = stack.chunks(k, level)
-        halves = [chunks.half == 0, chunks.half > 0, chunks.half == 1, chunks.half == 2]
-        yield *(_rows(join(chunks.batch, half), "fc") for half in halves), weight
+        yield *(_examples(batch, "fc") for batch in stack.chunks(k, level).batches(0)), weight
 
 
-def _rows(batch: Batch, evaluates: str) -> np.ndarray:
+def _examples(batch: Batch, evaluates: str) -> np.ndarray:
     parts = [batch.objective] * ("f" in evaluates) + [batch.cells.flatten(-2)] * ("c" in evaluates)
     return torch.cat(parts, -1).numpy()
 
@@ -134,9 +131,9 @@ class Contest:
 
     def __init__(self, method: Method) -> None:
         self.method, self.steps = method.ours, method.steps
-        data = people(method.dtype)
-        constraint = pairwise_loss_parity(data.groups["group"], bound=BOUND)
-        self.sampler = Sampler(Split.all_train(ROWS), constraint.cells, BatchSpec(BATCH, BATCH), seed=SEED)
+        data = examples(method.dtype)
+        constraint = pairwise_loss_parity(2, bound=BOUND).bind(data.groups["group"])
+        self.sampler = Sampler(Split.all_train(EXAMPLES), constraint.cells, BatchSpec(BATCH, BATCH), seed=SEED)
         forward, self.x0 = make_functional(network(method.dtype))
         self.problem = Problem(forward, bce, constraint, data)
         self.given = drawn(self.sampler, method.ours, self.steps, method.dtype)
@@ -179,8 +176,8 @@ class Contest:
 
 def main() -> int:
     torch.set_num_threads(1)
-    tf.config.threading.set_intra_op_parallelizm_threads(1)
-    tf.config.threading.set_inter_op_parallelizm_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     missed = 0
     print(
         f"microseconds of CPU time a step, medians of {ROUNDS} alternating rounds; 9-64-32-1, mini-batches of {BATCH}"
