@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import fairbound.integrations.keras
 from fairbound import DescentAscent, constraints
 from fairbound.algorithms.schedules import Linear
+from fairbound.integrations.keras import Constrained, fit
 
 BOUND, STEPS, BATCH = 0.02, 500, 128
 rng = np.random.default_rng(0)
@@ -43,15 +43,11 @@ show("plain", plain)
 
 model, names = network(), np.array(["A", "B"])
 method = DescentAscent(tau=Linear(0.2, STEPS), eta=Linear(0.3, STEPS))
-print(
-    fairbound.integrations.keras.fit(
-        model, X, y, sensitive_features=names[group], bound=BOUND, algorithm=method, steps=STEPS
-    )
-)
+print(fit(model, X, y, sensitive_features=names[group], bound=BOUND, algorithm=method, steps=STEPS))
 show("fit", model)
 
 model, optimizer = network(), keras.optimizers.SGD(decaying)
-fair = fairbound.integrations.keras.Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND), method)
+fair = Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND), method)
 forward = tf.function(lambda X: model(X, training=True)[:, 0])  # optional: ten times faster than an eager pass
 for _ in range(STEPS):
     batch = rng.integers(len(X), size=BATCH)

@@ -1,9 +1,8 @@
-"""A method of your own is one class: for a loop, for stacked runs, and for the command line beside the others.
-`check_algorithm` certifies it:
+"""A method of your own is one class: for a loop, for stacked runs, and for the command line beside the others:
 
     fairbound run income-ok-race --algorithm examples/own_algorithm.py:ExponentiatedAscent
 
-Descent on the Lagrangian, exponentiated ascent in the multipliers: y+ = y exp(eta c).
+Descent on the Lagrangian, exponentiated ascent in the multipliers, y+ = y exp(eta c); `check_algorithm` certifies it.
 """
 
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ if __name__ == "__main__":
     forward, start = fb.make_functional(model)
     problem = fb.Problem(forward, loss, parity.bind(group), fb.Dataset(X, y))
     sampler = fb.Sampler(split, problem.constraint.cells, fb.BatchSpec(objective=256, cell=128))
-    methods = [fb.SGD(tau=0.3), ExponentiatedAscent()]  # plain training, and ours
+    methods = fb.SGD(tau=0.3), ExponentiatedAscent()  # unconstrained training, and ours
     plain, ours = fb.run(problem, methods, sampler, start, steps=500, compile=False).result().x
 
     fair, optimizer = fb.Constrained(model, parity, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
