@@ -112,7 +112,7 @@ class ReportTable:
     def to_text(self, width: int = 80) -> str:
         """For a terminal: columns that do not fit beside each other stand in blocks below each other."""
         first, *others = self.shown()
-        names = [shorten(name, MAX_NAME, placeholder=" …") for name in first.text]
+        names = [shorten(name, max(MAX_NAME, width // 3), placeholder=" …") for name in first.text]
         text = pd.DataFrame({(column.name, column.detail): column.text for column in others}, index=names)
         if not any(column.detail for column in others):
             text.columns = text.columns.droplevel(1)
