@@ -20,7 +20,7 @@ from fairlearn import metrics as fairlearn
 
 from fairbound.constraints.subgroups import Intersection
 from fairbound.data import codebook
-from fairbound.metrics import intervals
+from fairbound.metrics import metric_intervals
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import group_rates, values
 
@@ -91,7 +91,7 @@ def main() -> None:
     print(f"fairbound, the whole table   {fast * 1e3:10.2f} ms")
     print(f"Fairlearn, 4 metrics         {slow * 1e3:10.2f} ms   {slow / fast:,.0f}x   (target {TARGET}x)")
     counts = Counts.of(y, p, g)
-    with_intervals = cpu(lambda: (intervals(counts), group_rates(counts)))
+    with_intervals = cpu(lambda: (metric_intervals(counts), group_rates(counts)))
     print(f"with intervals, 10,000 draws {(fast + with_intervals) * 1e3:10.2f} ms")
     by = Intersection(tuple(codebook.attribute(name) for name in CENSUS))
     rng = np.random.default_rng(1)

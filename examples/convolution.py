@@ -2,7 +2,7 @@
 
 Made-up images: is there a bright square in it? Group B has the worse camera, and plain training finds fewer of its
 squares, so B's recall gets a floor. A recall counts decisions and has no gradient: the mean probability over B's
-squares is trained in its place (soft); the recall itself is printed beside it (true). The price is false alarms.
+squares is trained in its place (soft); the exact recall is printed beside it. The price is false alarms.
 """
 
 import torch
@@ -13,7 +13,7 @@ from fairbound import SGD, BalancedBatchSampler, Constrained, DescentAscent, con
 from fairbound.algorithms.schedules import Linear
 
 EPOCHS, FLOOR = 14, 0.85
-limit = constraints.minimum_rate(FLOOR, groups=["A", "B"], group="B", label=1)
+floor = constraints.minimum_rate(FLOOR, groups=["A", "B"], group="B", label=1)
 loss = nn.BCEWithLogitsLoss(reduction="none")
 
 
@@ -32,10 +32,10 @@ def judged(model, data):
         outputs = model.eval()(X)  # BatchNorm with the statistics of training
     square, none = outputs[(group == 1) & (y == 1)], outputs[(group == 1) & (y == 0)]
     recall, alarms = (square > 0).float().mean(), (none > 0).float().mean()
-    return f"recall of B: true {recall:.3f}, soft {square.sigmoid().mean():.3f}; false alarms in B {alarms:.3f}"
+    return f"recall of B: exact {recall:.3f}, soft {square.sigmoid().mean():.3f}; false alarms in B {alarms:.3f}"
 
 
-train, new = images(3000, seed=0), images(3000, seed=1)
+train, test = images(3000, seed=0), images(3000, seed=1)
 batches = BalancedBatchSampler(train.tensors[2], batch_size=128)  # both cameras count alike
 steps = EPOCHS * len(batches)
 print(f"floor {FLOOR}")
@@ -45,7 +45,7 @@ for method in (SGD(), DescentAscent(eta=Linear(0.4, steps))):  # SGD as the meth
     model = nn.Sequential(*features, nn.Linear(8, 1), nn.Flatten(0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
-    fair = Constrained(model, limit, method)
+    fair = Constrained(model, floor, method)
     for _ in range(EPOCHS):
         for X, y, group in DataLoader(train, batch_sampler=batches):
             outputs = model(X)
@@ -54,4 +54,4 @@ for method in (SGD(), DescentAscent(eta=Linear(0.4, steps))):  # SGD as the meth
             optimizer.step()
             schedule.step()
     print(f"{type(method).__name__}, multipliers {fair.multipliers}")
-    print(f"  training images: {judged(model, train)}\n  new images:      {judged(model, new)}")
+    print(f"  training images: {judged(model, train)}\n  held-out images: {judged(model, test)}")

@@ -16,10 +16,10 @@ from fairbound.algorithms.schedules import Linear
 
 EPOCHS, BATCH, BOUND = 10, 128, 0.02
 loss = nn.BCEWithLogitsLoss(reduction="none")
-rng = torch.Generator().manual_seed(0)  # every process makes the same people
+rng = torch.Generator().manual_seed(0)  # every process makes the same examples
 X, group = torch.randn(8000, 5, generator=rng), (torch.rand(8000, generator=rng) < 0.3).long()
 y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(8000, generator=rng) > 0).float()  # group 1 has a rule of its own
-seen, new = (TensorDataset(X[rows], y[rows], group[rows]) for rows in (slice(4000), slice(4000, None)))
+seen, test = (TensorDataset(X[part], y[part], group[part]) for part in (slice(4000), slice(4000, None)))
 
 
 def gap(model, data):
@@ -47,7 +47,7 @@ def train(rank, processes, folder):
             optimizer.step()
             schedule.step()
     multipliers = ", ".join(f"{name} {value:.6f}" for name, value in fair.multipliers.items())
-    gaps = f"gap on training rows {gap(model, seen):.4f}, on rows not seen {gap(model, new):.4f}"
+    gaps = f"gap on training examples {gap(model, seen):.4f}, on held-out examples {gap(model, test):.4f}"
     print(f"process {rank} of {processes}: multipliers {multipliers}; {gaps}\n", end="")
 
 

@@ -12,10 +12,10 @@ BOUND, STEPS, BATCH = 0.02, 500, 128
 rng = np.random.default_rng(0)
 
 
-def people(rows):
-    group = (rng.random(rows) < 0.3).astype(int)  # 0 is A, 1 is B
-    X = rng.normal(size=(rows, 5)).astype("float32")
-    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=rows) > 0).astype("float32")  # B follows a rule of its own
+def examples(count):
+    group = (rng.random(count) < 0.3).astype(int)  # 0 is A, 1 is B
+    X = rng.normal(size=(count, 5)).astype("float32")
+    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=count) > 0).astype("float32")  # B follows a rule of its own
     return X, y, group
 
 
@@ -25,19 +25,19 @@ def network():
 
 
 def show(name, model):
-    for rows, (X, y, group) in (("gap on training rows", train), ("on rows not seen", new)):
+    for which, (X, y, group) in (("gap on training examples", train), ("on held-out examples", test)):
         logits = model.predict(X, verbose=0)[:, 0]
         losses = np.logaddexp(0, logits) - y * logits
-        print(f"{name:10} {rows}: {losses[group == 1].mean() - losses[group == 0].mean():+.3f}")
+        print(f"{name:10} {which}: {losses[group == 1].mean() - losses[group == 0].mean():+.3f}")
 
 
-train, new = people(4000), people(20_000)
+train, test = examples(4000), examples(20_000)
 X, y, group = train
-falling = keras.optimizers.schedules.PolynomialDecay(0.2, STEPS, 0.01)
+decaying = keras.optimizers.schedules.PolynomialDecay(0.2, STEPS, 0.01)
 print(f"bound: {BOUND:.3f}")
 
 plain = network()
-plain.compile(keras.optimizers.SGD(falling), keras.losses.BinaryCrossentropy(from_logits=True))
+plain.compile(keras.optimizers.SGD(decaying), keras.losses.BinaryCrossentropy(from_logits=True))
 plain.fit(X, y, batch_size=BATCH, epochs=STEPS * BATCH // len(X), verbose=0)
 show("plain", plain)
 
@@ -50,13 +50,13 @@ print(
 )
 show("fit", model)
 
-model, optimizer = network(), keras.optimizers.SGD(falling)
+model, optimizer = network(), keras.optimizers.SGD(decaying)
 fair = fairbound.integrations.keras.Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND), method)
 forward = tf.function(lambda X: model(X, training=True)[:, 0])  # optional: ten times faster than an eager pass
 for _ in range(STEPS):
-    rows = rng.integers(len(X), size=BATCH)
+    batch = rng.integers(len(X), size=BATCH)
     with tf.GradientTape() as tape:
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(y[rows], forward(X[rows]))
-    gradients = fair.gradients(tape, losses, group[rows])  # in place of tape.gradient(the mean loss, ...)
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(y[batch], forward(X[batch]))
+    gradients = fair.gradients(tape, losses, group[batch])  # in place of tape.gradient(the mean loss, ...)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 show("tape loop", model)

@@ -44,20 +44,20 @@ if __name__ == "__main__":
     X, group = torch.randn(6000, 5), (torch.rand(6000) < 0.3).long()
     y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()  # group 1 follows a rule of its own
     split = fb.Split(torch.arange(4000), test=torch.arange(4000, 6000))
-    limit, loss = fb.constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
+    parity, loss = fb.constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
     forward, start = fb.make_functional(model)
-    problem = fb.Problem(forward, loss, limit.on(group), fb.Dataset(X, y))
+    problem = fb.Problem(forward, loss, parity.bind(group), fb.Dataset(X, y))
     sampler = fb.Sampler(split, problem.constraint.cells, fb.BatchSpec(objective=256, cell=128))
     methods = [fb.SGD(tau=0.3), ExponentiatedAscent()]  # plain training, and ours
     plain, ours = fb.run(problem, methods, sampler, start, steps=500, compile=False).result().x
 
-    fair, optimizer = fb.Constrained(model, limit, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
+    fair, optimizer = fb.Constrained(model, parity, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
     for batch in torch.randint(4000, (500, 512)):
         optimizer.zero_grad()
         fair.backward(loss(model(X[batch]), y[batch]), group[batch])
         optimizer.step()
     print(f"bound {BOUND}; multipliers in the loop: {fair.multipliers}")
     for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.make_functional(model)[1]}.items():
-        gaps = [problem.evaluate(x, rows).c.max() + BOUND for rows in (split.train, split.test)]
+        gaps = [problem.evaluate(x, part).c.max() + BOUND for part in (split.train, split.test)]
         print(f"{name}: gap on training examples {gaps[0]:.3f}, on held-out examples {gaps[1]:.3f}")

@@ -18,6 +18,9 @@ MODULES = {
 }
 
 
+PACKAGES = ("constraints",)  # public names that are packages
+
+
 def imports(path: Path) -> set[str]:
     """Absolute names of all modules that a file imports, also inside functions."""
     found = set()
@@ -75,20 +78,87 @@ def test_algorithms_see_torch_and_the_contract_only(name: str) -> None:
         assert word not in source, f"{name} uses {word}"
 
 
-def test_import_needs_torch_and_numpy_only() -> None:
+def test_the_package_has_twelve_entries() -> None:
+    """DESIGN.md names them; each is a concept of the field."""
+    entries = {path.name for path in ROOT.iterdir()} - {"__pycache__"}
+    assert entries - {"__init__.py", "__init__.pyi", "py.typed"} == {
+        "core.py", "algorithms", "constraints", "metrics", "auditing", "data", "training", "integrations", "benchmark",
+        "cli", "testing", "_utils",
+    }  # fmt: skip
+    assert len(LAYERS) == 12
+
+
+def in_a_fresh_process(code: str) -> str:
+    """What a script prints; the process imports this package and nothing of the tests."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_alone_imports_nothing_heavy() -> None:
+    """Public names are resolved on first use, so that the command line starts without torch."""
+    code = "import sys, fairbound; print(sorted({'torch', 'numpy', 'scipy', 'pandas', 'sklearn'} & {*sys.modules}))"
+    assert in_a_fresh_process(code) == "[]"
+
+
+def test_every_public_name_resolves() -> None:
+    code = "import fairbound; print(sum(getattr(fairbound, name) is not None for name in fairbound.__all__))"
+    assert int(in_a_fresh_process(code)) == len(fairbound.__all__)
+    assert set(fairbound.__all__) <= set(dir(fairbound))
+    with pytest.raises(AttributeError, match="has no attribute 'limits'"):
+        _ = fairbound.limits
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Every submodule is imported first, then the public names: neither takes the place of the other.
+
+    The commands of the command line are in files of their names, which nothing imports from.
+    """
+    modules = [name for name in MODULES if not name.startswith("fairbound.integrations.keras")]
+    code = f"""
+import importlib, types
+import fairbound
+for name in {modules!r}:
+    module = importlib.import_module(name)
+    assert isinstance(module, types.ModuleType)
+    parent, _, own = name.rpartition(".")
+    assert not parent or getattr(importlib.import_module(parent), own) is module, f"{{name}} is hidden"
+for name in fairbound.__all__:
+    found = getattr(fairbound, name)
+    assert not isinstance(found, types.ModuleType) or name in {PACKAGES!r}, f"{{name}} is a module"
+"""
+    in_a_fresh_process(code)
+    last = {name.rpartition(".")[2] for name in MODULES if not name.startswith("fairbound.cli.")}
+    assert not last & (set(fairbound.__all__) - set(PACKAGES))
+
+
+def test_the_stub_lists_the_public_names() -> None:
+    """For type checkers and editors, which do not run `__getattr__`."""
+    tree = ast.parse((ROOT / "__init__.pyi").read_text())
+    listed = {
+        alias.asname: node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == alias.asname
+    }
+    homes = {name: f"fairbound.{home}" for name, home in fairbound._HOME.items()}
+    assert listed == {name: "fairbound" if name in PACKAGES else home for name, home in homes.items()}
+
+
+def test_import_needs_torch_numpy_and_scipy_only() -> None:
     """In a process of its own, with every other third-party package made to fail."""
     code = """
 import sys, torch
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         top = name.split(".")[0]
-        if top in ("pandas", "sklearn", "matplotlib", "plotly", "typer", "rich", "pyarrow", "narwhals",
-        "optuna", "keras", "tensorflow", "jax"):
+        if top in ("pandas", "sklearn", "matplotlib", "plotly", "typer", "rich", "pyarrow", "narwhals", "optuna",
+        "keras", "tensorflow", "jax", "pydantic", "jinja2", "pooch"):
             raise ImportError(f"fairbound must not import {name}")
 sys.meta_path.insert(0, Refuse())
 import fairbound
+fairbound.Constrained, fairbound.run, fairbound.verdict, fairbound.check_algorithm
 print(len(fairbound.ALGORITHMS))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 6
+    assert int(in_a_fresh_process(code)) >= 6

@@ -20,7 +20,7 @@ NUMBER = r"([+-]?\d+\.\d+(?:e[+-]\d+)?)"
 
 
 def printed(name: str) -> str:
-    """What an example prints, run as a user runs it; a RuntimeWarning (a step left out) is an error."""
+    """What an example prints, run as a user runs it; a RuntimeWarning (a step that is skipped) is an error."""
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", str(ROOT / "examples" / f"{name}.py")],
         capture_output=True,
@@ -52,24 +52,24 @@ def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
 def test_pytorch_loop() -> None:
     text = printed("pytorch_loop")
     (bound,) = numbers(text, "bound")
-    plain, fair = numbers(text, "gap on training rows")
+    plain, fair = numbers(text, "gap on training examples")
     assert abs(fair) <= bound < abs(plain)
-    plain, fair = numbers(text, "on rows not seen")
+    plain, fair = numbers(text, "on held-out examples")
     error = numbers(text, "+-")[-1]
     assert abs(fair) < abs(plain)
-    assert abs(fair) < bound + 2 * error  # no more than the rows not seen can tell
+    assert abs(fair) < bound + 2 * error  # no more than the held-out examples can tell
     assert numbers(text, "feasibility") == [0.0]
 
 
 def test_convolution() -> None:
     text = printed("convolution")
     (floor,) = numbers(text, "floor")
-    soft = numbers(text, "soft")  # plain: training, new images; with the floor: the same
-    true = numbers(text, "true")
+    soft = numbers(text, "soft")  # plain: training, held-out images; with the floor: the same
+    exact = numbers(text, "exact")
     alarms = numbers(text, "false alarms in B")
     assert soft[0] < floor <= soft[2]
-    assert true[0] < floor <= true[2]
-    assert true[1] < true[3]
+    assert exact[0] < floor <= exact[2]
+    assert exact[1] < exact[3]
     assert alarms[0] < alarms[2], "a floor has a price, and the example says so"
 
 
@@ -88,7 +88,7 @@ def test_distributed() -> None:
     alone, first, second = numbers(text, "A - B")  # in any order: the lines of two processes may come in either
     assert first == second
     assert alone == pytest.approx(first, abs=1e-4)
-    assert max(numbers(text, "gap on training rows")) <= bound
+    assert max(numbers(text, "gap on training examples")) <= bound
 
 
 # The page -------------------------------------------------------------------------------------------------------------

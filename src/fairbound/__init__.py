@@ -34,6 +34,7 @@ _HOME = {  # public name -> the module that defines it
     "KKT": "metrics.kkt",
     "report_kkt": "integrations.torch.kkt_report",
     "MiniBatch": "constraints",
+    "constraints": "constraints",
     "Constrained": "integrations.torch.constrained",
     "check_algorithm": "testing",
     "check_constraint": "testing",
@@ -55,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fairbound' has no attribute {name!r}")
     module = import_module(f"fairbound.{_HOME[name]}")
-    return module if _HOME[name].endswith(f".{name}") else getattr(module, name)
+    return module if name == _HOME[name] else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from commands import call
 from sklearn.metrics import log_loss
 
 from fairbound.auditing import audit, audit_columns
-from fairbound.data import attributes
+from fairbound.data import parse_attributes
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import METRICS, Metric, values
 from fairbound.metrics.intervals import spread
@@ -31,7 +31,7 @@ def people(rows: int = 3000, seed: int = 0) -> dict[str, np.ndarray]:
 
 def test_an_audit_of_scores_has_every_number() -> None:
     columns = people()
-    found = audit_columns(columns, label="y", groups=attributes("race", columns), score="score", draws=500)
+    found = audit_columns(columns, label="y", groups=parse_attributes("race", columns), score="score", draws=500)
     ids = np.searchsorted(["asian", "black", "white"], columns["race"])
     plain = values(Counts.of(columns["y"], columns["made"], ids, names=["asian", "black", "white"]))
     assert {name: found.metrics[name].value for name in plain} == plain
@@ -47,7 +47,7 @@ def test_an_audit_of_scores_has_every_number() -> None:
 
 def test_predictions_and_scores_at_the_threshold_agree() -> None:
     columns = people()
-    by = attributes("race,sex", columns)
+    by = parse_attributes("race,sex", columns)
     scores = audit_columns(columns, label="y", groups=by, score="score", weight="weight", draws=500)
     made = audit_columns(columns, label="y", groups=by, prediction="made", weight="weight", draws=500)
     for name, measured in made.metrics.items():
@@ -59,7 +59,7 @@ def test_predictions_and_scores_at_the_threshold_agree() -> None:
 
 def test_a_higher_threshold_predicts_fewer() -> None:
     columns = people()
-    by = attributes("sex", columns)
+    by = parse_attributes("sex", columns)
     rates = [
         audit_columns(columns, label="y", groups=by, score="score", threshold=t, draws=50).groups[0].rates
         for t in (0.3, 0.7)
@@ -69,7 +69,7 @@ def test_a_higher_threshold_predicts_fewer() -> None:
 
 def test_json_holds_everything_and_no_nan() -> None:
     columns = people(60)
-    found = audit_columns(columns, label="y", groups=attributes("race,sex", columns), score="score", draws=200)
+    found = audit_columns(columns, label="y", groups=parse_attributes("race,sex", columns), score="score", draws=200)
     text = json.dumps(found.to_dict(), allow_nan=False)
     back = json.loads(text)
     assert set(back["metrics"]["demographic_parity_difference"]) == {"value", "low", "high"}
@@ -85,7 +85,7 @@ def test_text_labels_and_predictions() -> None:
     columns = people()
     for name in ("y", "made"):
         columns[name] = np.where(columns[name], ">50K", "<=50K")
-    by = attributes("sex", columns)
+    by = parse_attributes("sex", columns)
     found = audit_columns(columns, label="y", groups=by, prediction="made", positive=">50K", draws=50)
     assert found.groups[0].rates["base_rate"].value < 0.5
     columns["made"] = np.full(len(columns["y"]), "<=50K")  # nobody: still predictions
@@ -96,7 +96,7 @@ def test_text_labels_and_predictions() -> None:
 
 def test_which_label_is_positive_holds_for_both() -> None:
     columns = people()
-    by = attributes("sex", columns)
+    by = parse_attributes("sex", columns)
     usual = audit_columns(columns, label="y", groups=by, prediction="made", draws=50)
     turned = audit_columns(columns, label="y", groups=by, prediction="made", positive="0", draws=50)
     assert turned.metrics["inaccuracy"].value == usual.metrics["inaccuracy"].value
@@ -124,7 +124,7 @@ def test_rows_in_no_group_count_for_nothing() -> None:
 
 def test_groups_whose_levels_hold_commas() -> None:
     columns = people() | {"race": np.array(["a", "a, b"] * 1500), "sex": np.array(["b, c", "c"] * 1500)}
-    found = audit_columns(columns, label="y", groups=attributes("race,sex", columns), prediction="made", draws=50)
+    found = audit_columns(columns, label="y", groups=parse_attributes("race,sex", columns), prediction="made", draws=50)
     assert [group.name for group in found.groups] == ["race='a', sex='b, c'", "race='a, b', sex='c'"]
 
 
@@ -138,7 +138,7 @@ def test_notes_on_small_groups() -> None:
 
 def test_small_groups_can_be_merged() -> None:
     columns = people()
-    by = attributes("race", columns)
+    by = parse_attributes("race", columns)
     found = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, draws=50)
     assert [group.name for group in found.groups] == ["white", "(other)"]
     out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="drop", draws=50)
@@ -150,7 +150,7 @@ def test_small_groups_can_be_merged() -> None:
 def test_scores_that_are_no_probabilities_have_no_loss() -> None:
     columns = people()
     columns["score"] = columns["score"] * 10 - 5
-    by = attributes("sex", columns)
+    by = parse_attributes("sex", columns)
     found = audit_columns(columns, label="y", groups=by, score="score", threshold=0.0, draws=50)
     assert "loss" not in found.metrics
     assert "w1" in found.metrics
@@ -173,7 +173,7 @@ def test_scores_that_are_no_probabilities_have_no_loss() -> None:
 )
 def test_refusals(change, arguments, message: str) -> None:
     columns = people(40) | change
-    settings = {"label": "y", "score": "score", "groups": attributes("sex", columns), "draws": 50} | arguments
+    settings = {"label": "y", "score": "score", "groups": parse_attributes("sex", columns), "draws": 50} | arguments
     with pytest.raises(ValueError, match=message):
         audit_columns(columns, **settings)
 

@@ -14,7 +14,7 @@ from fairbound.algorithms import ALGORITHMS, SGD, SSLALM, Adaptive, DescentAscen
 from fairbound.algorithms import SwitchingSubgradient as SSw
 from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear
 from fairbound.benchmark.config import PAPER_NOTIONS, SCHEDULES, Experiment, Printed, Row, SplitSpec, load, names
-from fairbound.data.attributes import attribute
+from fairbound.data.attributes import parse_attribute
 from fairbound.data.codebook import levels
 
 ROWS = {  # rows of the paper's tables, counted in the paper; more where both of its variants are rows
@@ -79,10 +79,10 @@ def test_the_two_problems_of_the_paper(name: str) -> None:
 
 def test_group_specifications_are_those_of_attributes() -> None:
     codes = {"RAC1P": torch.tensor([1, 2]).numpy(), "MAR": torch.tensor([1, 5]).numpy()}
-    assert attribute("RAC1P=1", codes, census=True).labels == ("White", "not White")
+    assert parse_attribute("RAC1P=1", codes, census=True).labels == ("White", "not White")
     for name in ROWS:
         experiment = load(name)
-        assert attribute(experiment.group, codes, census=True).size == len(experiment.groups)
+        assert parse_attribute(experiment.group, codes, census=True).size == len(experiment.groups)
 
 
 @EVERY_ROW

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairbound.data import Table, attribute, attributes, load, random_split, sources
+from fairbound.data import Table, load, parse_attribute, parse_attributes, random_split, sources
 
 
 def test_files_and_synthetic_data(tmp_path) -> None:
@@ -89,46 +89,46 @@ COLUMNS = {
 
 class TestAttributes:
     def test_three_forms(self) -> None:
-        bands, one, levels = attributes("AGE:25:65, race=w ,race", COLUMNS)[:3]
+        bands, one, levels = parse_attributes("AGE:25:65, race=w ,race", COLUMNS)[:3]
         assert bands.size == 3
         assert one.labels == ("race=w", "not race=w")
         assert levels.labels == ("b", "w")
 
     def test_a_column_whose_name_has_a_colon(self) -> None:
-        assert attribute("a:b", COLUMNS).labels == ("0", "1")
+        assert parse_attribute("a:b", COLUMNS).labels == ("0", "1")
 
     def test_census_columns_have_the_levels_of_the_code_book(self) -> None:
-        assert attribute("MAR", COLUMNS, census=True).labels[0] == "Married"
-        assert attribute("MAR", COLUMNS).labels[0] == "1"
-        assert attribute("MAR=1", COLUMNS, census=True).labels == ("Married", "not Married")
+        assert parse_attribute("MAR", COLUMNS, census=True).labels[0] == "Married"
+        assert parse_attribute("MAR", COLUMNS).labels[0] == "1"
+        assert parse_attribute("MAR=1", COLUMNS, census=True).labels == ("Married", "not Married")
 
     def test_a_level_of_the_census_by_its_label(self) -> None:
-        one = attribute("MAR=widowed", COLUMNS, census=True)
+        one = parse_attribute("MAR=widowed", COLUMNS, census=True)
         assert one.labels == ("Widowed", "not Widowed")
         assert (one.levels(COLUMNS["MAR"]) == 0).sum() == 18
         with pytest.raises(ValueError, match=r"'Marred' is neither a code nor a label of MAR; did you mean Married"):
-            attribute("MAR=Marred", COLUMNS, census=True)
+            parse_attribute("MAR=Marred", COLUMNS, census=True)
 
     def test_one_truth_value_against_the_other(self) -> None:
         whole, gaps = np.array([True, False, False]), np.array([True, None, False], dtype=object)
         for spec in ("flag=true", "flag=True", "flag=1"):
-            assert attribute(spec, {"flag": whole}).levels(whole).tolist() == [0, 1, 1]
-            assert attribute(spec, {"flag": gaps}).levels(gaps).tolist() == [0, 1, 1]
-        assert attribute("flag=false", {"flag": gaps}).levels(gaps).tolist() == [1, 1, 0]
+            assert parse_attribute(spec, {"flag": whole}).levels(whole).tolist() == [0, 1, 1]
+            assert parse_attribute(spec, {"flag": gaps}).levels(gaps).tolist() == [0, 1, 1]
+        assert parse_attribute("flag=false", {"flag": gaps}).levels(gaps).tolist() == [1, 1, 0]
         with pytest.raises(ValueError, match="flag holds booleans, so flag=maybe matches none"):
-            attribute("flag=maybe", {"flag": whole})
+            parse_attribute("flag=maybe", {"flag": whole})
 
     def test_whole_numbers_with_a_blank(self) -> None:
         columns = {"g": np.array([1.0, 2.0, np.nan])}
-        assert attribute("g", columns).labels == ("1", "2", "(missing)")
-        assert attribute("g=1", columns).levels(columns["g"]).tolist() == [0, 1, 1]
-        bands = attribute("g:2", columns)
+        assert parse_attribute("g", columns).labels == ("1", "2", "(missing)")
+        assert parse_attribute("g=1", columns).levels(columns["g"]).tolist() == [0, 1, 1]
+        bands = parse_attribute("g:2", columns)
         assert bands.labels == ("< 2", ">= 2", "(missing)")
         assert bands.levels(columns["g"]).tolist() == [0, 1, 2]
 
     def test_the_same_list_in_words_and_in_a_table(self) -> None:
         table = load("synthetic:OK")
-        listed = attributes("SEX, AGEP:25:65", table.columns, census=True)
+        listed = parse_attributes("SEX, AGEP:25:65", table.columns, census=True)
         assert table.intersection(" SEX,AGEP:25:65,").attributes == tuple(listed)
         assert table.intersection([" SEX", listed[1]]).attributes == tuple(listed)
 
@@ -144,4 +144,4 @@ class TestAttributes:
     )
     def test_refusals(self, spec: str, message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            attributes(spec, COLUMNS)
+            parse_attributes(spec, COLUMNS)

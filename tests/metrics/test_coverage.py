@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from fairbound.metrics.counts import NAMES, Counts
-from fairbound.metrics.fairness_metrics import METRICS, group_rates, intervals, values
-from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
+from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
+from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import IntervalEstimate, beta_draws, percentile, spread
 from fairbound.metrics.wasserstein import Scores, largest_w1
 
@@ -71,7 +71,7 @@ def test_rates_and_metrics(scenario: str, samples: int) -> None:
         y = rng.random(len(group)) < b
         p = rng.random(len(group)) < np.where(y, t, f)
         counts = Counts.of(y, p, group)
-        found = intervals(counts, "0", draws=DRAWS, seed=seed)
+        found = metric_intervals(counts, "0", draws=DRAWS, seed=seed)
         hit = {name: covers(one, true_metrics[name]) for name, one in found.items() if one.value is not None}
         rates = group_rates(counts)
         for i, name in enumerate(NAMES):
@@ -94,7 +94,7 @@ def test_weights(samples: int) -> None:
     def sample(seed: int) -> dict[str, bool]:
         p = rng.random(len(group)) < rates[group]
         counts = Counts.of(np.zeros(len(group), dtype=int), p, group, weights=rng.lognormal(0, 1, len(group)))
-        found = intervals(counts, "0", draws=DRAWS, seed=seed)
+        found = metric_intervals(counts, "0", draws=DRAWS, seed=seed)
         each = group_rates(counts)["positive_rate"]
         return {
             "gap": covers(found["demographic_parity_difference"], 0.15),
@@ -131,7 +131,7 @@ def test_many_groups_alike(groups: int, size: int, samples: int) -> None:
     for seed in range(samples):
         y = rng.random(len(group)) < 0.4
         p = rng.random(len(group)) < np.where(y, 0.6, 0.3)
-        found = intervals(Counts.of(y, p, group), draws=DRAWS, seed=seed)
+        found = metric_intervals(Counts.of(y, p, group), draws=DRAWS, seed=seed)
         hits.update({name: covers(found[name], 0.0) for name in watched})
     assert all(hits[name] / samples >= (0.9 if samples == 300 else 0.7) for name in watched), hits
 
@@ -157,7 +157,7 @@ def test_losses(gap: float, samples: int) -> None:
         losses = Losses.of(rng.gamma(1.0, 0.5, len(group)) + shift[group], group)
         found = loss_gaps(losses, "0", draws=DRAWS, seed=seed)
         hit = {name: covers(one, truth[name]) for name, one in found.items()}
-        each = group_losses(losses, draws=DRAWS, seed=seed)
+        each = group_loss_intervals(losses, draws=DRAWS, seed=seed)
         return hit | {f"loss of {g}": covers(one, means[g]) for g, one in enumerate(each)}
 
     check(samples, sample, lambda name: (0.93, 1.0 if name.startswith("largest") else 0.97))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbound.metrics.counts import NAMES, Counts
-from fairbound.metrics.fairness_metrics import METRICS, group_rates, intervals, values
-from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
+from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
+from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import BINS, Scores, distances, w1, wd
 
@@ -164,7 +164,7 @@ class TestBatches:
         plain = Counts.of(rows["y"], rows["p"], rows["g"], names=["0", "1", "2"])
         padded = Counts.of(rows["y"], rows["p"], rows["g"] * 2, names=["0", "x", "1", "y", "2"])
         assert values(plain) == values(padded)
-        assert intervals(plain, draws=500) == intervals(padded, draws=500)
+        assert metric_intervals(plain, draws=500) == metric_intervals(padded, draws=500)
         assert padded.rate("accuracy")[1] is None
         assert group_rates(padded)["accuracy"][1] == IntervalEstimate(None)
 
@@ -196,7 +196,7 @@ class TestUndefined:
         assert found["equalized_odds_difference"] == pytest.approx(1.0)
 
     def test_nobody_predicted_positive(self) -> None:
-        found = intervals(Counts.of([0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 1]), draws=500)
+        found = metric_intervals(Counts.of([0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 1]), draws=500)
         assert found["demographic_parity_ratio"].value == 1.0
         assert found["disparate_impact"].value is None
         assert found["sufficiency_printed"].value is None
@@ -208,7 +208,7 @@ class TestUndefined:
             y, p, g = (rng.integers(0, k, rows) for k in (2, 2, 4))
             counts = Counts.of(y, p, g, names=list("ABCDE"))
             found = [
-                *intervals(counts, draws=50).values(),
+                *metric_intervals(counts, draws=50).values(),
                 *(one for rate in group_rates(counts).values() for one in rate),
             ]
             found += [
@@ -241,7 +241,7 @@ class TestLosses:
         from scipy.stats import t
 
         values = np.random.default_rng(1).normal(size=12)
-        (found,) = group_losses(Losses.of(values, np.zeros(12, dtype=int)), draws=200_000)
+        (found,) = group_loss_intervals(Losses.of(values, np.zeros(12, dtype=int)), draws=200_000)
         half = t.ppf(0.975, 11) * values.std(ddof=1) / np.sqrt(12)
         assert (found.low, found.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.02)
 
@@ -250,7 +250,7 @@ class TestLosses:
         assert losses.means() == (1.75,)
 
     def test_one_row_has_a_value_and_no_interval(self) -> None:
-        assert group_losses(Losses.of([2.0], [0])) == [IntervalEstimate(2.0)]
+        assert group_loss_intervals(Losses.of([2.0], [0])) == [IntervalEstimate(2.0)]
 
 
 class TestScores:
@@ -298,8 +298,8 @@ class TestIntervals:
     def test_same_seed_same_digits_and_the_level_matters(self) -> None:
         rows = some_rows(0)
         counts = Counts.of(rows["y"], rows["p"], rows["g"])
-        assert intervals(counts, seed=3) == intervals(counts, seed=3)
-        narrow, wide = (intervals(counts, level=level)["equalized_odds_difference"] for level in (0.5, 0.99))
+        assert metric_intervals(counts, seed=3) == metric_intervals(counts, seed=3)
+        narrow, wide = (metric_intervals(counts, level=level)["equalized_odds_difference"] for level in (0.5, 0.99))
         assert narrow.low > wide.low
         assert narrow.high < wide.high
 
@@ -324,7 +324,7 @@ class TestIntervals:
 
     def test_a_tiny_group_does_not_hide_a_difference_of_large_ones(self) -> None:
         cells = {"A": (300, 700, 0, 0), "B": (500, 500, 0, 0), "tiny": (1, 1, 0, 0)}
-        found = intervals(Counts.from_cells(cells))["demographic_parity_difference"]
+        found = metric_intervals(Counts.from_cells(cells))["demographic_parity_difference"]
         assert 0.1 < found.low < 0.2
 
     def test_every_rate_is_complementary_where_it_should_be(self) -> None:
@@ -342,7 +342,7 @@ class TestScale:
         rng, size = np.random.default_rng(0), 12 * groups
         g = rng.integers(0, groups, size)
         y, p, s = rng.random(size) < 0.1, rng.random(size) < 0.2, rng.random(size)
-        found = intervals(Counts.of(y, p, g))
+        found = metric_intervals(Counts.of(y, p, g))
         assert found["equalized_odds_difference"].low <= found["equalized_odds_difference"].value
         few = Scores.of(np.tile(s, 3), np.tile(g % (3 * groups // 10), 3))
         assert distances(few)["w1"].value > 0
@@ -401,7 +401,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="'C' is none of A, B"):
             values(Counts.of([0, 1], [0, 1], [0, 1], names=["A", "B"]), reference="C")
         with pytest.raises(ValueError, match="got 95"):
-            intervals(Counts.of([0, 1], [0, 1], [0, 1]), level=95)
+            metric_intervals(Counts.of([0, 1], [0, 1], [0, 1]), level=95)
         with pytest.raises(ValueError, match="NaN"):
             Losses.of([float("nan")], [0])
         with pytest.raises(ValueError, match="NaN"):

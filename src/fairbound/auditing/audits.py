@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairbound.auditing.text import no_probabilities, not_compared, one_sided, small_groups
 from fairbound.constraints.subgroups import Attribute, Coded, Intersection, is_missing, no_column
-from fairbound.data.attributes import attributes as named_attributes
+from fairbound.data.attributes import parse_attributes
 from fairbound.data.outcomes import binary, binary_like
 from fairbound.metrics.counts import (
     Counts,
@@ -29,8 +29,8 @@ from fairbound.metrics.counts import (
     group_names,
     same_length,
 )
-from fairbound.metrics.fairness_metrics import group_rates, intervals, largest_group
-from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
+from fairbound.metrics.fairness_metrics import group_rates, largest_group, metric_intervals
+from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import DRAWS, IntervalEstimate
 from fairbound.metrics.wasserstein import Scores, distances
 
@@ -125,7 +125,7 @@ def audit(
     counts = Counts.of(given.labels, given.predictions, given.groups, weights=given.weights, names=names)
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    metrics = intervals(counts, reference, **settings)
+    metrics = metric_intervals(counts, reference, **settings)
     notes = [*small_groups(counts), *one_sided(given.labels, given.predictions)]
     scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
     if given.scores is not None:
@@ -196,7 +196,7 @@ def _scored(given: _Examples, score: Tensor, counts: Counts, reference: str, set
         return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *not_compared(counts)])
     losses = Losses.of(_cross_entropy(score, given.labels), given.groups, **named)
     metrics |= loss_gaps(losses, reference, **settings)
-    return _Scored(metrics, group_losses(losses, **settings), bins, histograms, not_compared(counts))
+    return _Scored(metrics, group_loss_intervals(losses, **settings), bins, histograms, not_compared(counts))
 
 
 def _group_audits(
@@ -232,7 +232,7 @@ def audit_columns(
 ) -> Audit:
     """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone."""
     if isinstance(groups, str):
-        groups = named_attributes(groups, columns)
+        groups = parse_attributes(groups, columns)
     truth = _column(columns, label)
     y = binary(truth, label, positive)
     made: dict[str, Any] = {}

@@ -98,7 +98,7 @@ def _different(names: tuple[str, ...]) -> tuple[str, ...]:
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Size = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Notion = Annotated[str, one_of("notion", (*PAPER_NOTIONS, *NOTIONS))]
+Notion = Annotated[str, AfterValidator(lambda name: known_name(name, (*PAPER_NOTIONS, *NOTIONS), "notion"))]
 Pool = Annotated[str, one_of("pool of a training step", TRAINING_POOLS)]
 Part = Annotated[str, one_of("part of a split", Split._fields)]
 Shares = Annotated[

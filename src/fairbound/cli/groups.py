@@ -38,11 +38,11 @@ def groups_command(
 ) -> None:
     """List the intersectional groups of a table: how many are definable, how many are populated, and their sizes."""
     from fairbound.constraints.subgroups import Intersection
-    from fairbound.data.attributes import attributes
+    from fairbound.data.attributes import parse_attributes
     from fairbound.data.table import is_census
 
     columns, outcome, name = _columns(source, label, positive, folder)
-    intersection = Intersection(tuple(attributes(by, columns, census=is_census(source))))
+    intersection = Intersection(tuple(parse_attributes(by, columns, census=is_census(source))))
     found = intersection.group(columns, min_size, small)
     out = console()
     if is_census(source) and name.startswith("synthetic:"):

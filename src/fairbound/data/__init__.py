@@ -1,6 +1,6 @@
 """Data by name, tables of one's own, the census; datasets as tensors, and their splits."""
 
-from fairbound.data.attributes import attribute, attributes
+from fairbound.data.attributes import parse_attribute, parse_attributes
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.encoders import Encoder
 from fairbound.data.readers import read_columns, read_table, table_of
@@ -13,11 +13,11 @@ __all__ = [
     "Encoder",
     "Split",
     "Table",
-    "attribute",
-    "attributes",
     "best",
     "load",
     "paper_split",
+    "parse_attribute",
+    "parse_attributes",
     "random_split",
     "read_columns",
     "read_table",

@@ -24,14 +24,14 @@ Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
 MOST_NUMBERS = 50  # different numbers in a column of the user's own, above which bands have to be given
 
 
-def attribute(spec: str, columns: Columns, census: bool = False, missing: int | None = None) -> Attribute:
+def parse_attribute(spec: str, columns: Columns, census: bool = False, missing: int | None = None) -> Attribute:
     """The protected attribute that a specification names, for the columns at hand.
 
     `missing` is the number that was written into the empty fields of census data; None: they are NaN.
 
-    >>> attribute("AGE:25:65", {"AGE": np.array([30, 70])}).labels
+    >>> parse_attribute("AGE:25:65", {"AGE": np.array([30, 70])}).labels
     ('< 25', '25 to < 65', '>= 65')
-    >>> attribute("sex", {"sex": np.array(["f", "m"])}).labels
+    >>> parse_attribute("sex", {"sex": np.array(["f", "m"])}).labels
     ('f', 'm')
     """
     name, edges, level = _parsed(spec, columns)
@@ -50,11 +50,11 @@ def attribute(spec: str, columns: Columns, census: bool = False, missing: int | 
     return Coded.of(name, column)
 
 
-def attributes(
+def parse_attributes(
     specs: str | Sequence[str], columns: Columns, census: bool = False, missing: int | None = None
 ) -> list[Attribute]:
     """Several, given as a list or separated by commas."""
-    return [attribute(spec, columns, census, missing) for spec in one_by_one(specs)]
+    return [parse_attribute(spec, columns, census, missing) for spec in one_by_one(specs)]
 
 
 def one_by_one(specs: str | Sequence[Any]) -> list[Any]:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound.constraints.subgroups import Attribute, Grouping, Intersection, is_missing, no_column
-from fairbound.data.attributes import attribute as named
-from fairbound.data.attributes import one_by_one
+from fairbound.data.attributes import one_by_one, parse_attribute
 from fairbound.data.dataset import Dataset
 from fairbound.data.encoders import DATES, NUMBERS, Encoder, holds_numbers
 from fairbound.data.outcomes import binary
@@ -162,7 +161,7 @@ class Table:
 
     def _attribute(self, one: str | Attribute) -> Attribute:
         if isinstance(one, str):
-            return named(one, self.columns, self.census, self.missing)
+            return parse_attribute(one, self.columns, self.census, self.missing)
         if not isinstance(one, Attribute):
             raise ValueError(
                 "a protected attribute is named, or a Coded, Banded or Against (fairbound.constraints.subgroups); "

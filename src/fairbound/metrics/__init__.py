@@ -1,8 +1,8 @@
 """Fairness metrics of predictions by group, with intervals."""
 
 from fairbound.metrics.counts import Counts
-from fairbound.metrics.fairness_metrics import METRICS, group_rates, intervals, values
-from fairbound.metrics.group_losses import Losses, group_losses, loss_gaps
+from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
+from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import Scores, distances, w1, wd
 
@@ -13,10 +13,10 @@ __all__ = [
     "Losses",
     "Scores",
     "distances",
-    "group_losses",
+    "group_loss_intervals",
     "group_rates",
-    "intervals",
     "loss_gaps",
+    "metric_intervals",
     "values",
     "w1",
     "wd",

@@ -161,7 +161,7 @@ def values(counts: Counts, reference: str | None = None) -> dict[str, float | No
     return {name: _value(metric, views) for name, metric in METRICS.items()}
 
 
-def intervals(
+def metric_intervals(
     counts: Counts,
     reference: str | None = None,
     *,

@@ -122,7 +122,9 @@ LOSS_GAPS = {  # name -> words
 }
 
 
-def group_losses(losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> list[IntervalEstimate]:
+def group_loss_intervals(
+    losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+) -> list[IntervalEstimate]:
     """Every group's mean loss with its interval. One example gives a value without an interval."""
     check_level(level)
     drawn = _draw(losses, draws, seed)
@@ -148,7 +150,7 @@ def loss_gaps(
     at = _reference(losses, reference)
     others = [g for g in there if g != at]
     overall = losses.pooled(there, "overall")
-    found = {"loss": group_losses(overall, level=level, draws=draws, seed=seed)[0]}
+    found = {"loss": group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]}
     signed = at in there and bool(others)
     found["loss_difference"] = _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
     usable = (losses.examples >= FEWEST) & (losses.weight > 0)

@@ -73,7 +73,7 @@ def test_fit_is_a_run_on_the_same_rows() -> None:
     ],
     ids=str,
 )
-def test_other_limits(constraint: Any) -> None:
+def test_other_constraints(constraint: Any) -> None:
     found = fit(
         twins.network(widths=SMALL), X, Y, sensitive_features=SEX, constraint=constraint, steps=20, batch_size=16
     )
@@ -187,3 +187,12 @@ def test_a_subclass_whose_call_has_no_training() -> None:
     found = fit(model, X, Y, sensitive_features=SEX, algorithm=METHOD, steps=200)
     assert losses_of(model).mean() < before - 0.05
     assert found.report.loss == pytest.approx(losses_of(model).mean(), abs=1e-4)
+
+
+def test_a_notion_added_to_the_registry_works_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_worse(names: Any, *, bound: float) -> Any:
+        return constraints.loss_parity(names, bound=bound, contrast=lambda n: constraints.pairwise(n, two_sided=False))
+
+    monkeypatch.setitem(constraints.NOTIONS, "no_worse", no_worse)
+    found = fit(twins.network(widths=SMALL), X, Y, sensitive_features=SEX, constraint="no_worse", bound=0.02, steps=5)
+    assert [*found.constraints] == ["A - B"]

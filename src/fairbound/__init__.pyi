@@ -1,0 +1,44 @@
+"""The public names for type checkers, which do not run `__getattr__`; a test keeps it equal to `_HOME`."""
+
+from fairbound import constraints as constraints
+from fairbound.algorithms import ALGORITHMS as ALGORITHMS
+from fairbound.algorithms import SGD as SGD
+from fairbound.algorithms import SSLALM as SSLALM
+from fairbound.algorithms import DescentAscent as DescentAscent
+from fairbound.algorithms import Penalty as Penalty
+from fairbound.algorithms import StochasticGhost as StochasticGhost
+from fairbound.algorithms import SwitchingSubgradient as SwitchingSubgradient
+from fairbound.auditing import Audit as Audit
+from fairbound.auditing import Verdict as Verdict
+from fairbound.auditing import audit as audit
+from fairbound.auditing import audit_columns as audit_columns
+from fairbound.auditing import verdict as verdict
+from fairbound.constraints import MiniBatch as MiniBatch
+from fairbound.core import Algorithm as Algorithm
+from fairbound.core import Draw as Draw
+from fairbound.core import Estimate as Estimate
+from fairbound.core import Sample as Sample
+from fairbound.data import Dataset as Dataset
+from fairbound.data import Split as Split
+from fairbound.data.balanced_batch_sampler import BalancedBatchSampler as BalancedBatchSampler
+from fairbound.data.samplers import BatchSpec as BatchSpec
+from fairbound.data.samplers import Sampler as Sampler
+from fairbound.integrations.sklearn import FairClassifier as FairClassifier
+from fairbound.integrations.torch.constrained import Constrained as Constrained
+from fairbound.integrations.torch.kkt_report import report_kkt as report_kkt
+from fairbound.metrics.kkt import KKT as KKT
+from fairbound.testing import check_algorithm as check_algorithm
+from fairbound.testing import check_constraint as check_constraint
+from fairbound.training.functional import initial_points as initial_points
+from fairbound.training.functional import load_flat as load_flat
+from fairbound.training.functional import make_functional as make_functional
+from fairbound.training.hyperparams import grid as grid
+from fairbound.training.problem import Problem as Problem
+from fairbound.training.records import Record as Record
+from fairbound.training.runner import Result as Result
+from fairbound.training.runner import Run as Run
+from fairbound.training.runner import run as run
+
+__version__: str
+__all__: list[str]
+_HOME: dict[str, str]

@@ -1,0 +1,235 @@
+"""In every driver the method's own `update` runs, and a mini-batch crosses few of our files.
+
+A new notion has one place: its name then works in every driver.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import torch
+from methods import bce, classification, network
+from small_experiment import small_experiment
+from torch import Tensor
+from two_groups import make_data, small
+
+import fairbound
+from fairbound import SSLALM, Constrained, DescentAscent, constraints, run
+from fairbound.benchmark import config
+from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.core import Algorithm, Draw
+from fairbound.data import load
+
+SOURCE = Path(fairbound.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedDescentAscent(DescentAscent):
+    """Counts the calls of `update`, and notes which method was called."""
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        CALLS.append(DescentAscent.update)
+        return super().update(x, state, draw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedSSLALM(SSLALM):
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        CALLS.append(SSLALM.update)
+        return super().update(x, state, draw)
+
+
+CALLS: list[Callable[..., Any]] = []
+METHODS: dict[str, Algorithm[Any]] = {
+    "DescentAscent": CountedDescentAscent(eta=0.1),
+    "SSLALM": CountedSSLALM(samples=1),
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+class Loop:
+    """Three lines of a loop of one's own."""
+
+    def __init__(self, method: Algorithm[Any]) -> None:
+        problem, _, _ = classification(torch.float32)
+        self.data, self.model = problem.data, network()
+        self.fair = Constrained(self.model, constraints.pairwise_loss_parity(2, bound=0.01), method)
+
+    def step(self) -> None:
+        losses = bce(self.model(self.data.X)[:, 0], self.data.y)
+        self.fair.backward(losses, self.data.groups["group"])
+
+
+def run_of(method: Algorithm[Any], steps: int) -> Iterator[Any]:
+    problem, sampler, x0 = classification()
+    return iter(run(problem, method, sampler, x0[0], steps, every=1, compile=False))
+
+
+def fit(method: Algorithm[Any] | None, steps: int) -> None:
+    X, y, group = make_data(300)
+    small(algorithm=method, steps=steps, mode="train_duals", compile=False).fit(X, y, sensitive_features=group)
+
+
+# The method's own update ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def frames(note: Callable[[CodeType], None]) -> Iterator[None]:
+    """Notes the code of every function that is called meanwhile."""
+
+    def called(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            note(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def calls_of_update(work: Callable[[], object]) -> tuple[int, int]:
+    """How often the counting subclass was asked, and how often the code of the method's own `update` ran."""
+    CALLS.clear()
+    ran: list[CodeType] = []
+    with frames(ran.append):
+        work()
+    own = {update.__code__ for update in CALLS}
+    assert len(own) <= 1
+    return len(CALLS), sum(code in own for code in ran)
+
+
+@every_method
+def test_a_loop_calls_the_method_s_own_update(name: str) -> None:
+    loop = Loop(METHODS[name])
+    for _ in range(3):
+        assert calls_of_update(loop.step) == (1, 1)
+
+
+@every_method
+def test_a_run_calls_the_method_s_own_update(name: str) -> None:
+    records = run_of(METHODS[name], 5)
+    for _ in range(5):
+        assert calls_of_update(lambda: next(records)) == (1, 1)
+
+
+@every_method
+def test_the_classifier_calls_the_method_s_own_update(name: str) -> None:
+    asked, ran = calls_of_update(lambda: fit(METHODS[name], 40))
+    assert asked == ran
+    assert asked >= 40  # for each of the runs that it selects from
+
+
+def test_an_accumulated_step_asks_for_weights_and_then_for_the_step() -> None:
+    loop = Loop(METHODS["SSLALM"])
+    losses = [bce(loop.model(loop.data.X[part])[:, 0], loop.data.y[part]) for part in (slice(0, 120), slice(120, 240))]
+    groups = loop.data.groups["group"].split(120)
+
+    def step() -> None:
+        for own, group in zip(losses, groups, strict=True):
+            loop.fair.accumulate(own.detach(), group)
+        for own, group in zip(losses, groups, strict=True):
+            loop.fair.backward(own, group)
+
+    assert calls_of_update(step) == (2, 2)
+
+
+# How many files a mini-batch crosses ----------------------------------------------------------------------------------
+
+
+def files_crossed(work: Callable[[], object]) -> list[str]:
+    """Our files whose functions are called meanwhile; what an import runs is not counted."""
+    found: set[str] = set()
+
+    def note(code: CodeType) -> None:
+        if code.co_name != "<module>" and code.co_filename.startswith(str(SOURCE)):
+            found.add(str(Path(code.co_filename).relative_to(SOURCE)))
+
+    with frames(note):
+        work()
+    return sorted(found)
+
+
+CROSSED: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {  # how to begin, and the most files
+    "Constrained.backward": (lambda: _second(Loop(DescentAscent()).step), 20),
+    "Constrained.backward, SSLALM": (lambda: _second(Loop(SSLALM(samples=1)).step), 20),
+    "a step of run": (lambda: _second(partial(next, run_of(DescentAscent(), 9))), 15),
+    "run": (lambda: lambda: list(run_of(DescentAscent(), 3)), 25),
+    "FairClassifier.fit": (lambda: lambda: fit(None, 40), 45),  # verdict and report included
+}
+
+
+def _second(step: Callable[[], object]) -> Callable[[], object]:
+    """After a first step, which begins."""
+    step()
+    return step
+
+
+@pytest.mark.parametrize("driver", CROSSED)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_mini_batch_crosses_few_files(driver: str, capsys: pytest.CaptureFixture[str]) -> None:
+    begin, most = CROSSED[driver]
+    crossed = files_crossed(begin())
+    with capsys.disabled():
+        print(f"\n{driver} crosses {len(crossed)} files: {', '.join(crossed)}")
+    assert 3 < len(crossed) <= most
+    assert any(file.startswith("algorithms/") for file in crossed)
+    assert "constraints/constraint_set.py" in crossed, "the one evaluation"
+
+
+# One place for a new notion -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worst_group(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A notion that nobody has: the losses of all groups but the first at most that of the first plus the bound."""
+
+    def no_worse_than_the_first(groups: Any, *, bound: float, by: str | None = None) -> constraints.Constraint:
+        made = constraints.pairwise_loss_parity(groups, bound=bound, by=by)
+        names = [f"{name} no worse" for name in made.cells.names[1:]]
+        entries = torch.cat([-torch.ones(len(names), 1), torch.eye(len(names))], 1).double()
+        contrast = constraints.contrasts.Matrix(tuple(names), entries)
+        return constraints.Constraint(made.cells, contrast, made.bound[: len(names)], by=by)
+
+    name = "no_worse_than_the_first"
+    monkeypatch.setitem(constraints.NOTIONS, name, no_worse_than_the_first)
+    return name
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_new_notion_works_by_its_name_everywhere(worst_group: str, tmp_path: Path) -> None:
+    """In a loop, a run, FairClassifier, a verdict and an experiment file; Keras' `fit` has a test beside its others."""
+    made = constraints.make_constraint(worst_group, ["A", "B"], 0.01)
+    assert made.names == ("B no worse",)
+
+    problem, sampler, x0 = classification()
+    bound = made.bind(problem.data.groups["group"])
+    result = run(fairbound.Problem(problem.forward, bce, bound, problem.data), SSLALM(), sampler, x0[0], 5).result()
+    assert result.multipliers.shape == (1, 1)
+
+    loop = Loop(DescentAscent())
+    loop.fair = Constrained(loop.model, made, DescentAscent())
+    loop.step()
+    assert [*loop.fair.constraints] == ["B no worse"]
+
+    X, y, group = make_data(400)
+    fair = small(constraint=worst_group, bound=0.05, steps=40, compile=False).fit(X, y, sensitive_features=group)
+    assert [gap.name for gap in fair.verdict_.gaps] == ["B no worse"]
+    verdict = fairbound.verdict(made, group == "B", losses=torch.rand(400).numpy())
+    assert [gap.name for gap in verdict.gaps] == ["B no worse"]
+
+    file = tmp_path / "own.toml"
+    row = '{ name = "SSLALM", method = "SSLALM", steps = 20 }'
+    file.write_text(small_experiment(row).replace('"pairwise"', f'"{worst_group}"'))
+    experiment = PreparedExperiment.of(config.load(file), load("synthetic:OK"), splits=1)
+    assert experiment.constraint(worst_group, 0.01).names == ("non-white no worse",)
+    assert experiment.problem(experiment.experiment.rows[0]).m == 1
