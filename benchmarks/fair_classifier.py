@@ -112,7 +112,7 @@ def plain_mode(seeds: Sequence[int], bound: float = 0.02) -> tuple[float, float]
     for seed in seeds:
         fair = FairClassifier(mode="train_duals", bound=bound, random_state=seed)
         fair.fit(X, y, sensitive_features=group)
-        rows = fair.parts_.primal.numpy()
+        rows = torch.cat([fair.parts_.train, fair.parts_.dual]).numpy()
         unlimited = FairClassifier(bound=100.0, mode="train_duals", random_state=seed)  # plain SGD on the same rows
         unlimited.fit(X, y, sensitive_features=group)
         here, there = (measured(one, X[rows], y[rows], group[rows]) for one in (fair, unlimited))

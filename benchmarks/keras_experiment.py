@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -34,7 +34,6 @@ from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
 from fairbound.data.sources import best, load
 from fairbound.integrations.keras import make_functional
-from fairbound.integrations.keras.autograd_bridge import At
 
 ROWS = ("SGD", "SGD-Fairret", "SSL-ALM", "ALM", "SSw", "Ghost, rho 0.1")  # of the paper's Table 4
 PARTS, QUANTITIES = ("train", "test"), ("loss", "gap")
@@ -56,25 +55,9 @@ class InTorchOrder:
                 place[start : start + size] = start + torch.arange(size).view(shape[1], shape[0]).t().flatten()
             start += size
         self.place = place
-        self.at = None if self.forward.at is None else self._at  # the shorter way, as a user's model goes
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         return self.forward(x[self.place], inputs)
-
-    def _at(self, x: Tensor, inputs: Tensor) -> AtTorchWeights:
-        return AtTorchWeights(self.forward.at(x[self.place], inputs), self.place)
-
-
-class AtTorchWeights(NamedTuple):
-    here: At
-    place: Tensor
-
-    def outputs(self) -> Tensor:
-        return self.here.outputs()
-
-    def pull(self, cotangent: Tensor) -> Tensor:
-        found = self.here.pull(cotangent)
-        return torch.empty_like(found).index_copy_(0, self.place, found)
 
 
 class OnKeras(PreparedExperiment):
