@@ -185,7 +185,7 @@ def test_a_table_of_the_users_own_is_named_in_the_experiment_file(own: Path, tmp
     planned = plan(Job(experiment=str(own)))
     prepared = planned.prepared
     assert prepared.experiment.groups == ("f", "m")
-    assert prepared.source == "loans.csv; 1 of 61 rows left out, with missing values"
+    assert prepared.source == "loans.csv; 1 of 61 rows dropped, with missing values"
     assert prepared.unscaled.names == ("age",)
     assert not prepared.synthetic
     store = Store(tmp_path / "results")

@@ -82,7 +82,7 @@ class ConstraintSet:
         doubled = [name for name, count in Counter(names).items() if count > 1]
         if doubled:
             raise ValueError(
-                f"two constraints are called {min(doubled)!r}, and a saved state tells them by name; "
+                f"two constraints are called {min(doubled)!r}, and a saved state identifies them by name; "
                 'give a mapping: {"race": ..., "sex": ...}'
             )
         if len({id(part) for part in parts}) < len(parts):

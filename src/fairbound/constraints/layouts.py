@@ -43,7 +43,7 @@ class Layout(ABC):
 
 
 class GroupedLayout(Layout):
-    """Examples in any order; their cells were looked up. A mini-batch costs O(examples + cells)."""
+    """Examples in any order; their cells are given by index. A mini-batch costs O(examples + cells)."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class GroupedLayout(Layout):
         ]
 
     def halves(self) -> tuple[GroupedLayout, GroupedLayout]:
-        """The examples of every cell, dealt in turn to two mini-batches."""
+        """The examples of every cell, assigned alternately to two mini-batches."""
         turn = torch.arange(self.like.shape[0], device=self.like.device) % 2 == 0
         made = []
         for keep in (0, 1):

@@ -219,7 +219,7 @@ def _renumbered(constraint: Constraint, names: Sequence[str]) -> Constraint:
     """The constraint with its groups numbered as the data's are: by their names."""
     if constraint.by is not None:
         raise ValueError(
-            f"the constraint names a column, by={constraint.by!r}, and sensitive_features is one; leave by= out"
+            f"the constraint names a column, by={constraint.by!r}, and sensitive_features is one; omit by="
         )
     cells = constraint.cells
     own = {cell.group: cell.group_name for cell in cells.items if cell.group is not None}

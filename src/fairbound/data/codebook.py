@@ -166,11 +166,11 @@ def describe(name: str) -> str:
     if found.kind == "codes":
         shown = [f"{value.low} {value.label}" for value in found.values[:SHOWN]]
         more = len(found.values) - len(shown)
-        said = ", ".join(shown) + (f", and {more} more" if more else "")
+        text = ", ".join(shown) + (f", and {more} more" if more else "")
     else:
         kind = "number" if found.kind == "number" else "area codes"
-        said = f"{kind} from {found.values[0].low} to {found.values[-1].high}"
-    return f"{name}, {found.title}: {said}" + (f"; empty: {found.blank}" if found.blank else "")
+        text = f"{kind} from {found.values[0].low} to {found.values[-1].high}"
+    return f"{name}, {found.title}: {text}" + (f"; empty: {found.blank}" if found.blank else "")
 
 
 @cache

@@ -249,7 +249,7 @@ def _primal_step(method: Method) -> None:
 
 
 def _gradient_step(method: Method) -> None:
-    remedy = "leave is_gradient_step out, it is False by default"
+    remedy = "omit is_gradient_step, it is False by default"
     x, state = START, _begin(method, BINDING, START)
     gradients: list[Tensor] = []
 
@@ -387,7 +387,7 @@ def _constrained(method: Method) -> None:
         expect(loop.fair.skipped == 0, f"Constrained skipped step {k + 1}: something in it is not finite")
         expect(
             _close(loop.trained, loop.x),
-            f"a loop with Constrained leaves the path of update at step {k + 1}; look at primal_step, is_gradient_step "
+            f"a loop with Constrained leaves the path of update at step {k + 1}; check primal_step, is_gradient_step "
             "and evaluates",
         )
     y = method.multipliers(loop.state)
@@ -396,7 +396,7 @@ def _constrained(method: Method) -> None:
 
 
 def _resume(method: Method) -> None:
-    """A loop that is saved and loaded halfway goes on as if it had not stopped."""
+    """A loop that is saved and loaded halfway continues as if it had not stopped."""
     whole, halfway = Loop(method), Loop(method)
     for k in range(8):
         whole.step()

@@ -56,7 +56,7 @@ def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """vmap's complaint about random operations as a sentence."""
+    """vmap's error about random operations as a readable message."""
     try:
         yield
     except RuntimeError as error:
@@ -189,10 +189,10 @@ class VectorizedRuns:
                 yield tree_unflatten(gathered, iter(parts)), one, number
 
     def _block_size(self) -> int:
-        row = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
-        per_step = len(self.runs) * self.stack.column.numel() * row
-        room = GPU_BLOCK_BYTES if self.x.is_cuda else BLOCK_BYTES
-        return max(1, min(512, room // per_step))
+        example_bytes = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
+        per_step = len(self.runs) * self.stack.column.numel() * example_bytes
+        budget = GPU_BLOCK_BYTES if self.x.is_cuda else BLOCK_BYTES
+        return max(1, min(512, budget // per_step))
 
     # What the runs show -----------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class VectorizedRuns:
         mean = None if average_from is None else Mean(average_from)
         for k, (parts, weight, uniform) in enumerate(self._draws(steps)):
             done, last = k + 1, k + 1 == steps
-            with torch.no_grad():  # not around the yield: it would switch gradients off for whoever reads the records
+            with torch.no_grad():  # not around the yield: it would disable gradients for the caller
                 self._advance(k, parts, weight, uniform)
                 if mean is not None:
                     mean.add(k, self.x, self.y)

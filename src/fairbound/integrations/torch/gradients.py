@@ -1,9 +1,9 @@
 """Gradients of a mini-batch into `.grad`: three ways, by what a method does with them.
 
 - `InPlace`: the method's step is a multiple of one gradient (SGD, penalties, descent-ascent). It only says with which
-  weights; one backward pass then writes into `.grad` what plain training would write there. No vector of the model's
+  weights; one backward pass then writes into `.grad` what unconstrained training would write there. No vector of the model's
   size is made.
-- `Flat`: the method combines the gradient with vectors of its own (SSL-ALM, switching). The backward pass goes
+- `Flat`: the method combines the gradient with further vectors (SSL-ALM, switching). The backward pass goes
   through `.grad` all the same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read,
   and the direction takes its place.
 - `Closed`: the method wants several gradients of one mini-batch (Ghost). They are taken beside `.grad`.
@@ -36,7 +36,7 @@ class GradientWriter(ABC):
     ) -> None:
         self.parameters, self.processes = parameters, processes
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        # Asked as `scaler.scale(loss)` asks, which makes a fresh scaler ready for its unscale_ and step.
+        # As `scaler.scale(loss)` does, which initializes a new scaler for unscale_ and step.
         one = torch.ones((), device=parameters.device)
         self.loss_scale = 1.0 if scaler is None else float(scaler.scale(one))
         self.scale = scale
