@@ -202,8 +202,10 @@ class PenalizesBothSides(Sound):
         return -self.tau * e.grad(f=1.0, c=0.1 * e.c), state
 
 
+@dataclass(frozen=True, kw_only=True)
 class PenaltyThatCallsItselfExact(Penalty):
     solves = "kkt"
+    weight: float = 0.4  # below the multiplier
 
 
 class UnconstrainedPenalty(SGD):
