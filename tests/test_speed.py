@@ -1,4 +1,4 @@
-"""`make speed`: its contestants are the methods they are called, the same steps on the same rows; its status tells."""
+"""`make speed`: contestants are the methods they are called, with the same steps on the same examples."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ sys.path.insert(0, str(SPEED))
 import by_hand  # noqa: E402
 import loop  # noqa: E402
 import setting  # noqa: E402
-from measuring import LEFT_OUT, MISSED_STATUS, Checks, Rounds, Time, alternate  # noqa: E402
+from measuring import MISSED_STATUS, SKIPPED, Checks, Rounds, Time, alternate  # noqa: E402
 
 every_part = importlib.import_module("all")
 
 STEPS = 6
 
 
-class Given(by_hand.MiniBatch):
-    """Rows that are known beforehand."""
+class Given(by_hand.Draws):
+    """Examples that are known beforehand."""
 
-    def __init__(self, data: Any, rows: Iterator[Tensor]) -> None:
+    def __init__(self, data: Any, known: Iterator[Tensor]) -> None:
         super().__init__(data)
-        self.rows = rows
+        self.known = known
 
     def objective(self, size: int = by_hand.B) -> Tensor:
-        return next(self.rows)
+        return next(self.known)
 
     def group(self, g: int, size: int = by_hand.B) -> Tensor:
-        return next(self.rows)
+        return next(self.known)
 
 
 def flat(model: torch.nn.Module) -> Tensor:
@@ -54,7 +54,10 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
     """The last x and state."""
     forward, x = make_functional(setting.network())
     problem = Problem(
-        forward, setting.row_losses, pairwise_loss_parity(data.groups["group"], bound=setting.BOUND), data
+        forward,
+        setting.example_losses,
+        pairwise_loss_parity(2, bound=setting.BOUND).bind(data.groups["group"]),
+        data,
     )
     state = method.init(x, problem.m)
     for batches, weight in zip(steps, weights or [1.0] * len(steps), strict=True):
@@ -65,11 +68,11 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
 
 
 def drawn() -> tuple[Any, list[Tensor], list[list[Tensor]]]:
-    """People, for every step the rows of the objective, and those of the groups of two mini-batches."""
-    data = setting.people(400)
-    rows = by_hand.MiniBatch(data)
-    objective = [rows.objective() for _ in range(STEPS)]
-    return data, objective, [[rows.group(g) for g in (0, 1, 0, 1)] for _ in range(STEPS)]
+    """Data, for every step the examples of the objective, and those of the groups of two mini-batches."""
+    data = setting.examples(400)
+    draws = by_hand.Draws(data)
+    objective = [draws.objective() for _ in range(STEPS)]
+    return data, objective, [[draws.group(g) for g in (0, 1, 0, 1)] for _ in range(STEPS)]
 
 
 def pairs(objective: list[Tensor], groups: list[list[Tensor]]) -> list[list[Batch]]:
@@ -117,10 +120,10 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
     for solver in ("osqp", "qpsolvers", "scipy"):
         pytest.importorskip(solver)
     method, levels = StochasticGhost(p0=0.4, cap=2, alpha=0.02, decay=5.0, beta=0.03, rho=0.0005), [1, 0, 2]
-    data = setting.people(400)
-    rows, given, steps = by_hand.MiniBatch(data), [], []
+    data = setting.examples(400)
+    draws, given, steps = by_hand.Draws(data), [], []
     for level in levels:
-        single, whole = ((rows.objective(b), rows.group(0, b), rows.group(1, b)) for b in (8, 8 * 2 ** (level + 1)))
+        single, whole = ((draws.objective(b), draws.group(0, b), draws.group(1, b)) for b in (8, 8 * 2 ** (level + 1)))
         given += [*single, *whole]
         halves = [[part[start::2] for part in whole] for start in (0, 1)]
         steps.append([Batch(f, torch.stack(c)) for f, *c in (single, whole, *halves)])
@@ -138,19 +141,36 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
 def test_a_plain_step_is_one_pass(make: Callable[..., Callable[[], None]]) -> None:
     model, passes = setting.network(), []
     model.register_forward_hook(lambda *_: passes.append(1))
-    step = make(by_hand.MiniBatch(setting.people(400)), model)
+    step = make(by_hand.Draws(setting.examples(400)), model)
     for _ in range(STEPS):
         step()
     assert len(passes) == STEPS
 
 
-def test_hand_written_gaps_are_the_same_in_every_reading() -> None:
-    group, losses = loop.Batches().made[0][2], torch.rand(128, generator=torch.Generator().manual_seed(0))
-    found = [read.gaps(losses, group) for read in (loop.SLICES, loop.MASKS, loop.MATRIX)]
-    assert all(torch.allclose(found[0], other) for other in found[1:])
-    assert torch.equal(loop.SLICES.one_hot(group), loop.MASKS.one_hot(group))
-    shuffled = loop.Batches(shuffled=True).made[0][2]
-    assert not torch.allclose(found[0], loop.MASKS.gaps(losses, shuffled))
+def test_cooper_makes_the_same_steps() -> None:
+    """Its simultaneous descent-ascent and ours are one method, so that their times can be compared."""
+    pytest.importorskip("cooper")
+    size, ends = loop.SIZES[0], []
+    for made in (loop.OURS[loop.DA], loop.by_cooper):
+        model = size.network()
+        step = made(model)
+        for batch in loop.mini_batches():
+            step(*batch)
+        ends.append(flat(model))
+    assert torch.allclose(*ends, atol=1e-6)
+    start = flat(size.network())
+    assert (ends[0] - start).norm() > 0.01
+    plain = size.network()
+    step = loop.plain(plain)
+    for batch in loop.mini_batches():
+        step(*batch)
+    assert (flat(plain) - ends[0]).norm() > 1e-3  # the multipliers matter
+
+
+def test_the_networks_have_the_sizes_that_are_judged() -> None:
+    sizes = [sum(p.numel() for p in size.network().parameters()) for size in loop.SIZES[:2]]
+    assert sizes == [size.parameters for size in loop.SIZES[:2]]
+    assert [size.parameters for size in loop.SIZES] == pytest.approx([2_753, 1e5, 5e6], rel=0.01)
 
 
 def test_a_peer_that_is_not_installed_is_named(
@@ -158,29 +178,25 @@ def test_a_peer_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cooper", None)
     monkeypatch.setattr(loop, "PEERS", {loop.COOPER: loop.by_cooper})
-    assert loop.peers() == {}
-    assert capsys.readouterr().out.startswith(f"{LEFT_OUT} {loop.COOPER}: ")
+    assert set(loop.contestants(loop.SIZES[0])) == set(loop.OURS)
+    assert capsys.readouterr().out.startswith(f"{SKIPPED} {loop.COOPER}, 2,753 parameters: ")
 
 
-def test_the_loop_is_judged_on_the_same_mini_batches() -> None:
-    """The same mini-batches, groups in fixed places, with the masks that most users of Cooper write."""
-    times = {
-        "plain SGD": 1.0,
-        "descent-ascent (fixed)": 1.1,
-        "descent-ascent (shuffled)": 9.0,
-        "SSL-ALM, one mini-batch (fixed)": 1.3,
-        "SSL-ALM, one mini-batch (shuffled)": 9.0,
-        f"{loop.COOPER} (fixed, masks)": 2.4,
-        f"{loop.COOPER} (fixed)": 2.0,
-        f"{loop.COOPER} (shuffled)": 2.0,
-    }
+def test_the_loop_is_judged_by_ratios_of_the_same_size() -> None:
+    times = {loop.PLAIN: 1.0, loop.DA: 1.2, loop.ALM: 1.4, loop.COOPER: 1.3}
 
-    def missed(**changed: float) -> int:
-        found = times | {f"{loop.COOPER} ({setting})": time for setting, time in changed.items()}
-        return len(loop.judged(Rounds({name: [Time(time, time)] for name, time in found.items()})).missed)
+    def missed(size: loop.Size, **changed: float) -> list[str]:
+        checks, found = Checks(), times | {getattr(loop, name): time for name, time in changed.items()}
+        loop.judge(size, Rounds({name: [Time(time, time)] for name, time in found.items()}), checks)
+        return checks.missed
 
-    assert missed() == 0
-    assert missed(**{"fixed, masks": 2.0, "fixed": 2.4, "shuffled": 2.4}) == 1
+    small, medium, large = loop.SIZES
+    assert missed(small, DA=1.29, ALM=9.0) == []  # reported, not judged, but for Cooper
+    assert missed(small, DA=1.31) == [f"{loop.DA} against Cooper's, 2,753 parameters"]
+    assert missed(medium) == []
+    assert len(missed(medium, DA=1.26, ALM=1.46)) == 2
+    assert len(missed(large)) == 2
+    assert missed(large, DA=1.05, ALM=1.29) == []
 
 
 @pytest.mark.parametrize("runs", [10, 100])
@@ -226,9 +242,9 @@ def test_a_missed_limit_has_a_status_of_its_own(capsys: pytest.CaptureFixture[st
 GOOD = "print('met    a target: 1 (wanted <= 2)')"
 MISSED = f"print('MISSED a target: 3 (wanted <= 2)'); raise SystemExit({MISSED_STATUS})"
 PARTS = {  # what a part does, what is said of it, the status of the whole
-    "good": (GOOD, "1 met, 0 missed, 0 left out, 0 parts with an error", 0),
-    "short": (f"print('{LEFT_OUT} Cooper: No module')\n{GOOD}", f"part: {LEFT_OUT} Cooper: No module", 0),
-    "nothing-here": (f"print('{LEFT_OUT} a GPU: none here')", f"part: {LEFT_OUT} a GPU: none here", 0),
+    "good": (GOOD, "1 met, 0 missed, 0 skipped, 0 parts with an error", 0),
+    "short": (f"print('{SKIPPED} Cooper: No module')\n{GOOD}", f"part: {SKIPPED} Cooper: No module", 0),
+    "nothing-here": (f"print('{SKIPPED} a GPU: none here')", f"part: {SKIPPED} a GPU: none here", 0),
     "missed": (MISSED, "part: MISSED a target: 3 (wanted <= 2)", 1),
     "crashed": ("import no_such_solver", "part ended with an error, status 1", 1),
     "crashed-late": (f"{GOOD}\nraise RuntimeError('a peer broke')", "part ended with an error, status 1", 1),
@@ -258,5 +274,5 @@ def test_one_part_that_breaks_does_not_stop_the_others(tmp_path: Path, capsys: p
     (tmp_path / "second.py").write_text(GOOD)
     assert every_part.main(tmp_path, ["first", "second"]) == 1
     out = capsys.readouterr().out
-    assert "1 met, 0 missed, 0 left out, 1 parts with an error" in out
+    assert "1 met, 0 missed, 0 skipped, 1 parts with an error" in out
     assert "first ended with an error" in out

@@ -1,6 +1,6 @@
-"""The same methods as an engineer would write them by hand, one run at a time: what stacked runs are compared with.
+"""The same methods written directly, as an engineer would, one run at a time: what stacked runs are compared with.
 
-`plain_*` are plain eager loops: rows drawn, one forward pass for all rows of a step, one backward pass, the formulas;
+`plain_*` are plain eager loops: examples drawn, one forward pass for all of a step, one backward pass, the formulas;
 SSL-ALM and switching keep parameters and gradients in one vector each, since their formulas are about vectors.
 
 `authors_*` have the form of the code behind the paper as far as it is known. Of that code itself the reference has only
@@ -16,7 +16,7 @@ from copy import deepcopy
 import numpy as np
 import torch
 from measuring import Contestant
-from setting import BOUND, network, people
+from setting import BOUND, examples, network
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
@@ -27,8 +27,8 @@ B, TAU, ETA, RHO, MU, BETA = 8, 0.01, 0.05, 1.0, 2.0, 0.5
 Step = Callable[[], None]
 
 
-class MiniBatch:
-    """Mini-batches: rows of the objective and as many of each of two groups."""
+class Draws:
+    """Mini-batches: examples of the objective and as many of each of two groups."""
 
     def __init__(self, data: Dataset) -> None:
         self.X, self.y = data.X, data.y
@@ -55,7 +55,7 @@ def repeated(step: Step, chunk: int) -> Contestant:
 
 
 def constraints(losses: Tensor) -> Tensor:
-    """Both sides of the gap between two groups, whose rows stand one after the other."""
+    """Both sides of the gap between two groups, whose examples stand one after the other."""
     first, second = losses.unflatten(0, (2, -1)).mean(1)
     return torch.stack([first - second, second - first]) - BOUND
 
@@ -89,30 +89,30 @@ class Flat:
 # Plain eager loops ----------------------------------------------------------------------------------------------------
 
 
-def plain_sgd(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
-    rows, model = rows or MiniBatch(people()), model or network()
+def plain_sgd(draws: Draws | None = None, model: nn.Module | None = None) -> Step:
+    draws, model = draws or Draws(examples()), model or network()
     optimizer = torch.optim.SGD(model.parameters(), lr=TAU)
 
     def step() -> None:
-        chosen = rows.objective()
+        chosen = draws.objective()
         optimizer.zero_grad()
-        bce(model(rows.X[chosen]), rows.y[chosen]).backward()
+        bce(model(draws.X[chosen]), draws.y[chosen]).backward()
         optimizer.step()
 
     return step
 
 
-def plain_ssl_alm(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
+def plain_ssl_alm(draws: Draws | None = None, model: nn.Module | None = None) -> Step:
     """Both mini-batches in one pass: they are evaluated at the same x."""
-    rows, model = rows or MiniBatch(people()), model or network()
+    draws, model = draws or Draws(examples()), model or network()
     parameters = Flat(model)
     x, zx = parameters.x, parameters.x.clone()
     y, s, zs = torch.zeros(2), torch.zeros(2), torch.zeros(2)
 
     def step() -> None:
         nonlocal y, s, zs
-        chosen = torch.cat([rows.objective(), rows.cells(), rows.cells()])
-        losses = bce(model(rows.X[chosen]), rows.y[chosen], reduction="none")
+        chosen = torch.cat([draws.objective(), draws.cells(), draws.cells()])
+        losses = bce(model(draws.X[chosen]), draws.y[chosen], reduction="none")
         c = constraints(losses[B : 3 * B])
         with torch.no_grad():
             y = y + ETA * (c + s)
@@ -129,15 +129,15 @@ def plain_ssl_alm(rows: MiniBatch | None = None, model: nn.Module | None = None)
     return step
 
 
-def plain_switching(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
-    """Test, objective and constraint in one pass: a second one costs more than the rows that are not used."""
-    rows, model = rows or MiniBatch(people()), model or network()
+def plain_switching(draws: Draws | None = None, model: nn.Module | None = None) -> Step:
+    """Test, objective and constraint in one pass: a second one costs more than the examples that are not used."""
+    draws, model = draws or Draws(examples()), model or network()
     parameters, k = Flat(model), 0
 
     def step() -> None:
         nonlocal k
-        chosen = torch.cat([rows.cells(), rows.objective(), rows.cells()])
-        losses = bce(model(rows.X[chosen]), rows.y[chosen], reduction="none")
+        chosen = torch.cat([draws.cells(), draws.objective(), draws.cells()])
+        losses = bce(model(draws.X[chosen]), draws.y[chosen], reduction="none")
         with torch.no_grad():
             worst, side = constraints(losses[: 2 * B]).max(0)
         feasible = worst.item() <= 0.01 / (k + 1) ** 0.5
@@ -155,8 +155,8 @@ def plain_switching(rows: MiniBatch | None = None, model: nn.Module | None = Non
 class Passes:
     """Values and gradients one by one: passes of its own for each."""
 
-    def __init__(self, rows: MiniBatch | None = None, model: nn.Module | None = None) -> None:
-        self.rows, self.model = rows or MiniBatch(people()), model or network()
+    def __init__(self, draws: Draws | None = None, model: nn.Module | None = None) -> None:
+        self.draws, self.model = draws or Draws(examples()), model or network()
 
     def _passed(self, value: Tensor) -> tuple[float, Tensor]:
         self.model.zero_grad()
@@ -164,7 +164,7 @@ class Passes:
         return value.item(), flat([p.grad for p in self.model.parameters()])  # type: ignore[misc]
 
     def loss(self, chosen: Tensor) -> Tensor:
-        return bce(self.model(self.rows.X[chosen]), self.rows.y[chosen])
+        return bce(self.model(self.draws.X[chosen]), self.draws.y[chosen])
 
     def constraint(self, side: int, first: Tensor, second: Tensor) -> Tensor:
         gap = self.loss(first) - self.loss(second)
@@ -182,25 +182,25 @@ class Passes:
         return g, torch.tensor([value for value, _ in found]), torch.stack([row for _, row in found])
 
 
-def authors_ssl_alm(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
+def authors_ssl_alm(draws: Draws | None = None, model: nn.Module | None = None) -> Step:
     """SSL-ALM that evaluates the objective and every constraint by itself.
 
     Modelled: a forward and a backward pass for the objective and for each constraint of the first mini-batch, forward
     passes alone for each constraint of the second, and gradients flattened for the formulas. That every constraint is
     evaluated by itself is documented for the authors' loop (paper-notes.md, of its SGD), and so is the deep copy of its
-    parameters inside it; how it passes rows through the model is not, and is our reading. Not modelled, though
-    documented: the printing inside the loop. The reference's figure for the code itself is 9 to 10 plain SGD steps;
-    `stacked.py` prints what this one takes, about half of that.
+    parameters inside it; how it passes examples through the model is not, and is our interpretation. Not modelled,
+    though documented: the printing inside the loop. The reference's figure for the code itself is 9 to 10 plain SGD
+    steps; `stacked.py` prints what this one takes, about half of that.
     """
-    passes = Passes(rows, model)
-    rows, model = passes.rows, passes.model
+    passes = Passes(draws, model)
+    draws, model = passes.draws, passes.model
     y, s, zs = torch.zeros(2), torch.zeros(2), torch.zeros(2)
     zx = flat([p.detach() for p in model.parameters()])
 
     def step() -> None:
         nonlocal y, s, zs, zx
-        g, c, J = passes.all(rows.objective(), rows.group(0), rows.group(1))
-        again = passes.values(rows.group(0), rows.group(1))
+        g, c, J = passes.all(draws.objective(), draws.group(0), draws.group(1))
+        again = passes.values(draws.group(0), draws.group(1))
         y = y + ETA * (c + s)
         if y.norm() >= 10.0:
             y = torch.zeros(2)
@@ -231,14 +231,14 @@ def solved(g: Tensor, c: Tensor, J: Tensor, rho: float, beta: float, lam: float)
 
 def authors_ghost(
     method: StochasticGhost,
-    rows: MiniBatch | None = None,
+    draws: Draws | None = None,
     model: nn.Module | None = None,
     levels: Iterator[int] | None = None,
 ) -> Step:
     """Ghost with the settings of `method`, its subproblems in n dimensions.
 
-    Mini-batches of B and B 2^(N+1) rows, N geometric; odd and even half, the whole, and the single one. Documented of
-    the authors' code: OSQP and HiGHS on n variables (algorithms.md, D4), most of the time here. The reference's
+    Mini-batches of B and B 2^(N+1) examples, N geometric; odd and even half, the whole, and the single one. Documented
+    of the authors' code: OSQP and HiGHS on n variables (algorithms.md, D4), most of the time here. The reference's
     figure for the code itself is 140 to 160 plain SGD steps; `ghost.py` prints what this one takes.
     """
     import osqp  # noqa: F401  (a solver that is missing is told here, not in the first step)
@@ -247,13 +247,13 @@ def authors_ghost(
 
     assert method.batch_size_probs is not None
     law = np.array(method.batch_size_probs)
-    passes, alpha = Passes(rows, model), method.alpha
-    rows, drawn = passes.rows, levels or _levels(law)
+    passes, alpha = Passes(draws, model), method.alpha
+    draws, drawn = passes.draws, levels or _levels(law)
 
     def step() -> None:
         nonlocal alpha
         level = next(drawn)
-        single, whole = ([rows.objective(b), rows.group(0, b), rows.group(1, b)] for b in (B, B * 2 ** (level + 1)))
+        single, whole = ([draws.objective(b), draws.group(0, b), draws.group(1, b)] for b in (B, B * 2 ** (level + 1)))
         batches = [single, whole, [part[::2] for part in whole], [part[1::2] for part in whole]]
         d = [solved(*passes.all(*batch), rho=method.rho, beta=method.beta, lam=method.lam) for batch in batches]
         direction = d[0] + (d[1] - (d[2] + d[3]) / 2) / law[level]
@@ -264,6 +264,6 @@ def authors_ghost(
 
 
 def _levels(law: np.ndarray) -> Iterator[int]:
-    draws = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     while True:
-        yield int(draws.choice(len(law), p=law))
+        yield int(generator.choice(len(law), p=law))

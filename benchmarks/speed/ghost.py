@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/speed/ghost.py [--rounds 7]
 
-Mini-batches of random size (p0 = .4, at most 8 2^8 rows), two groups. SSL-ALM gets mini-batches as large as Ghost's are
-in the mean, so that both pass as many rows through the model.
+Mini-batches of random size (p0 = .4, at most 8 2^8 examples), two groups. SSL-ALM gets mini-batches as large as Ghost's
+are in the mean, so that both pass as many examples through the model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AUTHORS = "Ghost, authors' form"
 
 
 def equal_batch() -> int:
-    """SSL-ALM's batch b with 5 b rows a step (b + 2 b, and 2 b again) equal to Ghost's mean of 24 (1 + 2^(N+1))."""
+    """SSL-ALM's batch b with 5 b examples a step (b + 2 b, and 2 b again) equal to Ghost's mean of 24 (1 + 2^(N+1))."""
     assert GHOST.batch_size_probs is not None
     mean = 24 * (1 + sum(p * 2 ** (n + 1) for n, p in enumerate(GHOST.batch_size_probs)))
     return round(mean / 5)
@@ -53,7 +53,7 @@ def main() -> int:
     size = equal_batch()
     found = alternate(contestants(size), options.rounds)
     print(machine())
-    print(f"SSL-ALM has mini-batches of {size} rows")
+    print(f"SSL-ALM has mini-batches of {size} examples")
     for name, own in found.medians().items():
         print(f"{name:<24} {own.cpu:9.1f} us CPU {own.wall:9.1f} us wall")
     checks = Checks()

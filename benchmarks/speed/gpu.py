@@ -2,7 +2,7 @@
 
     python benchmarks/speed/gpu.py [--rounds 7] [--profile]
 
-9-64-32-1 net, mini-batches of 8 + 2 x 8 and 2 x 8 rows out of 14,333. Without a GPU it says so and ends with 0.
+9-64-32-1 net, mini-batches of 8 + 2 x 8 and 2 x 8 examples out of 14,333. Without a GPU it says so and ends with 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 import torch
 from measuring import Checks, skip
-from setting import Stack, people
+from setting import Stack, examples
 
 from fairbound.algorithms import SSLALM
 
@@ -50,7 +50,7 @@ def main() -> int:
         skip("stacked runs on a GPU", "there is no NVIDIA GPU here")
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    checks, data = Checks(), people(device="cuda")
+    checks, data = Checks(), examples(device="cuda")
     for runs, (limit, chunk) in WANTED.items():
         stack = Stack(SSLALM(), runs, chunk, data=data)
         checks.at_most(f"SSL-ALM, {runs:,} runs, microseconds a run and step", timed(stack, options.rounds), limit)

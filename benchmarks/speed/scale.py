@@ -1,8 +1,8 @@
-"""Ten stacked runs on the people of 42 states, 960,360 rows in 5 groups, against 14,333 rows.
+"""Ten stacked runs on 960,360 examples in 5 groups (42 states), against 14,333 examples.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/scale.py [--rounds 15]
 
-Only the rows of a mini-batch are touched, so a step should cost the same, but for rows that are no longer in a cache.
+Only the examples of a mini-batch are touched, so a step should cost the same, but for those no longer in a cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 
 import torch
 from measuring import Checks, alternate, machine
-from setting import ROWS, Stack, people
+from setting import EXAMPLES, Stack, examples
 
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
 
@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     checks = Checks()
-    few, many = people(ROWS, GROUPS), people(MANY, GROUPS)
+    few, many = examples(EXAMPLES, GROUPS), examples(MANY, GROUPS)
     print(machine())
     for method in (SSLALM(), SGD(), SwitchingSubgradient()):
         name = type(method).__name__
@@ -33,8 +33,8 @@ def main() -> int:
             {"few": Stack(method, RUNS, 200, data=few), "many": Stack(method, RUNS, 200, data=many)}, options.rounds
         )
         times = found.medians()
-        print(f"{name}: {times['few'].cpu:.1f} us with {ROWS:,} rows, {times['many'].cpu:.1f} us with {MANY:,}")
-        checks.at_most(f"{name}: {MANY:,} rows against {ROWS:,}", found.ratio("many", "few"), 1.2)
+        print(f"{name}: {times['few'].cpu:.1f} us with {EXAMPLES:,} examples, {times['many'].cpu:.1f} us with {MANY:,}")
+        checks.at_most(f"{name}: {MANY:,} examples against {EXAMPLES:,}", found.ratio("many", "few"), 1.2)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     checks.at_most("peak memory, GB", peak, 4.0)
     return checks.status

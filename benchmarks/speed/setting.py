@@ -1,4 +1,4 @@
-"""What all parts of `make speed` have in common: the 9-64-32-1 net and people of the size of the paper's experiment."""
+"""What all parts of `make speed` have in common: the 9-64-32-1 net, and as many examples as the paper has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairbound.data import Dataset, Split
 from fairbound.training.functional import make_functional
 from fairbound.training.runner import Run
 
-ROWS = 14_333  # Oklahoma's training rows
+EXAMPLES = 14_333  # Oklahoma's training examples
 BOUND = 0.005
 
 
@@ -27,24 +27,24 @@ def network(seed: int = 0) -> nn.Module:
         return nn.Sequential(nn.Linear(9, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
 
 
-def row_losses(outputs: Tensor, labels: Tensor) -> Tensor:
+def example_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     return bce(outputs, labels, reduction="none")
 
 
-def people(rows: int = ROWS, groups: int = 2, device: str = "cpu") -> Dataset:
-    """Random rows: a step's time does not depend on what they say."""
+def examples(count: int = EXAMPLES, groups: int = 2, device: str = "cpu") -> Dataset:
+    """Random examples: a step's time does not depend on what they say."""
     generator = torch.Generator().manual_seed(0)
-    X = torch.randn(rows, 9, generator=generator)
-    y = (torch.rand(rows, generator=generator) < torch.sigmoid(X[:, 0])).float()
-    data = Dataset(X, y, {"group": torch.randint(groups, (rows,), generator=generator)})
+    X = torch.randn(count, 9, generator=generator)
+    y = (torch.rand(count, generator=generator) < torch.sigmoid(X[:, 0])).float()
+    data = Dataset(X, y, {"group": torch.randint(groups, (count,), generator=generator)})
     return data if device == "cpu" else data.to(device)
 
 
 class Stack:
-    """Stacked runs of a method on some people; every call goes on by at least `chunk` steps.
+    """Stacked runs of a method on some data; every call goes on by at least `chunk` steps.
 
-    Rows are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some would draw nothing, and
-    the median would be theirs or the others', not the mean of both.
+    Examples are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some would draw nothing,
+    and the median would be theirs or the others', not the mean of both.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Stack:
         data: Dataset | None = None,
         take: BatchSpec = BatchSpec(objective=8, cell=8),  # noqa: B008  (frozen)
     ) -> None:
-        data = people() if data is None else data
-        constraint = pairwise_loss_parity(data.groups["group"], bound=BOUND)
+        data = examples() if data is None else data
+        constraint = pairwise_loss_parity(len(data.groups["group"].unique()), bound=BOUND).bind(data.groups["group"])
         forward, x0 = make_functional(network())
-        problem = Problem(forward, row_losses, constraint, data)
+        problem = Problem(forward, example_losses, constraint, data)
         samplers = Sampler(Split.all_train(data.rows), constraint.cells, take, seed=0).seeded(*range(runs))
         points = x0.expand(runs, -1).to(data.X.device)
 

@@ -1,4 +1,4 @@
-"""What drawing rows and evaluating take of a run: stacks of Experiment 1 as `fairbound run income-ok-race` makes them.
+"""What drawing and evaluating take of a run: stacks of Experiment 1 as `fairbound run income-ok-race` makes them.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/shares.py
 
@@ -66,7 +66,7 @@ def main() -> int:
     checks = Checks()
     for method in (SSLALM(), SGD(), SwitchingSubgradient()):
         for runs in (10, 100):
-            name = f"{type(method).__name__}, {runs} runs: drawing rows, percent of a step"
+            name = f"{type(method).__name__}, {runs} runs: drawing examples, percent of a step"
             checks.at_most(name, 100 * drawing(method, runs), 20)
     checks.at_most("Experiment 1: evaluation, percent of its runs", 100 * evaluating(), 10)
     return checks.status

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/speed/stacked.py [--rounds 15]
 
-9-64-32-1 net, mini-batches of 8 + 2 x 8 rows out of 14,333, drawn inside the timed loops on both sides.
+9-64-32-1 net, mini-batches of 8 + 2 x 8 examples out of 14,333, drawn inside the timed loops on both sides.
 """
 
 from __future__ import annotations
