@@ -411,7 +411,7 @@ def test_a_state_serves_every_process() -> None:
         ({"groups": ["a", "b"]}, "expected numbers, got <U1"),
         ({"batch_size": 0}, "batch_size must be a whole number >= 1, got 0"),
         ({"batch_size": 2.5}, "batch_size must be a whole number >= 1, got 2.5"),
-        ({"batch_size": 1}, "a batch of 1 has no example for group 1, whose share is 0.5; batch_size=2 has one for every"),
+        ({"batch_size": 1}, "a batch of 1 has no example for group 1, whose share is 0.5; batch_size=2 has one"),
         ({"shares": [0.99, 0.01]}, "has no example for group 1, whose share is 0.01; batch_size=100 has"),
         ({"shares": [0.5, 0.4]}, "shares must sum to 1, got 0.9; divide them by their sum"),
         ({"shares": [1.5, -0.5]}, "the share of group 0 must lie between 0 and 1, got 1.5"),
