@@ -41,7 +41,7 @@ class Section:
     budget: Budget
     reference: str  # where it stands in the paper
     source: str  # of the data
-    notes: Mapping[str, str]  # by row: where the paper contradicts itself, or leaves something open
+    notes: Mapping[str, str]  # by row: where the paper contradicts itself, or is ambiguous
     tables: Mapping[str, ReportTable]  # by key of TABLES
     figures: Mapping[str, FigureSpec]  # by key of PLOTS
 
