@@ -1,7 +1,7 @@
-"""Two processes (gloo, DistributedDataParallel) keep a bound together, and take the path of one process.
+"""Two processes (gloo, DistributedDataParallel) train under one constraint, with the same steps as one process.
 
-Each sees half of every batch. Sums and counts of the groups are added up over the processes before the multipliers
-move, so both hold the same ones: those of one process that sees whole batches, up to the rounding of its sums.
+Each has half of every batch. Sums and counts of the groups are added up over the processes before the multipliers
+are updated, so both have the same ones: those of one process with the whole batches, up to rounding.
 """
 
 import tempfile
@@ -16,10 +16,10 @@ from fairbound.algorithms.schedules import Linear
 
 EPOCHS, BATCH, BOUND = 10, 128, 0.02
 loss = nn.BCEWithLogitsLoss(reduction="none")
-rng = torch.Generator().manual_seed(0)  # every process makes the same people
+rng = torch.Generator().manual_seed(0)  # every process generates the same data
 X, group = torch.randn(8000, 5, generator=rng), (torch.rand(8000, generator=rng) < 0.3).long()
-y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(8000, generator=rng) > 0).float()  # group 1 has a rule of its own
-seen, new = (TensorDataset(X[rows], y[rows], group[rows]) for rows in (slice(4000), slice(4000, None)))
+y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(8000, generator=rng) > 0).float()  # group 1 follows another rule
+train_set, test_set = (TensorDataset(X[i], y[i], group[i]) for i in (slice(4000), slice(4000, None)))
 
 
 def gap(model, data):
@@ -35,19 +35,19 @@ def train(rank, processes, folder):
     if processes > 1:
         distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=processes)
         model = DistributedDataParallel(model)  # first this, then Constrained
-    batches = BalancedBatchSampler(seen.tensors[2], BATCH // processes, rank=rank, world_size=processes)
+    batches = BalancedBatchSampler(train_set.tensors[2], BATCH // processes, rank=rank, world_size=processes)
     method = DescentAscent(eta=Linear(0.4, EPOCHS * len(batches)))
     fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, EPOCHS * len(batches))
     for _ in range(EPOCHS):
-        for X, y, group in DataLoader(seen, batch_sampler=batches):
+        for X, y, group in DataLoader(train_set, batch_sampler=batches):
             optimizer.zero_grad()
             fair.backward(loss(model(X), y), group, weight=batches.weights[group])
             optimizer.step()
             schedule.step()
     multipliers = ", ".join(f"{name} {value:.6f}" for name, value in fair.multipliers.items())
-    gaps = f"gap on training rows {gap(model, seen):.4f}, on rows not seen {gap(model, new):.4f}"
+    gaps = f"gap on training examples {gap(model, train_set):.4f}, held-out examples {gap(model, test_set):.4f}"
     print(f"process {rank} of {processes}: multipliers {multipliers}; {gaps}\n", end="")
 
 

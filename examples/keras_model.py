@@ -4,18 +4,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import fairbound.integrations.keras
 from fairbound import DescentAscent, constraints
 from fairbound.algorithms.schedules import Linear
+from fairbound.integrations.keras import Constrained, fit
 
 BOUND, STEPS, BATCH = 0.02, 500, 128
 rng = np.random.default_rng(0)
 
 
-def people(rows):
-    group = (rng.random(rows) < 0.3).astype(int)  # 0 is A, 1 is B
-    X = rng.normal(size=(rows, 5)).astype("float32")
-    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=rows) > 0).astype("float32")  # B follows a rule of its own
+def generated(examples):
+    group = (rng.random(examples) < 0.3).astype(int)  # 0 is A, 1 is B
+    X = rng.normal(size=(examples, 5)).astype("float32")
+    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=examples) > 0).astype("float32")  # B follows another rule
     return X, y, group
 
 
@@ -25,38 +25,34 @@ def network():
 
 
 def show(name, model):
-    for rows, (X, y, group) in (("gap on training rows", train), ("on rows not seen", new)):
+    for part, (X, y, group) in (("gap on training examples", train), ("gap on held-out examples", test)):
         logits = model.predict(X, verbose=0)[:, 0]
         losses = np.logaddexp(0, logits) - y * logits
-        print(f"{name:10} {rows}: {losses[group == 1].mean() - losses[group == 0].mean():+.3f}")
+        print(f"{name:13} {part}: {losses[group == 1].mean() - losses[group == 0].mean():+.3f}")
 
 
-train, new = people(4000), people(20_000)
+train, test = generated(4000), generated(20_000)
 X, y, group = train
-falling = keras.optimizers.schedules.PolynomialDecay(0.2, STEPS, 0.01)
+decaying = keras.optimizers.schedules.PolynomialDecay(0.2, STEPS, 0.01)
 print(f"bound: {BOUND:.3f}")
 
 plain = network()
-plain.compile(keras.optimizers.SGD(falling), keras.losses.BinaryCrossentropy(from_logits=True))
+plain.compile(keras.optimizers.SGD(decaying), keras.losses.BinaryCrossentropy(from_logits=True))
 plain.fit(X, y, batch_size=BATCH, epochs=STEPS * BATCH // len(X), verbose=0)
-show("plain", plain)
+show("unconstrained", plain)
 
 model, names = network(), np.array(["A", "B"])
 method = DescentAscent(tau=Linear(0.2, STEPS), eta=Linear(0.3, STEPS))
-print(
-    fairbound.integrations.keras.fit(
-        model, X, y, sensitive_features=names[group], bound=BOUND, algorithm=method, steps=STEPS
-    )
-)
+print(fit(model, X, y, sensitive_features=names[group], bound=BOUND, algorithm=method, steps=STEPS))
 show("fit", model)
 
-model, optimizer = network(), keras.optimizers.SGD(falling)
-fair = fairbound.integrations.keras.Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND), method)
+model, optimizer = network(), keras.optimizers.SGD(decaying)
+fair = Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND), method)
 forward = tf.function(lambda X: model(X, training=True)[:, 0])  # optional: ten times faster than an eager pass
 for _ in range(STEPS):
-    rows = rng.integers(len(X), size=BATCH)
+    batch = rng.integers(len(X), size=BATCH)
     with tf.GradientTape() as tape:
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(y[rows], forward(X[rows]))
-    gradients = fair.gradients(tape, losses, group[rows])  # in place of tape.gradient(the mean loss, ...)
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(y[batch], forward(X[batch]))
+    gradients = fair.gradients(tape, losses, group[batch])  # in place of tape.gradient(the mean loss, ...)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 show("tape loop", model)

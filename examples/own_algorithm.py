@@ -1,5 +1,4 @@
-"""A method of your own is one class: for a loop, for stacked runs, and for the command line beside the others.
-`check_algorithm` certifies it:
+"""A custom method is one class, for loops, stacked runs and the command line; `check_algorithm` certifies it.
 
     fairbound run income-ok-race --algorithm examples/own_algorithm.py:ExponentiatedAscent
 
@@ -24,7 +23,7 @@ class ExponentiatedAscent(fb.Algorithm[Tensor]):  # the state is one tensor; sev
     solves = "kkt"
 
     def init(self, x, m, first=None, equality=None):
-        return x.new_full((m,), 0.1)  # from 0 no factor leads away
+        return x.new_full((m,), 0.1)  # a product with 0 stays 0
 
     def update(self, x, y, draw):
         (e,) = (sample(x) for sample in draw.unpack(self))
@@ -34,7 +33,7 @@ class ExponentiatedAscent(fb.Algorithm[Tensor]):  # the state is one tensor; sev
     def multipliers(self, y):
         return y
 
-    def primal_step(self, y):  # what the learning rate of a loop stands for
+    def primal_step(self, y):  # the step that the learning rate of a loop replaces
         return self.tau
 
 
@@ -42,22 +41,24 @@ if __name__ == "__main__":
     print(fb.check_algorithm(ExponentiatedAscent()))
     torch.manual_seed(0)
     X, group = torch.randn(6000, 5), (torch.rand(6000) < 0.3).long()
-    y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()  # group 1 follows a rule of its own
+    y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()  # group 1 follows another rule
     split = fb.Split(torch.arange(4000), test=torch.arange(4000, 6000))
-    limit, loss = fb.constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
+    constraint = fb.constraints.pairwise_loss_parity(["A", "B"], bound=BOUND)
+    loss = nn.BCEWithLogitsLoss(reduction="none")  # per-example losses
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
     forward, start = fb.make_functional(model)
-    problem = fb.Problem(forward, loss, limit.on(group), fb.Dataset(X, y))
+    problem = fb.Problem(forward, loss, constraint.bind(group), fb.Dataset(X, y))
     sampler = fb.Sampler(split, problem.constraint.cells, fb.BatchSpec(objective=256, cell=128))
-    methods = [fb.SGD(tau=0.3), ExponentiatedAscent()]  # plain training, and ours
+    methods = [fb.SGD(tau=0.3), ExponentiatedAscent()]  # unconstrained training, and ours
     plain, ours = fb.run(problem, methods, sampler, start, steps=500, compile=False).result().x
 
-    fair, optimizer = fb.Constrained(model, limit, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
+    fair, optimizer = fb.Constrained(model, constraint, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
     for batch in torch.randint(4000, (500, 512)):
         optimizer.zero_grad()
         fair.backward(loss(model(X[batch]), y[batch]), group[batch])
         optimizer.step()
     print(f"bound {BOUND}; multipliers in the loop: {fair.multipliers}")
-    for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.make_functional(model)[1]}.items():
-        gaps = [problem.evaluate(x, rows).c.max() + BOUND for rows in (split.train, split.test)]
+    found = {"unconstrained": plain, "ours, by run": ours, "ours, in a loop": fb.make_functional(model)[1]}
+    for name, x in found.items():
+        gaps = [problem.evaluate(x, part).c.max() + BOUND for part in (split.train, split.test)]
         print(f"{name}: gap on training examples {gaps[0]:.3f}, on held-out examples {gaps[1]:.3f}")

@@ -1,4 +1,4 @@
-"""A table of your own: a CSV file, two sensitive columns, a limit on recall, and a verdict on it.
+"""Your own table: a CSV file, two sensitive columns, a constraint on recall, and a verdict on it.
 
 The groups are the intersections of both columns. Recall of no group may be below .6.
 """
@@ -29,7 +29,7 @@ file = Path(tempfile.mkdtemp()) / "loans.csv"
 table.to_csv(file, index=False)
 
 loans = pd.read_csv(file)
-X, y, who = loans[["income", "debt", "years"]], loans["repaid"], loans[["sex", "city"]]
+X, y, sensitive = loans[["income", "debt", "years"]], loans["repaid"], loans[["sex", "city"]]
 
 
 def recall(names, bound):
@@ -39,11 +39,11 @@ def recall(names, bound):
 
 for bound in (0.6, 0.9):
     fair = FairClassifier(constraint=recall, bound=bound, steps=800, random_state=0, compile=False)
-    fair.fit(X, y, sensitive_features=who)
-    print(f"recall of every group at least {bound}: {fair.verdict_.word}; accuracy {fair.score(X, y):.3f}")
+    fair.fit(X, y, sensitive_features=sensitive)
+    print(f"recall of every group at least {bound}: {fair.verdict_.decision}; accuracy {fair.score(X, y):.3f}")
     print(fair.verdict_)
 
-# The same question about any other model's predictions on rows that it has not seen.
-groups = who["sex"] + ", " + who["city"]
+# The same question about any other model's predictions on held-out examples.
+groups = sensitive["sex"] + ", " + sensitive["city"]
 guessed = (loans["debt"] < loans["income"]).astype(int)
 print(verdict(recall(sorted(groups.unique()), 0.6), groups, predictions=guessed, labels=y).sentence)

@@ -1,7 +1,7 @@
-"""An ordinary PyTorch loop that keeps a bound: two of its lines are new.
+"""An ordinary PyTorch loop with a constraint: two of its lines are new.
 
-Synthetic people of Oklahoma: who earns more than 50,000 dollars a year? The mean loss over white people and the mean
-loss over all others may differ by .02. Plain training is the same loop with `SGD()` as the method.
+Synthetic census of Oklahoma: is the income above 50,000 dollars a year? The mean losses of the groups white and other
+may differ by .02. Unconstrained training is the same loop with `SGD()` as the method.
 """
 
 import torch
@@ -18,17 +18,17 @@ data = load("synthetic:OK").dataset("RAC1P=1")  # two groups, and RAC1P is no in
 group = data.groups["RAC1P"]
 split = random_split(group, {"train": 0.7, "test": 0.3}, seed=0)
 data = scaled(data, split)
-train, test = (TensorDataset(data.X[rows], data.y[rows], group[rows]) for rows in (split.train, split.test))
+train, test = (TensorDataset(data.X[i], data.y[i], group[i]) for i in (split.train, split.test))
 
-loss = nn.BCEWithLogitsLoss(reduction="none")  # one number per row
-limit = constraints.pairwise_loss_parity(["white", "other"], bound=BOUND)
-batches = BalancedBatchSampler(train.tensors[2], batch_size=128)  # 64 people of each group
+loss = nn.BCEWithLogitsLoss(reduction="none")  # per-example losses
+constraint = constraints.pairwise_loss_parity(["white", "other"], bound=BOUND)
+batches = BalancedBatchSampler(train.tensors[2], batch_size=128)  # 64 examples of each group
 steps = EPOCHS * len(batches)
 
 
-def gap(model, people):
-    """Difference of the groups' mean losses, and its standard error for people like these."""
-    X, y, group = people.tensors
+def gap(model, examples):
+    """Difference of the groups' mean losses, and its standard error."""
+    X, y, group = examples.tensors
     with torch.no_grad():
         white, other = (loss(model(X[group == g]), y[group == g]) for g in (0, 1))
     return white.mean() - other.mean(), (white.var() / len(white) + other.var() / len(other)).sqrt()
@@ -39,7 +39,7 @@ def trained(method):
     model = nn.Sequential(nn.Linear(data.X.shape[1], 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
-    fair = Constrained(model, limit, method)  # NEW
+    fair = Constrained(model, constraint, method)  # NEW
     for _ in range(EPOCHS):
         for X, y, group in DataLoader(train, batch_sampler=batches):
             optimizer.zero_grad()
@@ -48,11 +48,11 @@ def trained(method):
             optimizer.step()
             schedule.step()
     (here, _), (new, error) = gap(model, train), gap(model, test)
-    print(f"{type(method).__name__}: gap on training rows {here:+.4f}, on rows not seen {new:+.4f} +- {error:.4f}")
+    print(f"{type(method).__name__}: gap on training examples {here:+.4f}, held-out examples {new:+.4f} +- {error:.4f}")
     return model, fair
 
 
 print(f"bound {BOUND}")
 trained(SGD())
-model, fair = trained(DescentAscent(eta=Linear(0.4, steps)))  # the step of the multipliers falls like the learning rate
+model, fair = trained(DescentAscent(eta=Linear(0.4, steps)))  # the dual step size decays with the learning rate
 print(fair.report([train.tensors], lambda batch: MiniBatch(loss(model(batch[0]), batch[1]), batch[2])))

@@ -1,7 +1,7 @@
 """A scikit-learn pipeline around FairClassifier: scaling, cross-validation with groups, a verdict at the end.
 
-Synthetic people of Virginia: who earns more than 50,000 dollars a year? The mean losses of people by marital status
-may lie .05 around their mean.
+Synthetic census of Virginia: is the income above 50,000 dollars a year? The mean losses by marital status may differ
+by .05 from their mean.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from fairbound.data import load
 from fairbound.integrations.sklearn import FairClassifier
 
 torch.set_num_threads(1)
-set_config(enable_metadata_routing=True)  # so that the groups find their way through the pipeline
+set_config(enable_metadata_routing=True)  # so that the pipeline passes the groups on
 
 data = load("synthetic:VA").dataset("MAR")
 X, y, status = data.X.numpy(), data.y.numpy().astype(int), data.groups["MAR"].numpy()
@@ -33,10 +33,10 @@ print(f"accuracy in cross-validation: {scores['test_score'].round(3)}")
 fitted = pipeline(compile=False).fit(X, y, sensitive_features=status)
 fair = fitted[-1]
 print(fair.decision_)
-print(fair.verdict_)  # from rows that neither trained, nor moved the multipliers, nor chose the model
-print(f"verdict: {fair.verdict_.word}; probabilities of the first person: {fitted.predict_proba(X[:1]).round(3)}")
+print(fair.verdict_)  # from examples used neither for training, nor for the multipliers, nor for model selection
+print(f"verdict: {fair.verdict_.decision}; probabilities of the first example: {fitted.predict_proba(X[:1]).round(3)}")
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it says that there are no groups
+    warnings.simplefilter("ignore")  # that there are no groups
     plain = pipeline(compile=False).fit(X, y)
-print(f"accuracy on all rows: fair {fitted.score(X, y):.3f}, plain {plain.score(X, y):.3f}")
+print(f"accuracy on all examples: fair {fitted.score(X, y):.3f}, unconstrained {plain.score(X, y):.3f}")

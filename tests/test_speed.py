@@ -22,7 +22,7 @@ SPEED = Path(__file__).parent.parent / "benchmarks" / "speed"
 if not SPEED.is_dir():
     pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
 sys.path.insert(0, str(SPEED))
-import by_hand  # noqa: E402
+import hand_written  # noqa: E402
 import loop  # noqa: E402
 import setting  # noqa: E402
 from measuring import LEFT_OUT, MISSED_STATUS, Checks, Rounds, Time, alternate  # noqa: E402
@@ -32,22 +32,22 @@ every_part = importlib.import_module("all")
 STEPS = 6
 
 
-class Given(by_hand.MiniBatch):
+class Given(hand_written.MiniBatch):
     """Rows that are known beforehand."""
 
     def __init__(self, data: Any, rows: Iterator[Tensor]) -> None:
         super().__init__(data)
         self.rows = rows
 
-    def objective(self, size: int = by_hand.B) -> Tensor:
+    def objective(self, size: int = hand_written.B) -> Tensor:
         return next(self.rows)
 
-    def group(self, g: int, size: int = by_hand.B) -> Tensor:
+    def group(self, g: int, size: int = hand_written.B) -> Tensor:
         return next(self.rows)
 
 
 def flat(model: torch.nn.Module) -> Tensor:
-    return by_hand.flat([p.detach() for p in model.parameters()])
+    return hand_written.flat([p.detach() for p in model.parameters()])
 
 
 def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: list[float] | None = None) -> Any:
@@ -67,7 +67,7 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
 def drawn() -> tuple[Any, list[Tensor], list[list[Tensor]]]:
     """People, for every step the rows of the objective, and those of the groups of two mini-batches."""
     data = setting.people(400)
-    rows = by_hand.MiniBatch(data)
+    rows = hand_written.MiniBatch(data)
     objective = [rows.objective() for _ in range(STEPS)]
     return data, objective, [[rows.group(g) for g in (0, 1, 0, 1)] for _ in range(STEPS)]
 
@@ -79,18 +79,18 @@ def pairs(objective: list[Tensor], groups: list[list[Tensor]]) -> list[list[Batc
     ]
 
 
-def test_sgd_by_hand_is_sgd() -> None:
+def test_sgd_hand_written_is_sgd() -> None:
     data, objective, groups = drawn()
     model = setting.network()
-    step = by_hand.plain_sgd(Given(data, iter(objective)), model)
+    step = hand_written.plain_sgd(Given(data, iter(objective)), model)
     for _ in range(STEPS):
         step()
     single = [batches[:1] for batches in pairs(objective, groups)]
-    assert torch.allclose(flat(model), by_us(SGD(tau=by_hand.TAU), data, single)[0], atol=1e-6)
+    assert torch.allclose(flat(model), by_us(SGD(tau=hand_written.TAU), data, single)[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [by_hand.plain_ssl_alm, by_hand.authors_ssl_alm], ids=["plain", "authors"])
-def test_ssl_alm_by_hand_is_ssl_alm(make: Callable[..., Callable[[], None]]) -> None:
+@pytest.mark.parametrize("make", [hand_written.plain_ssl_alm, hand_written.authors_ssl_alm], ids=["plain", "authors"])
+def test_ssl_alm_hand_written_is_ssl_alm(make: Callable[..., Callable[[], None]]) -> None:
     data, objective, groups = drawn()
     model = setting.network()
     step = make(Given(data, iter([r for f, c in zip(objective, groups, strict=True) for r in (f, *c)])), model)
@@ -101,12 +101,12 @@ def test_ssl_alm_by_hand_is_ssl_alm(make: Callable[..., Callable[[], None]]) -> 
     assert not torch.allclose(flat(setting.network()), expected, atol=1e-3)
 
 
-def test_switching_by_hand_is_switching() -> None:
+def test_switching_hand_written_is_switching() -> None:
     data, objective, groups = drawn()
     expected, state = by_us(SwitchingSubgradient(), data, pairs(objective, groups))
     model = setting.network()
     given = [r for f, c in zip(objective, groups, strict=True) for r in (*c[:2], f, *c[2:])]  # test, objective, fresh
-    step = by_hand.plain_switching(Given(data, iter(given)), model)
+    step = hand_written.plain_switching(Given(data, iter(given)), model)
     for _ in range(STEPS):
         step()
     assert torch.allclose(flat(model), expected, atol=1e-6)
@@ -118,14 +118,14 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
         pytest.importorskip(solver)
     method, levels = StochasticGhost(p0=0.4, cap=2, alpha=0.02, decay=5.0, beta=0.03, rho=0.0005), [1, 0, 2]
     data = setting.people(400)
-    rows, given, steps = by_hand.MiniBatch(data), [], []
+    rows, given, steps = hand_written.MiniBatch(data), [], []
     for level in levels:
         single, whole = ((rows.objective(b), rows.group(0, b), rows.group(1, b)) for b in (8, 8 * 2 ** (level + 1)))
         given += [*single, *whole]
         halves = [[part[start::2] for part in whole] for start in (0, 1)]
         steps.append([Batch(f, torch.stack(c)) for f, *c in (single, whole, *halves)])
     model = setting.network()
-    step = by_hand.authors_ghost(method, Given(data, iter(given)), model, iter(levels))
+    step = hand_written.authors_ghost(method, Given(data, iter(given)), model, iter(levels))
     for _ in levels:
         step()
     expected, _ = by_us(method, data, steps, [1 / method.batch_size_probs[level] for level in levels])
@@ -134,11 +134,11 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
     assert (flat(model) - expected).norm() < 0.01 * (expected - start).norm()
 
 
-@pytest.mark.parametrize("make", [by_hand.plain_sgd, by_hand.plain_ssl_alm, by_hand.plain_switching])
+@pytest.mark.parametrize("make", [hand_written.plain_sgd, hand_written.plain_ssl_alm, hand_written.plain_switching])
 def test_a_plain_step_is_one_pass(make: Callable[..., Callable[[], None]]) -> None:
     model, passes = setting.network(), []
     model.register_forward_hook(lambda *_: passes.append(1))
-    step = make(by_hand.MiniBatch(setting.people(400)), model)
+    step = make(hand_written.MiniBatch(setting.people(400)), model)
     for _ in range(STEPS):
         step()
     assert len(passes) == STEPS

@@ -1,4 +1,4 @@
-"""The same methods as an engineer would write them by hand, one run at a time: what stacked runs are compared with.
+"""The same methods as an engineer would write them, one run at a time: what stacked runs are compared with.
 
 `plain_*` are plain eager loops: rows drawn, one forward pass for all rows of a step, one backward pass, the formulas;
 SSL-ALM and switching keep parameters and gradients in one vector each, since their formulas are about vectors.
