@@ -2,7 +2,7 @@
 
     python benchmarks/keras_step.py          in the environment of `make test-keras`; about two minutes, one thread
 
-The 9-64-32-1 network of Experiment 1 with mini-batches of 8. The hand-written methods (keras_by_hand.py) are one
+The 9-64-32-1 network of Experiment 1 with mini-batches of 8. The hand-written methods (keras_hand_written.py) are one
 `tf.function` each, and once more an eager tape, as loops are often written. They get their rows drawn beforehand, off
 the clock; ours draws its own. Ours and the `tf.function` start from the same weights, take the same rows and must end
 at the same weights: switching in float64, where rounding cannot flip its branch. CPU time, medians of alternating
@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import keras
-import keras_by_hand as by_hand
+import keras_hand_written as hand_written
 import numpy as np
 import tensorflow as tf
 import torch
@@ -55,17 +55,17 @@ SEED = 1
 
 class Method(NamedTuple):
     ours: Algorithm[Any]
-    hand: type[by_hand.ByHand]
+    hand: type[hand_written.HandWritten]
     dtype: str = "float32"
     steps: int = STEPS
 
 
 METHODS = {
-    "SGD": Method(SGD(), by_hand.SGDByHand),
-    "descent-ascent": Method(DescentAscent(), by_hand.DescentAscentByHand),
-    "SSL-ALM": Method(SSLALM(), by_hand.SSLALMByHand),
-    "SSw": Method(SwitchingSubgradient(), by_hand.SwitchingByHand, "float64"),
-    "Ghost": Method(StochasticGhost(), by_hand.GhostByHand, steps=STEPS // 4),
+    "SGD": Method(SGD(), hand_written.SGDHandWritten),
+    "descent-ascent": Method(DescentAscent(), hand_written.DescentAscentHandWritten),
+    "SSL-ALM": Method(SSLALM(), hand_written.SSLALMHandWritten),
+    "SSw": Method(SwitchingSubgradient(), hand_written.SwitchingHandWritten, "float64"),
+    "Ghost": Method(StochasticGhost(), hand_written.GhostHandWritten, steps=STEPS // 4),
 }
 
 
@@ -143,25 +143,25 @@ class Contest:
     def ours(self) -> torch.Tensor:
         return run(self.problem, self.method, self.sampler, self.x0, self.steps).result().x[0]
 
-    def by_hand(self, steps: int) -> None:
+    def hand_written(self, steps: int) -> None:
         for given in self.given[:steps]:
             self.hand.traced(*(tf.constant(one) for one in given))
 
     def eagerly(self) -> None:
         with run_eagerly():
-            self.by_hand(EAGER_STEPS)
+            self.hand_written(EAGER_STEPS)
 
     def difference(self) -> float:
         """Between the ends of ours and of the hand-written one; to be asked first, as both start anew."""
         ours = self.ours()
-        self.by_hand(self.steps)
+        self.hand_written(self.steps)
         return float(np.abs(ours.numpy() - self.hand.weights()).max())
 
     def measured(self) -> dict[str, float]:
         """Microseconds of CPU time a step."""
         ways: dict[str, tuple[Callable[[], Any], int]] = {
             "ours": (self.ours, self.steps),
-            "tf.function": (lambda: self.by_hand(self.steps), self.steps),
+            "tf.function": (lambda: self.hand_written(self.steps), self.steps),
             "eager tape": (self.eagerly, EAGER_STEPS),
         }
         found: dict[str, list[float]] = {way: [] for way in ways}

@@ -131,7 +131,7 @@ class Algorithm(ABC, Generic[State]):
 
     @property
     def evaluates(self) -> tuple[str, ...]:
-        """What each draw is asked for: "f", "c" or "fc". Examples that are not evaluated do not pass through the model."""
+        """What each draw is asked for: "f", "c" or "fc". Other examples do not pass through the model."""
         return ("fc",) * self.draws
 
     @property

@@ -170,7 +170,7 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
         (lambda: random_split(GROUPS, {"train": 0.5, "test": 0.4}, seed=0), "must add up to 1, got 0.9"),
         (lambda: random_split(GROUPS, {"train": 1.0, "test": 0.0}, seed=0), "share of test must be above 0"),
         (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "needs a share for train"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)), "example 3, but .* are 0 to 2"),
+        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)), "3, but .* are 0 to 2"),
         (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))), "example -1, but"),
         (lambda: scaled(Dataset(torch.zeros(3, 2).long(), torch.zeros(3)), Split.all_train(3)), "floating-point X"),
         (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))), "no training examples"),

@@ -118,7 +118,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "no plain mean": (
         FunctionConstraint(lambda b: b.losses.var().reshape(1), ("own",), mean=True),
-        "'chunks'.*leave mean out",
+        "'chunks'.*omit mean",
     ),
     "half precision inside": (of(lambda out, y: (out.float() * 1e9 % 1).to(out)), "'gradient'|'precision'"),
     "a cell that is not there": (

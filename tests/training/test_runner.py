@@ -149,8 +149,8 @@ def test_a_compiled_step_that_is_not_finite_is_skipped_as_an_eager_one_is(scale:
     spoilt_problem = replace(problem, loss=spoilt)
     x0 = scale * x0[:3]
     eager, fast = (
-        run(spoilt_problem, DescentAscent(tau=0.5), sampler.seeded(0, 1, 2), x0, 60, compile=wish).result()
-        for wish in (False, True)
+        run(spoilt_problem, DescentAscent(tau=0.5), sampler.seeded(0, 1, 2), x0, 60, compile=requested).result()
+        for requested in (False, True)
     )
     assert eager.skipped.sum() > 0
     assert fast.skipped.tolist() == eager.skipped.tolist()

@@ -1,6 +1,6 @@
-"""What held-out examples tell of the cells of constraints: their means, how far off these may be, how they correlate.
+"""Statistics of the cells of constraints on held-out examples: means, standard errors, skewness and correlations.
 
-Columns of any kind (arrays, tensors, pandas, polars) become what constraints are about, here and nowhere else.
+Columns of any kind (arrays, tensors, pandas, polars) are converted here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fairbound.constraints.statistics import HardClass, PerExample, positive
 from fairbound.constraints.subgroups import is_missing
 from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights
 
-MIN_EXAMPLES = 30  # effective examples of a cell that is judged: of fewer, spread and skewness are hardly known
+MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain
 
 
 class Judged(NamedTuple):
-    """What a verdict reads of a constraint."""
+    """What a verdict needs of a constraint."""
 
     name: str  # of its first row, for messages
     cells: tuple[Cell, ...]
@@ -49,7 +49,7 @@ class Judged(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What is known of the held-out examples; None where it was not given."""
+    """The held-out examples; None where it was not given."""
 
     groups: Any  # (n,) numbers or text, or a mapping of such columns
     losses: Tensor | None  # (n,)
@@ -68,7 +68,7 @@ class HeldOut(NamedTuple):
             "weight": None if weight is None else as_weights(weight).cpu(),
         }
         if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
-            raise ValueError("a verdict needs numbers to judge; give losses=, predictions= (decisions) or outputs=")
+            raise ValueError("a verdict needs values; give losses=, predictions= (decisions) or outputs=")
         columns = dict(groups) if isinstance(groups, Mapping) else {} if groups is None else {"groups": groups}
         lengths = {name: len(column) for name, column in (given | columns).items() if column is not None}
         if len(set(lengths.values())) > 1:
@@ -164,7 +164,7 @@ def _from_text(array: np.ndarray[Any, Any], judged: Judged) -> Tensor:
     for name, code in names.items():
         codes[text == name] = code
     unknown = text[(codes < 0) & ~is_missing(array)].tolist()
-    # where the constraint names some groups only (the recall of B), the others may be called anything
+    # where the constraint names some groups only (the recall of B), the others may have any name
     if unknown and len(names) == judged.groups:
         raise ValueError(
             f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint {judged.name!r} has "
@@ -183,12 +183,12 @@ class CellSummary(NamedTuple):
 
     name: str
     examples: int
-    effective: float  # unweighted examples that would tell as much: (sum w)^2 / sum w^2
+    effective: float  # equivalent number of unweighted examples: (sum w)^2 / sum w^2
     mean: float
     error: float  # standard error of the mean
     skewness: float  # of the mean
     is_rate: bool  # whether the mean is a share of examples
-    problem: str  # why nothing can be said of it; empty where something can
+    problem: str  # why there is no decision on it; else empty
 
 
 class CellSummaries(NamedTuple):
@@ -204,7 +204,7 @@ def summarize(constraints: Sequence[Judged], held_out: HeldOut) -> CellSummaries
     """Every cell of every constraint."""
     cells: list[CellSummary] = []
     places: list[Tensor] = []  # the examples of every cell, and
-    influences: list[Tensor] = []  # how much each moves its mean
+    influences: list[Tensor] = []  # the influence of each on its mean
     for judged in constraints:
         values = held_out.values(judged)
         is_rate = bool(((values == 0) | (values == 1)).all())
@@ -221,7 +221,7 @@ def summarize(constraints: Sequence[Judged], held_out: HeldOut) -> CellSummaries
 
 
 def _summary(name: str, values: Tensor, weight: Tensor, is_rate: bool) -> tuple[CellSummary, Tensor]:
-    """A cell, and how much each of its examples moves the mean."""
+    """A cell, and the influence of each of its examples on the mean."""
     if len(values) == 0:
         return CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, is_rate, f"{name!r} has no examples"), values
     share = weight / weight.sum()
@@ -251,7 +251,7 @@ def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
         return f"{name!r} has {examples} examples, and a verdict needs at least {MIN_EXAMPLES}"
     if effective < MIN_EXAMPLES * (1 - 1e-9):
         return (
-            f"{name!r} has {examples} examples, but their weights differ so much that they tell as much as "
+            f"{name!r} has {examples} examples, but their weights differ so much that their effective number is "
             f"{effective:.0f}, and a verdict needs at least {MIN_EXAMPLES}"
         )
     return f"all {examples} values of {name!r} are the same, so that their spread is not known" if constant else ""

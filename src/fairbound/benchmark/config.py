@@ -5,7 +5,7 @@
 
 The keys of a file are the fields of `Experiment`, `SplitSpec` and `Row`. A row is completed by the keys under [common],
 or by those of an earlier row that it names: `like = "SSw"`. Hyper-parameters are completed one by one, at last by
-those under [settings.METHOD], which hold for every row of that method. Data of the user's own are named in the file:
+those under [settings.METHOD], which hold for every row of that method. The user's own data are named in the file:
 `source = "my.parquet"` (a path from the folder of the file), `label = "approved"`, `group = "sex"`.
 
 Whatever is not understood is refused: a misspelt setting that went unnoticed would be another experiment than the one
@@ -155,7 +155,7 @@ class Row:
     fairret: Size = 0.0  # weight of the Fairret regularizer; 0 for none
     pools: tuple[Pool, ...] = ()  # of the examples that each draw's constraints read; empty: "train"
     paper: Paper = Paper()
-    note: str = ""  # where the paper contradicts itself, or leaves something open
+    note: str = ""  # where the paper contradicts itself, or is ambiguous
     equal_examples: Annotated[bool, Field(strict=True)] = (
         True  # whether it has a place in that budget, where its own steps do not count
     )
@@ -359,19 +359,19 @@ MODELS: dict[tuple[str, ...], Any] = {(): Experiment, ("split",): SplitSpec, ("r
 
 
 def _sentence(refused: ValidationError, table: Mapping[str, Any]) -> str:
-    """The first error after its place in the file; a misspelt key goes before the key that it leaves missing."""
+    """The first error after its place in the file; a misspelt key is reported before the key that is then missing."""
     error = min(refused.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
-    place, key, said = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
+    place, key, message = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
     if error["type"] == "value_error":
-        said = said.removeprefix("Value error, ")
+        message = message.removeprefix("Value error, ")
     elif error["type"] == "unexpected_keyword_argument":
         model = MODELS[tuple(one for one in place[:-1] if isinstance(one, str))]
-        said = _unknown(place.pop(), [field.name for field in fields(model) if field.name != "custom"], "key")
+        message = _unknown(place.pop(), [field.name for field in fields(model) if field.name != "custom"], "key")
     elif error["type"] == "missing":
-        said = f"the key {place.pop()!r} is missing"
+        message = f"the key {place.pop()!r} is missing"
     else:
         name = f"{place.pop(-2)}[{place.pop()}]" if isinstance(key, int) and place[:1] != ["rows"] else place.pop()
-        said = f"{re.sub('^[A-Z][a-z]+ ', f'{name} ', said)}, got {error['input']!r}"
+        message = f"{re.sub('^[A-Z][a-z]+ ', f'{name} ', message)}, got {error['input']!r}"
     if place[:1] == ["rows"] and len(place) > 1:
         place[:2] = [f"row {table['rows'][int(place[1])]['name']!r}"]
-    return "".join(f", {one}" for one in place) + f": {said}"
+    return "".join(f", {one}" for one in place) + f": {message}"

@@ -42,12 +42,12 @@ MISSING = "—"
 MARK = "*"  # after a difference that is larger than chance explains
 MARK_NOTE = f"{MARK} more than two of the paper's standard deviations from its mean."
 WHOLE, PERCENT = "{:,.0f}", "{:.0%}"
-MAX_NAME = 28  # letters of a row's name on a terminal, which leaves room for three columns in 80
+MAX_NAME = 28  # letters of a row's name on a terminal, so that three columns fit in 80
 PARTS = ("train", "test")
 
 
 class ShownColumn(NamedTuple):
-    """A column as people read it."""
+    """The heading of a column."""
 
     name: str
     detail: str  # "paper", say, of the paper's number beside ours; or ""

@@ -1,6 +1,6 @@
 """Mini-batches of random size for stacked runs: values and Jacobians of chunks, summed back per run.
 
-Every mini-batch is divided into chunks of the sampler's base size, and these are joined again to units of 1, 4 or 16 chunks
+Every mini-batch is split into chunks of the sampler's base size, and these are joined to units of 1, 4 or 16 chunks
 of one mini-batch: few shapes, and for a large mini-batch few Jacobians. The units of all runs form a flat stack for
 each shape, evaluated in pieces of a fixed number, so that shapes never change. For a constraint made of plain means the
 mean over a mini-batch is that over its units. Any other constraint, or a regularizer, is a nonlinear function of the

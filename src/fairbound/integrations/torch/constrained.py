@@ -96,7 +96,7 @@ class Constrained:
             return self._steps.backward(batch, extra_batches, scaler, scale)
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> StepInfo:
-        """The same from a function that draws fresh examples, passes them through the model and gives a `MiniBatch`.
+        """The same from a function that draws new examples, passes them through the model and gives a `MiniBatch`.
 
         `evaluate(size)` gives the examples of `size` mini-batches. It serves every method, and is the way for those
         that draw mini-batches of random size (Ghost) or take several gradients of one.

@@ -1,8 +1,8 @@
 """Gradients of a mini-batch into `.grad`: three ways, by what a method does with them.
 
-- `InPlace`: the method's step is a multiple of one gradient (SGD, penalties, descent-ascent). It only says with which
-  weights; one backward pass then writes into `.grad` what unconstrained training would write there. No vector of the model's
-  size is made.
+- `InPlace`: the method's step is a multiple of one gradient (SGD, penalties, descent-ascent). It only gives the
+  weights; one backward pass then writes into `.grad`, as in unconstrained training. No vector of the model's size is
+  made.
 - `Flat`: the method combines the gradient with further vectors (SSL-ALM, switching). The backward pass goes
   through `.grad` all the same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read,
   and the direction takes its place.

@@ -1,6 +1,6 @@
 """A method's state by name: what belongs to a constraint, to a parameter, or to neither.
 
-A saved state identifies constraints and parameters by their names, never by their order, so that it can be read by a process
+A saved state identifies constraints and parameters by name, never by their order, so that it can be read by a process
 that lists them in another order.
 """
 
