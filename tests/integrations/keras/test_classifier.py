@@ -66,13 +66,9 @@ def test_several_classes() -> None:
 
 
 def test_another_number_of_outputs_than_classes() -> None:
-    with pytest.raises(
-        ValueError, match=r"y has 2 classes, so the model must return one output per example .* returns 2"
-    ):
+    with pytest.raises(ValueError, match=r"y has 2 classes, .* one output per example .* returns 2"):
         fitted(twins.network(widths=(9, 2)))
-    with pytest.raises(
-        ValueError, match=r"y has 3 classes, so the model must return 3 outputs per example, .* returns 1"
-    ):
+    with pytest.raises(ValueError, match=r"y has 3 classes, .* 3 outputs per example, .* returns 1"):
         fitted(twins.network(widths=(9, 1)), (X[:, 0] > 0).astype(int) + (X[:, 1] > 0))
 
 

@@ -276,7 +276,7 @@ def test_what_is_wrong_is_said() -> None:
         Constrained(model, PARITY["loss"](), SSLALM()).gradients(rows.tape, rows.losses, rows.groups)
     with pytest.raises(
         TypeError,
-        match=r"must be fairbound.integrations.keras.MiniBatch.*got fairbound.constraints.batch.MiniBatch",
+        match=r"must be fairbound.integrations.keras.MiniBatch\(losses, .*, got fairbound.constraints",
     ):
         Constrained(model, PARITY["loss"](), SSLALM()).gradients(
             rows.tape, rows.losses, rows.groups, extra_batches=[fairbound.MiniBatch(torch.ones(3))]
