@@ -1,13 +1,14 @@
-"""Is the verdict right as often as it says? 400 audits a setting, of people whose true gaps are known.
+"""Is the verdict right as often as it says? 400 audits a setting, of populations whose true gaps are known.
 
-    OMP_NUM_THREADS=1 python benchmarks/verdict.py [--replications 400] [--seed 0] [--strangers]
+    OMP_NUM_THREADS=1 python benchmarks/verdict.py [--replications 400] [--seed 0] [--unused]
 
-Two populations: the synthetic census (OK by race, VA by marital status; 400,000 people, drawn from with replacement, so
-that their means are the truth), and the 42-state file where it is found (FAIRBOUND_DATA, ../shared/data): audit rows,
-drawn without replacement, against all rows of the file that trained nothing; at most 3 in 100 of a group are audited.
-A logistic model fitted to other rows is audited: group losses against their mean, and rates of positive decisions,
-pairwise. One group, that with the lowest or that with the highest mean, has 30, 100 or 457 rows, the others up to ten
-times as many. `--strangers` takes people and models in their place that no constant of the verdict was chosen with.
+Two populations: the synthetic census (OK by race, VA by marital status; 400,000 examples, drawn from with replacement,
+so that their means are the truth), and the 42-state file where it is found (FAIRBOUND_DATA, ../shared/data): samples
+drawn without replacement, against all examples of the file that trained nothing; at most 3 in 100 of a group are
+audited. A logistic model fitted to other examples is audited: group losses against their mean, and rates of positive
+decisions, pairwise. One group, that with the lowest or that with the highest mean, has 30, 100 or 457 examples, the
+others up to ten times as many. `--unused` takes populations and models in their place that no constant of the verdict
+was chosen with.
 
 - wrong "holds", wrong "violated": the bound is the largest true gap, and that group is moved away from the others by
   6 standard errors (its losses by a constant, its decisions by another threshold), so that its gap stands alone: the
@@ -16,8 +17,8 @@ times as many. `--strangers` takes people and models in their place that no cons
   every gap at most a fifth of it. "holds" in at least 80 %.
 - corner, groups moved: the bound is 2.5 standard errors beyond the gap, which is exactly half and exactly a fifth at
   once. Of a normal mean with a known deviation the z test would see 80.4 %. Losses have a long tail, and on its side
-  less can be had: beside it stands what Student's statistic attains with the critical value that is exact for these
-  very people, which nobody knows who has only the sample. At least 80 %, or where that attains less, 10 points less.
+  less can be had: beside it stands what Student's statistic attains with the critical value that is exact for this
+  population, which nobody knows who has only the sample. At least 80 %, or where that attains less, 10 points less.
 
 Exits with 1 where a rate is missed by more than chance explains: one in a hundred such rates, of all settings together
 or with a Bonferroni share for each of them.
@@ -36,7 +37,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fairbound.constraints.limits import Limit
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
@@ -58,7 +58,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class People:
+class Population:
     """A population, as the numbers of its groups."""
 
     name: str
@@ -68,16 +68,16 @@ class People:
 
 
 class Setting(NamedTuple):
-    people: People
+    of: Population
     kind: str  # losses or rates
-    rows: int  # of the small group
+    size: int  # of the small group
     side: str  # which is small: that with the lowest mean, or the highest
 
     def values(self) -> list[Floats]:
         """By group, what is averaged."""
         if self.kind == "losses":
-            return self.people.losses
-        return [(scores > 0).astype(float) for scores in self.people.scores]
+            return self.of.losses
+        return [(scores > 0).astype(float) for scores in self.of.scores]
 
     def small(self) -> int:
         means = [values.mean() for values in self.values()]
@@ -86,20 +86,20 @@ class Setting(NamedTuple):
     def moved(self) -> list[Floats]:
         """The same with the small group 6 standard errors of its mean farther away, rates as far as they go."""
         values, small = self.values(), self.small()
-        way = (-6 if self.side == "lowest" else 6) * values[small].std() / self.rows**0.5
+        way = (-6 if self.side == "lowest" else 6) * values[small].std() / self.size**0.5
         if self.kind == "losses":
             return [v + way if g == small else v for g, v in enumerate(values)]
         rate = min(max(values[small].mean() + way, 0.05), 0.95)
-        scores = self.people.scores[small]
+        scores = self.of.scores[small]
         return [(scores > np.quantile(scores, 1 - rate)) * 1.0 if g == small else v for g, v in enumerate(values)]
 
     def sizes(self) -> list[int]:
-        groups, small = len(self.people.losses), self.small()
-        return [self.rows if g == small else min(10 * self.rows, 2000) for g in range(groups)]
+        groups, small = len(self.of.losses), self.small()
+        return [self.size if g == small else min(10 * self.size, 2000) for g in range(groups)]
 
-    def limit(self, bound: float) -> Limit:
+    def constraint(self, bound: float) -> constraints.Constraint:
         made = constraints.loss_parity if self.kind == "losses" else constraints.demographic_parity
-        return made(len(self.people.losses), bound=bound)
+        return made(len(self.of.losses), bound=bound)
 
 
 class ErrorRates(NamedTuple):
@@ -109,7 +109,7 @@ class ErrorRates(NamedTuple):
     wrong_violated: float
     power: float
     corner: float
-    attainable: float  # in the corner, with a critical value that only these people have
+    attainable: float  # in the corner, with a critical value that only this population has
 
     @property
     def wanted_in_the_corner(self) -> float:
@@ -151,56 +151,56 @@ def grouped(columns: Any, by: str) -> NDArray[np.int64]:
     return np.asarray(columns["RAC1P"] != 1, dtype=np.int64) if by == "RAC1P" else np.asarray(columns["MAR"]) - 1
 
 
-def people_of(name: str, table: Table, model: Callable[[Table], Floats], by: str, replace: bool) -> People:
+def population_of(name: str, table: Table, model: Callable[[Table], Floats], by: str, replace: bool) -> Population:
     scores, y, groups = model(table), table.columns[table.label].astype(float), grouped(table.columns, by)
     losses = np.logaddexp(0.0, np.where(y > 0, -scores, scores))
     each = range(int(groups.max()) + 1)
-    return People(name, [losses[groups == g] for g in each], [scores[groups == g] for g in each], replace)
+    return Population(name, [losses[groups == g] for g in each], [scores[groups == g] for g in each], replace)
 
 
-def synthetic(name: str, rows: int = 400_000, seed: int = 1, confidence: float = 1.0) -> People:
+def synthetic(name: str, count: int = 400_000, seed: int = 1, confidence: float = 1.0) -> Population:
     """A synthetic census; that its means are those of the model that made it is checked."""
     state, by = BY[name]
     census = population(state)
     model = Model(census.draw(20_000, seed=seed), confidence)
-    found = people_of(f"synthetic {name}", census.draw(rows, seed=seed + 1), model, by, replace=True)
-    true = true_group_losses(census, model, lambda columns: grouped(columns, by), rows=rows // 2, seed=seed + 2)
+    found = population_of(f"synthetic {name}", census.draw(count, seed=seed + 1), model, by, replace=True)
+    true = true_group_losses(census, model, lambda columns: grouped(columns, by), rows=count // 2, seed=seed + 2)
     for g, losses in enumerate(found.losses):
         error = np.hypot(true.errors[g], losses.std() / np.sqrt(len(losses)))
         if abs(losses.mean() - true.losses[g]) > 5 * error:
-            raise SystemExit(f"{found.name}: the people's losses are not the true ones in group {g}")
+            raise SystemExit(f"{found.name}: the population's losses are not the true ones in group {g}")
     return found
 
 
-def from_file() -> list[People]:
-    """The 42-state file by race and by marital status; the model is fitted to rows that are then left out."""
+def from_file() -> list[Population]:
+    """The 42-state file by race and by marital status; the model is fitted to examples that are then not used."""
     table = read_table(FILE, label="PINCP_GT_50K", drop="ST")
     order = np.random.default_rng(0).permutation(table.rows)
-    train, rest = (_some(table, rows) for rows in (order[:20_000], order[20_000:]))
+    train, rest = (_some(table, part) for part in (order[:20_000], order[20_000:]))
     model = Model(train)
     names = {"RAC1P": "42 states by race", "MAR": "42 states by marital status"}
-    return [people_of(name, rest, model, by, replace=False) for by, name in names.items()]
+    return [population_of(name, rest, model, by, replace=False) for by, name in names.items()]
 
 
-def known() -> list[People]:
+def known() -> list[Population]:
     """The synthetic census, and the file where it is found."""
     if not FILE.exists():
         print(f"{FILE} is not there (set FAIRBOUND_DATA): the synthetic census only")
     return [synthetic(name) for name in BY] + (from_file() if FILE.exists() else [])
 
 
-def strangers() -> list[People]:
+def unused() -> list[Population]:
     """People of another seed under a model twice too sure of itself, or half as sure as it should be: longer tails of
     the losses, and shorter ones."""
     found = []
     for (name, confidence), seed in zip((("OK by race", 2.0), ("VA by marital status", 0.5)), (101, 201), strict=True):
-        people = synthetic(name, seed=seed, confidence=confidence)
-        found.append(replace(people, name=f"{people.name[10:]}, confidence {confidence:g}"))
+        made = synthetic(name, seed=seed, confidence=confidence)
+        found.append(replace(made, name=f"{made.name[10:]}, confidence {confidence:g}"))
     return found
 
 
-def _some(table: Table, rows: NDArray[np.int64]) -> Table:
-    return Table({k: v[rows] for k, v in table.columns.items()}, table.label, table.features, table.source)
+def _some(table: Table, part: NDArray[np.int64]) -> Table:
+    return Table({k: v[part] for k, v in table.columns.items()}, table.label, table.features, table.source)
 
 
 # Replications ---------------------------------------------------------------------------------------------------------
@@ -221,18 +221,18 @@ class Truth(NamedTuple):
 
 def measured(setting: Setting, replications: int, seed: int) -> ErrorRates:
     """What verdicts say of samples whose population is known."""
-    sizes, contrast = setting.sizes(), setting.limit(0.0).contrast.numpy()
+    sizes, contrast = setting.sizes(), setting.constraint(0.0).contrast.matrix().numpy()
     asis, moved = setting.values(), setting.moved()
     truth, away = (Truth.of(values, sizes, contrast) for values in (asis, moved))
-    just_below = setting.limit(away.gap * (1 - 1e-9))
-    enough = setting.limit(max(2 * truth.gap, 5 * truth.error))
+    just_below = setting.constraint(away.gap * (1 - 1e-9))
+    enough = setting.constraint(max(2 * truth.gap, 5 * truth.error))
     groups, counted = np.repeat(np.arange(len(sizes)), sizes), np.zeros(4)
     rng = np.random.default_rng(seed)
     for _ in range(replications):
-        rows = [_rows(rng, len(v), n, setting.people.replace) for v, n in zip(asis, sizes, strict=True)]
-        worst = _verdict(setting, just_below, groups, moved, rows)
-        good = _verdict(setting, enough, groups, asis, rows)
-        # limits of gaps do not depend on the bound: no third verdict is needed for the third bound
+        drawn = [_drawn(rng, len(v), n, setting.of.replace) for v, n in zip(asis, sizes, strict=True)]
+        worst = _verdict(setting, just_below, groups, moved, drawn)
+        good = _verdict(setting, enough, groups, asis, drawn)
+        # confidence limits of gaps do not depend on the bound: no third verdict is needed for the third bound
         at_most = max(np.inf if one.at_most is None else one.at_most for one in worst.gaps)
         counted += [
             worst.decision == "holds",
@@ -245,7 +245,7 @@ def measured(setting: Setting, replications: int, seed: int) -> ErrorRates:
 
 
 def attainable(values: list[Floats], sizes: list[int], contrast: Floats, rng: np.random.Generator) -> float:
-    """The power of the studentized largest gap in the corner, its critical value taken from the people themselves."""
+    """The power of the studentized largest gap in the corner, its critical value taken from the population itself."""
     row = contrast[int(np.argmax(contrast @ [v.mean() for v in values]))]
     gap, square = np.zeros(YARDSTICK_DRAWS), np.zeros(YARDSTICK_DRAWS)  # off the truth, and its estimated variance
     for v, n, a in zip(values, sizes, row.tolist(), strict=True):
@@ -259,14 +259,18 @@ def attainable(values: list[Floats], sizes: list[int], contrast: Floats, rng: np
 
 
 def _verdict(
-    setting: Setting, limit: Limit, groups: NDArray[np.int64], values: list[Floats], rows: list[NDArray[np.int64]]
+    setting: Setting,
+    constraint: constraints.Constraint,
+    groups: NDArray[np.int64],
+    values: list[Floats],
+    numbers: list[NDArray[np.int64]],
 ) -> Verdict:
     column = "losses" if setting.kind == "losses" else "predictions"
-    drawn = np.concatenate([v[some] for v, some in zip(values, rows, strict=True)])
-    return verdict(limit, groups, **{column: drawn}, level=LEVEL)
+    drawn = np.concatenate([v[some] for v, some in zip(values, numbers, strict=True)])
+    return verdict(constraint, groups, **{column: drawn}, level=LEVEL)
 
 
-def _rows(rng: np.random.Generator, there: int, wanted: int, replace: bool) -> NDArray[np.int64]:
+def _drawn(rng: np.random.Generator, there: int, wanted: int, replace: bool) -> NDArray[np.int64]:
     return rng.integers(0, there, wanted) if replace else rng.choice(there, wanted, replace=False, shuffle=False)
 
 
@@ -295,24 +299,24 @@ def missed(found: dict[Setting, ErrorRates], replications: int) -> list[str]:
 
 
 def _words(setting: Setting) -> str:
-    return f"{setting.people.name}, {setting.kind}, {setting.rows} rows of the {setting.side} group"
+    return f"{setting.of.name}, {setting.kind}, {setting.size} examples of the {setting.side} group"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
-    parser.add_argument("--strangers", action="store_true", help="people that no constant was chosen with")
+    parser.add_argument("--unused", action="store_true", help="populations that no constant was chosen with")
     asked = parser.parse_args()
     replications = asked.replications
     torch.set_num_threads(1)
     start = time.process_time()
-    everyone = strangers() if asked.strangers else known()
+    everyone = unused() if asked.unused else known()
     settings = [
-        Setting(people, kind, rows, side)
-        for people in everyone
+        Setting(of, kind, size, side)
+        for of in everyone
         for kind in ("losses", "rates")
-        for rows in SIZES
+        for size in SIZES
         for side in ("lowest", "highest")
     ]
     headings = ("population", "kind", "small group", "wrong holds", "violated", "power", "corner", "attainable")
@@ -321,7 +325,7 @@ def main() -> None:
     for i, setting in enumerate(settings):
         one = found[setting] = measured(setting, replications, seed=asked.seed + i)
         print(
-            f"{setting.people.name:<30} {setting.kind:<7} {setting.rows:>4} {setting.side:>7} {one.wrong_holds:>12.3f} "
+            f"{setting.of.name:<30} {setting.kind:<7} {setting.size:>4} {setting.side:>7} {one.wrong_holds:>12.3f} "
             f"{one.wrong_violated:>9.3f} {one.power:>6.2f} {one.corner:>7.2f} {one.attainable:>11.2f}",
             flush=True,
         )
