@@ -4,10 +4,10 @@
 
 Of every split 20 % of the examples are held out; the rest is for `fit`, with its defaults. Compared with
 unconstrained SGD: the same estimator without groups. Prints every claim with its limit, and exits with 1 where one is
-missed. The constants of the estimator were chosen on splits 1000 to 1019, 2000 to 2019 and 3000 to 3019; those reported here start at 0. But
-one, the share of the bound that train_duals aims at, was lowered after these had shown .078 on VA, and the further
-quarter of held_out_duals was added after 0 to 39 had shown +.029 and +.034 on OK: 4000 to 4019 are splits that
-no constant was chosen on.
+missed. The constants of the estimator were chosen on splits 1000 to 1019, 2000 to 2019 and 3000 to 3019; those reported
+here start at 0. But one, the share of the bound that train_duals aims at, was lowered after these had shown .078 on
+VA, and the further quarter of held_out_duals was added after 0 to 39 had shown +.029 and +.034 on OK: 4000 to 4019 are
+splits that no constant was chosen on.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Audit:
     dropped: int = 0  # examples in no group
     weighted: bool = False  # whether examples have weights
     source: str = ""
-    notes: tuple[str, ...] = ()  # what a reader must know before trusting the numbers
+    notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
 
     def to_dict(self) -> dict[str, Any]:
