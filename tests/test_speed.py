@@ -25,7 +25,7 @@ sys.path.insert(0, str(SPEED))
 import hand_written  # noqa: E402
 import loop  # noqa: E402
 import setting  # noqa: E402
-from measuring import LEFT_OUT, MISSED_STATUS, Checks, Rounds, Time, alternate  # noqa: E402
+from measuring import MISSED_STATUS, SKIPPED, Checks, Rounds, Time, alternate  # noqa: E402
 
 every_part = importlib.import_module("all")
 
@@ -54,7 +54,10 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
     """The last x and state."""
     forward, x = make_functional(setting.network())
     problem = Problem(
-        forward, setting.row_losses, pairwise_loss_parity(data.groups["group"], bound=setting.BOUND), data
+        forward,
+        setting.per_example_losses,
+        pairwise_loss_parity(2, bound=setting.BOUND).bind(data.groups["group"]),
+        data,
     )
     state = method.init(x, problem.m)
     for batches, weight in zip(steps, weights or [1.0] * len(steps), strict=True):
@@ -65,8 +68,8 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
 
 
 def drawn() -> tuple[Any, list[Tensor], list[list[Tensor]]]:
-    """People, for every step the rows of the objective, and those of the groups of two mini-batches."""
-    data = setting.people(400)
+    """Data, for every step the examples of the objective, and those of the groups of two mini-batches."""
+    data = setting.random_dataset(400)
     rows = hand_written.MiniBatch(data)
     objective = [rows.objective() for _ in range(STEPS)]
     return data, objective, [[rows.group(g) for g in (0, 1, 0, 1)] for _ in range(STEPS)]
@@ -117,7 +120,7 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
     for solver in ("osqp", "qpsolvers", "scipy"):
         pytest.importorskip(solver)
     method, levels = StochasticGhost(p0=0.4, cap=2, alpha=0.02, decay=5.0, beta=0.03, rho=0.0005), [1, 0, 2]
-    data = setting.people(400)
+    data = setting.random_dataset(400)
     rows, given, steps = hand_written.MiniBatch(data), [], []
     for level in levels:
         single, whole = ((rows.objective(b), rows.group(0, b), rows.group(1, b)) for b in (8, 8 * 2 ** (level + 1)))
@@ -138,7 +141,7 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
 def test_a_plain_step_is_one_pass(make: Callable[..., Callable[[], None]]) -> None:
     model, passes = setting.network(), []
     model.register_forward_hook(lambda *_: passes.append(1))
-    step = make(hand_written.MiniBatch(setting.people(400)), model)
+    step = make(hand_written.MiniBatch(setting.random_dataset(400)), model)
     for _ in range(STEPS):
         step()
     assert len(passes) == STEPS
@@ -159,7 +162,7 @@ def test_a_peer_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, "cooper", None)
     monkeypatch.setattr(loop, "PEERS", {loop.COOPER: loop.by_cooper})
     assert loop.peers() == {}
-    assert capsys.readouterr().out.startswith(f"{LEFT_OUT} {loop.COOPER}: ")
+    assert capsys.readouterr().out.startswith(f"{SKIPPED} {loop.COOPER}: ")
 
 
 def test_the_loop_is_judged_on_the_same_mini_batches() -> None:
@@ -226,9 +229,9 @@ def test_a_missed_limit_has_a_status_of_its_own(capsys: pytest.CaptureFixture[st
 GOOD = "print('met    a target: 1 (wanted <= 2)')"
 MISSED = f"print('MISSED a target: 3 (wanted <= 2)'); raise SystemExit({MISSED_STATUS})"
 PARTS = {  # what a part does, what is said of it, the status of the whole
-    "good": (GOOD, "1 met, 0 missed, 0 left out, 0 parts with an error", 0),
-    "short": (f"print('{LEFT_OUT} Cooper: No module')\n{GOOD}", f"part: {LEFT_OUT} Cooper: No module", 0),
-    "nothing-here": (f"print('{LEFT_OUT} a GPU: none here')", f"part: {LEFT_OUT} a GPU: none here", 0),
+    "good": (GOOD, "1 met, 0 missed, 0 skipped, 0 parts with an error", 0),
+    "short": (f"print('{SKIPPED} Cooper: No module')\n{GOOD}", f"part: {SKIPPED} Cooper: No module", 0),
+    "nothing-here": (f"print('{SKIPPED} a GPU: none here')", f"part: {SKIPPED} a GPU: none here", 0),
     "missed": (MISSED, "part: MISSED a target: 3 (wanted <= 2)", 1),
     "crashed": ("import no_such_solver", "part ended with an error, status 1", 1),
     "crashed-late": (f"{GOOD}\nraise RuntimeError('a peer broke')", "part ended with an error, status 1", 1),
@@ -258,5 +261,5 @@ def test_one_part_that_breaks_does_not_stop_the_others(tmp_path: Path, capsys: p
     (tmp_path / "second.py").write_text(GOOD)
     assert every_part.main(tmp_path, ["first", "second"]) == 1
     out = capsys.readouterr().out
-    assert "1 met, 0 missed, 0 left out, 1 parts with an error" in out
+    assert "1 met, 0 missed, 0 skipped, 1 parts with an error" in out
     assert "first ended with an error" in out

@@ -1,4 +1,4 @@
-"""All of `make speed`: every part in a process of its own, then what was met, missed, left out, and what broke.
+"""All of `make speed`: every part in a process of its own, then what was met, missed, skipped, and what broke.
 
 python benchmarks/speed/all.py
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from measuring import LEFT_OUT, MISSED_STATUS
+from measuring import MISSED_STATUS, SKIPPED
 
 PARTS = ("loop", "stacked", "ghost", "shares", "scale", "gpu")
 
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
             return f"ended with an error, status {self.status}"
         if (self.status == MISSED_STATUS) != bool(self.starting_with("MISSED")):
             return f"ended with status {self.status}, which does not fit what it printed"
-        if not any(self.starting_with(word) for word in ("met", "MISSED", LEFT_OUT)):
+        if not any(self.starting_with(word) for word in ("met", "MISSED", SKIPPED)):
             return "measured nothing"
         return None
 
@@ -54,12 +54,12 @@ def outcome(script: Path) -> Outcome:
 
 def summary(outcomes: Sequence[Outcome]) -> tuple[list[str], int]:
     """The last lines, and the status of the whole."""
-    met, missed, left_out = (
-        [line for found in outcomes for line in found.starting_with(word)] for word in ("met", "MISSED", LEFT_OUT)
+    met, missed, skipped = (
+        [line for found in outcomes for line in found.starting_with(word)] for word in ("met", "MISSED", SKIPPED)
     )
     errors = [f"{found.part} {found.error}" for found in outcomes if found.error]
-    counts = f"{len(met)} met, {len(missed)} missed, {len(left_out)} left out, {len(errors)} parts with an error"
-    return [counts, *missed, *left_out, *errors], 1 if missed or errors else 0
+    counts = f"{len(met)} met, {len(missed)} missed, {len(skipped)} skipped, {len(errors)} parts with an error"
+    return [counts, *missed, *skipped, *errors], 1 if missed or errors else 0
 
 
 def main(folder: Path = Path(__file__).parent, parts: Sequence[str] = PARTS) -> int:

@@ -13,7 +13,7 @@ import time
 
 import torch
 from measuring import Checks, skip
-from setting import Stack, people
+from setting import Stack, random_dataset
 
 from fairbound.algorithms import SSLALM
 
@@ -50,7 +50,7 @@ def main() -> int:
         skip("stacked runs on a GPU", "there is no NVIDIA GPU here")
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    checks, data = Checks(), people(device="cuda")
+    checks, data = Checks(), random_dataset(device="cuda")
     for runs, (limit, chunk) in WANTED.items():
         stack = Stack(SSLALM(), runs, chunk, data=data)
         checks.at_most(f"SSL-ALM, {runs:,} runs, microseconds a run and step", timed(stack, options.rounds), limit)

@@ -16,7 +16,7 @@ from copy import deepcopy
 import numpy as np
 import torch
 from measuring import Contestant
-from setting import BOUND, network, people
+from setting import BOUND, network, random_dataset
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
@@ -90,7 +90,7 @@ class Flat:
 
 
 def plain_sgd(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
-    rows, model = rows or MiniBatch(people()), model or network()
+    rows, model = rows or MiniBatch(random_dataset()), model or network()
     optimizer = torch.optim.SGD(model.parameters(), lr=TAU)
 
     def step() -> None:
@@ -104,7 +104,7 @@ def plain_sgd(rows: MiniBatch | None = None, model: nn.Module | None = None) -> 
 
 def plain_ssl_alm(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
     """Both mini-batches in one pass: they are evaluated at the same x."""
-    rows, model = rows or MiniBatch(people()), model or network()
+    rows, model = rows or MiniBatch(random_dataset()), model or network()
     parameters = Flat(model)
     x, zx = parameters.x, parameters.x.clone()
     y, s, zs = torch.zeros(2), torch.zeros(2), torch.zeros(2)
@@ -131,7 +131,7 @@ def plain_ssl_alm(rows: MiniBatch | None = None, model: nn.Module | None = None)
 
 def plain_switching(rows: MiniBatch | None = None, model: nn.Module | None = None) -> Step:
     """Test, objective and constraint in one pass: a second one costs more than the rows that are not used."""
-    rows, model = rows or MiniBatch(people()), model or network()
+    rows, model = rows or MiniBatch(random_dataset()), model or network()
     parameters, k = Flat(model), 0
 
     def step() -> None:
@@ -156,7 +156,7 @@ class Passes:
     """Values and gradients one by one: passes of its own for each."""
 
     def __init__(self, rows: MiniBatch | None = None, model: nn.Module | None = None) -> None:
-        self.rows, self.model = rows or MiniBatch(people()), model or network()
+        self.rows, self.model = rows or MiniBatch(random_dataset()), model or network()
 
     def _passed(self, value: Tensor) -> tuple[float, Tensor]:
         self.model.zero_grad()

@@ -12,7 +12,7 @@ the plain step is SGD on the mean loss of the same 128 rows. Two settings:
 
 Cooper is measured with fixed groups in three ways: by masks, the code that most users write, against which the target
 is judged since it gets what ours gets, the mini-batch and its groups; by slices; and by a matrix made once. Each peer
-is used as its documentation does; one that is not installed is named and left out.
+is used as its documentation does; one that is not installed is named and skipped.
 """
 
 from __future__ import annotations

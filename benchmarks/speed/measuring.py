@@ -18,7 +18,7 @@ import torch
 Contestant = Callable[[], int]  # does some work and says how many units (steps, or runs x steps) it did
 
 MISSED_STATUS = 3  # a part ends with it where a target is missed: Python itself ends with 1 and 2 on errors
-LEFT_OUT = "left out"  # how the line begins that tells what could not be measured here
+SKIPPED = "skipped"  # how the line begins that tells what could not be measured here
 
 
 class Time(NamedTuple):
@@ -83,7 +83,7 @@ def machine() -> str:
 
 def skip(what: str, why: object) -> None:
     """Tell what is not measured here; `all.py` repeats it at the end."""
-    print(f"{LEFT_OUT} {what}: {why}", flush=True)
+    print(f"{SKIPPED} {what}: {why}", flush=True)
 
 
 class Checks:

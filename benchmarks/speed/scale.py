@@ -1,4 +1,4 @@
-"""Ten stacked runs on the people of 42 states, 960,360 rows in 5 groups, against 14,333 rows.
+"""Ten stacked runs on the data of 42 states, 960,360 examples in 5 groups, against 14,333 examples.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/scale.py [--rounds 15]
 
@@ -12,7 +12,7 @@ import resource
 
 import torch
 from measuring import Checks, alternate, machine
-from setting import ROWS, Stack, people
+from setting import ROWS, Stack, random_dataset
 
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
 
@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     checks = Checks()
-    few, many = people(ROWS, GROUPS), people(MANY, GROUPS)
+    few, many = random_dataset(ROWS, GROUPS), random_dataset(MANY, GROUPS)
     print(machine())
     for method in (SSLALM(), SGD(), SwitchingSubgradient()):
         name = type(method).__name__

@@ -1,4 +1,4 @@
-"""What all parts of `make speed` have in common: the 9-64-32-1 net and people of the size of the paper's experiment."""
+"""Shared by all parts of `make speed`: the 9-64-32-1 net and random data of the size of the paper's experiment."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def network(seed: int = 0) -> nn.Module:
         return nn.Sequential(nn.Linear(9, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
 
 
-def row_losses(outputs: Tensor, labels: Tensor) -> Tensor:
+def per_example_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     return bce(outputs, labels, reduction="none")
 
 
-def people(rows: int = ROWS, groups: int = 2, device: str = "cpu") -> Dataset:
-    """Random rows: a step's time does not depend on what they say."""
+def random_dataset(rows: int = ROWS, groups: int = 2, device: str = "cpu") -> Dataset:
+    """Random data: a step's time does not depend on the values."""
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(rows, 9, generator=generator)
     y = (torch.rand(rows, generator=generator) < torch.sigmoid(X[:, 0])).float()
@@ -41,9 +41,9 @@ def people(rows: int = ROWS, groups: int = 2, device: str = "cpu") -> Dataset:
 
 
 class Stack:
-    """Stacked runs of a method on some people; every call goes on by at least `chunk` steps.
+    """Stacked runs of a method on some data; every call advances by at least `chunk` steps.
 
-    Rows are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some would draw nothing, and
+    Examples are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some would draw nothing, and
     the median would be theirs or the others', not the mean of both.
     """
 
@@ -53,13 +53,14 @@ class Stack:
         runs: int,
         chunk: int,
         data: Dataset | None = None,
-        take: BatchSpec = BatchSpec(objective=8, cell=8),  # noqa: B008  (frozen)
+        spec: BatchSpec = BatchSpec(objective=8, cell=8),  # noqa: B008  (frozen)
     ) -> None:
-        data = people() if data is None else data
-        constraint = pairwise_loss_parity(data.groups["group"], bound=BOUND)
+        data = random_dataset() if data is None else data
+        groups = data.groups["group"]
+        constraint = pairwise_loss_parity(int(groups.max()) + 1, bound=BOUND).bind(groups)
         forward, x0 = make_functional(network())
-        problem = Problem(forward, row_losses, constraint, data)
-        samplers = Sampler(Split.all_train(data.rows), constraint.cells, take, seed=0).seeded(*range(runs))
+        problem = Problem(forward, per_example_losses, constraint, data)
+        samplers = Sampler(Split.all_train(data.rows), constraint.cells, spec, seed=0).seeded(*range(runs))
         points = x0.expand(runs, -1).to(data.X.device)
 
         def started(every: int) -> Run:

@@ -42,7 +42,7 @@ def drawing(method: Algorithm[Any], runs: int) -> float:
 
 
 def evaluating() -> float:
-    """The share of evaluation in all runs of Experiment 1, compiling left out; every method's is printed."""
+    """The share of evaluation in all runs of Experiment 1, without compiling; every method's is printed."""
     found = plan(Job(experiment="income-ok-race"))
     whole, measured = 0.0, 0.0
     shortest = min(found.batches, key=lambda stack: stack.steps)
