@@ -30,12 +30,12 @@ def equal_batch() -> int:
 
 
 def contestants(size: int) -> dict[str, Contestant]:
-    take = BatchSpec(objective=size, cell=size)
+    spec = BatchSpec(objective=size, cell=size)
     found: dict[str, Contestant] = {
         "Ghost, 10 stacked": Stack(GHOST, 10, 20),
         "Ghost, 100 stacked": Stack(GHOST, 100, 5),
-        "SSL-ALM, 10 stacked": Stack(SSLALM(), 10, 100, take=take),
-        "SSL-ALM, 100 stacked": Stack(SSLALM(), 100, 20, take=take),
+        "SSL-ALM, 10 stacked": Stack(SSLALM(), 10, 100, spec=spec),
+        "SSL-ALM, 100 stacked": Stack(SSLALM(), 100, 20, spec=spec),
         "plain SGD": repeated(plain_sgd(), 100),
     }
     try:

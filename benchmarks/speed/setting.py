@@ -43,7 +43,7 @@ def random_dataset(rows: int = ROWS, groups: int = 2, device: str = "cpu") -> Da
 class Stack:
     """Stacked runs of a method on some data; every call advances by at least `chunk` steps.
 
-    Examples are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some would draw nothing, and
+    Examples are drawn in blocks of many steps. A call does whole blocks: otherwise some would draw nothing, and
     the median would be theirs or the others', not the mean of both.
     """
 
