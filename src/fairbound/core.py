@@ -169,7 +169,7 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def primal_step(self, state: State) -> float | Tensor:
-        """The step that a user's learning rate stands for: in a loop, `.grad` receives d divided by minus it."""
+        """The step size that a user's learning rate replaces: in a loop, `.grad` receives d divided by minus it."""
 
     def output(self, x: Tensor, state: State) -> Tensor:
         """What the method returns after its last step: (n,)."""
@@ -217,7 +217,7 @@ UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
 
 
 def require(owner: Any, bounds: Bounds, *names: str, also: tuple[type, ...] = ()) -> None:
-    """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may stand for a number.
+    """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may replace a number.
 
     Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting. Tensors are refused: in a stack of
     runs they take the numbers' place without passing here (`hyperparams.with_hyperparams`).

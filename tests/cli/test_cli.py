@@ -33,7 +33,7 @@ class TestAudit:
         out, page = tmp_path / "out.json", tmp_path / "out.html"
         printed = call("audit", predictions, "--label", "y", "--score", "p", "--group", "race,sex", "--json", out,
                        "--html", page)  # fmt: skip
-        assert "600 rows, 4 groups by race x sex" in printed
+        assert "600 examples, 4 groups by race x sex" in printed
         assert "equalized_odds_difference" in printed
         assert all(len(line) <= 80 for line in printed.splitlines()[:-2])  # the last lines name the files
         found = json.loads(out.read_text())

@@ -62,7 +62,7 @@ class Audit:
     dropped: int = 0  # examples in no group
     weighted: bool = False  # whether examples have weights
     source: str = ""
-    notes: tuple[str, ...] = ()  # what a reader must know before trusting the numbers
+    notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
 
     def to_dict(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def audit_columns(
     def one(attributes: Sequence[Attribute], reference: str | None) -> Audit:
         found = Intersection(tuple(attributes)).group(columns, min_size, small)
         if len(found) == 0:
-            raise ValueError(f"none of the {found.populated} groups has {min_size} rows; lower the minimum size")
+            raise ValueError(f"none of the {found.populated} groups has {min_size} examples; lower the minimum size")
         if reference is not None and reference not in found.names:
             close = get_close_matches(reference, found.names, n=3, cutoff=0.4) or list(found.names[:6])
             raise ValueError(f"no group is called {reference!r}; there is {' or '.join(close)}")

@@ -21,7 +21,7 @@ from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weight
 MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain
 
 
-class Judged(NamedTuple):
+class TestedConstraint(NamedTuple):
     """What a verdict needs of a constraint."""
 
     name: str  # of its first row, for messages
@@ -34,9 +34,9 @@ class Judged(NamedTuple):
     members: Callable[[Tensor, Tensor | None], Sequence[Tensor]]  # groups, labels -> the examples of every cell
 
     @staticmethod
-    def of(constraint: Constraint) -> Judged:
+    def of(constraint: Constraint) -> TestedConstraint:
         """The only place that reads the constraint's own fields."""
-        return Judged(
+        return TestedConstraint(
             name=constraint.names[0],
             cells=constraint.cells.items,
             contrast=constraint.contrast.matrix(),
@@ -81,61 +81,61 @@ class HeldOut(NamedTuple):
     def size(self) -> int:
         return len(self.weight)
 
-    def values(self, judged: Judged) -> Tensor:
+    def values(self, tested: TestedConstraint) -> Tensor:
         """(n,) what the constraint takes means of: the losses, or decisions."""
-        if judged.statistic is None:
-            return _needed(self.losses, "losses", "one for every example (reduction='none')", judged)
-        if self.predictions is not None and isinstance(judged.statistic, HardClass):
-            return (self.predictions == judged.statistic.outcome).double()
-        if self.predictions is not None and judged.statistic is positive:
+        if tested.statistic is None:
+            return _needed(self.losses, "losses", "one for every example (reduction='none')", tested)
+        if self.predictions is not None and isinstance(tested.statistic, HardClass):
+            return (self.predictions == tested.statistic.outcome).double()
+        if self.predictions is not None and tested.statistic is positive:
             return as_binary(self.predictions, "predictions").double()
-        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", judged)
-        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and judged.statistic is positive:
+        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", tested)
+        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and tested.statistic is positive:
             raise ValueError(
                 f"outputs lie between {float(outputs.min()):g} and {float(outputs.max()):g} like probabilities, "
                 "and as logits all of them would be positive decisions; give predictions=, e.g. p > 0.5"
             )
-        found = judged.statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
+        found = tested.statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
         if found.numel() != self.size:
             raise ValueError(
-                f"the statistic of {judged.name!r} must be one number per example, got {tuple(found.shape)}"
+                f"the statistic of {tested.name!r} must be one number per example, got {tuple(found.shape)}"
             )
-        return _finite(found, f"values of {judged.name!r}")
+        return _finite(found, f"values of {tested.name!r}")
 
-    def codes(self, judged: Judged) -> Tensor:
+    def codes(self, tested: TestedConstraint) -> Tensor:
         """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
-        if all(cell.group is None for cell in judged.cells):
+        if all(cell.group is None for cell in tested.cells):
             return torch.zeros(self.size, dtype=torch.int64)
-        column = self._column(judged)
+        column = self._column(tested)
         array = column.detach().cpu().numpy() if isinstance(column, Tensor) else np.asarray(column)
         if array.dtype.kind in "OUS":
-            return _from_text(array, judged)
+            return _from_text(array, tested)
         codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
-        if judged.groups is not None and codes.numel() and int(codes.max()) >= judged.groups:
+        if tested.groups is not None and codes.numel() and int(codes.max()) >= tested.groups:
             raise ValueError(
-                f"groups must be 0 to {judged.groups - 1}, or -1 for none, found {int(codes.max())} for the constraint "
-                f"{judged.name!r}"
+                f"groups must be 0 to {tested.groups - 1}, or -1 for none, found {int(codes.max())} for the constraint "
+                f"{tested.name!r}"
             )
         return codes
 
-    def _column(self, judged: Judged) -> Any:
+    def _column(self, tested: TestedConstraint) -> Any:
         if self.groups is None:
-            raise ValueError(f"the constraint {judged.name!r} is about groups; give them, one for every example")
+            raise ValueError(f"the constraint {tested.name!r} is about groups; give them, one for every example")
         if not isinstance(self.groups, Mapping):
             return self.groups
-        if judged.by is None and len(self.groups) == 1:
+        if tested.by is None and len(self.groups) == 1:
             return next(iter(self.groups.values()))
-        if judged.by not in self.groups:
+        if tested.by not in self.groups:
             raise ValueError(
                 f"groups has the columns {sorted(self.groups)}; a constraint must name one of them with by=, "
-                f"got by={judged.by!r}"
+                f"got by={tested.by!r}"
             )
-        return self.groups[judged.by]
+        return self.groups[tested.by]
 
 
-def _needed(column: Tensor | None, name: str, what: str, judged: Judged) -> Tensor:
+def _needed(column: Tensor | None, name: str, what: str, tested: TestedConstraint) -> Tensor:
     if column is None:
-        raise ValueError(f"the constraint {judged.name!r} needs {name}=, {what}")
+        raise ValueError(f"the constraint {tested.name!r} needs {name}=, {what}")
     return column
 
 
@@ -157,17 +157,17 @@ def _logits(outputs: Any) -> Tensor:
     return tensor
 
 
-def _from_text(array: np.ndarray[Any, Any], judged: Judged) -> Tensor:
+def _from_text(array: np.ndarray[Any, Any], tested: TestedConstraint) -> Tensor:
     """Groups by their names in the constraint; a missing one is none."""
-    names = {cell.group_name: cell.group for cell in judged.cells if cell.group is not None}
+    names = {cell.group_name: cell.group for cell in tested.cells if cell.group is not None}
     text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
     for name, code in names.items():
         codes[text == name] = code
     unknown = text[(codes < 0) & ~is_missing(array)].tolist()
     # where the constraint names some groups only (the recall of B), the others may have any name
-    if unknown and len(names) == judged.groups:
+    if unknown and len(names) == tested.groups:
         raise ValueError(
-            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint {judged.name!r} has "
+            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint {tested.name!r} has "
             f"{', '.join(list(names)[:6])}; name all groups in the constraint, or mark examples of no group as missing"
         )
     if unknown and not (codes >= 0).any():
@@ -200,16 +200,16 @@ class CellSummaries(NamedTuple):
     correlation: Tensor  # (K, K) of the means: one example may be in cells of several constraints
 
 
-def summarize(constraints: Sequence[Judged], held_out: HeldOut) -> CellSummaries:
+def summarize(constraints: Sequence[TestedConstraint], held_out: HeldOut) -> CellSummaries:
     """Every cell of every constraint."""
     cells: list[CellSummary] = []
     places: list[Tensor] = []  # the examples of every cell, and
     influences: list[Tensor] = []  # the influence of each on its mean
-    for judged in constraints:
-        values = held_out.values(judged)
+    for tested in constraints:
+        values = held_out.values(tested)
         is_rate = bool(((values == 0) | (values == 1)).all())
-        members = judged.members(held_out.codes(judged), held_out.labels)
-        for cell, inside in zip(judged.cells, members, strict=True):
+        members = tested.members(held_out.codes(tested), held_out.labels)
+        for cell, inside in zip(tested.cells, members, strict=True):
             place = inside[held_out.weight[inside] > 0]
             summary, influence = _summary(cell.name, values[place], held_out.weight[place], is_rate)
             cells.append(summary)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairbound.auditing.cell_summaries import HeldOut, Judged, summarize
+from fairbound.auditing.cell_summaries import HeldOut, TestedConstraint, summarize
 from fairbound.auditing.decisions import Decision, Gap, decide
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet, Given
@@ -103,9 +103,9 @@ def verdict(
                 f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is about constraints "
                 "on means (loss_parity, demographic_parity, ...): drop it"
             )
-    judged = [Judged.of(constraint) for constraint in listed if isinstance(constraint, Constraint)]
+    tested = [TestedConstraint.of(constraint) for constraint in listed if isinstance(constraint, Constraint)]
     held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
-    gaps = decide(judged, names, summarize(judged, held_out), level, seed)
+    gaps = decide(tested, names, summarize(tested, held_out), level, seed)
     found = {gap.decision for gap in gaps}
     decision: Decision = "violated" if "violated" in found else "undecided" if "undecided" in found else "holds"
     return Verdict(decision, gaps, held_out.size, level)

@@ -44,7 +44,7 @@ PAPER_NOTIONS = {  # the paper's, beside those of `constraints.NOTIONS`; l_i: me
 SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
     kind.__name__: kind for kind in (InverseSqrt, Power, Linear, Factorial, Adaptive)
 }
-RUN = "run"  # stands for the number of steps of the run in a schedule that ends with it
+RUN = "run"  # means the number of steps of the run in a schedule that ends with it
 TRAINING_POOLS = ("train", "dual")  # no training step reads the examples that choose or test
 REFERENCE_STEPS = 10_000  # of SSL-ALM: what they pass through the model is the budget of equal examples
 REFERENCE_SETTINGS = {"samples": 2}  # of SSL-ALM: its form in the paper, two mini-batches a step
@@ -263,7 +263,7 @@ class Experiment:
 
 
 def _built(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:
-    """A method or a schedule with its settings, for a run of this many steps; a table stands for a schedule.
+    """A method or a schedule with its settings, for a run of this many steps; a table is a schedule.
 
     >>> _built(Linear, {"start": 0.05, "steps": "run"}, steps=1000)
     Linear(start=0.05, steps=1000.0, end=0.05)

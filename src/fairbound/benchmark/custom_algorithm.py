@@ -106,12 +106,12 @@ def _module(path: Path) -> ModuleType:
     place = str(path.resolve())
     name = "fairbound_custom_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
     if name not in sys.modules:
-        sys.modules[name] = _begun(name, place)  # dataclasses need their module
+        sys.modules[name] = _new_module(name, place)  # dataclasses need their module
         _execute(sys.modules[name], text, path)
     return sys.modules[name]
 
 
-def _begun(name: str, place: str) -> ModuleType:
+def _new_module(name: str, place: str) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = place
     return module

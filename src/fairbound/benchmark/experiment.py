@@ -1,7 +1,7 @@
 """An experiment's data, network and constraints: everything that its runs share.
 
 Every split scales the inputs by its own training examples. The copies stand one below the other in one dataset, and a
-run reads the rows of its split: so the runs of all splits can be batched.
+run reads the examples of its split: so the runs of all splits can be batched.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PreparedExperiment:
     experiment: Experiment
     source: str  # of the data
     unscaled: Dataset
-    splits: tuple[Split, ...]  # of its rows
+    splits: tuple[Split, ...]  # of its examples
     device: str = "cpu"
 
     @staticmethod

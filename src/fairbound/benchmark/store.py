@@ -11,7 +11,7 @@ benchmark that was killed finds what it has computed, and whatever changes gets 
     runs/<key>.damaged     a file that did not match its checksum, moved aside when the run was computed again
     .<name>.<random>.part  being written, or left by a killed process
 
-Nothing else writes results. A result is a Parquet file of its own that any reader opens; tables, figures and the
+Nothing else writes results. A result is a separate Parquet file that any reader opens; tables, figures and the
 report read the store.
 """
 
@@ -122,7 +122,7 @@ class Store:
         return self.put_many([StoredResult(settings, tables)])[0]
 
     def put_many(self, results: Iterable[StoredResult]) -> list[str]:
-        """Store a batch of results, each in a file of its own; their keys. None appears before all are on the disk."""
+        """Store a batch of results, each in a separate file; their keys. None appears before all are on the disk."""
         self._prepare()
         keys: list[str] = []
         with _parts(self.folder) as parts:

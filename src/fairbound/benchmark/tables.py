@@ -156,7 +156,7 @@ MINUS = re.compile(r"(?<![\w.])-(?=\d)")  # not a hyphen
 
 
 def latex(text: str) -> str:
-    r"""Text as LaTeX prints it: pandas escapes cells, but neither captions nor notes, and knows no minus.
+    r"""Text as LaTeX prints it: pandas escapes cells, but neither captions nor notes, and has no minus sign.
 
     >>> latex("a_b & 5 %")
     'a\\_b \\& 5 \\%'
@@ -360,7 +360,7 @@ def differences_table(results: Results) -> ReportTable:
 
 
 def _compared(results: Results) -> bool:
-    """Whether the paper prints something for these runs; its figures are of its own budget."""
+    """Whether the paper prints something for these runs; its numbers are for its own budget."""
     printed = [paper for row in results.prepared.experiment.rows for paper in vars(row.paper).values()]
     return results.budget == "paper" and any(printed)
 

@@ -89,7 +89,7 @@ def _loops(prepared: PreparedExperiment) -> dict[tuple[Any, ...], tuple[RowLoop,
 
 
 def _timing(row: Sequence[Seconds], plain: Sequence[Seconds], steps: int) -> Timing:
-    """Medians over rounds, which a busy moment of the machine hardly moves."""
+    """Medians over rounds, which are robust to a short load of the machine."""
     wall, _ = np.median(row, axis=0)
     low, cpu, high = np.quantile([one.cpu for one in row], [0.25, 0.5, 0.75])
     plain_cpu = np.median([one.cpu for one in plain])

@@ -37,7 +37,7 @@ def audit_command(
     reference: Annotated[
         str | None, typer.Option(help="Group that the others are compared to. [default: the largest]")
     ] = None,
-    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in rows; see --small.")] = 0,
+    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in examples; see --small.")] = 0,
     small: Annotated[
         Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
     ] = "merge",

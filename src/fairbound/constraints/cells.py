@@ -126,7 +126,7 @@ class Cells:
 
     @property
     def none(self) -> int:
-        """The number that stands for no cell; the next one for a group that is not known."""
+        """The index for no cell; the next one for an unknown group."""
         return len(self.items)
 
     @cached_property

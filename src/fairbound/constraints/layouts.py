@@ -71,7 +71,7 @@ class GroupedLayout(Layout):
             count = torch.zeros(term.cells + 2 if layers else 2, dtype=self.dtype, device=self.like.device)
             for layer in layers:
                 count = count + torch.bincount(layer, self.weight, term.cells + 2)
-            # A group that no constraint knows must not pass for no group: the objective becomes NaN.
+            # A group that no constraint has must not count as no group: the objective becomes NaN.
             found[0] = torch.where(count[-1:] > 0, torch.nan, found[0])
             found.append(count[:-2])
         return found

@@ -36,7 +36,7 @@ def group_names(groups: Groups) -> tuple[str, ...]:
     if not names:
         raise ValueError("there are no groups; give their number or their names")
     if len(set(names)) < len(names):
-        raise ValueError(f"groups must have names of their own, got {list(names)}")
+        raise ValueError(f"groups must have distinct names, got {list(names)}")
     return names
 
 

@@ -63,7 +63,7 @@ class Coded(Attribute):
 
     @staticmethod
     def of(name: str, column: Column) -> Coded:
-        """The levels that occur in a column, in ascending order; missing values are a level of their own."""
+        """The levels that occur in a column, in ascending order; missing values are a separate level."""
         missing = is_missing(column)
         codes = np.unique(column[~missing]).tolist()
         labels = [f"{code:g}" if isinstance(code, float) else str(code) for code in codes]

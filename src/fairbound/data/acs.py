@@ -170,7 +170,7 @@ def _translated(path: Path, name: str, column: NDArray[Any], codes: Mapping[int,
         old[column == newer] = code
     unknown = np.isnan(old) & ~np.isnan(column)
     if unknown.any():
-        raise ValueError(f"{path} has {name} = {column[unknown.argmax()]:g}, a code that this version does not know")
+        raise ValueError(f"{path} has {name} = {column[unknown.argmax()]:g}, an unknown code")
     return old
 
 
@@ -232,7 +232,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError):
         raise
-    except RuntimeError as error:  # a zip with a password, or compressed in a way that Python does not know
+    except RuntimeError as error:  # a zip with a password, or compressed in a way that Python does not support
         raise ValueError(f"{path} cannot be unpacked ({error}); put the csv in it, unpacked, into its place") from error
     except (ValueError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read, it is truncated or damaged ({error}); delete and fetch it") from error

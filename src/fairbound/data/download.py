@@ -129,7 +129,7 @@ class _Download:
                 start = arrived.read(2000)
             damage = f"the zip file that arrived is damaged ({error})"
             raise ValueError(damage if start.startswith(b"PK") else f"sent no zip file but {_start(start)}") from error
-        except RuntimeError as error:  # a password, or a compression that Python does not know
+        except RuntimeError as error:  # a password, or an unsupported compression
             raise ValueError(f"the zip file cannot be unpacked ({error})") from error
         except ValueError as error:
             raise ValueError(str(error).replace(str(target), self.member)) from error

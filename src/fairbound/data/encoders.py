@@ -136,8 +136,8 @@ def _refuse_bad_numbers(name: str, column: Column, chosen: Column) -> None:
 def _refuse_bad_levels(name: str, column: Column, chosen: Column, categorical: bool) -> None:
     if column.dtype.kind in DATES:
         raise ValueError(
-            f"column {name!r} holds dates or times (such as {column[0]}); turn them into numbers, e.g. years, or leave "
-            "the column out of the features"
+            f"column {name!r} holds dates or times (such as {column[0]}); turn them into numbers, e.g. years, or drop "
+            "the column from the features"
         )
     if not categorical:
         _refuse_written_numbers(name, column)
@@ -162,5 +162,5 @@ def _refuse_written_numbers(name: str, column: Column) -> None:
     count, row = sum(counts[text] for text in texts), column.tolist().index(texts[0])
     raise ValueError(
         f"column {name!r} holds numbers, but text in {count} of {len(column)} rows (first: {texts[0]!r} in row {row}); "
-        f"correct them, or read the file with missing=({texts[0]!r},) if it stands for a missing value{remedy}"
+        f"correct them, or read the file with missing=({texts[0]!r},) if it marks a missing value{remedy}"
     )

@@ -65,7 +65,7 @@ def read_table(
     """A table from a file, a data frame or a dict of columns.
 
     `features` are the columns that a model may see: by default all but the label and `drop`. Columns that are no
-    features stay in the table, e.g. as protected attributes. `sep` and `missing`, the words that stand for a missing
+    features stay in the table, e.g. as protected attributes. `sep` and `missing`, the words that mark a missing
     value, are for CSV files; the separator is found where it is not given. `positive` is the label's value that counts
     as 1, where that is not evident.
 

@@ -156,7 +156,7 @@ class Population:
         if unknown.any():
             raise ValueError(
                 f"{name} holds {column[unknown.argmax()]} in row {int(unknown.argmax())}, which {self.source} never "
-                "draws; the true probability is known for its own rows only"
+                "draws; the true probability is known only for rows it draws"
             )
 
 
@@ -249,7 +249,7 @@ def _variable(table: Mapping[str, Any], state: Mapping[str, Any]) -> Variable:
     row = _rows_within(given, table["within"])
     codes, blocks = [], []
     for band, (listed, weights) in enumerate(zip(table["codes"], table["code_shares"], strict=True)):
-        own = state["codes"].get(name, {}).get(str(band))  # where a state has codes of its own: its places of birth
+        own = state["codes"].get(name, {}).get(str(band))  # where a state has other codes: its places of birth
         listed, weights = (own["codes"], own["shares"]) if own else (listed, weights)
         codes += listed
         blocks.append(shares[:, band, None] * _normalized(np.asarray(weights, dtype=np.float64))[row])

@@ -1,6 +1,6 @@
 """A model's true losses by group: expectations over a synthetic population, not averages over a test set.
 
-The population knows P(label = 1 | columns), so only the columns are drawn, as many rows as wanted and none of them seen
+P(label = 1 | columns) is known, so only the columns are drawn, as many rows as wanted and none of them seen
 in training, and the labels are averaged over. The remaining sampling noise is stated as a standard error.
 """
 

@@ -108,7 +108,7 @@ def _same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
 def _names(constraint: AnyConstraint, batch: MiniBatch) -> None:
     wrong = [name for name in constraint.names if not isinstance(name, str) or not name]
     expect(not wrong, f"names are words, and {wrong[:1]} is none; a saved state identifies constraints by name")
-    expect(len(set(constraint.names)) == constraint.m, f"every row needs a name of its own, got {constraint.names}")
+    expect(len(set(constraint.names)) == constraint.m, f"every row needs a distinct name, got {constraint.names}")
 
 
 def _value(constraint: AnyConstraint, batch: MiniBatch) -> None:

@@ -79,7 +79,7 @@ def make_functional(module: nn.Module) -> tuple[ModuleForward, Tensor]:
 
 
 def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int]) -> Tensor:
-    """Flat parameters of a freshly built module for every seed: (R, n). The global random state is unchanged."""
+    """Flat parameters of a newly built module for every seed: (R, n). The global random state is unchanged."""
     points, generator = [], torch.default_generator
     kept = generator.get_state()
     try:

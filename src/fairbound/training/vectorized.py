@@ -1,6 +1,6 @@
 """Runs of one structure, stepping together: one `vmap` of the algorithm's own `update`.
 
-A model that cannot be vmapped (a Keras model) has runs of its own, through the same code without `vmap`.
+A model that cannot be vmapped (a Keras model) has sequential runs, through the same code without `vmap`.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class VectorizedRuns:
     # What the runs show -----------------------------------------------------------------------------------------------
 
     def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any]) -> Any:
-        """Something read from every run's point and state, as values of its own."""
+        """A function of every run's point and state, as copies."""
         with torch.no_grad():
             found = self.map(lambda x, state, hyper: read(with_hyperparams(self.algorithm, hyper), x, state))(
                 self.x, self.state, self.hyper

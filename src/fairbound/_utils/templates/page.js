@@ -4,7 +4,7 @@ const AHEAD = "600px"; // figures with class waits are drawn before they are scr
 const SETTINGS = {displaylogo: false, typesetMath: false, modeBarButtons: [["toImage"]]};
 const figures = [...document.querySelectorAll(".figure")];
 
-// Colors are names of this page's own: the browser knows what they are in light, in dark and on paper.
+// Colors are CSS variables of this page, with values for light, dark and print.
 function colored(styles) {
   return (key, value) => {
     const name = /color$/.test(key) && /^var\((--\w+)\)$/.exec(value);

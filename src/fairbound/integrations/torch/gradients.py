@@ -23,7 +23,7 @@ from fairbound.integrations.torch.flat_params import FlatParams, Grads, finite
 
 
 class GradientWriter(ABC):
-    """How one step gets its gradients and leaves its direction."""
+    """How one step reads its gradients and writes its direction."""
 
     held: Grads  # what `.grad` held before
 
@@ -141,7 +141,7 @@ class InPlace(GradientWriter):
     def close(self, new: Sequence[Tensor]) -> bool:
         """Check the gradients and add what was stashed; False, and `.grad` as it was, if something is not finite.
 
-        Reduced gradients are the same in all processes, so each judges alone. There `.grad` is emptied, since what it
+        Reduced gradients are the same in all processes, so each decides alone. There `.grad` is emptied, since what it
         had accumulated is lost with what is not finite.
         """
         checks = self.scaler is None and not self.processes.out_of_step

@@ -141,7 +141,7 @@ class Steps:
         info = self._step(self._writer(scaler, scale), [self._statistics(one) for one in batches], scaler=scaler)
         if info.skipped:
             for one in batches:
-                self.constraints.check(one)  # a group that no constraint knows makes NaN: say so
+                self.constraints.check(one)  # an unknown group makes NaN: explain it
         return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
