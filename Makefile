@@ -14,7 +14,7 @@ SHORT := --seeds 3 --steps 5000
 
 test: lint types suite
 
-# A short Experiment 1 with all methods, on real census data where they are found, else on synthetic people.
+# A short Experiment 1 with all methods, on real census data where they are found, else on the synthetic census.
 bench: $(VENV)/.report
 	$(BIN)/fairbound run income-ok-race $(SHORT)
 	$(BIN)/fairbound report income-ok-race $(SHORT)
@@ -34,7 +34,7 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
-# Keras models: TensorFlow and JAX are large, so they have an environment of their own.
+# Keras models: TensorFlow and JAX are large, so they have a separate environment.
 test-keras: $(KERAS)/.installed
 	$(KERAS)/bin/python -m pytest -p no:xdist tests/integrations/keras tests/training/test_one_by_one.py src/fairbound/integrations/keras --durations 10
 
@@ -48,7 +48,7 @@ keras-experiment: $(KERAS)/.installed
 suite: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15
 
-# The long statistical tests, which `make test` leaves out.
+# The long statistical tests, which `make test` skips.
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15 -m slow
 
@@ -69,7 +69,7 @@ subproblems: $(VENV)/.installed
 metrics: $(VENV)/.test
 	$(BIN)/python benchmarks/metrics.py
 
-# Is the verdict right as often as it says? What does FairClassifier keep for people not seen? (real census data)
+# Error rates of the verdict; bounds of FairClassifier on held-out data (real census data)
 verdict: $(VENV)/.report
 	$(BIN)/python benchmarks/verdict.py
 
@@ -91,10 +91,10 @@ $(VENV)/.report: $(VENV)/.installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[report]"
 	touch $@
 
-# One by one: a peer that does not install is named and left out.
+# One by one: a peer that does not install is named and skipped.
 $(VENV)/.peers: $(VENV)/.report benchmarks/requirements.txt
 	grep -v '^#' benchmarks/requirements.txt | while read peer; do \
-		$(BIN)/python -m pip install -q -c constraints.txt "$$peer" || echo "$$peer does not install and is left out"; done
+		$(BIN)/python -m pip install -q -c constraints.txt "$$peer" || echo "$$peer does not install and is skipped"; done
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed

@@ -34,7 +34,7 @@ def methods(steps: int) -> dict[str, tuple[Algorithm, int, object]]:
             steps,
             (BatchSpec(16, 128), BatchSpec(16, 16)),
         ),
-        "StochasticGhost": (StochasticGhost(alpha=Power(0.5, 0.6), decay=0.0, p0=0.6), steps // 5, batch),
+        "StochasticGhost": (StochasticGhost(schedule=Power(0.5, 0.6), p0=0.6), steps // 5, batch),
     }
 
 

@@ -48,7 +48,9 @@ def trained(method):
             optimizer.step()
             schedule.step()
     (here, _), (new, error) = gap(model, train), gap(model, test)
-    print(f"{type(method).__name__}: gap on training examples {here:+.4f}, on held-out examples {new:+.4f} +- {error:.4f}")
+    print(
+        f"{type(method).__name__}: gap on training examples {here:+.4f}, on held-out examples {new:+.4f} +- {error:.4f}"
+    )
     return model, fair
 
 

@@ -22,7 +22,7 @@ SPEED = Path(__file__).parent.parent / "benchmarks" / "speed"
 if not SPEED.is_dir():
     pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
 sys.path.insert(0, str(SPEED))
-import by_hand  # noqa: E402
+import hand_written  # noqa: E402
 import loop  # noqa: E402
 import setting  # noqa: E402
 from measuring import MISSED_STATUS, SKIPPED, Checks, Rounds, Time, alternate  # noqa: E402
@@ -32,22 +32,22 @@ every_part = importlib.import_module("all")
 STEPS = 6
 
 
-class Given(by_hand.Draws):
+class Given(hand_written.Draws):
     """Examples that are known beforehand."""
 
     def __init__(self, data: Any, known: Iterator[Tensor]) -> None:
         super().__init__(data)
         self.known = known
 
-    def objective(self, size: int = by_hand.B) -> Tensor:
+    def objective(self, size: int = hand_written.B) -> Tensor:
         return next(self.known)
 
-    def group(self, g: int, size: int = by_hand.B) -> Tensor:
+    def group(self, g: int, size: int = hand_written.B) -> Tensor:
         return next(self.known)
 
 
 def flat(model: torch.nn.Module) -> Tensor:
-    return by_hand.flat([p.detach() for p in model.parameters()])
+    return hand_written.flat([p.detach() for p in model.parameters()])
 
 
 def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: list[float] | None = None) -> Any:
@@ -70,7 +70,7 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
 def drawn() -> tuple[Any, list[Tensor], list[list[Tensor]]]:
     """Data, for every step the examples of the objective, and those of the groups of two mini-batches."""
     data = setting.examples(400)
-    draws = by_hand.Draws(data)
+    draws = hand_written.Draws(data)
     objective = [draws.objective() for _ in range(STEPS)]
     return data, objective, [[draws.group(g) for g in (0, 1, 0, 1)] for _ in range(STEPS)]
 
@@ -85,14 +85,14 @@ def pairs(objective: list[Tensor], groups: list[list[Tensor]]) -> list[list[Batc
 def test_sgd_by_hand_is_sgd() -> None:
     data, objective, groups = drawn()
     model = setting.network()
-    step = by_hand.plain_sgd(Given(data, iter(objective)), model)
+    step = hand_written.plain_sgd(Given(data, iter(objective)), model)
     for _ in range(STEPS):
         step()
     single = [batches[:1] for batches in pairs(objective, groups)]
-    assert torch.allclose(flat(model), by_us(SGD(tau=by_hand.TAU), data, single)[0], atol=1e-6)
+    assert torch.allclose(flat(model), by_us(SGD(tau=hand_written.TAU), data, single)[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [by_hand.plain_ssl_alm, by_hand.authors_ssl_alm], ids=["plain", "authors"])
+@pytest.mark.parametrize("make", [hand_written.plain_ssl_alm, hand_written.authors_ssl_alm], ids=["plain", "authors"])
 def test_ssl_alm_by_hand_is_ssl_alm(make: Callable[..., Callable[[], None]]) -> None:
     data, objective, groups = drawn()
     model = setting.network()
@@ -109,7 +109,7 @@ def test_switching_by_hand_is_switching() -> None:
     expected, state = by_us(SwitchingSubgradient(), data, pairs(objective, groups))
     model = setting.network()
     given = [r for f, c in zip(objective, groups, strict=True) for r in (*c[:2], f, *c[2:])]  # test, objective, fresh
-    step = by_hand.plain_switching(Given(data, iter(given)), model)
+    step = hand_written.plain_switching(Given(data, iter(given)), model)
     for _ in range(STEPS):
         step()
     assert torch.allclose(flat(model), expected, atol=1e-6)
@@ -121,14 +121,14 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
         pytest.importorskip(solver)
     method, levels = StochasticGhost(p0=0.4, cap=2, alpha=0.02, decay=5.0, beta=0.03, rho=0.0005), [1, 0, 2]
     data = setting.examples(400)
-    draws, given, steps = by_hand.Draws(data), [], []
+    draws, given, steps = hand_written.Draws(data), [], []
     for level in levels:
         single, whole = ((draws.objective(b), draws.group(0, b), draws.group(1, b)) for b in (8, 8 * 2 ** (level + 1)))
         given += [*single, *whole]
         halves = [[part[start::2] for part in whole] for start in (0, 1)]
         steps.append([Batch(f, torch.stack(c)) for f, *c in (single, whole, *halves)])
     model = setting.network()
-    step = by_hand.authors_ghost(method, Given(data, iter(given)), model, iter(levels))
+    step = hand_written.authors_ghost(method, Given(data, iter(given)), model, iter(levels))
     for _ in levels:
         step()
     expected, _ = by_us(method, data, steps, [1 / method.batch_size_probs[level] for level in levels])
@@ -137,11 +137,11 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
     assert (flat(model) - expected).norm() < 0.01 * (expected - start).norm()
 
 
-@pytest.mark.parametrize("make", [by_hand.plain_sgd, by_hand.plain_ssl_alm, by_hand.plain_switching])
+@pytest.mark.parametrize("make", [hand_written.plain_sgd, hand_written.plain_ssl_alm, hand_written.plain_switching])
 def test_a_plain_step_is_one_pass(make: Callable[..., Callable[[], None]]) -> None:
     model, passes = setting.network(), []
     model.register_forward_hook(lambda *_: passes.append(1))
-    step = make(by_hand.Draws(setting.examples(400)), model)
+    step = make(hand_written.Draws(setting.examples(400)), model)
     for _ in range(STEPS):
         step()
     assert len(passes) == STEPS

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from by_hand import authors_ghost, plain_sgd, repeated
+from hand_written import authors_ghost, plain_sgd, repeated
 from measuring import Checks, Contestant, alternate, machine, skip
 from setting import Stack
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from by_hand import authors_ssl_alm, plain_sgd, plain_ssl_alm, plain_switching, repeated
+from hand_written import authors_ssl_alm, plain_sgd, plain_ssl_alm, plain_switching, repeated
 from measuring import Checks, Contestant, alternate, machine
 from setting import Stack
 
@@ -27,8 +27,8 @@ METHODS = {
 
 def contestants() -> dict[str, Contestant]:
     found: dict[str, Contestant] = {}
-    for name, (method, by_hand, wanted) in METHODS.items():
-        found[f"{name}, plain loop"] = repeated(by_hand(), 60)
+    for name, (method, hand_written, wanted) in METHODS.items():
+        found[f"{name}, plain loop"] = repeated(hand_written(), 60)
         found |= {f"{name}, {runs} stacked": Stack(method, runs, CHUNK[runs]) for runs in wanted}
     return found | {AUTHORS: repeated(authors_ssl_alm(), 25)}
 

@@ -1,7 +1,7 @@
 """The contract between problems and algorithms: `min E f(x) s.t. E c(x) <= 0`.
 
 A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints
-there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; whoever drives it adds `d` to `x`.
+there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; the caller adds `d` to `x`.
 
 In a custom loop, on any function of `x`:
 
@@ -95,7 +95,7 @@ class Draw(NamedTuple):
         return Draw(samples, torch.as_tensor(weight), torch.as_tensor(uniform))
 
     def unpack(self, algorithm: Algorithm[Any]) -> tuple[Sample, ...]:
-        """The samples, after a look at their number."""
+        """The samples, once their number has been checked."""
         if len(self.samples) != algorithm.draws:
             raise ValueError(
                 f"{type(algorithm).__name__} needs {algorithm.draws} mini-batches a step, got {len(self.samples)}; "
@@ -131,7 +131,7 @@ class Algorithm(ABC, Generic[State]):
 
     @property
     def evaluates(self) -> tuple[str, ...]:
-        """What each draw is asked for: "f", "c" or "fc". Examples that nobody reads do not pass through the model."""
+        """What each draw is asked for: "f", "c" or "fc". Other examples do not pass through the model."""
         return ("fc",) * self.draws
 
     @property
@@ -169,7 +169,7 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def primal_step(self, state: State) -> float | Tensor:
-        """The step that a user's learning rate stands for: in a loop, `.grad` receives d divided by minus it."""
+        """The step size that a user's learning rate replaces: in a loop, `.grad` receives d divided by minus it."""
 
     def output(self, x: Tensor, state: State) -> Tensor:
         """What the method returns after its last step: (n,)."""
@@ -180,7 +180,7 @@ class Algorithm(ABC, Generic[State]):
         return None
 
     def monitor(self, state: State) -> dict[str, Tensor]:
-        """Scalars that tell how the method fares: resets, feasible steps, kappa. `diagnostics` reads them."""
+        """Scalars that describe the progress of the method: resets, feasible steps, kappa. `diagnostics` reads them."""
         return {}
 
     def draw(self, source: Source) -> Draw:
@@ -217,7 +217,7 @@ UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
 
 
 def require(owner: Any, bounds: Bounds, *names: str, also: tuple[type, ...] = ()) -> None:
-    """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may stand for a number.
+    """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may replace a number.
 
     Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting. Tensors are refused: in a stack of
     runs they take the numbers' place without passing here (`hyperparams.with_hyperparams`).

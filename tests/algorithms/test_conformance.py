@@ -202,8 +202,10 @@ class PenalizesBothSides(Sound):
         return -self.tau * e.grad(f=1.0, c=0.1 * e.c), state
 
 
+@dataclass(frozen=True, kw_only=True)
 class PenaltyThatCallsItselfExact(Penalty):
     solves = "kkt"
+    weight: float = 0.4  # below the multiplier
 
 
 class UnconstrainedPenalty(SGD):
@@ -216,9 +218,9 @@ FAULTS = {
     StepOfOne: r"'primal_step': d is proportional to tau and primal_step is not.*return self\.tau",
     StepOfTheDual: r"'primal_step': d is proportional to tau and primal_step is not",
     TwiceItsStep: r"'primal_step': d is -0\.5 times primal_step times the gradient, whatever the settings",
-    ClaimsOneGradient: r"'primal_step': d is not minus primal_step times its gradient, as is_gradient_step promises",
+    ClaimsOneGradient: r"'primal_step': d is not minus primal_step times its gradient, as is_gradient_step declares",
     ClaimsAnotherStep: r"'primal_step': .* times primal_step times the gradient, whatever the settings",
-    TwoGradients: r"'primal_step': it asks for 2 gradients a step, and is_gradient_step promises one",
+    TwoGradients: r"'primal_step': it asks for 2 gradients a step, and is_gradient_step declares one",
     Random: r"'purity': the same arguments give two different steps",
     InPlace: r"'purity': update changes x or the state in place",
     RemembersOutside: r"'purity': .*put what it remembers into the state",

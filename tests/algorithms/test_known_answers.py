@@ -18,11 +18,13 @@ from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, Stochastic
 from fairbound.algorithms.schedules import InverseSqrt, Linear, Power
 from fairbound.core import Algorithm
 
+pytestmark = pytest.mark.slow  # the quick form, one QP, is in `check_algorithm`
+
 STEPS, GHOST_STEPS = 20_000, 1_000
 FIRST_ORDER = {
     "DescentAscent": DescentAscent(tau=Linear(0.05, STEPS), eta=Linear(0.05, STEPS)),
-    "SSLALM": SSLALM(tau=Linear(0.05, STEPS), eta=Linear(0.05, STEPS), rho=2.0, mu=2.0),
-    "ALM": SSLALM(tau=Linear(0.05, STEPS), eta=Linear(0.05, STEPS), rho=2.0, mu=0.0),
+    "SSLALM": SSLALM(tau=Linear(0.05, STEPS), eta=Linear(0.05, STEPS), rho=2.0, mu=2.0, y_max=10.0),
+    "ALM": SSLALM(tau=Linear(0.05, STEPS), eta=Linear(0.05, STEPS), rho=2.0, mu=0.0, y_max=10.0),
     "SwitchingSubgradient": SwitchingSubgradient(
         eta_f=Linear(0.02, STEPS), eta_c=Linear(0.02, STEPS), eps=InverseSqrt(0.01)
     ),

@@ -83,7 +83,7 @@ def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started()
     sample = Sample.of(lambda x: (0.5 * x @ x, x - 1))
     furthest = {}
     for from_first in (True, False):
-        method = SSLALM(tau=0.01, eta=0.01, slack_from_first=from_first)
+        method = SSLALM(tau=0.01, eta=0.01, rho=1.0, slack_from_first=from_first)
         x = torch.zeros(1, dtype=torch.float64)
         state = method.init(x, 1, sample(x))
         furthest[from_first] = 0.0

@@ -39,9 +39,9 @@ def test_an_audit_of_scores_has_every_number() -> None:
     assert {"w1", "wd", "loss", "loss_difference", "largest_loss_gap"} <= set(found.metrics)
     for group in found.groups:
         chosen = columns["race"] == group.name
-        assert group.rows == chosen.sum()
+        assert group.examples == chosen.sum()
         assert group.loss.value == pytest.approx(log_loss(columns["y"][chosen], columns["score"][chosen]), rel=1e-9)
-        assert sum(group.counts.values()) == group.rows
+        assert sum(group.counts.values()) == group.examples
         assert sum(group.histogram) == pytest.approx(1.0)
 
 
@@ -54,7 +54,7 @@ def test_predictions_and_scores_at_the_threshold_agree() -> None:
         assert measured == scores.metrics[name]
     assert "w1" not in made.metrics
     assert [part.attributes for part in made.parts] == [("race",), ("sex",)]
-    assert made.parts[1].groups[0].rows == (columns["sex"] == "f").sum()
+    assert made.parts[1].groups[0].examples == (columns["sex"] == "f").sum()
 
 
 def test_a_higher_threshold_predicts_fewer() -> None:
@@ -118,7 +118,7 @@ def test_float32_scores_are_compared_as_such() -> None:
 
 def test_rows_in_no_group_count_for_nothing() -> None:
     found = audit([1, 0, 1, 0, 1], [0, 0, 1, 1, -1], scores=[0.7, 0.2, 0.6, 0.1, 7.0], draws=50)
-    assert found.left_out == 1
+    assert found.dropped == 1
     assert "loss" in found.metrics
 
 
@@ -142,7 +142,7 @@ def test_small_groups_can_be_merged() -> None:
     found = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, draws=50)
     assert [group.name for group in found.groups] == ["white", "(other)"]
     out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="drop", draws=50)
-    assert out.left_out == (columns["race"] != "white").sum()
+    assert out.dropped == (columns["race"] != "white").sum()
     with pytest.raises(ValueError, match="lower the minimum size"):
         audit_columns(columns, label="y", groups=by, prediction="made", min_size=10**6, draws=50)
 

@@ -56,7 +56,7 @@ def crossed() -> Audit:
         dataclasses.replace(group, name=f"{group.name}, copy {i}") for i in range(8) for group in whole.groups
     )
     parts = tuple(synthetic(n, 600, scored=False, attributes=(name,)) for n, name in ((5, "race"), (2, "sex")))
-    return dataclasses.replace(whole, groups=copies, reference=copies[0].name, left_out=17, parts=parts)
+    return dataclasses.replace(whole, groups=copies, reference=copies[0].name, dropped=17, parts=parts)
 
 
 @pytest.fixture(scope="module")
@@ -179,14 +179,14 @@ def test_words_of_every_rate() -> None:
 def test_text_of_the_user_stays_text(nasty: Audit) -> None:
     read = Read.of(page(nasty))
     assert [tag for tag, _ in read.tags if tag in ("img", "b")] == []
-    pictures = sum("picture" in (attrs.get("class") or "") for _, attrs in read.tags)
-    assert [tag for tag, _ in read.tags].count("script") == pictures + 2  # plotly and our own
+    figures = sum("figure" in (attrs.get("class") or "") for _, attrs in read.tags)
+    assert [tag for tag, _ in read.tags].count("script") == figures + 2  # plotly and our own
     assert ("title", f"Fairness audit: {nasty.source}") in read.text
     for name in NASTY:
         assert name in read.words
 
 
-def test_pictures_escape_what_plotly_would_read_as_tags(nasty: Audit) -> None:
+def test_figures_escape_what_plotly_would_read_as_tags(nasty: Audit) -> None:
     raw = both(rates, nasty)
     assert "<" not in raw
     shown = " ".join(json.loads(raw)["wide"]["yaxis"]["ticktext"])
@@ -200,7 +200,7 @@ def test_long_names_keep_both_ends() -> None:
     assert (first, second) == ("a" * 15, "\u2026aa and the end")
 
 
-def test_rates_figure_shows_values_intervals_and_everyone() -> None:
+def test_rates_figure_shows_values_intervals_and_overall() -> None:
     found = synthetic(3, 600)
     drawn = figure(rates, found)
     first = drawn["data"][:2]  # positive rate: the other groups, then the reference group
@@ -214,10 +214,10 @@ def test_rates_figure_shows_values_intervals_and_everyone() -> None:
     for row, group in enumerate(found.groups):
         assert by_row[row] == pytest.approx(tuple(group.rates["positive_rate"]))
     assert first[1]["y"] == [next(i for i, g in enumerate(found.groups) if g.name == found.reference)]
-    everyone = sum(g.counts["true_positives"] + g.counts["false_positives"] for g in found.groups) / found.rows
+    overall = sum(g.counts["true_positives"] + g.counts["false_positives"] for g in found.groups) / found.examples
     lines = drawn["wide"]["shapes"]
     assert len(lines) == len(PANELS)
-    assert lines[0]["x0"] == pytest.approx(everyone)
+    assert lines[0]["x0"] == pytest.approx(overall)
 
 
 def test_arrangements_differ_in_layout_only(crossed: Audit) -> None:
@@ -225,9 +225,9 @@ def test_arrangements_differ_in_layout_only(crossed: Audit) -> None:
     assert len({tuple(drawn["wide"][f"xaxis{i or ''}"]["domain"]) for i in (0, 2, 3)}) == 3
     assert {tuple(drawn["narrow"][f"xaxis{i or ''}"]["domain"]) for i in (0, 2, 3)} == {(0.0, 1.0)}
     assert len(drawn["wide"]["yaxis"]["ticktext"]) == MAX_GROUPS
-    sizes = sorted((group.rows for group in crossed.groups), reverse=True)
+    sizes = sorted((group.examples for group in crossed.groups), reverse=True)
     shown = {name.replace("<br>", " ") for name in drawn["wide"]["yaxis"]["ticktext"]}
-    assert min(group.rows for group in crossed.groups if group.name in shown) == sizes[MAX_GROUPS - 1]
+    assert min(group.examples for group in crossed.groups if group.name in shown) == sizes[MAX_GROUPS - 1]
 
 
 def test_overview_separates_what_excludes_zero() -> None:
@@ -357,7 +357,7 @@ def test_without_plotly_the_sentence_says_what_to_install(monkeypatch: pytest.Mo
         page(synthetic(2, 50))
 
 
-# What a reader would do, and what is then seen: sort by value twice, unfold everything, wait for the pictures.
+# What a reader would do, and what is then seen: sort by value twice, unfold everything, wait for the figures.
 PROBE = """<script>
 const header = document.querySelector(".metrics thead th:nth-child(2) button");
 const values = () => [...document.querySelectorAll(".metrics")][0].querySelectorAll("tbody td:nth-child(2)");
@@ -366,7 +366,7 @@ header.click(); const up = sorted(); header.click(); const down = sorted();
 const before = [...document.querySelectorAll("details .main-svg")].length;
 document.querySelectorAll("details").forEach(part => part.open = true);
 setTimeout(() => {
-  const plots = [...document.querySelectorAll(".picture > div")];
+  const plots = [...document.querySelectorAll(".figure > div")];
   const seen = {
     up, down, before, sort: header.parentNode.getAttribute("aria-sort"), title: document.title,
     width: innerWidth, scroll: document.documentElement.scrollWidth,
@@ -401,13 +401,13 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromi
 
 
 @needs_browser
-def test_browser_draws_every_picture_and_sorts(crossed: Audit, crossed_page: str, tmp_path: Path) -> None:
+def test_browser_draws_every_figure_and_sorts(crossed: Audit, crossed_page: str, tmp_path: Path) -> None:
     seen, console = browsed(crossed_page, tmp_path, 1280)
     assert console == []
     assert seen["foreign"] == []
     audits = (crossed, *crossed.parts)
     defined = [
-        sum(group.rates[rate].value is not None for group in sorted(a.groups, key=lambda g: -g.rows)[:MAX_GROUPS])
+        sum(group.rates[rate].value is not None for group in sorted(a.groups, key=lambda g: -g.examples)[:MAX_GROUPS])
         for a in audits
         for rate in PANELS
     ]
@@ -415,7 +415,7 @@ def test_browser_draws_every_picture_and_sorts(crossed: Audit, crossed_page: str
     assert len(seen["dots"]) == 3 + 2 + 2  # the parts have no scores
     assert glances == [4, 3, 3]
     assert sum(by_rate) == sum(defined)
-    assert seen["before"] == 0  # folded pictures are drawn when they are opened
+    assert seen["before"] == 0  # folded figures are drawn when they are opened
     assert all(drawn == box > 0 for drawn, box in seen["widths"])
 
     values = [value for value in seen["up"] if value is not None]

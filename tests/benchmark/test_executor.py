@@ -119,13 +119,13 @@ def test_the_evaluator_agrees_with_the_problem(prepared: PreparedExperiment) -> 
     for split in (0, 1):
         losses = prepared.evaluator(split, ("train", "test")).losses(x)
         for p, part in enumerate(("train", "test")):
-            measured = problem.evaluate(x, prepared.rows_of(split).pool(part))
+            measured = problem.evaluate(x, prepared.split_of(split).pool(part))
             assert torch.allclose(losses[:, p, 0], measured.loss, atol=1e-5)
             assert torch.allclose(losses[:, p, 1] - losses[:, p, 2] - 0.005, measured.c[:, 0], atol=1e-5)
 
 
 def test_splits_differ_and_each_is_scaled_by_its_own_rows(prepared: PreparedExperiment) -> None:
-    first, second = (prepared.rows_of(i).train for i in (0, 1))
+    first, second = (prepared.split_of(i).train for i in (0, 1))
     assert not torch.equal(first + prepared.unscaled.rows, second)
     for rows in (first, second):
         assert prepared.data.X[rows].double().mean(0).abs().max() < 1e-4
@@ -185,7 +185,7 @@ def test_a_table_of_the_users_own_is_named_in_the_experiment_file(own: Path, tmp
     planned = plan(Job(experiment=str(own)))
     prepared = planned.prepared
     assert prepared.experiment.groups == ("f", "m")
-    assert prepared.source == "loans.csv; 1 of 61 rows left out, with missing values"
+    assert prepared.source == "loans.csv; 1 of 61 rows dropped, with missing values"
     assert prepared.unscaled.names == ("age",)
     assert not prepared.synthetic
     store = Store(tmp_path / "results")

@@ -308,7 +308,7 @@ const at = [...table.tHead.rows[0].cells].findIndex(cell => cell.textContent.tri
 const header = table.tHead.rows[0].cells[at].querySelector("button");
 const values = () => [...table.tBodies[0].rows].map(row => Number(row.cells[at].dataset.value));
 header.click(); const up = values(); header.click(); const down = values();
-const plots = [...document.querySelectorAll(".picture > div")];
+const plots = [...document.querySelectorAll(".figure > div")];
 const drawn = () => plots.filter(plot => plot.querySelector(".main-svg")).length;
 const moment = () => new Promise(done => setTimeout(done, 100));
 await moment(); const early = drawn();

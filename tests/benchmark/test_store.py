@@ -474,7 +474,7 @@ def test_the_format_is_kept_and_a_later_one_refused(store: Store) -> None:
     path = store.folder / "store.json"
     assert json.loads(path.read_text())["format"] == store_module.FORMAT == 1
     path.write_text('{"format": 2}')
-    with pytest.raises(ValueError, match=r"results of format 2, and this fairbound knows formats up to 1; update"):
+    with pytest.raises(ValueError, match=r"results of format 2, and this fairbound reads formats up to 1; update"):
         Store(store.folder)
 
 

@@ -268,7 +268,7 @@ def test_the_command_prints_a_table_and_keeps_it(tmp_path: Path, monkeypatch: py
     assert asked == [3]
     lines = printed.splitlines()
     assert all(len(line) <= 80 for line in lines[:-1])  # the last one names the folder
-    assert "synthetic data: generated, not people" in lines
+    assert "synthetic data: generated, not real" in lines
     (sgd,) = [line.split() for line in lines if line.startswith("SGD  ")]
     assert sgd == ["SGD", "8", "1.50", "2.00", "3.0", "15,000", "30,000", "25,000"]
     assert "busy" not in printed

@@ -33,7 +33,7 @@ class TestAudit:
         out, page = tmp_path / "out.json", tmp_path / "out.html"
         printed = call("audit", predictions, "--label", "y", "--score", "p", "--group", "race,sex", "--json", out,
                        "--html", page)  # fmt: skip
-        assert "600 rows, 4 groups by race x sex" in printed
+        assert "600 examples, 4 groups by race x sex" in printed
         assert "equalized_odds_difference" in printed
         assert all(len(line) <= 80 for line in printed.splitlines()[:-2])  # the last lines name the files
         found = json.loads(out.read_text())
@@ -60,11 +60,11 @@ class TestAudit:
     def test_json_on_the_terminal_and_through_a_link(self, predictions: Path, tmp_path: Path) -> None:
         options = ["audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race", "--json"]
         done = RUNNER.invoke(app, [*map(str, options), "-"])
-        assert json.loads(done.stdout)["rows"] == 600
+        assert json.loads(done.stdout)["examples"] == 600
         (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
         call(*options, tmp_path / "link.json")
         assert (tmp_path / "link.json").is_symlink()
-        assert json.loads((tmp_path / "real.json").read_text())["rows"] == 600
+        assert json.loads((tmp_path / "real.json").read_text())["examples"] == 600
 
     def test_names_are_not_emojis(self, predictions: Path) -> None:
         renamed = predictions.with_name("acs:OK:x.csv")
@@ -149,7 +149,7 @@ class TestGroups:
     def test_small_groups(self, predictions: Path) -> None:
         assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
         out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "drop")
-        assert "rows are left out" in out
+        assert "rows are dropped" in out
 
     def test_wrong_input(self, predictions: Path) -> None:
         assert "did you mean SEX" in call("groups", "synthetic:OK", "--by", "SXE", code=1)

@@ -31,7 +31,7 @@ def test_one_command_computes_times_and_reports_and_does_nothing_twice(
     folders = ("--out", tmp_path / "results", "--to", tmp_path / "report")
     options = ("--seeds", "1", "--steps", "3", "--jobs", "1", *folders)
     said = " ".join(call("reproduce", *options).split())
-    assert "synthetic data: generated, not people" in said
+    assert "synthetic data: generated, not real" in said
     assert "income-ok-race:" in said
     assert "comparisons with the paper's figures" in said
     assert "20 runs in" in said  # 13 rows and 7; three steps are the same runs within either budget

@@ -282,7 +282,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a bound that is NaN": (lambda: constraints.demographic_parity(2, bound=float("nan")), ValueError, "got nan"),
     "an infinite bound": (lambda: constraints.bounded_group_loss(2, bound=float("inf")), ValueError, "must be finite"),
     "groups as a string": (lambda: constraints.loss_parity("AB", bound=0.1), TypeError, r"got the string 'AB'; use \["),
-    "a name twice": (lambda: constraints.loss_parity(["A", "A"], bound=0.1), ValueError, "names of their own"),
+    "a name twice": (lambda: constraints.loss_parity(["A", "A"], bound=0.1), ValueError, "distinct names"),
     "one group": (lambda: constraints.loss_parity(["A"], bound=0.1), ValueError, "two or more"),
     "one group in pairs": (lambda: constraints.demographic_parity(1, bound=0.1), ValueError, "two cells, got 1"),
     "a rate above 1": (lambda: constraints.minimum_rate(1.2), ValueError, "between 0 and 1, got 1.2"),

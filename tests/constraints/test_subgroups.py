@@ -99,18 +99,18 @@ class TestIntersection:
         names = ("SEX", "RAC1P", "MAR", "AGEP", "SCHL", "POBP", "OCCP")
         assert Intersection(tuple(codebook.attribute(name) for name in names)).definable > 1e9
 
-    def test_small_groups_are_merged_or_left_out(self) -> None:
+    def test_small_groups_are_merged_or_dropped(self) -> None:
         three = digits("a", 4)
         columns = {"a": np.repeat([0, 1, 2, 3], [10, 3, 2, 1])}
         merged = Intersection((three,)).group(columns, min_size=5)
         assert merged.names == ("a0", OTHER)
         assert merged.sizes.tolist() == [10, 6]
-        assert (merged.merged, merged.left_out, merged.populated) == (3, 0, 4)
+        assert (merged.merged, merged.dropped, merged.populated) == (3, 0, 4)
         out = Intersection((three,)).group(columns, min_size=5, small="drop")
-        assert (out.names, out.left_out) == (("a0",), 6)
+        assert (out.names, out.dropped) == (("a0",), 6)
         assert out.ids.tolist() == [0] * 10 + [-1] * 6
         too_few = Intersection((three,)).group(columns, min_size=7)  # the rest, 6 rows, is itself too small
-        assert (too_few.names, too_few.left_out, too_few.merged) == (("a0",), 6, 0)
+        assert (too_few.names, too_few.dropped, too_few.merged) == (("a0",), 6, 0)
         with pytest.raises(ValueError, match="got 'skip'"):
             Intersection((three,)).group(columns, small="skip")
 

@@ -400,19 +400,22 @@ def test_a_state_serves_every_process() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"groups": []}, "groups are empty; give the group of every row"),
-        ({"groups": [-1, -1]}, "no row is in a group: all are -1"),
-        ({"groups": [0, 2]}, "group 1 has no row; number the groups without gaps"),
-        ({"groups": [1, 1]}, "group 0 has no row"),
-        ({"groups": [0, 10**12]}, "group 1 has no row"),
+        ({"groups": []}, "groups are empty; give the group of every example"),
+        ({"groups": [-1, -1]}, "no example is in a group: all are -1"),
+        ({"groups": [0, 2]}, "group 1 has no examples; number the groups without gaps"),
+        ({"groups": [1, 1]}, "group 0 has no examples"),
+        ({"groups": [0, 10**12]}, "group 1 has no examples"),
         ({"groups": [0, -2]}, "groups must be numbered 0, 1, ... (-1: in no group), found -2"),
         ({"groups": [0.0, float("nan")]}, "groups must be numbered 0, 1, ... (-1: in no group), got torch.float64"),
         ({"groups": [[0, 1], [1, 0]]}, "expected one number per example, got an array of shape (2, 2)"),
         ({"groups": ["a", "b"]}, "expected numbers, got <U1"),
         ({"batch_size": 0}, "batch_size must be a whole number >= 1, got 0"),
         ({"batch_size": 2.5}, "batch_size must be a whole number >= 1, got 2.5"),
-        ({"batch_size": 1}, "a batch of 1 has no row for group 1, whose share is 0.5; batch_size=2 has one for every"),
-        ({"shares": [0.99, 0.01]}, "has no row for group 1, whose share is 0.01; batch_size=100 has"),
+        (
+            {"batch_size": 1},
+            "a batch of 1 has no example for group 1, whose share is 0.5; batch_size=2 has one for every",
+        ),
+        ({"shares": [0.99, 0.01]}, "has no example for group 1, whose share is 0.01; batch_size=100 has"),
         ({"shares": [0.5, 0.4]}, "shares must sum to 1, got 0.9; divide them by their sum"),
         ({"shares": [1.5, -0.5]}, "the share of group 0 must lie between 0 and 1, got 1.5"),
         ({"shares": [0.5, -0.5]}, "the share of group 1 must lie between 0 and 1, got -0.5"),
@@ -420,7 +423,7 @@ def test_a_state_serves_every_process() -> None:
         ({"shares": [[0.5, 0.5]]}, "shares must be one number for each group, got an array of shape (1, 2)"),
         ({"shares": 0.5}, "shares must be one number for each group, got an array of shape ()"),
         ({"shares": [1.0]}, "groups go up to 1 but there are 1 shares; give one for each group"),
-        ({"shares": [0.5, 0.25, 0.25]}, "group 2 has no row; number the groups without gaps, or give it share 0"),
+        ({"shares": [0.5, 0.25, 0.25]}, "group 2 has no examples; number the groups without gaps, or give it share 0"),
         ({"batches": 0}, "batches must be a whole number >= 1, got 0"),
         ({"seed": 1 << 63}, "seed must be a whole number from"),
         ({"seed": 0.5}, "seed must be a whole number from"),
@@ -447,9 +450,9 @@ def test_refuses_places_that_are_not_there() -> None:
 def test_refuses_states_of_another_sampler() -> None:
     sampler = BalancedBatchSampler(LARGE, batch_size=10)
     state = sampler.state_dict()
-    with pytest.raises(ValueError, match="saved with seed 0, here it is 1; make the sampler as it was"):
+    with pytest.raises(ValueError, match="saved with seed 0, here it is 1; build the sampler with the same settings"):
         BalancedBatchSampler(LARGE, batch_size=10, seed=1).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"saved with rows_of_groups \[1000, 10\], here it is \[1000, 11\]"):
+    with pytest.raises(ValueError, match=r"saved with group_sizes \[1000, 10\], here it is \[1000, 11\]"):
         BalancedBatchSampler([*LARGE, 1], batch_size=10, batches=2).load_state_dict(state)
     with pytest.raises(ValueError, match="has the keys epoch, batch and settings, got"):
         sampler.load_state_dict({"epoch": 1})

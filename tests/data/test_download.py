@@ -287,7 +287,7 @@ def test_a_full_disk_is_a_sentence(server: Server, tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    with pytest.raises(OSError, match=r"1-Year cannot be written \(No space left on device\); make room"):
+    with pytest.raises(OSError, match=r"1-Year cannot be written \(No space left on device\); free some space"):
         get(server, tmp_path)
     assert files(tmp_path) == []
     assert len(server.asked) == 1

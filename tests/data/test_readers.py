@@ -213,7 +213,7 @@ def test_an_odd_column_stops_only_those_who_use_it(tmp_path: Path) -> None:
         ):
             with pytest.raises(ValueError, match=r"column 'odd' holds .* in row 0, which is neither a number nor text"):
                 use()
-        with pytest.raises(ValueError, match=r"neither a number nor text; convert it, or leave it out: drop=\['odd'\]"):
+        with pytest.raises(ValueError, match=r"neither a number nor text; convert it, or drop it: drop=\['odd'\]"):
             read_table(file, label="y")
 
 
@@ -294,7 +294,7 @@ def test_a_file_that_is_not_there_names_its_neighbors(tmp_path: Path) -> None:
         (lambda: read_columns(pd.DataFrame({"a": []})), "a pandas DataFrame has no rows"),
         (lambda: read_columns(pl.LazyFrame({"a": [1]})), "is lazy; collect"),
         (lambda: read_columns([1, 2]), "cannot read a builtins list; give the path"),
-        (lambda: table_of({"a": [1, 2], "b": [[1], [2]]}, [0, 1]), r"column 'b' holds \[1\] .* leave it out of X"),
+        (lambda: table_of({"a": [1, 2], "b": [[1], [2]]}, [0, 1]), r"column 'b' holds \[1\] .* drop it from X"),
         (lambda: table_of(np.zeros(3), [0, 1, 1]), r"X has shape \(3,\)"),
         (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["a", "b"]), "1 columns but 2 names"),
         (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["label"]), "'label' is a column of X already"),

@@ -13,8 +13,8 @@ from fairbound import BatchSpec, Sampler, Split
 from fairbound.constraints.cells import Cells
 from fairbound.data.samplers import SamplerStack
 
-CELLS = Cells(("a", "b"), (torch.arange(0, 60), torch.arange(60, 100)))
-SPLIT = Split(torch.arange(0, 100, 2), dual=torch.arange(1, 100, 2))  # even rows train, odd rows move multipliers
+CELLS = Cells.of_members(("a", "b"), (torch.arange(0, 60), torch.arange(60, 100)))
+SPLIT = Split(torch.arange(0, 100, 2), dual=torch.arange(1, 100, 2))  # even: training, odd: multipliers
 
 
 def sampler(**changes: object) -> Sampler:
@@ -116,15 +116,15 @@ def test_runs_may_have_splits_of_their_own() -> None:
     ("changes", "sentence"),
     [
         (
-            {"cells": Cells(("a", "empty"), (torch.arange(60), torch.arange(0)))},
-            "cell 'empty' has no row in pool 'train'",
+            {"cells": Cells.of_members(("a", "empty"), (torch.arange(60), torch.arange(0)))},
+            "cell 'empty' has no examples in pool 'train'",
         ),
-        ({"sizes": BatchSpec(4, 21)}, "cell 'b' has 20 rows in pool 'train', fewer than its batch of 21"),
-        ({"sizes": BatchSpec(51, 3)}, "pool 'train' has 50 rows, fewer than an objective batch of 51"),
-        ({"sizes": BatchSpec(4, 3, pool="validation")}, "cell 'a' has no row in pool 'validation'"),
+        ({"sizes": BatchSpec(4, 21)}, "cell 'b' has 20 examples in pool 'train', fewer than its batch of 21"),
+        ({"sizes": BatchSpec(51, 3)}, "pool 'train' has 50 examples, fewer than an objective batch of 51"),
+        ({"sizes": BatchSpec(4, 3, pool="validation")}, "cell 'a' has no examples in pool 'validation'"),
         ({"sizes": BatchSpec(4, 3, pool="duals")}, "no pool is called 'duals'"),
-        ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold row numbers, got torch.bool"),
-        ({"split": Split(torch.arange(-1, 50))}, "rows are numbered from 0"),
+        ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold indices, got torch.bool"),
+        ({"split": Split(torch.arange(-1, 50))}, "examples are numbered from 0"),
         ({"seed": 2**63}, "a seed must fit in 64 bits"),
     ],
 )
@@ -143,5 +143,5 @@ def test_bad_sizes_are_sentences() -> None:
 def test_random_sizes_refuse_epochs_and_unequal_draws() -> None:
     with pytest.raises(ValueError, match="shuffled epochs need batches of fixed size"):
         SamplerStack([sampler(replace=False)], 4, (0.5, 0.5))
-    with pytest.raises(ValueError, match="takes the same rows in every draw"):
+    with pytest.raises(ValueError, match="needs equal sizes in every draw"):
         SamplerStack([sampler(sizes=(BatchSpec(4, 3), BatchSpec(2, 3)))], 2, (0.5, 0.5))

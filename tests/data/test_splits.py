@@ -138,7 +138,7 @@ def test_float32_columns_are_scaled_in_float64() -> None:
 
 
 def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
-    cells = Cells.by_group(GROUPS)
+    cells = Cells.of_groups([str(group) for group in range(int(GROUPS.max()) + 1)]).bind(GROUPS)
 
     def choices(split: int, start: int, draws: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The training rows, the initial point, and the places within the pool that the steps take."""
@@ -161,19 +161,19 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: paper_split(np.array([0] * 50 + [7])), "group 7 has 1 of the 51 rows .* min_size=10"),
-        (lambda: paper_split(np.array([0] * 50 + [7] * 5)), "group 7 has 1 of the 11 rows held out"),
-        (lambda: paper_split(torch.zeros(5, 2)), r"one group for every row, got shape \(5, 2\)"),
-        (lambda: paper_split(torch.zeros(0)), "no rows to split"),
-        (lambda: random_split(np.array([0] * 50 + [7]), seed=0), "7 has 1 rows, .* train, dual, test .*=5 "),
+        (lambda: paper_split(np.array([0] * 50 + [7])), "group 7 has 1 of the 51 examples .* min_size=10"),
+        (lambda: paper_split(np.array([0] * 50 + [7] * 5)), "group 7 has 1 of the 11 examples held out"),
+        (lambda: paper_split(torch.zeros(5, 2)), r"one group for every example, got shape \(5, 2\)"),
+        (lambda: paper_split(torch.zeros(0)), "no examples to split"),
+        (lambda: random_split(np.array([0] * 50 + [7]), seed=0), "7 has 1 examples, .* train, dual, test .*=5 "),
         (lambda: random_split(GROUPS, {"train": 0.5, "tset": 0.5}, seed=0), "no part of a split is called 'tset'"),
         (lambda: random_split(GROUPS, {"train": 0.5, "test": 0.4}, seed=0), "must add up to 1, got 0.9"),
         (lambda: random_split(GROUPS, {"train": 1.0, "test": 0.0}, seed=0), "share of test must be above 0"),
         (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "needs a share for train"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)), "row 3, but .* are 0 to 2"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))), "row -1, but"),
+        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)), "3, but .* are 0 to 2"),
+        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))), "example -1, but"),
         (lambda: scaled(Dataset(torch.zeros(3, 2).long(), torch.zeros(3)), Split.all_train(3)), "floating-point X"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))), "no training rows"),
+        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))), "no training examples"),
     ],
 )  # fmt: skip
 def test_refusals_are_sentences(call, sentence: str) -> None:  # type: ignore[no-untyped-def]

@@ -100,7 +100,7 @@ def test_intersections_and_groups_that_are_left_out() -> None:
     assert data.levels == {"sex x age": ("man, < 40", "woman, >= 40")}
     assert data.y.tolist() == [0, 1, 1, 1]
     assert data.X[:, data.names.index("hours")].tolist() == [40, 20, 30, 60]
-    assert data.source == "a dict of columns; 2 of 6 rows left out, in groups of fewer than 2"
+    assert data.source == "a dict of columns; 2 of 6 rows dropped, in groups of fewer than 2"
     assert torch.equal(table.groups(both, min_size=2, small="drop"), data.groups["sex x age"])
     assert table.dataset(both, min_size=2).levels["sex x age"][-1] == "(other)"
 
@@ -173,7 +173,7 @@ def test_complete_rows() -> None:
     table = people(hours=[40.0, None, 30.0, 10.0, 50.0, 60.0])
     assert table.complete().columns["age"].tolist() == [30, 63, 20, 35]
     assert table.complete("hours").rows == 5
-    assert table.complete("hours").source.endswith("1 of 6 rows left out, with missing values")
+    assert table.complete("hours").source.endswith("1 of 6 rows dropped, with missing values")
     assert table.complete("sex") is table
     assert table.complete("hours").dataset(SEX).rows == 5
 

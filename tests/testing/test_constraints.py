@@ -109,7 +109,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
         with_contrast(SeesAll(MEAN.names, MEAN.matrix())),
         r"'absent cells'.*observed\(\) must say",
     ),
-    "one name twice": (replace(constraints.bounded_group_loss(2, bound=0.1), names=("a", "a")), "'names'.*of its own"),
+    "one name twice": (
+        replace(constraints.bounded_group_loss(2, bound=0.1), names=("a", "a")),
+        "'names'.*distinct name",
+    ),
     "a change in place": (FunctionConstraint(in_place, ("own",)), "'value'.*in place"),
     "two values for one": (FunctionConstraint(two_values, ("own",)), "'value'.*must give 1 values"),
     "a function without a graph": (
@@ -118,7 +121,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "no plain mean": (
         FunctionConstraint(lambda b: b.losses.var().reshape(1), ("own",), mean=True),
-        "'chunks'.*leave mean out",
+        "'chunks'.*omit mean",
     ),
     "half precision inside": (of(lambda out, y: (out.float() * 1e9 % 1).to(out)), "'gradient'|'precision'"),
     "a cell that is not there": (

@@ -149,8 +149,8 @@ def test_a_compiled_step_that_is_not_finite_is_skipped_as_an_eager_one_is(scale:
     spoilt_problem = replace(problem, loss=spoilt)
     x0 = scale * x0[:3]
     eager, fast = (
-        run(spoilt_problem, DescentAscent(tau=0.5), sampler.seeded(0, 1, 2), x0, 60, compile=wish).result()
-        for wish in (False, True)
+        run(spoilt_problem, DescentAscent(tau=0.5), sampler.seeded(0, 1, 2), x0, 60, compile=requested).result()
+        for requested in (False, True)
     )
     assert eager.skipped.sum() > 0
     assert fast.skipped.tolist() == eager.skipped.tolist()
@@ -265,7 +265,7 @@ def test_bad_calls_are_sentences() -> None:
     with pytest.raises(ValueError, match="0 algorithms for"):
         run(problem, [], sampler, x0[0], 5)
     short = Dataset(problem.data.X[:100], problem.data.y[:100])
-    with pytest.raises(ValueError, match="go up to row 239, but the data have 100 rows"):
+    with pytest.raises(ValueError, match="contain example 239, but the data have 100 examples"):
         run(Problem(problem.forward, bce, problem.constraint, short), SGD(), sampler, x0[0], 5)
     with pytest.raises(ValueError, match="SSLALM needs constraints, and the problem has none"):
         run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
@@ -278,7 +278,7 @@ def test_bad_calls_are_sentences() -> None:
 def test_a_sampler_for_other_groups_is_refused() -> None:
     problem, _, x0 = classification()
     other = pairwise_loss_parity(2, bound=0.01).bind(1 - problem.data.groups["group"])
-    with pytest.raises(ValueError, match="or their rows differ"):
+    with pytest.raises(ValueError, match="or their examples differ"):
         run(problem, SSLALM(), Sampler(Split.all_train(240), other.cells, BatchSpec(6, 5)), x0[0], 5)
 
 

@@ -19,7 +19,7 @@ def check_place(path: Path | str | None) -> None:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write beside the target, then rename: a reader never sees half a file, a full disk leaves the old one. Through a
+    """Write next to it, then rename: a reader never sees a partial file, a full disk keeps the old one. Through a
     link, its target is replaced; what is no regular file (a pipe, /dev/stdout) is written to."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():

@@ -16,7 +16,7 @@ WEYL = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio's 64-bit fraction, as 
 FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND = 0x94D049BB133111EB - (1 << 64)
 
-UNIFORM, LEVEL, ROWS = 0, 1, 2  # slots of a step: its coin, its level, then the rows
+UNIFORM, LEVEL, EXAMPLES = 0, 1, 2  # slots of a step: its uniform number, its level, then its examples
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:

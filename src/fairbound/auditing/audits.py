@@ -37,11 +37,11 @@ from fairbound.metrics.wasserstein import Scores, distances
 
 @dataclass(frozen=True)
 class GroupAudit:
-    """What is known of one group."""
+    """Counts, rates and loss of one group."""
 
     name: str
-    rows: int
-    counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. rows where there are none
+    examples: int
+    counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. examples where there are none
     rates: Mapping[str, IntervalEstimate]
     loss: IntervalEstimate | None = None  # mean cross-entropy of the scores
     histogram: tuple[float, ...] = ()  # share of the group's weight in each bin of Audit.bins
@@ -52,17 +52,17 @@ class Audit:
     """The audit of one partition into groups."""
 
     attributes: tuple[str, ...]  # the columns that define the groups
-    rows: int
+    examples: int
     reference: str  # the group that signed differences compare the others to
     level: float  # of the intervals
     metrics: Mapping[str, IntervalEstimate]
     groups: tuple[GroupAudit, ...]
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
-    left_out: int = 0  # rows in no group
-    weighted: bool = False  # whether rows have weights
+    dropped: int = 0  # examples in no group
+    weighted: bool = False  # whether examples have weights
     source: str = ""
-    notes: tuple[str, ...] = ()  # what a reader must know before trusting the numbers
+    notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,8 +70,8 @@ class Audit:
         found = {
             "source": self.source,
             "by": list(self.attributes),
-            "rows": self.rows,
-            "left_out": self.left_out,
+            "examples": self.examples,
+            "dropped": self.dropped,
             "level": self.level,
             "reference": self.reference,
             "threshold": self.threshold,
@@ -87,7 +87,7 @@ class Audit:
 
 
 def _group_dict(group: GroupAudit) -> dict[str, Any]:
-    found: dict[str, Any] = {"rows": group.rows, "counts": dict(group.counts)}
+    found: dict[str, Any] = {"examples": group.examples, "counts": dict(group.counts)}
     found["rates"] = {name: estimate._asdict() for name, estimate in group.rates.items()}
     if group.loss is not None:
         found["loss"] = group.loss._asdict()
@@ -132,14 +132,14 @@ def audit(
         scored = _scored(given, given.scores, counts, reference, settings)
     return Audit(
         attributes=tuple(attributes),
-        rows=len(given.labels),
+        examples=len(given.labels),
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
         groups=_group_audits(counts, group_rates(counts, level=level), scored),
         threshold=None if given.scores is None else threshold,
         bins=scored.bins,
-        left_out=int((g < 0).sum()),
+        dropped=int((g < 0).sum()),
         weighted=weights is not None,
         source=source,
         notes=(*notes, *scored.notes),
@@ -157,7 +157,7 @@ class _Examples(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """What is known from scores beside what predictions tell."""
+    """Metrics that need scores, in addition to those of predictions."""
 
     metrics: dict[str, IntervalEstimate]
     losses: Sequence[IntervalEstimate | None]  # by group
@@ -246,7 +246,7 @@ def audit_columns(
     def one(attributes: Sequence[Attribute], reference: str | None) -> Audit:
         found = Intersection(tuple(attributes)).group(columns, min_size, small)
         if len(found) == 0:
-            raise ValueError(f"none of the {found.populated} groups has {min_size} rows; lower the minimum size")
+            raise ValueError(f"none of the {found.populated} groups has {min_size} examples; lower the minimum size")
         if reference is not None and reference not in found.names:
             close = get_close_matches(reference, found.names, n=3, cutoff=0.4) or list(found.names[:6])
             raise ValueError(f"no group is called {reference!r}; there is {' or '.join(close)}")

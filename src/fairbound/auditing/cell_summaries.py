@@ -1,6 +1,6 @@
-"""What held-out examples tell of the cells of constraints: their means, how far off these may be, how they correlate.
+"""Statistics of the cells of constraints on held-out examples: means, standard errors, skewness and correlations.
 
-Columns of any kind (arrays, tensors, pandas, polars) become what constraints are about, here and nowhere else.
+Columns of any kind (arrays, tensors, pandas, polars) are converted here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fairbound.constraints.statistics import HardClass, PerExample, positive
 from fairbound.constraints.subgroups import is_missing
 from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights
 
-MIN_EXAMPLES = 30  # effective examples of a cell that is judged: of fewer, spread and skewness are hardly known
+MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain
 
 
-class Judged(NamedTuple):
-    """What a verdict reads of a constraint."""
+class TestedConstraint(NamedTuple):
+    """What a verdict needs of a constraint."""
 
     name: str  # of its first row, for messages
     cells: tuple[Cell, ...]
@@ -34,9 +34,9 @@ class Judged(NamedTuple):
     members: Callable[[Tensor, Tensor | None], Sequence[Tensor]]  # groups, labels -> the examples of every cell
 
     @staticmethod
-    def of(constraint: Constraint) -> Judged:
+    def of(constraint: Constraint) -> TestedConstraint:
         """The only place that reads the constraint's own fields."""
-        return Judged(
+        return TestedConstraint(
             name=constraint.names[0],
             cells=constraint.cells.items,
             contrast=constraint.contrast.matrix(),
@@ -49,7 +49,7 @@ class Judged(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What is known of the held-out examples; None where it was not given."""
+    """The held-out examples; None where it was not given."""
 
     groups: Any  # (n,) numbers or text, or a mapping of such columns
     losses: Tensor | None  # (n,)
@@ -68,7 +68,7 @@ class HeldOut(NamedTuple):
             "weight": None if weight is None else as_weights(weight).cpu(),
         }
         if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
-            raise ValueError("a verdict needs numbers to judge; give losses=, predictions= (decisions) or outputs=")
+            raise ValueError("a verdict needs values; give losses=, predictions= (decisions) or outputs=")
         columns = dict(groups) if isinstance(groups, Mapping) else {} if groups is None else {"groups": groups}
         lengths = {name: len(column) for name, column in (given | columns).items() if column is not None}
         if len(set(lengths.values())) > 1:
@@ -81,61 +81,61 @@ class HeldOut(NamedTuple):
     def size(self) -> int:
         return len(self.weight)
 
-    def values(self, judged: Judged) -> Tensor:
+    def values(self, tested: TestedConstraint) -> Tensor:
         """(n,) what the constraint takes means of: the losses, or decisions."""
-        if judged.statistic is None:
-            return _needed(self.losses, "losses", "one for every example (reduction='none')", judged)
-        if self.predictions is not None and isinstance(judged.statistic, HardClass):
-            return (self.predictions == judged.statistic.outcome).double()
-        if self.predictions is not None and judged.statistic is positive:
+        if tested.statistic is None:
+            return _needed(self.losses, "losses", "one for every example (reduction='none')", tested)
+        if self.predictions is not None and isinstance(tested.statistic, HardClass):
+            return (self.predictions == tested.statistic.outcome).double()
+        if self.predictions is not None and tested.statistic is positive:
             return as_binary(self.predictions, "predictions").double()
-        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", judged)
-        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and judged.statistic is positive:
+        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", tested)
+        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and tested.statistic is positive:
             raise ValueError(
                 f"outputs lie between {float(outputs.min()):g} and {float(outputs.max()):g} like probabilities, "
                 "and as logits all of them would be positive decisions; give predictions=, e.g. p > 0.5"
             )
-        found = judged.statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
+        found = tested.statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
         if found.numel() != self.size:
             raise ValueError(
-                f"the statistic of {judged.name!r} must be one number per example, got {tuple(found.shape)}"
+                f"the statistic of {tested.name!r} must be one number per example, got {tuple(found.shape)}"
             )
-        return _finite(found, f"values of {judged.name!r}")
+        return _finite(found, f"values of {tested.name!r}")
 
-    def codes(self, judged: Judged) -> Tensor:
+    def codes(self, tested: TestedConstraint) -> Tensor:
         """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
-        if all(cell.group is None for cell in judged.cells):
+        if all(cell.group is None for cell in tested.cells):
             return torch.zeros(self.size, dtype=torch.int64)
-        column = self._column(judged)
+        column = self._column(tested)
         array = column.detach().cpu().numpy() if isinstance(column, Tensor) else np.asarray(column)
         if array.dtype.kind in "OUS":
-            return _from_text(array, judged)
+            return _from_text(array, tested)
         codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
-        if judged.groups is not None and codes.numel() and int(codes.max()) >= judged.groups:
+        if tested.groups is not None and codes.numel() and int(codes.max()) >= tested.groups:
             raise ValueError(
-                f"groups must be 0 to {judged.groups - 1}, or -1 for none, found {int(codes.max())} for the constraint "
-                f"{judged.name!r}"
+                f"groups must be 0 to {tested.groups - 1}, or -1 for none, found {int(codes.max())} for the constraint "
+                f"{tested.name!r}"
             )
         return codes
 
-    def _column(self, judged: Judged) -> Any:
+    def _column(self, tested: TestedConstraint) -> Any:
         if self.groups is None:
-            raise ValueError(f"the constraint {judged.name!r} is about groups; give them, one for every example")
+            raise ValueError(f"the constraint {tested.name!r} is about groups; give them, one for every example")
         if not isinstance(self.groups, Mapping):
             return self.groups
-        if judged.by is None and len(self.groups) == 1:
+        if tested.by is None and len(self.groups) == 1:
             return next(iter(self.groups.values()))
-        if judged.by not in self.groups:
+        if tested.by not in self.groups:
             raise ValueError(
                 f"groups has the columns {sorted(self.groups)}; a constraint must name one of them with by=, "
-                f"got by={judged.by!r}"
+                f"got by={tested.by!r}"
             )
-        return self.groups[judged.by]
+        return self.groups[tested.by]
 
 
-def _needed(column: Tensor | None, name: str, what: str, judged: Judged) -> Tensor:
+def _needed(column: Tensor | None, name: str, what: str, tested: TestedConstraint) -> Tensor:
     if column is None:
-        raise ValueError(f"the constraint {judged.name!r} needs {name}=, {what}")
+        raise ValueError(f"the constraint {tested.name!r} needs {name}=, {what}")
     return column
 
 
@@ -157,17 +157,17 @@ def _logits(outputs: Any) -> Tensor:
     return tensor
 
 
-def _from_text(array: np.ndarray[Any, Any], judged: Judged) -> Tensor:
+def _from_text(array: np.ndarray[Any, Any], tested: TestedConstraint) -> Tensor:
     """Groups by their names in the constraint; a missing one is none."""
-    names = {cell.group_name: cell.group for cell in judged.cells if cell.group is not None}
+    names = {cell.group_name: cell.group for cell in tested.cells if cell.group is not None}
     text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
     for name, code in names.items():
         codes[text == name] = code
     unknown = text[(codes < 0) & ~is_missing(array)].tolist()
-    # where the constraint names some groups only (the recall of B), the others may be called anything
-    if unknown and len(names) == judged.groups:
+    # where the constraint names some groups only (the recall of B), the others may have any name
+    if unknown and len(names) == tested.groups:
         raise ValueError(
-            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint {judged.name!r} has "
+            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint {tested.name!r} has "
             f"{', '.join(list(names)[:6])}; name all groups in the constraint, or mark examples of no group as missing"
         )
     if unknown and not (codes >= 0).any():
@@ -183,12 +183,12 @@ class CellSummary(NamedTuple):
 
     name: str
     examples: int
-    effective: float  # unweighted examples that would tell as much: (sum w)^2 / sum w^2
+    effective: float  # equivalent number of unweighted examples: (sum w)^2 / sum w^2
     mean: float
     error: float  # standard error of the mean
     skewness: float  # of the mean
     is_rate: bool  # whether the mean is a share of examples
-    problem: str  # why nothing can be said of it; empty where something can
+    problem: str  # why there is no decision on it; else empty
 
 
 class CellSummaries(NamedTuple):
@@ -200,16 +200,16 @@ class CellSummaries(NamedTuple):
     correlation: Tensor  # (K, K) of the means: one example may be in cells of several constraints
 
 
-def summarize(constraints: Sequence[Judged], held_out: HeldOut) -> CellSummaries:
+def summarize(constraints: Sequence[TestedConstraint], held_out: HeldOut) -> CellSummaries:
     """Every cell of every constraint."""
     cells: list[CellSummary] = []
     places: list[Tensor] = []  # the examples of every cell, and
-    influences: list[Tensor] = []  # how much each moves its mean
-    for judged in constraints:
-        values = held_out.values(judged)
+    influences: list[Tensor] = []  # the influence of each on its mean
+    for tested in constraints:
+        values = held_out.values(tested)
         is_rate = bool(((values == 0) | (values == 1)).all())
-        members = judged.members(held_out.codes(judged), held_out.labels)
-        for cell, inside in zip(judged.cells, members, strict=True):
+        members = tested.members(held_out.codes(tested), held_out.labels)
+        for cell, inside in zip(tested.cells, members, strict=True):
             place = inside[held_out.weight[inside] > 0]
             summary, influence = _summary(cell.name, values[place], held_out.weight[place], is_rate)
             cells.append(summary)
@@ -221,7 +221,7 @@ def summarize(constraints: Sequence[Judged], held_out: HeldOut) -> CellSummaries
 
 
 def _summary(name: str, values: Tensor, weight: Tensor, is_rate: bool) -> tuple[CellSummary, Tensor]:
-    """A cell, and how much each of its examples moves the mean."""
+    """A cell, and the influence of each of its examples on the mean."""
     if len(values) == 0:
         return CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, is_rate, f"{name!r} has no examples"), values
     share = weight / weight.sum()
@@ -251,7 +251,7 @@ def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
         return f"{name!r} has {examples} examples, and a verdict needs at least {MIN_EXAMPLES}"
     if effective < MIN_EXAMPLES * (1 - 1e-9):
         return (
-            f"{name!r} has {examples} examples, but their weights differ so much that they tell as much as "
+            f"{name!r} has {examples} examples, but their weights differ so much that their effective number is "
             f"{effective:.0f}, and a verdict needs at least {MIN_EXAMPLES}"
         )
     return f"all {examples} values of {name!r} are the same, so that their spread is not known" if constant else ""

@@ -31,11 +31,11 @@ import torch
 from scipy.special import ndtr, ndtri, stdtrit
 from torch import Tensor
 
-from fairbound.auditing.cell_summaries import MIN_EXAMPLES, CellSummaries, CellSummary, Judged
+from fairbound.auditing.cell_summaries import MIN_EXAMPLES, CellSummaries, CellSummary, TestedConstraint
 from fairbound.metrics.intervals import quantile
 
 Decision = Literal["holds", "violated", "undecided"]
-POWER = 0.8  # with which the examples that are said to decide would decide
+POWER = 0.8  # probability of a decision with `Gap.needed` examples
 DRAWS = 10_000  # of the largest studentized gap
 MAX_DRAWN = 4_000_000  # numbers at a time
 
@@ -55,14 +55,14 @@ class Gap:
     name: str
     estimate: float | None  # None where a cell has no examples
     bound: float
-    minimum: bool  # whether it is about "at least": then estimate and bound are minus the number and its minimum
+    minimum: bool  # whether it is a minimum: then estimate and bound are minus the number and its minimum
     cell: str  # the cell that adds most to the noise: the scarcest group, as a rule
     examples: int  # of that cell
     decision: Decision = "undecided"
-    reason: str = ""  # why nothing can be said; empty where something can
-    low: float | None = None  # with `high`: where all gaps lie at once; `low` above the bound is a violation
+    reason: str = ""  # why there is no decision; else empty
+    low: float | None = None  # with `high`: simultaneous limits of all gaps; `low` above the bound is a violation
     high: float | None = None
-    at_most: float | None = None  # where this gap alone ends; the constraint holds where this is within the bound
+    at_most: float | None = None  # upper limit of this gap alone; the constraint holds where this is within the bound
     needed: float | None = None  # examples of that cell, others in proportion, that would decide; inf: none would
 
 
@@ -76,11 +76,11 @@ class _Noise(NamedTuple):
 
 
 def decide(
-    constraints: Sequence[Judged], names: Sequence[str], found: CellSummaries, level: float, seed: int
+    constraints: Sequence[TestedConstraint], names: Sequence[str], found: CellSummaries, level: float, seed: int
 ) -> tuple[Gap, ...]:
     """Every row of the constraints."""
-    contrast = torch.block_diag(*(judged.contrast for judged in constraints))
-    bound = torch.cat([judged.bound for judged in constraints]).tolist()
+    contrast = torch.block_diag(*(tested.contrast for tested in constraints))
+    bound = torch.cat([tested.bound for tested in constraints]).tolist()
     problem = torch.tensor([bool(cell.problem) for cell in found.cells])
     usable = ~((contrast != 0) & problem).any(1)
     noise = _noise(found, contrast, usable, level, seed)
@@ -99,7 +99,7 @@ def decide(
 
 
 def _undecidable(name: str, estimate: float, bound: float, minimum: bool, cells: Sequence[CellSummary]) -> Gap:
-    """A gap that needs a cell of which nothing can be said."""
+    """A gap that needs a cell with too few examples."""
     cell = min((cell for cell in cells if cell.problem), key=lambda cell: cell.effective)
     known = estimate if all(cell.examples > 0 for cell in cells) else None
     return Gap(name, known, bound, minimum, cell.name, cell.examples, reason=cell.problem)
@@ -112,7 +112,7 @@ def _decided(
     decision: Decision = "violated" if low > bound else "holds" if at_most <= bound else "undecided"
     needed = float(scarcest.examples)
     if decision == "undecided":
-        # Noise falls as 1 / sqrt(examples): as many as leave room for the limit and for the estimate's own luck.
+        # Noise decreases as 1 / sqrt(examples): as many as allow for the limit and for the noise of the estimate.
         half = noise.alone if estimate < bound else noise.below
         wanted, distance = float(half) + float(ndtri(POWER)) * float(noise.error), abs(estimate - bound)
         needed = float(math.ceil(needed * (wanted / distance) ** 2)) if distance > 1e-9 * wanted else math.inf
@@ -204,7 +204,7 @@ def rate_above(rate: Tensor, trials: Tensor, tail: float) -> Tensor:
     center = (counted + added) / (trials + 2 * added)
     correction = (z * z / 18 + 7 / 36) - (13 * z * z + 17) / 18 * p * (1 - p)
     half = z * ((p * (1 - p) + correction / trials).clamp(min=0) / trials).sqrt()
-    # with one failure or none the rate may be 1 for all that these examples tell, and the expansion ends below
+    # with one failure or none these examples do not exclude a rate of 1, and the expansion ends below
     high = torch.where(no < 1.5, torch.ones_like(rate), center + half).clamp(max=1)
     return (high - rate).clamp(min=0)
 

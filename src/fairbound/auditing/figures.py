@@ -1,7 +1,7 @@
-"""The figures of an audit's page, by plotly: metrics at a glance, rates by group, score distributions by group.
+"""The figures of an audit's page, by plotly: an overview of metrics, rates by group, score distributions by group.
 
 Each is a function of the audit and of whether the screen is narrow: the same traces in two arrangements. Colors are
-names of the page's own, such as var(--dot), so that light, dark and print each give them theirs.
+CSS variables of the page, such as var(--dot), with values for light, dark and print.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PANELS = (
 # Okabe and Ito's palette for all kinds of color vision, without its yellow, which is faint on white.
 LINES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "var(--ink)")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-MIN_AXIS_WIDTH = 0.2  # of a rate: below, differences that do not matter would look large
+MIN_AXIS_WIDTH = 0.2  # of a rate: below, irrelevant differences would appear large
 
 
 def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
     """The groups with the most examples, in the order in which they came."""
-    kept = sorted(range(len(groups)), key=lambda i: -groups[i].rows)[:most]
+    kept = sorted(range(len(groups)), key=lambda i: -groups[i].examples)[:most]
     return [groups[i] for i in sorted(kept)]
 
 
 def label(name: str, width: int) -> str:
-    """A group's name for plotly, which reads tags: escaped, in one line or two, without the middle of a long one.
+    """A group's name for plotly, which interprets tags: escaped, in one line or two, without the middle of a long one.
 
     >>> label("<b>, female", 20), label("American Indian alone, female", 22)
     ('&lt;b&gt;, female', 'American Indian alone,<br>female')
@@ -67,19 +67,19 @@ def overview(audit: Audit, narrow: bool = False) -> Any:
         figure.add_trace(_beyond(rows, [gaps[i] for i in rows], words, color, end))
     _mark_undefined(figure, gaps, ["" if narrow else why_undefined(audit, name) for name in found])
     figure.add_vline(x=0, line={"color": "var(--ink)", "width": 1.5})
-    shown = {name: _said(measured) if measured.value is not None else "" for name, measured in found.items()}
-    _label_rows(figure, [f"<b>{title(name)}</b><br>{said}" for name, said in shown.items()])
+    shown = {name: _text(measured) if measured.value is not None else "" for name, measured in found.items()}
+    _label_rows(figure, [f"<b>{title(name)}</b><br>{text}" for name, text in shown.items()])
     return figure.update_xaxes(range=[0, 1.02 * end])
 
 
 def rates(audit: Audit, narrow: bool = False) -> Any:
-    """A panel for each rate, a row for each group, and everyone's rate as a line."""
-    groups, everyone = largest(audit.groups, MAX_GROUPS), _everyone(audit.groups)
+    """A panel for each rate, a row for each group, and the rate over all groups as a line."""
+    groups, overall = largest(audit.groups, MAX_GROUPS), _overall(audit.groups)
     labels = [label(group.name, 15 if narrow else 30) for group in groups]
     columns = 1 if narrow else 3
     figure = _panels(labels, columns)
     for i, rate in enumerate(PANELS):
-        _add_rate(figure, audit, groups, rate, everyone[rate], {"row": i // columns + 1, "col": i % columns + 1})
+        _add_rate(figure, audit, groups, rate, overall[rate], {"row": i // columns + 1, "col": i % columns + 1})
     _label_rows(figure, labels)
     return figure
 
@@ -104,9 +104,9 @@ def scores(audit: Audit, narrow: bool = False) -> Any:
 
 def outlined(audit: Audit) -> tuple[list[GroupAudit], list[GroupAudit]]:
     """The groups whose scores are drawn, and those of them that are visible at first."""
-    groups = [group for group in largest(audit.groups, MAX_GROUPS) if group.rows > 0]
+    groups = [group for group in largest(audit.groups, MAX_GROUPS) if group.examples > 0]
     # The outline of a few examples is a line of spikes that would flatten all others.
-    return groups, largest([group for group in groups if group.rows >= SMALL_GROUP] or groups, MAX_OUTLINES)
+    return groups, largest([group for group in groups if group.examples >= SMALL_GROUP] or groups, MAX_OUTLINES)
 
 
 def _plotly() -> Any:
@@ -167,37 +167,37 @@ def _mark_undefined(
 
 
 def _add_rate(
-    figure: Any, audit: Audit, groups: Sequence[GroupAudit], rate: str, everyone: float | None, where: Mapping[str, int]
+    figure: Any, audit: Audit, groups: Sequence[GroupAudit], rate: str, overall: float | None, where: Mapping[str, int]
 ) -> None:
     found = [group.rates[rate] for group in groups]
     words = [
-        f"<b>{label(group.name, 60)}</b><br>{title(rate)} {_said(measured)}<br>{group.rows:,} examples"
-        + (f"<br>everyone: {number(everyone)}" if everyone is not None else "")
+        f"<b>{label(group.name, 60)}</b><br>{title(rate)} {_text(measured)}<br>{group.examples:,} examples"
+        + (f"<br>all groups: {number(overall)}" if overall is not None else "")
         for group, measured in zip(groups, found, strict=True)
     ]
-    for chosen in (False, True):  # the reference group has a color of its own
+    for chosen in (False, True):  # the reference group has another color
         rows = [i for i, group in enumerate(groups) if (group.name == audit.reference) == chosen]
         color = "var(--ink)" if chosen else "var(--dot)"
         figure.add_trace(_dots(rows, [found[i] for i in rows], [words[i] for i in rows], color), **where)
     _mark_undefined(figure, found, [""] * len(found), where)
-    if everyone is not None:
-        figure.add_vline(x=everyone, line={"color": "var(--soft)", "width": 1.5, "dash": "dash"}, **where)
+    if overall is not None:
+        figure.add_vline(x=overall, line={"color": "var(--soft)", "width": 1.5, "dash": "dash"}, **where)
     figure.update_xaxes(range=_range(found), **where)
 
 
 def _range(found: Sequence[IntervalEstimate]) -> list[float]:
-    """From the lowest to the highest end of an interval, with some room, between 0 and 1 and not too narrow."""
+    """From the lowest to the highest end of an interval, with a margin, between 0 and 1 and not too narrow."""
     ends = [end for measured in found for end in measured if end is not None] or [0.0, 1.0]
     low, high = min(ends), max(ends)
-    room = max(0.04 * (high - low), (MIN_AXIS_WIDTH - (high - low)) / 2)
-    return [max(-0.01, low - room), min(1.01, high + room)]
+    margin = max(0.04 * (high - low), (MIN_AXIS_WIDTH - (high - low)) / 2)
+    return [max(-0.01, low - margin), min(1.01, high + margin)]
 
 
-def _everyone(groups: Sequence[GroupAudit]) -> dict[str, float | None]:
+def _overall(groups: Sequence[GroupAudit]) -> dict[str, float | None]:
     """The rates of all groups together, from the sums of their counts."""
     cells = ("false_positives", "true_negatives", "false_negatives", "true_positives")
     fp, tn, fn, tp = (sum(group.counts[cell] for group in groups) for cell in cells)
-    counts = Counts.from_cells({"everyone": (fp, tn, fn, tp)})
+    counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
     return {rate: counts.rate(rate)[0] for rate in PANELS}
 
 
@@ -211,14 +211,14 @@ def _outline(group: GroupAudit, bins: Sequence[float], i: int, visible: bool) ->
         x=[bins[0], *bins, bins[-1]],
         y=[0, *shares, shares[-1], 0],
         mode="lines", line={"shape": "hv", "width": 2, "color": LINES[i % len(LINES)], "dash": DASHES[i // len(LINES)]},
-        name=f"{label(group.name, 30)} ({group.rows:,})", visible=True if visible else "legendonly",
+        name=f"{label(group.name, 30)} ({group.examples:,})", visible=True if visible else "legendonly",
         hoverinfo="text", hovertext=[words[0], *words, words[-1], words[-1]],
     )  # fmt: skip
 
 
 def _end(found: Sequence[IntervalEstimate]) -> float:
     """Where the axis of gaps ends: with the intervals, but before one that goes far beyond 1, as that of a loss gap
-    does when a group has two examples; it would make all the others look like nothing."""
+    does when a group has two examples; all others would be too small to see."""
     values = [measured.value for measured in found if measured.value is not None]
     highs = [measured.high for measured in found if measured.high is not None]
     if not values:
@@ -233,7 +233,7 @@ def _within(measured: IntervalEstimate, end: float) -> IntervalEstimate:
 def _beyond(
     rows: Sequence[int], found: Sequence[IntervalEstimate], words: Sequence[str], color: str, end: float
 ) -> Any:
-    """An arrow at the end of the axis for every interval that goes on."""
+    """An arrow at the end of the axis for every interval that extends further."""
     there = [i for i, measured in enumerate(found) if measured.high is not None and measured.high > end]
     return _plotly().Scatter(
         x=[end] * len(there), y=[rows[i] for i in there], mode="markers", cliponaxis=False,
@@ -245,8 +245,8 @@ def _beyond(
 def _words(audit: Audit, found: Mapping[str, IntervalEstimate], rows: Sequence[int]) -> list[str]:
     names = list(found)
     level = f"{100 * audit.level:g} % interval"
-    return [f"<b>{title(names[i])}</b><br>{_said(found[names[i]])} ({level})" for i in rows]
+    return [f"<b>{title(names[i])}</b><br>{_text(found[names[i]])} ({level})" for i in rows]
 
 
-def _said(measured: IntervalEstimate) -> str:
+def _text(measured: IntervalEstimate) -> str:
     return f"{number(measured.value)} {interval(measured)}".strip()

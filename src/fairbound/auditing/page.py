@@ -29,17 +29,18 @@ def page(audit: Audit) -> str:
     >>> "&lt;A&gt;" in html, "<A>" in html
     (True, False)
     """
-    left_out = f"{audit.left_out:,} example{'' if audit.left_out == 1 else 's'}"
-    said = {
+    dropped = f"{audit.dropped:,} example{'' if audit.dropped == 1 else 's'}"
+    details = {
         "Source": audit.source or "not named",
-        "Examples": f"{audit.rows:,}",
+        "Examples": f"{audit.examples:,}",
         "Groups": f"{len(audit.groups):,}, by {' x '.join(audit.attributes)}",
         "Reference group": audit.reference,
         "Predictions": "as given" if audit.threshold is None else f"1 where the score is at least {audit.threshold:g}",
         "Intervals": f"level {100 * audit.level:g} %",
-        "Skipped": f"{left_out} in no group" if audit.left_out else "no examples",
+        "Skipped": f"{dropped} in no group" if audit.dropped else "no examples",
     }
-    return render("audit.html", source=audit.source, said=said, whole=_view(audit), parts=[*map(_view, audit.parts)])
+    parts = [_view(part) for part in audit.parts]
+    return render("audit.html", source=audit.source, details=details, whole=_view(audit), parts=parts)
 
 
 def write_page(audit: Audit, path: str | Path) -> Path:
@@ -71,7 +72,9 @@ def _view(audit: Audit) -> dict[str, Any]:
         "outlined": len(groups),
         "visible": len(visible),
         "metric_lines": [[*_metric_cells(audit, name)] for name in audit.metrics],
-        "weighted": any(abs(sum(group.counts.values()) - group.rows) > 1e-6 * group.rows for group in audit.groups),
+        "weighted": any(
+            abs(sum(group.counts.values()) - group.examples) > 1e-6 * group.examples for group in audit.groups
+        ),
         "group_headings": ["Group", "Examples", *COUNTS.values(), *titles, *(["Loss"] if has_loss else [])],
         "group_titles": titles | {short: title(count).lower() for count, short in COUNTS.items()},
         "group_lines": [[*_group_cells(group, audit.reference, has_loss)] for group in listed],
@@ -90,7 +93,7 @@ def _metric_cells(audit: Audit, name: str) -> Iterator[TableCell]:
 
 def _group_cells(group: GroupAudit, reference: str, has_loss: bool) -> Iterator[TableCell]:
     yield TableCell(group.name, group.name, small="reference" if group.name == reference else "")
-    yield TableCell(f"{group.rows:,}", group.rows)
+    yield TableCell(f"{group.examples:,}", group.examples)
     for count in COUNTS:
         held = group.counts[count]
         yield TableCell(f"{held:,.0f}" if held == round(held) else f"{held:,.1f}", held)

@@ -1,5 +1,5 @@
-"""The text of an audit: names and numbers as people read them, what a rate or metric says, whose definition it is, why
-one is undefined, and what a reader must know before trusting the numbers."""
+"""The text of an audit: formatted names and numbers, what a rate or metric means, its source, why one is
+undefined, and caveats of the numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def title(name: str) -> str:
 
 
 def explained(name: str) -> tuple[str, str]:
-    """What a metric says, and whose definition it is.
+    """What a metric means, and the source of its definition.
 
     >>> explained("demographic_parity_difference")
     ('largest minus smallest positive rate', 'Fairlearn')
@@ -89,7 +89,7 @@ def excludes_zero(measured: IntervalEstimate) -> bool:
 
 def why_undefined(audit: Audit, name: str) -> str:
     """Why the audit could not give that metric, as far as the audit shows."""
-    present = [group.name for group in audit.groups if group.rows > 0]
+    present = [group.name for group in audit.groups if group.examples > 0]
     metric = METRICS.get(name)
     if metric is not None and metric.groups == "two" and len(present) != 2:
         return f"for two groups only, and {_so_many(len(present))}"
@@ -99,7 +99,7 @@ def why_undefined(audit: Audit, name: str) -> str:
         return f"the reference group {audit.reference!r} has no examples"
     if metric is not None:
         return _why_no_rate(audit, metric)
-    many = [group for group in audit.groups if group.rows >= FEWEST]
+    many = [group for group in audit.groups if group.examples >= FEWEST]
     if len(many) < 2:
         return f"it needs two groups of {FEWEST} examples or more"
     if name in ("w1", "wd") and len(many) > MOST_GROUPS:
@@ -126,11 +126,11 @@ def _why_no_rate(audit: Audit, metric: Metric) -> str:
     return ""
 
 
-# What a reader must know before trusting the numbers ------------------------------------------------------------------
+# Caveats -------------------------------------------------------------------------------------------------------------
 
 
 def small_groups(counts: Counts) -> list[str]:
-    """Groups that are absent, or too small to judge."""
+    """Groups that are absent, or too small for reliable rates."""
     sizes = counts.sizes().tolist()
     notes = []
     empty = [name for name, size in zip(counts.names, sizes, strict=True) if size == 0]
@@ -153,7 +153,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def one_sided(labels: Tensor, predictions: Tensor) -> list[str]:
-    """Whether all labels, or all predictions, are alike."""
+    """Whether all labels, or all predictions, are equal."""
     notes = []
     for values, what in ((labels, "label"), (predictions, "prediction")):
         seen = values.unique().tolist()

@@ -1,6 +1,6 @@
 """The verdict: do constraints hold for the population that held-out examples were drawn from?
 
-Decided as "holds", "violated" or "undecided"; printed as a table within 80 columns and a sentence to act on.
+Decided as "holds", "violated" or "undecided"; printed as a table within 80 columns and a sentence with the conclusion.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairbound.auditing.cell_summaries import HeldOut, Judged, summarize
+from fairbound.auditing.cell_summaries import HeldOut, TestedConstraint, summarize
 from fairbound.auditing.decisions import Decision, Gap, decide
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet, Given
@@ -24,7 +24,7 @@ _HEADINGS = ("constraint", "value", "all at once", "alone", "bound", "", "needed
 
 @dataclass(frozen=True)
 class Verdict:
-    """What held-out examples tell of constraints; `print` shows a table and a sentence."""
+    """The decision on constraints from held-out examples; `print` shows a table and a sentence."""
 
     decision: Decision
     gaps: tuple[Gap, ...]  # one for every row of the constraints
@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """What follows from it."""
+        """The conclusion."""
         return _sentence(self.decisive, self.decision, self.level)
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def verdict(
         predictions: decisions, for constraints on rates: 0 or 1, or the number of a class.
         outputs: logits in place of decisions: one per example, or one per class.
         labels: for constraints about examples with a certain label.
-        weight: survey weights, how much of the population an example stands for.
+        weight: survey weights, how much of the population an example represents.
         level: of confidence.
         seed: of the draws that give the simultaneous limits.
 
@@ -101,11 +101,11 @@ def verdict(
         if not isinstance(other, Constraint):
             raise ValueError(
                 f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is about constraints "
-                "on means (loss_parity, demographic_parity, ...): leave it out"
+                "on means (loss_parity, demographic_parity, ...): drop it"
             )
-    judged = [Judged.of(constraint) for constraint in listed if isinstance(constraint, Constraint)]
+    tested = [TestedConstraint.of(constraint) for constraint in listed if isinstance(constraint, Constraint)]
     held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
-    gaps = decide(judged, names, summarize(judged, held_out), level, seed)
+    gaps = decide(tested, names, summarize(tested, held_out), level, seed)
     found = {gap.decision for gap in gaps}
     decision: Decision = "violated" if "violated" in found else "undecided" if "undecided" in found else "holds"
     return Verdict(decision, gaps, held_out.size, level)
@@ -115,7 +115,7 @@ def verdict(
 
 
 def _table(gaps: Sequence[Gap], level: float) -> list[str]:
-    """A line for every gap, or for those that matter most where there are many."""
+    """A line for every gap, or for the most important where there are many."""
     shown = gaps
     if len(gaps) > MAX_SHOWN:
         kept = sorted(range(len(gaps)), key=lambda i: _importance(gaps[i]), reverse=True)[:MAX_SHOWN]
@@ -188,14 +188,14 @@ def _bound(gap: Gap) -> str:
 
 
 def _as_read(gap: Gap) -> tuple[float | None, float | None]:
-    """The joint interval as a reader thinks of it."""
+    """The joint interval with the sign of the constraint as written."""
     if not gap.minimum or gap.low is None or gap.high is None:
         return gap.low, gap.high
     return -gap.high, -gap.low
 
 
 def _rough(count: float) -> str:
-    """Rounded up to two digits: it is a guess.
+    """Rounded up to two digits, as it is an estimate.
 
     >>> _rough(12_345), _rough(87)
     ('13,000', '87')

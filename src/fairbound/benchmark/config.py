@@ -5,7 +5,7 @@
 
 The keys of a file are the fields of `Experiment`, `SplitSpec` and `Row`. A row is completed by the keys under [common],
 or by those of an earlier row that it names: `like = "SSw"`. Hyper-parameters are completed one by one, at last by
-those under [settings.METHOD], which hold for every row of that method. Data of the user's own are named in the file:
+those under [settings.METHOD], which hold for every row of that method. The user's own data are named in the file:
 `source = "my.parquet"` (a path from the folder of the file), `label = "approved"`, `group = "sex"`.
 
 Whatever is not understood is refused: a misspelt setting that went unnoticed would be another experiment than the one
@@ -44,7 +44,7 @@ PAPER_NOTIONS = {  # the paper's, beside those of `constraints.NOTIONS`; l_i: me
 SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
     kind.__name__: kind for kind in (InverseSqrt, Power, Linear, Factorial, Adaptive)
 }
-RUN = "run"  # stands for the number of steps of the run in a schedule that ends with it
+RUN = "run"  # means the number of steps of the run in a schedule that ends with it
 TRAINING_POOLS = ("train", "dual")  # no training step reads the examples that choose or test
 REFERENCE_STEPS = 10_000  # of SSL-ALM: what they pass through the model is the budget of equal examples
 REFERENCE_SETTINGS = {"samples": 2}  # of SSL-ALM: its form in the paper, two mini-batches a step
@@ -155,7 +155,7 @@ class Row:
     fairret: Size = 0.0  # weight of the Fairret regularizer; 0 for none
     pools: tuple[Pool, ...] = ()  # of the examples that each draw's constraints read; empty: "train"
     paper: Paper = Paper()
-    note: str = ""  # where the paper contradicts itself, or leaves something open
+    note: str = ""  # where the paper contradicts itself, or is ambiguous
     equal_examples: Annotated[bool, Field(strict=True)] = (
         True  # whether it has a place in that budget, where its own steps do not count
     )
@@ -263,7 +263,7 @@ class Experiment:
 
 
 def _built(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:
-    """A method or a schedule with its settings, for a run of this many steps; a table stands for a schedule.
+    """A method or a schedule with its settings, for a run of this many steps; a table is a schedule.
 
     >>> _built(Linear, {"start": 0.05, "steps": "run"}, steps=1000)
     Linear(start=0.05, steps=1000.0, end=0.05)
@@ -359,19 +359,19 @@ MODELS: dict[tuple[str, ...], Any] = {(): Experiment, ("split",): SplitSpec, ("r
 
 
 def _sentence(refused: ValidationError, table: Mapping[str, Any]) -> str:
-    """The first error after its place in the file; a misspelt key goes before the key that it leaves missing."""
+    """The first error after its place in the file; a misspelt key is reported before the key that is then missing."""
     error = min(refused.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
-    place, key, said = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
+    place, key, message = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
     if error["type"] == "value_error":
-        said = said.removeprefix("Value error, ")
+        message = message.removeprefix("Value error, ")
     elif error["type"] == "unexpected_keyword_argument":
         model = MODELS[tuple(one for one in place[:-1] if isinstance(one, str))]
-        said = _unknown(place.pop(), [field.name for field in fields(model) if field.name != "custom"], "key")
+        message = _unknown(place.pop(), [field.name for field in fields(model) if field.name != "custom"], "key")
     elif error["type"] == "missing":
-        said = f"the key {place.pop()!r} is missing"
+        message = f"the key {place.pop()!r} is missing"
     else:
         name = f"{place.pop(-2)}[{place.pop()}]" if isinstance(key, int) and place[:1] != ["rows"] else place.pop()
-        said = f"{re.sub('^[A-Z][a-z]+ ', f'{name} ', said)}, got {error['input']!r}"
+        message = f"{re.sub('^[A-Z][a-z]+ ', f'{name} ', message)}, got {error['input']!r}"
     if place[:1] == ["rows"] and len(place) > 1:
         place[:2] = [f"row {table['rows'][int(place[1])]['name']!r}"]
-    return "".join(f", {one}" for one in place) + f": {said}"
+    return "".join(f", {one}" for one in place) + f": {message}"

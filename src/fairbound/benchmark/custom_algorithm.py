@@ -38,7 +38,7 @@ class CustomAlgorithm:
 
 
 def load_custom_algorithm(text: str) -> CustomAlgorithm:
-    """The method that `my_file.py:MyMethod(tau=0.1)` names; the settings, numbers or truth values, may be left out."""
+    """The method that `my_file.py:MyMethod(tau=0.1)` names; the settings, numbers or truth values, are optional."""
     found = TEXT.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{FORM}; got {text!r}")
@@ -106,12 +106,12 @@ def _module(path: Path) -> ModuleType:
     place = str(path.resolve())
     name = "fairbound_custom_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
     if name not in sys.modules:
-        sys.modules[name] = _begun(name, place)  # dataclasses look their module up
+        sys.modules[name] = _new_module(name, place)  # dataclasses need their module
         _execute(sys.modules[name], text, path)
     return sys.modules[name]
 
 
-def _begun(name: str, place: str) -> ModuleType:
+def _new_module(name: str, place: str) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = place
     return module
@@ -123,9 +123,9 @@ def _execute(module: ModuleType, text: bytes, path: Path) -> None:
         exec(compile(text, str(module.__file__), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
         place = f"{path}, line {_line(error, str(module.__file__))}"
-        raise ImportError(f"{place}: the file cannot be loaded: {type(error).__name__}: {said}") from error
+        raise ImportError(f"{place}: the file cannot be loaded: {type(error).__name__}: {message}") from error
 
 
 def _line(error: BaseException, file: str) -> int | str:

@@ -157,7 +157,7 @@ def _listen(workers: Sequence[BaseProcess], messages: Any, following: _Following
     """Read what the processes say until all of them have finished."""
     finished, checked = 0, monotonic()
     while finished < len(workers):
-        if monotonic() - checked > LIVENESS_CHECK_S:  # not only in silence: another process may go on for long
+        if monotonic() - checked > LIVENESS_CHECK_S:  # not only without messages: another process may run for long
             _refuse_lost(workers)
             checked = monotonic()
         try:
@@ -168,7 +168,7 @@ def _listen(workers: Sequence[BaseProcess], messages: Any, following: _Following
             following.advanced(*content)
         elif kind == "spent":
             following.add(*content)
-        elif kind == "said":
+        elif kind == "log":
             log.log(*content)
         elif kind == "failed":
             raise content[0]
@@ -195,7 +195,7 @@ def _work(tasks: Any, messages: Any, folder: Path, parent: int) -> None:
             number, task = numbered
             if task.job not in known:
                 known = {task.job: plan(task.job)}  # one at a time: the data of many splits fill memory
-            advanced = partial(_tell, messages, parent, number)
+            advanced = partial(_report, messages, parent, number)
             messages.put(("spent", _completed(task, known[task.job], store, advanced)))
         messages.put(("finished",))
     except EXPECTED as error:
@@ -207,8 +207,8 @@ def _work(tasks: Any, messages: Any, folder: Path, parent: int) -> None:
         messages.put(("failed", RuntimeError(f"{type(error).__name__}: {error} (in a computing process, see above)")))
 
 
-def _tell(messages: Any, parent: int, number: int, share: float) -> None:
-    if os.getppid() != parent:  # killed: nobody waits for these results, and another start would compute them too
+def _report(messages: Any, parent: int, number: int, share: float) -> None:
+    if os.getppid() != parent:  # killed: nothing reads these results, and a restart would compute them too
         os._exit(1)
     messages.put(("advanced", number, share))
 
@@ -222,4 +222,4 @@ class _Passing(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(ValueError):  # the queue was closed: the process is being ended
-            self.messages.put(("said", record.levelno, record.getMessage()))
+            self.messages.put(("log", record.levelno, record.getMessage()))

@@ -1,4 +1,4 @@
-"""What results were computed on: software, processor, device. Seconds mean little without it."""
+"""What results were computed on: software, processor, device. Times cannot be compared without it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-CPU_INFO = Path("/proc/cpuinfo")  # Linux; elsewhere the platform's own answer
+CPU_INFO = Path("/proc/cpuinfo")  # Linux; elsewhere from `platform`
 
 
 def describe(date: str, device: torch.device | str = "cpu") -> dict[str, str | int]:
-    """The system in words and numbers, for `Store.note_system`. `date` is the caller's: nothing here reads a clock.
+    """A description of the system, for `Store.note_system`. `date` is the caller's: nothing here reads a clock.
 
-    >>> said = describe("2025-01-31")
-    >>> said["date"], said["device"], said["threads"] == torch.get_num_threads()
+    >>> found = describe("2025-01-31")
+    >>> found["date"], found["device"], found["threads"] == torch.get_num_threads()
     ('2025-01-31', 'cpu', True)
     """
     return {
@@ -35,7 +35,7 @@ def describe(date: str, device: torch.device | str = "cpu") -> dict[str, str | i
 
 
 def cpu_model(info: Path) -> str:
-    """The processor's name as Linux lists it in `info`, or what Python knows of it."""
+    """The processor's name as Linux lists it in `info`, or from `platform`."""
     if info.exists():
         for line in info.read_text(errors="replace").splitlines():
             name, _, value = line.partition(":")
@@ -52,5 +52,5 @@ def usable_cpus() -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """A graphics card by its model."""
+    """The model of a GPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

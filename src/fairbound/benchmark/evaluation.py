@@ -59,7 +59,7 @@ class Evaluator:
         """(examples of the part,) outputs of the model at x (n,)."""
         with torch.no_grad():
             return torch.cat(
-                [self.forward(x, self.data.X[rows]) for rows in self.split.pool(part).split(EXAMPLES_AT_ONCE)]
+                [self.forward(x, self.data.X[examples]) for examples in self.split.pool(part).split(EXAMPLES_AT_ONCE)]
             )
 
     @cached_property
@@ -74,16 +74,16 @@ class Evaluator:
     @cached_property
     def _blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Inputs, labels and cells of all examples in blocks of one size; what fills up the last is in no cell."""
-        count = -(-len(self._rows) // EXAMPLES_AT_ONCE)
-        size = -(-len(self._rows) // count)
-        missing = count * size - len(self._rows)
-        rows = torch.cat([self._rows, self._rows[:1].expand(missing)])
+        count = -(-len(self._examples) // EXAMPLES_AT_ONCE)
+        size = -(-len(self._examples) // count)
+        missing = count * size - len(self._examples)
+        examples = torch.cat([self._examples, self._examples[:1].expand(missing)])
         cells = torch.cat([self._cells, self._cells.new_full((missing,), self._term.cells)])
-        blocks = zip(rows.split(size), cells.split(size), strict=True)
+        blocks = zip(examples.split(size), cells.split(size), strict=True)
         return [(self.data.X[block], self.data.y[block], cell) for block, cell in blocks]
 
     @cached_property
-    def _rows(self) -> Tensor:
+    def _examples(self) -> Tensor:
         """(N,) the examples that are measured, part after part."""
         return torch.cat([self.split.pool(part) for part in self.parts])
 
@@ -101,7 +101,7 @@ class Evaluator:
         """(N,) part and group of every example, as one number."""
         sizes = torch.tensor([len(self.split.pool(part)) for part in self.parts])
         part = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(self.data.X.device)
-        return part * self._groups + self.data.groups[self.group][self._rows]
+        return part * self._groups + self.data.groups[self.group][self._examples]
 
 
 class Recorder:
@@ -143,9 +143,9 @@ class Recorder:
         data, names = evaluator.data, evaluator.data.levels[evaluator.group]
         columns: dict[str, list[Any]] = {"part": list(self.parts)}
         for part in self.parts:
-            rows = evaluator.split.pool(part)
+            examples = evaluator.split.pool(part)
             logits = evaluator.scores(x, part).cpu()
-            labels, groups = data.y[rows].cpu(), data.groups[evaluator.group][rows].cpu()
+            labels, groups = data.y[examples].cpu(), data.groups[evaluator.group][examples].cpu()
             for name, value in _of_scores(logits, labels, groups, names).items():
                 columns.setdefault(name, []).append(value)
         return {name: np.array(column) for name, column in columns.items()}

@@ -1,7 +1,7 @@
 """An experiment's data, network and constraints: everything that its runs share.
 
 Every split scales the inputs by its own training examples. The copies stand one below the other in one dataset, and a
-run reads the rows of its split: so the runs of all splits can be batched.
+run reads the examples of its split: so the runs of all splits can be batched.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PreparedExperiment:
     experiment: Experiment
     source: str  # of the data
     unscaled: Dataset
-    splits: tuple[Split, ...]  # of its rows
+    splits: tuple[Split, ...]  # of its examples
     device: str = "cpu"
 
     @staticmethod
@@ -88,10 +88,10 @@ class PreparedExperiment:
         parts = {"X": self.unscaled.X.numpy(), "y": self.unscaled.y.numpy()}
         return checksum(parts | {"groups": self.unscaled.groups[self.column].numpy()})
 
-    def rows_of(self, split: int) -> Split:
-        """The rows of a split in the stacked dataset."""
+    def split_of(self, split: int) -> Split:
+        """A split as indices into the stacked dataset."""
         offset = split * self.unscaled.rows
-        return Split(*(rows + offset for rows in self.splits[split]))
+        return Split(*(indices + offset for indices in self.splits[split]))
 
     def network(self) -> nn.Module:
         """Fully connected, ReLU, one output."""
@@ -135,11 +135,11 @@ class PreparedExperiment:
         pools = row.pools or ("train",) * draws
         specs = [BatchSpec(objective=row.batch, cell=row.batch, pool=pool) for pool in pools]
         assert problem.constraint is not None
-        return Sampler(self.rows_of(split), problem.constraint.cells, specs, seed=seed)
+        return Sampler(self.split_of(split), problem.constraint.cells, specs, seed=seed)
 
     def evaluator(self, split: int, parts: Sequence[str], compiled: bool = False) -> Evaluator:
-        rows = self.rows_of(split)
-        return Evaluator(self.forward, cross_entropy, self.data, self.column, rows, tuple(parts), compiled)
+        chosen = self.split_of(split)
+        return Evaluator(self.forward, cross_entropy, self.data, self.column, chosen, tuple(parts), compiled)
 
     def parts(self) -> tuple[str, ...]:
         """The parts that the splits have."""
@@ -152,7 +152,7 @@ class PreparedExperiment:
 
 
 def _split(experiment: Experiment, groups: Tensor, number: int) -> Split:
-    """The paper's split comes first unless shares are given; the others are random, each with a seed of its own."""
+    """The paper's split comes first unless shares are given; the others are random, each with another seed."""
     if experiment.split.shares is None and number == 0:
         return paper_split(groups, experiment.split.seed)
     shares = experiment.split.shares or PAPERS_SHARES

@@ -236,7 +236,7 @@ class SharedAxis(NamedTuple):
     """What an axis shows."""
 
     range: Range
-    beyond: dict[str, Range]  # by method, the extent of those that leave it
+    beyond: dict[str, Range]  # by method, the extent of those outside it
     not_finite: list[str]  # methods with a value that no axis can show
 
 
@@ -244,7 +244,7 @@ def shared_axis(data: pd.DataFrame, columns: Sequence[str], also: Sequence[float
     """For the values of all methods ("row") in some columns, and for the numbers in `also`.
 
     Panels share an axis so that they can be compared. A method whose loss reached 10^6 would make flat lines of all the
-    others: it leaves the axis instead, and the caption says so. Most methods span the range between the quartiles of
+    others: it is cut off instead, and the caption says so. Most methods span the range between the quartiles of
     their least and of their greatest values; one that goes beyond it by more than `FAR` widths does not decide.
 
     >>> data = pd.DataFrame({"row": list("AABBCC"), "mean": [0.4, 0.7, 0.5, 0.6, 0.4, 9e5]})
@@ -261,29 +261,29 @@ def shared_axis(data: pd.DataFrame, columns: Sequence[str], also: Sequence[float
         return SharedAxis(_padded(also), {}, not_finite)
     # Rounded inwards: of two methods the one that spans less counts
     ends = [low.quantile(0.25, "higher"), high.quantile(0.75, "lower"), *also]
-    room = FAR * max(max(ends) - min(ends), TYPICAL_WIDTH)
-    outside = (low < min(ends) - room) | (high > max(ends) + room)
+    margin = FAR * max(max(ends) - min(ends), TYPICAL_WIDTH)
+    outside = (low < min(ends) - margin) | (high > max(ends) + margin)
     outside &= not outside.all()
     beyond = {str(row): (float(low[row]), float(high[row])) for row in low.index[outside]}
     return SharedAxis(_padded([*low[~outside], *high[~outside], *also]), beyond, not_finite)
 
 
-def _padded(numbers: Sequence[float], room: float = 0.05) -> Range:
-    """From the least to the greatest, with some room."""
+def _padded(numbers: Sequence[float], margin: float = 0.05) -> Range:
+    """From the least to the greatest, with a margin."""
     if not len(numbers):
         return 0.0, 1.0
     low, high = float(min(numbers)), float(max(numbers))
-    extra = room * (high - low) or max(abs(high), 1.0) * room  # a single number has no width
+    extra = margin * (high - low) or max(abs(high), 1.0) * margin  # a single number has no width
     return low - extra, high + extra
 
 
 def _outside(axes: Mapping[str, SharedAxis]) -> str:
-    """What the axes do not show, in words."""
-    said = [
+    """A note on what is outside the axes."""
+    beyond_axis = [
         f"{name} ({what} from {low:.3g} to {high:.3g})"
         for what, axis in axes.items()
         for name, (low, high) in axis.beyond.items()
     ]
-    words = f". Beyond the axis, which the other methods set: {', '.join(said)}" if said else ""
+    words = f". Beyond the axis, which the other methods set: {', '.join(beyond_axis)}" if beyond_axis else ""
     diverged = dict.fromkeys(name for axis in axes.values() for name in axis.not_finite)
     return words + (f". Not finite, and there not drawn: {', '.join(diverged)}" if diverged else "")

@@ -16,7 +16,7 @@ MARKERS = "osD^vP*X"  # with 7 colors 56 pairs differ, neighbors in both
 STYLE = {"font.size": 8, "pdf.fonttype": 42, "text.parse_math": False, "axes.spines.top": False,
          "axes.spines.right": False, "axes.grid": True, "grid.color": "0.9", "axes.axisbelow": True}  # fmt: skip
 LETTERS_PER_INCH = 11  # of a title
-COMPRESSION = 4  # of PNG, of 9: beyond it files hardly get smaller
+COMPRESSION = 4  # of PNG, of 9: beyond it files get little smaller
 
 
 def save(spec: FigureSpec, folder: Path | str, name: str, *, width: float = 11.0, dpi: int = 110) -> tuple[Path, Path]:

@@ -51,7 +51,7 @@ BOUND = {"color": "var(--ink)", "width": 1, "dash": "dash"}
 def draw(spec: FigureSpec) -> Any:
     """The plotly figure."""
     panels, columns = list(spec.panels()), spec.shape[1]
-    # Rows of the grid: those of a block of panels, and an empty one with room for numbers and titles before the next
+    # Rows of the grid: those of a block of panels, and an empty one for numbers and titles before the next
     block = [spec.panel_height * PIXELS_PER_INCH] * len(spec.facets) + [BLOCK_GAP_PX]
     heights = (block * (spec.shape[0] // len(spec.facets)))[:-1]
     inner = sum(heights) + PANEL_GAP_PX * (len(heights) - 1)
@@ -164,5 +164,5 @@ def _faint(color: str, share: float) -> str:
 
 
 def _numbers(values: Any) -> Any:
-    """Single precision: more than a picture shows, and the page stays small."""
+    """Single precision: more than a figure shows, and the page stays small."""
     return np.asarray(values, dtype=np.float32)

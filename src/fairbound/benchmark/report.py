@@ -41,7 +41,7 @@ class Section:
     budget: Budget
     reference: str  # where it stands in the paper
     source: str  # of the data
-    notes: Mapping[str, str]  # by row: where the paper contradicts itself, or leaves something open
+    notes: Mapping[str, str]  # by row: where the paper contradicts itself, or is ambiguous
     tables: Mapping[str, ReportTable]  # by key of TABLES
     figures: Mapping[str, FigureSpec]  # by key of PLOTS
 
@@ -134,20 +134,20 @@ def _os_errors_named(folder: Path) -> Iterator[None]:
 
 def page(sections: Sequence[Section], systems: Sequence[Mapping[str, Any]]) -> str:
     """The whole page as text."""
-    said = {"Data": ", ".join(dict.fromkeys(one.source for one in sections))}
+    details = {"Data": ", ".join(dict.fromkeys(one.source for one in sections))}
     for number, system in enumerate(systems, start=1):
-        said[f"Computed on{f' ({number})' if len(systems) > 1 else ''}"] = _system_words(system)
+        details[f"Computed on{f' ({number})' if len(systems) > 1 else ''}"] = _system_words(system)
     if systems:
-        said["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
+        details["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
     views = [_section_view(one, stem) for one, stem in zip(sections, file_stems(sections), strict=True)]
-    return render("benchmark.html", sections=views, said=said)
+    return render("benchmark.html", sections=views, details=details)
 
 
 def _system_words(system: Mapping[str, Any]) -> str:
-    said = [str(system[name]) for name in ("cpu", "platform") if name in system]
-    said += [f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system]
+    details = [str(system[name]) for name in ("cpu", "platform") if name in system]
+    details += [f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system]
     device = system.get("device", "cpu")
-    return ", ".join([*said, *([] if device == "cpu" else [f"on {device}"])]) or "not noted"
+    return ", ".join([*details, *([] if device == "cpu" else [f"on {device}"])]) or "not noted"
 
 
 def _section_view(one: Section, stem: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class DamagedError(Exception):
 
 
 def seal(parquet: bytes) -> bytes:
-    """With its checksum between data and footer: readers go by the footer's offsets and never look there."""
+    """With its checksum between data and footer: readers follow the footer's offsets and never read it."""
     start = len(parquet) - _footer_length(parquet)
     return parquet[:start] + hashlib.sha256(parquet).digest() + parquet[start:]
 
@@ -88,7 +88,7 @@ def parquet_of(result: StoredResult) -> bytes:
     columns = {name: _records(table, name, arrow) for name, table in result.tables.items()}
     table = arrow.table(columns).replace_schema_metadata({SETTINGS: canonical_json(result.settings)})
     sink = arrow.BufferOutputStream()
-    # Floats that do not repeat are a third larger with a dictionary; statistics of one row help nobody
+    # Floats that do not repeat are a third larger with a dictionary; statistics of one row are useless
     parquet.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
     return bytes(sink.getvalue())
 
@@ -112,7 +112,7 @@ def _arrow_of(values: Column, name: str, arrow: Any) -> Any:
     if kind == "U" or (kind == "O" and all(isinstance(value, str) for value in flat)):
         entries = arrow.array(flat.tolist(), arrow.string())
     elif kind in "biu" or (kind == "f" and size in (4, 8)):
-        entries = arrow.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))  # Arrow knows no other order
+        entries = arrow.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))  # Arrow supports no other order
     else:
         raise ValueError(
             f"column {name} holds {values.dtype}; the store keeps whole numbers, float32, float64, truth values, text"

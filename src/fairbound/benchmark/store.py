@@ -11,7 +11,7 @@ benchmark that was killed finds what it has computed, and whatever changes gets 
     runs/<key>.damaged     a file that did not match its checksum, moved aside when the run was computed again
     .<name>.<random>.part  being written, or left by a killed process
 
-Nothing else writes results. A result is a Parquet file of its own that any reader opens; tables, figures and the
+Nothing else writes results. A result is a separate Parquet file that any reader opens; tables, figures and the
 report read the store.
 """
 
@@ -122,7 +122,7 @@ class Store:
         return self.put_many([StoredResult(settings, tables)])[0]
 
     def put_many(self, results: Iterable[StoredResult]) -> list[str]:
-        """Store a batch of results, each in a file of its own; their keys. None appears before all are on the disk."""
+        """Store a batch of results, each in a separate file; their keys. None appears before all are on the disk."""
         self._prepare()
         keys: list[str] = []
         with _parts(self.folder) as parts:
@@ -230,15 +230,15 @@ class Store:
         path = self.folder / "store.json"
         if not path.exists():
             return
-        said = (_json_in(path) or {}).get("format")
-        if not isinstance(said, int) or said < 1:
+        version = (_json_in(path) or {}).get("format")
+        if not isinstance(version, int) or version < 1:
             raise ValueError(
                 f"{path} does not say which format the results have; remove that file if fairbound wrote the folder "
                 "(each result is checked when it is read), or name another folder"
             )
-        if said > FORMAT:
+        if version > FORMAT:
             raise ValueError(
-                f"{self.folder} holds results of format {said}, and this fairbound knows formats up to {FORMAT}; "
+                f"{self.folder} holds results of format {version}, and this fairbound reads formats up to {FORMAT}; "
                 "update fairbound (pip install -U fairbound), or name another folder"
             )
 
@@ -261,9 +261,9 @@ def _json_in(path: Path) -> Settings | None:
 def _times_in(found: Settings | None) -> tuple[Settings, dict[str, Timing]]:
     if found is None:
         raise DamagedError("it holds no JSON of this store")
-    said = found.pop("checksum", None)
+    checksum = found.pop("checksum", None)
     try:
-        if said != key(found):
+        if checksum != key(found):
             raise DamagedError("its content does not match the checksum in it")
         return found["system"], {row: Timing(**entry) for row, entry in found["rows"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # not finite, or of another version
@@ -274,7 +274,7 @@ def _times_in(found: Settings | None) -> tuple[Settings, dict[str, Timing]]:
 
 
 class _Parts:
-    """Files that are first written beside their targets and then renamed, so that nobody sees half of one."""
+    """Files that are first written beside their targets and then renamed, so that no reader sees a partial file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -323,14 +323,14 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _sentences(folder: Path) -> Iterator[None]:
-    """What went wrong with a write, in words."""
+    """A readable message for a failed write."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            said = "no space is left; free some and start again, stored runs are not computed again"
+            message = "no space is left; free some and start again, stored runs are not computed again"
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            said = f"it may not be written to ({error.strerror}); change that, or name another folder"
+            message = f"it may not be written to ({error.strerror}); change that, or name another folder"
         else:
-            said = f"{error.strerror or error}; name another folder, stored runs are not lost"
-        raise OSError(f"results cannot be stored in {folder}: {said}") from error
+            message = f"{error.strerror or error}; name another folder, stored runs are not lost"
+        raise OSError(f"results cannot be stored in {folder}: {message}") from error

@@ -42,12 +42,12 @@ MISSING = "—"
 MARK = "*"  # after a difference that is larger than chance explains
 MARK_NOTE = f"{MARK} more than two of the paper's standard deviations from its mean."
 WHOLE, PERCENT = "{:,.0f}", "{:.0%}"
-MAX_NAME = 28  # letters of a row's name on a terminal, which leaves room for three columns in 80
+MAX_NAME = 28  # letters of a row's name on a terminal, so that three columns fit in 80
 PARTS = ("train", "test")
 
 
 class ShownColumn(NamedTuple):
-    """A column as people read it."""
+    """The heading of a column."""
 
     name: str
     detail: str  # "paper", say, of the paper's number beside ours; or ""
@@ -112,7 +112,7 @@ class ReportTable:
     def to_text(self, width: int = 80) -> str:
         """For a terminal: columns that do not fit beside each other stand in blocks below each other."""
         first, *others = self.shown()
-        names = [shorten(name, MAX_NAME, placeholder=" …") for name in first.text]
+        names = [shorten(name, max(MAX_NAME, width // 3), placeholder=" …") for name in first.text]
         text = pd.DataFrame({(column.name, column.detail): column.text for column in others}, index=names)
         if not any(column.detail for column in others):
             text.columns = text.columns.droplevel(1)
@@ -156,7 +156,7 @@ MINUS = re.compile(r"(?<![\w.])-(?=\d)")  # not a hyphen
 
 
 def latex(text: str) -> str:
-    r"""Text as LaTeX prints it: pandas escapes cells, but neither captions nor notes, and knows no minus.
+    r"""Text as LaTeX prints it: pandas escapes cells, but neither captions nor notes, and has no minus sign.
 
     >>> latex("a_b & 5 %")
     'a\\_b \\& 5 \\%'
@@ -360,7 +360,7 @@ def differences_table(results: Results) -> ReportTable:
 
 
 def _compared(results: Results) -> bool:
-    """Whether the paper prints something for these runs; its figures are of its own budget."""
+    """Whether the paper prints something for these runs; its numbers are for its own budget."""
     printed = [paper for row in results.prepared.experiment.rows for paper in vars(row.paper).values()]
     return results.budget == "paper" and any(printed)
 

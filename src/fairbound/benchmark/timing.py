@@ -89,7 +89,7 @@ def _loops(prepared: PreparedExperiment) -> dict[tuple[Any, ...], tuple[RowLoop,
 
 
 def _timing(row: Sequence[Seconds], plain: Sequence[Seconds], steps: int) -> Timing:
-    """Medians over rounds, which a busy moment of the machine hardly moves."""
+    """Medians over rounds, which are robust to a short load of the machine."""
     wall, _ = np.median(row, axis=0)
     low, cpu, high = np.quantile([one.cpu for one in row], [0.25, 0.5, 0.75])
     plain_cpu = np.median([one.cpu for one in plain])
@@ -98,7 +98,7 @@ def _timing(row: Sequence[Seconds], plain: Sequence[Seconds], steps: int) -> Tim
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The tensors are small: a second thread would wait more than it works."""
+    """The tensors are small: a second thread would mostly wait."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -152,7 +152,7 @@ class RowLoop:
 class Level(NamedTuple):
     """Mini-batches of one size: where they come from, and how probable that size is."""
 
-    source: ProblemSource  # of its own: a source knows one law
+    source: ProblemSource  # a separate one: a source has one distribution of batch sizes
     probability: float
     law: tuple[float, ...] | None  # this level and no other; None where sizes are fixed
 
@@ -180,7 +180,7 @@ class PlainLoop:
 
     def __init__(self, prepared: PreparedExperiment, examples: int) -> None:
         self.examples, self.data = examples, prepared.data
-        self.train = prepared.rows_of(0).train
+        self.train = prepared.split_of(0).train
         self.generator = torch.Generator().manual_seed(SEED)
         self.network = load_flat(prepared.network(), initial_points(prepared.network, [SEED])[0])
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.05)

@@ -37,7 +37,7 @@ def audit_command(
     reference: Annotated[
         str | None, typer.Option(help="Group that the others are compared to. [default: the largest]")
     ] = None,
-    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in rows; see --small.")] = 0,
+    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in examples; see --small.")] = 0,
     small: Annotated[
         Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
     ] = "merge",
@@ -94,10 +94,11 @@ def show(found: Audit, console: Console, top: int) -> None:
     made = "predictions" if found.threshold is None else f"scores, threshold {found.threshold:g}"
     by = escape(" x ".join(found.attributes))
     console.print(
-        f"[bold]{escape(found.source)}[/]: {found.rows:,} rows, {len(found.groups)} groups by {by}; {made}{weighted}"
+        f"[bold]{escape(found.source)}[/]: {found.examples:,} examples, {len(found.groups)} groups by {by}; "
+        f"{made}{weighted}"
     )
-    if found.left_out:
-        console.print(f"{found.left_out:,} rows left out, in groups that are too small")
+    if found.dropped:
+        console.print(f"{found.dropped:,} examples dropped, in groups that are too small")
     console.print(_groups_grid(found, top))
     hidden = len(found.groups) - top
     if hidden > 0:
@@ -115,18 +116,18 @@ def show(found: Audit, console: Console, top: int) -> None:
 def _groups_grid(found: Audit, top: int) -> Grid:
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Groups", title_justify="left", title_style="bold")
     grid.add_column("group", overflow="fold")
-    grid.add_column("rows", justify="right")
+    grid.add_column("examples", justify="right")
     for rate, short in SHOWN.items():
         grid.add_column(f"{short} [{100 * found.level:g}%]" if rate == "positive_rate" else short, justify="right")
     if found.groups and found.groups[0].loss is not None:
         grid.add_column("loss", justify="right")
-    for group in sorted(found.groups, key=lambda group: -group.rows)[:top]:
+    for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
         shown = [
             _with_interval(group.rates[rate]) if rate == "positive_rate" else _value(group.rates[rate], 3)
             for rate in SHOWN
         ]
         losses = [] if group.loss is None else [_value(group.loss, 3)]
-        grid.add_row(escape(group.name), f"{group.rows:,}", *shown, *losses)
+        grid.add_row(escape(group.name), f"{group.examples:,}", *shown, *losses)
     return grid
 
 

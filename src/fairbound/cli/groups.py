@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.constraints.subgroups import Grouping
     from fairbound.metrics.intervals import IntervalEstimate
 
-FEW_ROWS = 50  # below, a group's rates are hardly known
+FEW_ROWS = 50  # below, a group's rates are uncertain
 
 
 def groups_command(
@@ -46,7 +46,7 @@ def groups_command(
     found = intersection.group(columns, min_size, small)
     out = console()
     if is_census(source) and name.startswith("synthetic:"):
-        out.print("[bold yellow]synthetic data[/]: generated, not people")
+        out.print("[bold yellow]synthetic data[/]: generated, not real")
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
     order = found.sizes.argsort(descending=True, stable=True).tolist()
     rates = _rates(found, outcome)
@@ -91,8 +91,8 @@ def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Cons
     )
     if found.merged:
         console.print(f"{found.merged:,} groups of fewer than {min_size} rows are merged into (other)", highlight=False)
-    if found.left_out:
-        console.print(f"{found.left_out:,} rows are left out, in groups of fewer than {min_size}", highlight=False)
+    if found.dropped:
+        console.print(f"{found.dropped:,} rows are dropped, in groups of fewer than {min_size}", highlight=False)
     if len(found):
         low, middle, high = int(sizes.min()), float(sizes.double().quantile(0.5)), int(sizes.max())
         console.print(f"sizes: smallest {low:,}, median {middle:,.0f}, largest {high:,}", highlight=False)
@@ -140,6 +140,6 @@ def _as_dict(found: Grouping, order: list[int], rates: list[IntervalEstimate] | 
         "definable": found.definable,
         "populated": found.populated,
         "merged": found.merged,
-        "left_out": found.left_out,
+        "dropped": found.dropped,
         "groups": groups,
     }

@@ -89,7 +89,7 @@ def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[B
     """The budgets of which the store has results, of one experiment.
 
     SSL-ALM runs as long within either budget, so what budgets share says nothing about which of them was run; where
-    they share everything, as short trials do, the first stands for both.
+    they share everything, as short trials do, the first is used for both.
     """
     keys = {budget: {key for stack in one.batches for key in stack.keys} for budget, one in found.items()}
     alone = {budget: keys[budget].difference(*(keys[other] for other in keys if other != budget)) for budget in keys}

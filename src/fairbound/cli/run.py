@@ -117,7 +117,7 @@ def announce(prepared: PreparedExperiment) -> None:
     screen.print(f"[bold]{escape(prepared.experiment.title)}[/]", highlight=False)
     screen.print(escape(prepared.source), highlight=False)
     if prepared.synthetic:
-        screen.print("[bold yellow]synthetic data[/]: generated, not people")
+        screen.print("[bold yellow]synthetic data[/]: generated, not real")
 
 
 def show(planned: PlannedJob, store: Store) -> None:

@@ -22,7 +22,7 @@ from fairbound.cli.printing import console
 from fairbound.cli.run import Experiment, Folder, Group, Label, Out, Source, announce
 
 PAPERS_SECONDS = (30, 60)  # of a run: Experiment 1, Experiment 2
-BUSY_SPREAD = 0.2  # share of a step by which the rounds of a quiet machine hardly ever differ
+BUSY_SPREAD = 0.2  # share of a step by which the rounds of an idle machine rarely differ
 LEGEND = (
     "examples: that a step passes through the model, in the mean. cpu, wall: milliseconds a step, drawing them "
     "included. x plain: cpu beside a plain PyTorch SGD step on as many examples. {seconds}: steps made here in these "

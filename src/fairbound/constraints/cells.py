@@ -23,7 +23,7 @@ class Cell(NamedTuple):
     """The examples of a group, of a label, or of a group within a label."""
 
     name: str
-    group: int | None = None  # None: everybody
+    group: int | None = None  # None: any group
     label: float | None = None  # None: whatever the label
     listed: bool = False  # a list of examples of a dataset, which no group or label defines
 
@@ -126,7 +126,7 @@ class Cells:
 
     @property
     def none(self) -> int:
-        """The number that stands for no cell; the next one for a group that is not known."""
+        """The index for no cell; the next one for an unknown group."""
         return len(self.items)
 
     @cached_property
@@ -134,7 +134,7 @@ class Cells:
         """Cells in layers without overlaps: one layer for all named notions."""
         kinds = {(cell.group is None, cell.label is None) for cell in self.items}
         if len(kinds) == 1 and len({(cell.group, cell.label) for cell in self.items}) == len(self.items):
-            return [list(range(len(self.items)))]  # no need to look at every pair
+            return [list(range(len(self.items)))]  # no need to check every pair
         layers: list[list[int]] = []
         for k, cell in enumerate(self.items):
             free = [layer for layer in layers if not any(cell.overlaps(self.items[j]) for j in layer)]
@@ -160,7 +160,7 @@ class Cells:
             for cell in self.items:
                 if cell.listed:
                     raise ValueError(
-                        f"the cell {cell.name!r} is a list of examples of a dataset, and a mini-batch does not tell "
+                        f"the cell {cell.name!r} is a list of examples of a dataset, and a mini-batch does not show "
                         "which examples are in it; define cells by groups and labels, Cells.of_groups(...)"
                     )
             count = 1 + max((cell.group for cell in self.items if cell.group is not None), default=-1)

@@ -104,7 +104,7 @@ class Constraint:
         return True
 
     def observed(self, present: Tensor) -> Tensor:
-        """(m,) whether a mini-batch with these cells (K,) tells the value of each row."""
+        """(m,) whether a mini-batch with these cells (K,) determines the value of each row."""
         return self.contrast.observed(present)
 
 

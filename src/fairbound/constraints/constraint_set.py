@@ -61,7 +61,7 @@ class ConstraintSet:
 
     @staticmethod
     def of(given: ConstraintSet | Given) -> ConstraintSet:
-        """One or several constraints, each row with a name of its own."""
+        """One or several constraints, each row with a distinct name."""
         if isinstance(given, ConstraintSet):
             return given
         if isinstance(given, Constraint | FunctionConstraint):
@@ -82,7 +82,7 @@ class ConstraintSet:
         doubled = [name for name, count in Counter(names).items() if count > 1]
         if doubled:
             raise ValueError(
-                f"two constraints are called {min(doubled)!r}, and a saved state tells them by name; "
+                f"two constraints are called {min(doubled)!r}, and a saved state identifies them by name; "
                 'give a mapping: {"race": ..., "sex": ...}'
             )
         if len({id(part) for part in parts}) < len(parts):
@@ -250,7 +250,7 @@ class ConstraintSet:
         return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), rows)
 
     def check(self, batch: MiniBatch) -> None:
-        """Shapes, columns, and groups beyond those that a constraint knows, which would not count anywhere."""
+        """Shapes, columns, and groups beyond those of a constraint, which would not be counted."""
         about = [part for part in self.parts if isinstance(part, Constraint) and part.cells.needs_groups]
         batch.check([part.by for part in about])
         for part in about:

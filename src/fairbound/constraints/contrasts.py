@@ -1,6 +1,6 @@
 """How cells are compared: contrasts, linear maps from the means of K cells to m constraints.
 
-Every contrast knows its map and the transposed one. "Each" and "against the mean" are computed as such: nothing of size
+Every contrast has its map and the transposed one. "Each" and "against the mean" are computed as such: nothing of size
 groups x groups is built.
 
 >>> pairwise(["A", "B"]).names

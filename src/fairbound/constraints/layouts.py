@@ -43,7 +43,7 @@ class Layout(ABC):
 
 
 class GroupedLayout(Layout):
-    """Examples in any order; their cells were looked up. A mini-batch costs O(examples + cells)."""
+    """Examples in any order; their cells are given by index. A mini-batch costs O(examples + cells)."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class GroupedLayout(Layout):
             count = torch.zeros(term.cells + 2 if layers else 2, dtype=self.dtype, device=self.like.device)
             for layer in layers:
                 count = count + torch.bincount(layer, self.weight, term.cells + 2)
-            # A group that no constraint knows must not pass for no group: the objective becomes NaN.
+            # A group that no constraint has must not count as no group: the objective becomes NaN.
             found[0] = torch.where(count[-1:] > 0, torch.nan, found[0])
             found.append(count[:-2])
         return found
@@ -106,7 +106,7 @@ class GroupedLayout(Layout):
         ]
 
     def halves(self) -> tuple[GroupedLayout, GroupedLayout]:
-        """The examples of every cell, dealt in turn to two mini-batches."""
+        """The examples of every cell, assigned alternately to two mini-batches."""
         turn = torch.arange(self.like.shape[0], device=self.like.device) % 2 == 0
         made = []
         for keep in (0, 1):

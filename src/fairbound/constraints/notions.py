@@ -36,7 +36,7 @@ def group_names(groups: Groups) -> tuple[str, ...]:
     if not names:
         raise ValueError("there are no groups; give their number or their names")
     if len(set(names)) < len(names):
-        raise ValueError(f"groups must have names of their own, got {list(names)}")
+        raise ValueError(f"groups must have distinct names, got {list(names)}")
     return names
 
 
@@ -219,7 +219,7 @@ def _renumbered(constraint: Constraint, names: Sequence[str]) -> Constraint:
     """The constraint with its groups numbered as the data's are: by their names."""
     if constraint.by is not None:
         raise ValueError(
-            f"the constraint names a column, by={constraint.by!r}, and sensitive_features is one; leave by= out"
+            f"the constraint names a column, by={constraint.by!r}, and sensitive_features is one; omit by="
         )
     cells = constraint.cells
     own = {cell.group: cell.group_name for cell in cells.items if cell.group is not None}

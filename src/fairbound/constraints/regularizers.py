@@ -2,7 +2,7 @@ r"""Regularizers that see a whole mini-batch: outputs, labels, groups.
 
 Fairret, norm form, on the statistic accuracy (Buyl, Defrance, De Bie 2024):
 
-    a_g = mean over group g of P(prediction = label),   a = the same over all rows
+    a_g = mean over group g of P(prediction = label),   a = the same over all examples
     R = weight * sum_g |a_g / a - 1|
 """
 

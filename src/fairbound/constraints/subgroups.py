@@ -63,7 +63,7 @@ class Coded(Attribute):
 
     @staticmethod
     def of(name: str, column: Column) -> Coded:
-        """The levels that occur in a column, in ascending order; missing values are a level of their own."""
+        """The levels that occur in a column, in ascending order; missing values are a separate level."""
         missing = is_missing(column)
         codes = np.unique(column[~missing]).tolist()
         labels = [f"{code:g}" if isinstance(code, float) else str(code) for code in codes]
@@ -196,9 +196,9 @@ class Grouping:
     ids: Tensor  # (rows,) number of the row's group among the populated ones; -1: in none
     levels: Tensor  # (groups, attributes) of each group; -1 throughout for the merged rest
     sizes: Tensor  # (groups,) rows
-    populated: int  # before small groups were merged or left out
+    populated: int  # before small groups were merged or dropped
     definable: int  # product of the levels
-    left_out: int = 0  # rows in no group
+    dropped: int = 0  # rows in no group
     merged: int = 0  # groups that went into the rest
 
     def __len__(self) -> int:
@@ -260,7 +260,7 @@ class Intersection:
         return torch.from_numpy(keys)
 
     def name_of(self, key: int) -> str:
-        """The group with that key, in words."""
+        """The name of the group with that key."""
         if not 0 <= key < self.definable:
             raise ValueError(f"keys go from 0 to {self.definable - 1}, got {key}")
         labels = []
@@ -273,14 +273,14 @@ class Intersection:
         self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "drop"] = "merge"
     ) -> Grouping:
         """The groups that occur, in the order of their keys. Those with fewer than `min_size` rows are merged into one,
-        "(other)", or left out; a rest that is itself too small is left out."""
+        "(other)", or dropped; a merged group that is itself too small is dropped."""
         if small not in ("merge", "drop"):
             raise ValueError(f'small groups are either "merge"d or "drop"ped, got {small!r}')
         ids, levels = self._populated(columns)
         sizes = np.bincount(ids, minlength=len(levels))
         populated, keep = len(levels), sizes >= min_size
         if keep.all():
-            merged, left_out = 0, 0
+            merged, dropped = 0, 0
         else:
             rest = int(sizes[~keep].sum()) if small == "merge" else 0
             as_rest = rest > 0 and rest >= min_size
@@ -289,11 +289,11 @@ class Intersection:
             if as_rest:
                 levels = np.vstack([levels, np.full((1, levels.shape[1]), -1)])
             merged = int((~keep).sum()) if as_rest else 0
-            left_out = int((ids < 0).sum())
+            dropped = int((ids < 0).sum())
             sizes = np.bincount(ids[ids >= 0], minlength=len(levels))
         return Grouping(
             self.attributes, torch.from_numpy(ids), torch.from_numpy(levels), torch.from_numpy(sizes), populated,
-            self.definable, left_out, merged,
+            self.definable, dropped, merged,
         )  # fmt: skip
 
     def _levels(self, columns: Mapping[str, Column]) -> list[tuple[Attribute, NDArray[np.int64]]]:

@@ -34,7 +34,7 @@ from fairbound.data.acs_files import (
 )
 from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
-from fairbound.data.tasks import CARRIED, HISTORICAL, TASKS, Task, apply, fill, numbers, said_absent, task_of
+from fairbound.data.tasks import CARRIED, HISTORICAL, TASKS, Task, apply, describe_absent, fill, numbers, task_of
 
 # Columns that later files call and code otherwise: the newer name, and newer code -> code of 2018 (empty: the same).
 # Same-sex and opposite-sex couples were one code until 2018; roomers and boarders (11) have none any more.
@@ -98,7 +98,7 @@ def _refuse_overlap(names: Sequence[str], parts: Sequence[Table]) -> None:
     for name, part in zip(names, parts, strict=True):
         for fips in np.unique(part.columns.get("ST", np.zeros(0, dtype=np.int64))).tolist():
             if fips in seen:
-                raise ValueError(f"{seen[fips]} and {name} both hold rows of {STATE_OF.get(fips, fips)}; leave one out")
+                raise ValueError(f"{seen[fips]} and {name} both hold rows of {STATE_OF.get(fips, fips)}; drop one")
             seen[fips] = name
 
 
@@ -109,7 +109,7 @@ def _extract(found: SurveyFile, task: Task, missing: int | None) -> Table:
     wanted = dict.fromkeys((*task.features, task.group, *(name for name in CARRIED if name in names), task.label))
     absent = [name for name in wanted if name not in names]
     if absent:
-        raise ValueError(f"{found.path} lacks columns of {task.name}: {said_absent(absent, names)}")
+        raise ValueError(f"{found.path} lacks columns of {task.name}: {describe_absent(absent, names)}")
     with _reading(found.path):
         frame = parquet.read_table(found.path, columns=list(wanted))
     columns = {name: fill(numbers(name, column), missing) for name, column in read_columns(frame).items()}
@@ -158,7 +158,7 @@ def _source_columns(path: Path, state: str, year: int, horizon: str, task: Task)
     if len(absent) == len(task.columns):
         raise ValueError(f"{path} is not a PUMS person file: it begins with {','.join(header)[:60]!r}")
     if absent:
-        raise ValueError(f"{path} lacks columns of {task.name}: {said_absent(absent, header)}")
+        raise ValueError(f"{path} lacks columns of {task.name}: {describe_absent(absent, header)}")
     return source
 
 
@@ -170,7 +170,7 @@ def _translated(path: Path, name: str, column: NDArray[Any], codes: Mapping[int,
         old[column == newer] = code
     unknown = np.isnan(old) & ~np.isnan(column)
     if unknown.any():
-        raise ValueError(f"{path} has {name} = {column[unknown.argmax()]:g}, a code that this version does not know")
+        raise ValueError(f"{path} has {name} = {column[unknown.argmax()]:g}, an unknown code")
     return old
 
 
@@ -232,7 +232,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError):
         raise
-    except RuntimeError as error:  # a zip with a password, or compressed in a way that Python does not know
+    except RuntimeError as error:  # a zip with a password, or compressed in a way that Python does not support
         raise ValueError(f"{path} cannot be unpacked ({error}); put the csv in it, unpacked, into its place") from error
     except (ValueError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read, it is truncated or damaged ({error}); delete and fetch it") from error

@@ -101,7 +101,7 @@ def archive_name(state: str) -> str:
 
 
 def source_name(states: Sequence[str], task: str, year: int, horizon: str) -> str:
-    """How `load` calls the rows; what is usual goes without saying.
+    """How `load` calls the rows; defaults are omitted.
 
     >>> source_name(["OK", "VA"], "Income", 2018, "1-Year"), source_name(["OK"], "Income", 2018, "5-Year")
     ('acs:OK+VA', 'acs:OK:Income:2018:5-Year')

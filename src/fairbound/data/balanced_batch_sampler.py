@@ -1,18 +1,18 @@
-"""Batches with a fixed number of rows of every group, for `torch.utils.data.DataLoader(batch_sampler=...)`.
+"""Batches with a fixed number of examples of every group, for `torch.utils.data.DataLoader(batch_sampler=...)`.
 
-A batch holds b_k rows of group k; with several processes, the batch is theirs together. In an epoch of L batches a
-group of n_k rows gives
+A batch holds b_k examples of group k; with several processes, this is the global batch. In an epoch of L batches a
+group of n_k examples gives
 
     L b_k = q_k n_k + r_k,   0 <= r_k < n_k:
 
-q_k whole permutations, new ones in every epoch, and r_k rows of one endless row of permutations that is carried on
-from epoch to epoch. So a group with q_k >= 1 is covered by every epoch, a larger group goes on where the last epoch
-ended, and after any number of epochs the rows of a group have been seen equally often, give or take one. By default
-L = min_k ceil(n_k / b_k): an epoch covers the group that is used up first.
+q_k whole permutations, new ones in every epoch, and r_k examples of an unbounded sequence of permutations that
+continues from epoch to epoch. So a group with q_k >= 1 is covered by every epoch, a larger group continues where the
+last epoch ended, and after any number of epochs the examples of a group have been drawn equally often, up to a
+difference of one. By default L = min_k ceil(n_k / b_k): an epoch covers the group that is exhausted first.
 
-No row comes twice in a batch if its group has b_k rows: where a permutation begins in the middle of a batch, those of
-its first b_k rows that the batch already holds come last among them. All is a function of seed, group and epoch:
-there is no generator whose state had to be saved.
+No example comes twice in a batch if its group has b_k examples: where a permutation begins in the middle of a batch,
+those of its first b_k examples that the batch already holds come last among them. Everything is a function of seed,
+group and epoch: there is no generator state to save.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ from fairbound.metrics.counts import as_numbers, as_vector
 Indices = NDArray[np.int64]
 
 CARRIED, WHOLE = 0, 1  # the two streams of a group: permutations carried from epoch to epoch, and those of one epoch
-SMALL = 4096  # rows whose bits cost less than the calls that make them
+SMALL = 4096  # examples; the random bits of a smaller group cost less than the calls that make them
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
-    """Row numbers of batches with equal, or given, shares of every group.
+    """Indices of batches with equal, or given, shares of every group.
 
-    `groups` numbers the group of every row of the dataset 0, 1, ...; a row with -1 is in no group and is never drawn.
-    `shares`, one for each group, sum to 1 and become whole rows of a batch by largest remainders; a group with share
-    0 is left out. `batches` is the length of an epoch. A batch lists the rows of group 0, then of group 1, and so on.
+    `groups` numbers the group of every example of the dataset 0, 1, ...; an example with -1 is in no group and is never
+    drawn. `shares`, one for each group, sum to 1 and become numbers of examples in a batch by largest remainders; a
+    group with share 0 is not drawn. `batches` is the length of an epoch. A batch lists the examples of group 0, then of
+    group 1, and so on.
 
-    `per_batch` and `rows_of_groups` tell the rows of each group in a batch and in the dataset. Every `iter()` is the
-    next epoch, unless `set_epoch` names another.
+    `per_batch` and `group_sizes` count the examples of each group in a batch and in the dataset. Every `iter()` is
+    the next epoch, unless `set_epoch` names another.
 
-    With several processes `batch_size` is that of one process, as with `DistributedSampler`, and every process has
-    the same rows per group. Together they take in a step what one process with `world_size` times as many rows of each
-    group would take. `rank` and `world_size` come from `torch.distributed` where it is initialized.
+    With several processes `batch_size` is that of one process, as with `DistributedSampler`, and every process draws
+    equally many examples of a group. Together they draw in a step what one process with `world_size` times as many
+    examples of each group would draw. `rank` and `world_size` come from `torch.distributed` where it is initialized.
 
     >>> from torch.utils.data import DataLoader
     >>> batches = BalancedBatchSampler([0, 0, 0, 0, 0, 1, 1, 1], batch_size=4, seed=1)
     >>> batches.per_batch, len(batches)
     ((2, 2), 2)
-    >>> for rows in DataLoader(range(8), batch_sampler=batches):
-    ...     print((rows < 5).sum().item(), (rows >= 5).sum().item())
+    >>> for batch in DataLoader(range(8), batch_sampler=batches):
+    ...     print((batch < 5).sum().item(), (batch >= 5).sum().item())
     2 2
     2 2
     """
@@ -83,17 +84,17 @@ class BalancedBatchSampler(Sampler[list[int]]):
         members = _members(groups, wanted)
         if wanted is None:
             wanted = np.full(len(members), 1 / len(members))
-        self.rows_of_groups = tuple(len(rows) for rows in members)
+        self.group_sizes = tuple(len(examples) for examples in members)
         self.per_batch = _per_batch(self.batch_size, wanted)
 
-        widths = [self.world_size * rows for rows in self.per_batch]  # rows of a step, of all processes
+        widths = [self.world_size * size for size in self.per_batch]  # examples of a step, of all processes
         drawn = [group for group, width in enumerate(widths) if width]
         self.batches = min(-(-len(members[k]) // widths[k]) for k in drawn) if batches is None else batches
         require_whole(self, 1, None, "batches")
         self._groups = [_Group(members[k], self.seed, k, widths[k], self.batches) for k in drawn]
-        self._own = [slice(self.rank * rows, (self.rank + 1) * rows) for rows in self.per_batch if rows]
-        self._place = (0, 0)  # epoch and batch that come next
-        self._under_way = False  # whether that epoch has been begun by an iterator: the next one takes another
+        self._own = [slice(self.rank * size, (self.rank + 1) * size) for size in self.per_batch if size]
+        self._place = (0, 0)  # the next epoch and batch
+        self._started = False  # whether an iterator has started that epoch: the next iterator takes the epoch after it
 
     def __len__(self) -> int:
         """The batches of an epoch, for each process."""
@@ -101,56 +102,56 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         # Nothing happens before the first batch: a DataLoader with workers makes two iterators and uses one.
-        if self._under_way:
+        if self._started:
             self._place = (self.epoch + 1, 0)
-        self._under_way = True
+        self._started = True
         epoch, start = self._place
         steps = zip(*(islice(group.epoch(epoch), start, None) for group in self._groups), strict=True)
         for done, parts in enumerate(steps, start + 1):
             self._place = (epoch, done)
-            yield [row for part, own in zip(parts, self._own, strict=True) for row in part[own].tolist()]
-        self._place, self._under_way = (epoch + 1, 0), False
+            yield [index for part, own in zip(parts, self._own, strict=True) for index in part[own].tolist()]
+        self._place, self._started = (epoch + 1, 0), False
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, else the one that comes next."""
+        """The current epoch, else the next one."""
         return self._place[0]
 
     def set_epoch(self, epoch: int, start: int | None = None) -> None:
         """Make `epoch`, from its batch `start` on, the one that the next `iter()` takes.
 
-        Without `start` it begins at its first batch, or where `load_state_dict` left off if that was in this epoch.
-        After any number of steps, `set_epoch(*divmod(steps, len(batches)))` goes on behind them.
+        Without `start` it begins at its first batch, or where `load_state_dict` resumed if that was in this epoch.
+        After any number of steps, `set_epoch(*divmod(steps, len(batches)))` continues after them.
         """
         if start is None:
-            start = self._place[1] if epoch == self.epoch and not self._under_way else 0
+            start = self._place[1] if epoch == self.epoch and not self._started else 0
         epoch, start = operator.index(epoch), operator.index(start)
         if not (epoch >= 0 and 0 <= start < self.batches):
             raise ValueError(
                 f"an epoch has batches 0 to {self.batches - 1}, and epochs are numbered from 0; got epoch {epoch}, "
                 f"start {start}; after `steps` steps use set_epoch(*divmod(steps, {self.batches}))"
             )
-        self._place, self._under_way = (epoch, start), False
+        self._place, self._started = (epoch, start), False
 
     def state_dict(self) -> dict[str, Any]:
-        """What continues the batches behind the last one handed out: plain numbers, the same on every process.
+        """What continues after the last batch that was yielded: plain numbers, the same on every process.
 
-        A DataLoader with workers asks for batches before the loop gets them. There, save the number of steps, and
-        go on with `set_epoch(*divmod(steps, len(batches)))`.
+        A DataLoader with workers prefetches batches. There, save the number of steps, and
+        continue with `set_epoch(*divmod(steps, len(batches)))`.
 
         >>> batches = BalancedBatchSampler([0, 0, 0, 1, 1, 1], batch_size=2)
-        >>> rows = iter(batches)
-        >>> first, state = next(rows), batches.state_dict()
+        >>> iterator = iter(batches)
+        >>> first, state = next(iterator), batches.state_dict()
         >>> resumed = BalancedBatchSampler([0, 0, 0, 1, 1, 1], batch_size=2)
         >>> resumed.load_state_dict(state)
-        >>> list(resumed) == list(rows)
+        >>> list(resumed) == list(iterator)
         True
         """
         later, batch = divmod(self._place[1], self.batches)
         return {"epoch": self.epoch + later, "batch": batch, "settings": self._settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the sampler must draw from the same rows with the same settings."""
+        """Continue where `state_dict` was taken; the sampler must have the same examples and settings."""
         if set(state) != {"epoch", "batch", "settings"}:
             raise ValueError(
                 f"a state of BalancedBatchSampler has the keys epoch, batch and settings, got {sorted(map(str, state))}"
@@ -159,78 +160,78 @@ class BalancedBatchSampler(Sampler[list[int]]):
             there = state["settings"].get(name)
             if there != here:
                 raise ValueError(
-                    f"the state was saved with {name} {there}, here it is {here}; make the sampler as it was, or use "
-                    "set_epoch(epoch, start) to begin anew at a place of your choice"
+                    f"the state was saved with {name} {there}, here it is {here}; build the sampler with the same "
+                    "settings, or use set_epoch(epoch, start) to begin at another place"
                 )
         self.set_epoch(state["epoch"], state["batch"])
 
     def _settings(self) -> dict[str, Any]:
-        """What decides the rows, but for the rank."""
+        """What determines the batches, apart from the rank."""
         return {
             "seed": self.seed,
             "batches": self.batches,
             "world_size": self.world_size,
             "per_batch": list(self.per_batch),
-            "rows_of_groups": list(self.rows_of_groups),
+            "group_sizes": list(self.group_sizes),
         }
 
     @property
     def weights(self) -> Tensor:
-        """(groups,) share of the group among the rows drawn from / its share of a batch; 0 for a group left out.
+        """(groups,) share of the group among the examples of drawn groups / its share of a batch; 0 if not drawn.
 
-        A batch over-represents small groups. `(weights[groups] * losses).mean()` over its rows is unbiased for the mean
-        loss over all rows, those of no group or of a group left out excepted.
+        A batch over-represents small groups. `(weights[groups] * losses).mean()` over it is unbiased for the mean loss
+        over all examples, except those of no group or of a group with share 0.
 
         >>> BalancedBatchSampler([0, 0, 0, 0, 0, 0, 1, 1], batch_size=4).weights
         tensor([1.5000, 0.5000])
         """
         per_batch = torch.tensor(self.per_batch, dtype=torch.float64)
-        rows = torch.tensor(self.rows_of_groups, dtype=torch.float64) * (per_batch > 0)
-        ratio = (rows / rows.sum()) / (per_batch / self.batch_size).clamp(min=1 / self.batch_size)
+        sizes = torch.tensor(self.group_sizes, dtype=torch.float64) * (per_batch > 0)
+        ratio = (sizes / sizes.sum()) / (per_batch / self.batch_size).clamp(min=1 / self.batch_size)
         return ratio.to(torch.get_default_dtype())
 
 
 class _Group:
-    """The rows of one group: an endless sequence of epochs, each cut into `batches` pieces of `width` rows."""
+    """The examples of one group: an unbounded sequence of epochs of `batches` parts with `width` examples each."""
 
-    def __init__(self, rows: Indices, seed: int, group: int, width: int, batches: int) -> None:
-        self.rows, self.width = rows, width
-        self.whole, self.rest = divmod(batches * width, len(rows))  # q and r of the module's equation
+    def __init__(self, examples: Indices, seed: int, group: int, width: int, batches: int) -> None:
+        self.examples, self.width = examples, width
+        self.whole, self.rest = divmod(batches * width, len(examples))  # q and r of the module's equation
         self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor([CARRIED, WHOLE]))
-        self._kept: dict[int, Indices] = {}  # the last carried permutation: number -> rows
-        self._drawn = [(-1, rows)] * 2  # of each stream of a small group: the first number of those drawn, their orders
+        self._kept: dict[int, Indices] = {}  # the last carried permutation: number -> examples
+        self._drawn = [(-1, examples)] * 2  # for each stream of a small group: the first number drawn, and the orders
 
     def epoch(self, number: int) -> Iterator[Indices]:
-        """The pieces of an epoch: first its carried rows, then its whole permutations."""
+        """The parts of an epoch: first its carried examples, then its whole permutations."""
         held = self._rest(number)
         end = (number + 1) * self.whole
-        for fresh in range(end - self.whole, end):
+        for permutation in range(end - self.whole, end):
             held = yield from self._cut(held)
-            held = np.concatenate((held, self._avoiding(held, self._permutation(WHOLE, fresh))))
+            held = np.concatenate((held, self._avoiding(held, self._permutation(WHOLE, permutation))))
         yield from self._cut(held)
 
-    def _cut(self, rows: Indices) -> Generator[Indices, None, Indices]:
-        """Yield the full pieces of the rows, return what is left."""
-        full = len(rows) - len(rows) % self.width
+    def _cut(self, examples: Indices) -> Generator[Indices, None, Indices]:
+        """Yield the full parts, return the remainder."""
+        full = len(examples) - len(examples) % self.width
         for at in range(0, full, self.width):
-            yield rows[at : at + self.width]
-        return rows[full:]
+            yield examples[at : at + self.width]
+        return examples[full:]
 
     def _rest(self, epoch: int) -> Indices:
-        """(r,) rows epoch * r, ... of the carried permutations."""
+        """(r,) examples epoch * r, ... of the carried permutations."""
         if self.rest == 0:
-            return self.rows[:0]
-        number, at = divmod(epoch * self.rest, len(self.rows))
-        rows = self._carried(number)[at : at + self.rest]
-        if len(rows) < self.rest:
-            rows = np.concatenate((rows, self._carried(number + 1)[: self.rest - len(rows)]))
-        return rows
+            return self.examples[:0]
+        number, at = divmod(epoch * self.rest, len(self.examples))
+        examples = self._carried(number)[at : at + self.rest]
+        if len(examples) < self.rest:
+            examples = np.concatenate((examples, self._carried(number + 1)[: self.rest - len(examples)]))
+        return examples
 
     def _carried(self, number: int) -> Indices:
-        """Carried permutation `number`, which avoids the last rows of the one before where both meet in a batch."""
-        # Only its first `width` rows depend on the one before. So the last ones of the one before are those it was
+        """Carried permutation `number`, which avoids the last examples of the one before where both share a batch."""
+        # Only its first `width` examples depend on the one before. So the last ones of the one before are those it was
         # drawn with if it has two widths; in a shorter one they may depend on the one before that, and so on.
-        short = len(self.rows) < 2 * self.width
+        short = len(self.examples) < 2 * self.width
         start = number
         while start not in self._kept and self._held_before(start) and (short or start == number):
             start -= 1
@@ -242,29 +243,29 @@ class _Group:
         return order
 
     def _held_before(self, number: int) -> int:
-        """How many rows its batch holds already when carried permutation `number` begins."""
-        return (number * len(self.rows) % self.rest) % self.width if len(self.rows) >= self.width else 0
+        """How many examples its batch holds already when carried permutation `number` begins."""
+        return (number * len(self.examples) % self.rest) % self.width if len(self.examples) >= self.width else 0
 
     def _permutation(self, stream: int, number: int) -> Indices:
-        """Permutation `number` of the group's rows. Those of a small group are drawn many at a time, and kept."""
-        many = SMALL // len(self.rows)
+        """Permutation `number` of the group's examples. Those of a small group are drawn many at a time, and kept."""
+        many = SMALL // len(self.examples)
         if many < 2:
-            return self.rows[self._orders(stream, number, 1).ravel()]
+            return self.examples[self._orders(stream, number, 1).ravel()]
         first = number - number % many
         if self._drawn[stream][0] != first:
             self._drawn[stream] = (first, self._orders(stream, first, many))
         order: Indices = self._drawn[stream][1][number - first]
-        return self.rows[order]
+        return self.examples[order]
 
     def _orders(self, stream: int, first: int, many: int) -> Indices:
         """(many, n) the orders of permutations first, first + 1, ..."""
-        number, place = torch.arange(first, first + many)[:, None], torch.arange(len(self.rows))
-        # Within a permutation the bits are all different, so that their order does not depend on how one sorts.
+        number, place = torch.arange(first, first + many)[:, None], torch.arange(len(self.examples))
+        # Within a permutation the bits are all different, so that their order does not depend on the sorting algorithm.
         return np.argsort(bits(self.key[stream], number, place).numpy(), axis=-1)
 
     def _avoiding(self, held: Indices, order: Indices) -> Indices:
-        """The order, with those of its first `width` rows that the batch holds already behind the others."""
-        if len(held) and len(self.rows) >= self.width:  # a smaller group must repeat rows
+        """The order, with those of its first `width` examples that the batch holds already after the others."""
+        if len(held) and len(self.examples) >= self.width:  # a smaller group must repeat examples
             head = order[: self.width]
             again = np.isin(head, held)
             order[: self.width] = np.concatenate((head[~again], head[again]))
@@ -272,7 +273,7 @@ class _Group:
 
 
 def _process(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process's number and how many there are: as given, as torch.distributed knows them, or 0 of 1."""
+    """Rank and world size: as given, from torch.distributed, or 0 and 1."""
     if rank is not None and world_size is not None:
         return rank, world_size
     if rank is not None or world_size is not None:
@@ -297,44 +298,44 @@ def _checked(shares: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[Indices]:
-    """The rows of each group, ascending; a group with a share has some."""
+    """The examples of each group, ascending; a group with a positive share has some."""
     vector = as_vector(groups)
     if vector.numel() == 0:
-        raise ValueError("groups are empty; give the group of every row of the dataset")
+        raise ValueError("groups are empty; give the group of every example of the dataset")
     numbers = as_numbers(vector).cpu().numpy()
     present = np.unique(numbers[numbers >= 0])
     if len(present) == 0:
-        raise ValueError("no row is in a group: all are -1; number the groups 0, 1, ...")
+        raise ValueError("no example is in a group: all are -1; number the groups 0, 1, ...")
     if shares is not None and len(shares) <= present[-1]:
         raise ValueError(f"groups go up to {present[-1]} but there are {len(shares)} shares; give one for each group")
     # Without shares the groups are 0 to len(present) - 1; counting to the largest would make 10**12 groups of a typo.
     drawn = np.arange(len(present)) if shares is None else np.flatnonzero(shares)
     empty = np.setdiff1d(drawn, present)
     if len(empty):
-        raise ValueError(f"group {empty[0]} has no row; number the groups without gaps, or give it share 0")
-    order = np.argsort(numbers, kind="stable")  # rows of no group first
+        raise ValueError(f"group {empty[0]} has no examples; number the groups without gaps, or give it share 0")
+    order = np.argsort(numbers, kind="stable")  # examples of no group first
     ends = np.searchsorted(numbers[order], np.arange(len(present if shares is None else shares) + 1))
     return [order[low:high] for low, high in pairwise(ends)]
 
 
 def _per_batch(batch_size: int, shares: NDArray[np.float64]) -> tuple[int, ...]:
-    """Whole rows of each group in a batch, by largest remainders."""
-    rows = _rounded(batch_size, shares)
-    without = np.flatnonzero((rows == 0) & (shares > 0))
+    """Examples of each group in a batch, by largest remainders."""
+    counts = _rounded(batch_size, shares)
+    without = np.flatnonzero((counts == 0) & (shares > 0))
     if len(without):
         group, enough = without[0], ceil(1 / shares[shares > 0].min())
-        while (_rounded(enough, shares)[shares > 0] == 0).any():  # a last digit at most
+        while (_rounded(enough, shares)[shares > 0] == 0).any():  # by rounding, at most a few times
             enough += 1
         raise ValueError(
-            f"a batch of {batch_size} has no row for group {group}, whose share is {shares[group]:.3g}; "
+            f"a batch of {batch_size} has no example for group {group}, whose share is {shares[group]:.3g}; "
             f"batch_size={enough} has one for every group"
         )
-    return tuple(rows.tolist())
+    return tuple(counts.tolist())
 
 
 def _rounded(total: int, shares: NDArray[np.float64]) -> Indices:
     exact = total * shares
-    rows = np.floor(exact).astype(np.int64)
-    remainder = (exact - rows).round(9)  # equal shares tie, and the first groups get the rows left over
-    rows[np.argsort(-remainder, kind="stable")[: total - rows.sum()]] += 1
-    return rows
+    counts = np.floor(exact).astype(np.int64)
+    remainder = (exact - counts).round(9)  # equal shares tie, and the first groups get the remaining examples
+    counts[np.argsort(-remainder, kind="stable")[: total - counts.sum()]] += 1
+    return counts

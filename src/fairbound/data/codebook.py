@@ -52,7 +52,7 @@ class Variable:
     blank: str | None  # the label of "not applicable", where the column may be empty
 
     def holds(self, value: float) -> bool:
-        """Whether the code book knows this value."""
+        """Whether the code book has this value."""
         return any(part.low <= value <= part.high for part in self.values)
 
 
@@ -99,8 +99,8 @@ def levels(name: str) -> dict[int | None, str]:
 def attribute(name: str, edges: Sequence[float] | None = None, missing: int | None = None) -> Attribute:
     """The variable as a protected attribute: its codes, or, for a number or where edges are given, bands.
 
-    `missing` is the number that stands for an empty field in the rows at hand (tables are loaded with 0 by
-    default); None: empty fields are NaN. Empty fields are a level of their own; for bands over NaN, say so:
+    `missing` is the number that encodes an empty field in the rows at hand (tables are loaded with 0 by
+    default); None: empty fields are NaN. Empty fields are a separate level; for bands over NaN, say so:
     `dataclasses.replace(bands, missing=True)`.
 
     >>> attribute("MAR").labels[:2]
@@ -132,12 +132,12 @@ def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
 
 
 def _fill(found: Variable, missing: int | None) -> int | None:
-    """The number that stands for an empty field of this variable."""
+    """The number that encodes an empty field of this variable."""
     fill = missing if found.blank is not None else None  # a column that is never empty is never filled
     if fill is not None and found.holds(fill):
         raise ValueError(
             f"{fill} is itself a value of {found.name} ({found.title}), so that empty fields filled with it cannot be "
-            "told apart; load the rows with another `missing` (None keeps NaN)"
+            "distinguished; load the rows with another `missing` (None keeps NaN)"
         )
     return fill
 
@@ -166,11 +166,11 @@ def describe(name: str) -> str:
     if found.kind == "codes":
         shown = [f"{value.low} {value.label}" for value in found.values[:SHOWN]]
         more = len(found.values) - len(shown)
-        said = ", ".join(shown) + (f", and {more} more" if more else "")
+        text = ", ".join(shown) + (f", and {more} more" if more else "")
     else:
         kind = "number" if found.kind == "number" else "area codes"
-        said = f"{kind} from {found.values[0].low} to {found.values[-1].high}"
-    return f"{name}, {found.title}: {said}" + (f"; empty: {found.blank}" if found.blank else "")
+        text = f"{kind} from {found.values[0].low} to {found.values[-1].high}"
+    return f"{name}, {found.title}: {text}" + (f"; empty: {found.blank}" if found.blank else "")
 
 
 @cache

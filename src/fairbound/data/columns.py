@@ -18,7 +18,7 @@ from fairbound.constraints.subgroups import is_missing
 from fairbound.data.encoders import DATES, NUMBERS
 
 
-class OddColumnError(ValueError):
+class ColumnTypeError(ValueError):
     """A column that is neither numbers nor text: refused once it is used."""
 
 
@@ -38,7 +38,7 @@ def column_of(values: Any, name: str) -> NDArray[Any]:
         return array.astype(object)
     if array.dtype.kind == "O":
         return _from_objects(array, name)
-    raise OddColumnError(f"column {name!r} holds {array.dtype}, neither numbers nor text; convert it first")
+    raise ColumnTypeError(f"column {name!r} holds {array.dtype}, neither numbers nor text; convert it first")
 
 
 def _array_of(values: Any, name: str) -> NDArray[Any]:
@@ -74,7 +74,7 @@ def _from_arrow(values: Any) -> NDArray[Any]:
 
 
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
-    if set(map(type, array)) in ({str}, {str, type(None)}):  # the common case, without a look at each value
+    if set(map(type, array)) in ({str}, {str, type(None)}):  # the common case, without checking each value
         return array
     missing = is_missing(array)
     kinds = {_kind(value) for value in array[~missing]}
@@ -109,10 +109,10 @@ def _refuse_mixture(array: NDArray[Any], missing: NDArray[np.bool_], name: str) 
     kinds = np.array(["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)])
     if (kinds == "other").any():
         row = int((kinds == "other").argmax())
-        said = f"{array[row]} ({type(array[row]).__name__})"
-        raise OddColumnError(f"column {name!r} holds {said} in row {row}, which is neither a number nor text")
+        shown = f"{array[row]} ({type(array[row]).__name__})"
+        raise ColumnTypeError(f"column {name!r} holds {shown} in row {row}, which is neither a number nor text")
     text = kinds == "text"
-    raise OddColumnError(
+    raise ColumnTypeError(
         f"column {name!r} mixes numbers and text: text in {int(text.sum())} of {len(array)} rows (first: "
         f"{array[text.argmax()]!r} in row {int(text.argmax())}); make it one or the other"
     )

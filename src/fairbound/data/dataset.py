@@ -1,4 +1,4 @@
-"""A dataset as tensors, and a split of its rows."""
+"""A dataset as tensors, and a split of its examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows of inputs, labels and group columns.
+    """Inputs, labels and group columns, with one row for each example.
 
     >>> Dataset(torch.zeros(4, 2), torch.ones(4), {"sex": torch.tensor([0, 1, 0, 1])}).rows
     4
@@ -25,7 +25,7 @@ class Dataset:
         default_factory=lambda: MappingProxyType({})
     )  # name -> (rows,) whole numbers >= 0
     names: Sequence[str] = ()  # of the columns of X
-    source: str = ""  # where the rows come from
+    source: str = ""  # where the data come from
     levels: Mapping[str, Sequence[str]] = field(
         default_factory=lambda: MappingProxyType({})
     )  # name -> names of the groups 0, 1, ...
@@ -73,7 +73,7 @@ class Dataset:
         return self.X.shape[0]
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Dataset:
-        """The same rows on another device, or floating-point columns in another precision."""
+        """The same data on another device, or floating-point columns in another precision."""
         return replace(
             self,
             X=self.X.to(device=device, dtype=dtype if self.X.is_floating_point() else None),
@@ -82,7 +82,7 @@ class Dataset:
         )
 
 
-def _no_rows() -> Tensor:
+def _empty() -> Tensor:
     return torch.zeros(0, dtype=torch.long)
 
 
@@ -90,19 +90,19 @@ class Split(NamedTuple):
     """Example numbers by purpose; all but `train` may be empty. No choice ever reads `test`."""
 
     train: Tensor
-    dual: Tensor = _no_rows()
-    validation: Tensor = _no_rows()
-    calibration: Tensor = _no_rows()
-    test: Tensor = _no_rows()
+    dual: Tensor = _empty()
+    validation: Tensor = _empty()
+    calibration: Tensor = _empty()
+    test: Tensor = _empty()
 
     @staticmethod
     def all_train(rows: int) -> Split:
-        """Every row for training: for known-answer problems and simulations."""
+        """Every example for training: for problems with a known solution and simulations."""
         return Split(torch.arange(rows))
 
     def pool(self, name: str) -> Tensor:
-        """The rows of a pool by its name."""
+        """The examples of a pool by its name."""
         if name not in self._fields:
             raise ValueError(f"no pool is called {name!r}; there are {', '.join(self._fields)}")
-        rows: Tensor = getattr(self, name)
-        return rows
+        examples: Tensor = getattr(self, name)
+        return examples

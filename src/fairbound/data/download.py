@@ -66,11 +66,11 @@ def fetch(
         except ConnectionError as error:
             failures[state] = str(error)
         except OSError as error:  # a full disk, say: no state will fare better
-            said = f"{directory} cannot be written ({error.strerror or error})"
-            raise OSError(f"{said}; make room, or name another folder, and fetch again") from error
+            message = f"{directory} cannot be written ({error.strerror or error})"
+            raise OSError(f"{message}; free some space, or name another folder, and fetch again") from error
     if len(states) > 1 and failures:
-        said = "\n".join(f"{state}: {error}" for state, error in failures.items())
-        raise ConnectionError(f"{len(failures)} of {len(states)} states could not be fetched\n{said}")
+        message = "\n".join(f"{state}: {error}" for state, error in failures.items())
+        raise ConnectionError(f"{len(failures)} of {len(states)} states could not be fetched\n{message}")
     for failure in failures.values():
         raise ConnectionError(failure)
     return tuple(paths)
@@ -108,8 +108,8 @@ class _Download:
         except Exception as error:
             response: Any = getattr(error, "response", None)  # of an answer 4xx or 5xx
             if response is not None and response.status_code < 500 and response.status_code not in TRANSIENT_STATUS:
-                said = f"answered {response.status_code} ({response.reason}): {_words(response.content)}"
-                raise ConnectionError(said) from error  # which pooch does not try again
+                message = f"answered {response.status_code} ({response.reason}): {_start(response.content)}"
+                raise ConnectionError(message) from error  # which pooch does not try again
             self.report(f"{self.state}: {_reason(error)}")
             raise
 
@@ -128,8 +128,8 @@ class _Download:
             with archive.open("rb") as arrived:
                 start = arrived.read(2000)
             damage = f"the zip file that arrived is damaged ({error})"
-            raise ValueError(damage if start.startswith(b"PK") else f"sent no zip file but {_words(start)}") from error
-        except RuntimeError as error:  # a password, or a compression that Python does not know
+            raise ValueError(damage if start.startswith(b"PK") else f"sent no zip file but {_start(start)}") from error
+        except RuntimeError as error:  # a password, or an unsupported compression
             raise ValueError(f"the zip file cannot be unpacked ({error})") from error
         except ValueError as error:
             raise ValueError(str(error).replace(str(target), self.member)) from error
@@ -140,8 +140,8 @@ def _fetched(pooch: Any, url: str, directory: Path, download: _Download, retries
         if present.is_file() and download.is_valid(present):
             return present
     download.report(f"{download.state}: {url}{download.archive}")
-    with tempfile.TemporaryDirectory(dir=directory) as fresh:
-        files = pooch.create(fresh, url, registry={download.archive: None}, retry_if_failed=retries)
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
+        files = pooch.create(temporary, url, registry={download.archive: None}, retry_if_failed=retries)
         try:
             files.fetch(download.archive, downloader=download)
         except (
@@ -155,7 +155,7 @@ def _fetched(pooch: Any, url: str, directory: Path, download: _Download, retries
                 f" and put {download.archive}, or the {download.member} in it, into {directory}"
             ) from error
         target = directory / download.member
-        os.replace(Path(fresh) / download.member, target)
+        os.replace(Path(temporary) / download.member, target)
     return target
 
 
@@ -165,8 +165,8 @@ def _reason(error: Exception) -> str:
     return str(error) if inner is None else str(inner).rpartition(": ")[2]
 
 
-def _words(page: bytes) -> str:
-    """The first words of what arrived, without markup."""
+def _start(page: bytes) -> str:
+    """The start of the response, without markup."""
     text = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]*>", " ", page.decode("utf-8", errors="replace"))
     words = " ".join(text.split())[:120]
     return f"a page that begins {words!r}" if words else "nothing readable"

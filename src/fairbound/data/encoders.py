@@ -1,8 +1,8 @@
 """Features become the columns of X, by scikit-learn's encoders.
 
 Numbers stay as they are, integer codes too; text becomes one 0/1 column for each of its levels. What is learned from
-data, the levels and the means that fill missing numbers, is learned from the rows that `Encoder.fit` is given:
-training rows, so that nothing of a held-out row reaches the model.
+data, the levels and the means that fill missing numbers, is fitted to the rows that `Encoder.fit` is given:
+training rows, so that no held-out row influences the model.
 
 What scikit-learn would accept silently is refused here, with the culprit: infinite numbers, numbers that were read as
 text, dates, a column without a single training value, and text with so many levels that it must be a name or a key.
@@ -34,7 +34,7 @@ Column = NDArray[Any]  # (rows,) numbers, booleans or text
 
 @dataclass(frozen=True)
 class Encoder:
-    """How features become the columns of X, learned from some rows and applied to any.
+    """How features become the columns of X, fitted to some rows and applied to any.
 
     >>> columns = {"hours": np.array([40.0, np.nan, 20.0]), "work": np.array(["state", "own", "state"])}
     >>> encoder = Encoder.fit(columns, ["hours", "work"], rows=[0, 1])
@@ -118,7 +118,7 @@ def _refuse_missing(name: str, column: Column) -> None:
     if missing.any():
         raise ValueError(
             f"the column {name!r} is missing in {int(missing.sum())} of {len(column)} rows (first: row "
-            f"{int(missing.argmax())}); fill them or leave them out"
+            f"{int(missing.argmax())}); fill them or drop them"
         )
 
 
@@ -130,14 +130,14 @@ def _refuse_bad_numbers(name: str, column: Column, chosen: Column) -> None:
             "correct or remove them"
         )
     if is_missing(chosen).all():
-        raise ValueError(f"column {name!r} is missing in all {len(chosen)} training rows; leave it out of the features")
+        raise ValueError(f"column {name!r} is missing in all {len(chosen)} training rows; drop it from the features")
 
 
 def _refuse_bad_levels(name: str, column: Column, chosen: Column, categorical: bool) -> None:
     if column.dtype.kind in DATES:
         raise ValueError(
-            f"column {name!r} holds dates or times (such as {column[0]}); turn them into numbers, e.g. years, or leave "
-            "the column out of the features"
+            f"column {name!r} holds dates or times (such as {column[0]}); turn them into numbers, e.g. years, or drop "
+            "the column from the features"
         )
     if not categorical:
         _refuse_written_numbers(name, column)
@@ -146,7 +146,7 @@ def _refuse_bad_levels(name: str, column: Column, chosen: Column, categorical: b
         shown = ", ".join(repr(level) for level in levels[:3])
         raise ValueError(
             f"column {name!r} holds {len(levels)} different values ({shown}, ...), and each would be an input of its "
-            f"own; at most {MOST_LEVELS} are taken: merge some, or leave the column out of the features"
+            f"own; at most {MOST_LEVELS} are taken: merge some, or drop the column from the features"
         )
 
 
@@ -162,5 +162,5 @@ def _refuse_written_numbers(name: str, column: Column) -> None:
     count, row = sum(counts[text] for text in texts), column.tolist().index(texts[0])
     raise ValueError(
         f"column {name!r} holds numbers, but text in {count} of {len(column)} rows (first: {texts[0]!r} in row {row}); "
-        f"correct them, or read the file with missing=({texts[0]!r},) if it stands for a missing value{remedy}"
+        f"correct them, or read the file with missing=({texts[0]!r},) if it marks a missing value{remedy}"
     )

@@ -1,6 +1,6 @@
 """Outcomes, labels and predictions: columns of two values become 0 and 1.
 
-Which value is 1 is said by the user (`positive`) or evident: booleans, 0/1, -1/1, yes/no and the like. Values are
+Which value is 1 is given by the user (`positive`) or evident: booleans, 0/1, -1/1, yes/no and the like. Values are
 compared by what they mean, since a command line and many files have only text: "1" is 1 and 1.0, "false" is False,
 and "Yes" is "yes".
 """
@@ -46,7 +46,7 @@ def two_values(column: Column, name: str, positive: Any = None) -> tuple[Any, An
             f"the column {name!r} is not binary: {len(values)} different values ({_shown(values)}) in {len(column)} "
             "rows; give one of two values, e.g. whether a number is above a threshold"
         )
-    one = _evident_one(values, name) if positive is None else _said_one(values, name, positive)
+    one = _evident_one(values, name) if positive is None else _given_one(values, name, positive)
     return next(value for value in values if value is not one), one
 
 
@@ -113,7 +113,7 @@ def _evident_one(values: Sequence[Any], name: str) -> Any:
     return next(value for value in values if meaning(value) == pair[1])
 
 
-def _said_one(values: Sequence[Any], name: str, positive: Any) -> Any:
+def _given_one(values: Sequence[Any], name: str, positive: Any) -> Any:
     exact = [value for value in values if value == positive]
     same = exact or [value for value in values if meaning(value) == meaning(positive)]
     if len(same) != 1:

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from fairbound._utils.optional import need
 from fairbound.constraints.subgroups import no_column
-from fairbound.data.columns import OddColumnError, column_of
+from fairbound.data.columns import ColumnTypeError, column_of
 from fairbound.data.table import Table
 
 MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 SEPARATORS = ",;\t|"
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
-HEAD_BYTES = 1 << 16  # of a file that tell the separator and the encoding
+HEAD_BYTES = 1 << 16  # of a file, from which separator and encoding are detected
 READABLE = (
     "the path of a CSV or parquet file, a pandas or polars DataFrame, or a dict of columns (for arrays X and y, use "
     "table_of)"
@@ -41,15 +41,15 @@ class ColumnsRead(dict[str, NDArray[Any]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.odd: dict[str, str] = {}  # name -> a sentence
+        self.errors: dict[str, str] = {}  # name -> a sentence
 
     def __contains__(self, name: object) -> bool:
-        if name in self.odd:
-            raise ValueError(self.odd[str(name)])
+        if name in self.errors:
+            raise ValueError(self.errors[str(name)])
         return super().__contains__(name)
 
     def __missing__(self, name: str) -> NDArray[Any]:
-        raise ValueError(self.odd[name]) if name in self.odd else KeyError(name)
+        raise ValueError(self.errors[name]) if name in self.errors else KeyError(name)
 
 
 def read_table(
@@ -65,7 +65,7 @@ def read_table(
     """A table from a file, a data frame or a dict of columns.
 
     `features` are the columns that a model may see: by default all but the label and `drop`. Columns that are no
-    features stay in the table, e.g. as protected attributes. `sep` and `missing`, the words that stand for a missing
+    features stay in the table, e.g. as protected attributes. `sep` and `missing`, the words that mark a missing
     value, are for CSV files; the separator is found where it is not given. `positive` is the label's value that counts
     as 1, where that is not evident.
 
@@ -78,17 +78,17 @@ def read_table(
         if name not in columns:
             raise ValueError(no_column(name, columns))
     for name in _listed(drop):
-        if name not in columns.odd and name not in columns:
+        if name not in columns.errors and name not in columns:
             raise ValueError(no_column(name, columns))
-    for name, why in columns.odd.items():
+    for name, why in columns.errors.items():
         if features is None and name not in _listed(drop):
-            raise ValueError(f"{why}; convert it, or leave it out: drop=[{name!r}]")
+            raise ValueError(f"{why}; convert it, or drop it: drop=[{name!r}]")
     listed = [name for name in columns if name != label] if features is None else _listed(features)
     chosen = tuple(name for name in listed if name not in _listed(drop))
     if not chosen:
         raise ValueError(f"no feature is left beside the label {label!r}")
     if "" in chosen:
-        raise ValueError("a column has no name (a row index that was written with the table?); leave it out: drop=['']")
+        raise ValueError("a column has no name (a row index that was written with the table?); drop it: drop=['']")
     return Table(columns, label, chosen, _name_of(source), positive)
 
 
@@ -122,7 +122,7 @@ def table_of(
 
 def read_columns(source: Any, *, sep: str | None = None, missing: Sequence[str] = MISSING_MARKS) -> ColumnsRead:
     """The columns of a file, a data frame or a dict, by name. What is neither numbers nor text is refused when asked
-    for, so that a column nobody uses stops nothing.
+    for, so that an unused column raises no error.
 
     >>> read_columns({"age": [30, None], "job": ["nurse", "clerk"]})["age"]
     array([30., nan])
@@ -138,10 +138,10 @@ def read_columns(source: Any, *, sep: str | None = None, missing: Sequence[str] 
     for name, column in zip(map(str, names), values, strict=True):
         try:
             columns[name] = column_of(column, name)
-        except OddColumnError as error:
-            columns.odd[name] = str(error)
-    if columns.odd and not columns:
-        raise ValueError("; ".join(columns.odd.values()))
+        except ColumnTypeError as error:
+            columns.errors[name] = str(error)
+    if columns.errors and not columns:
+        raise ValueError("; ".join(columns.errors.values()))
     lengths = {name: len(column) for name, column in columns.items()}
     if not columns or not max(lengths.values()):
         raise ValueError(f"{_name_of(source)} has no {'rows' if columns else 'columns'}")
@@ -279,8 +279,8 @@ def _from_frame(source: Any) -> tuple[list[str], list[Any]]:
 def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
     if isinstance(X, Mapping) or hasattr(X, "columns"):
         read = read_columns(X)
-        for why in read.odd.values():
-            raise ValueError(f"{why}; convert it, or leave it out of X")
+        for why in read.errors.values():
+            raise ValueError(f"{why}; convert it, or drop it from X")
         columns = list(read.items())
     else:
         matrix = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)

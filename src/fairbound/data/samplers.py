@@ -1,8 +1,8 @@
-"""Which rows a step sees: objective batches, and constraint batches with equally many rows of every cell.
+"""Mini-batches of a step: objective batches, and constraint batches with equally many examples of every cell.
 
-A `Sampler` describes one run's sampling. `SamplerStack` draws for many runs and many steps at once. Rows come from
+A `Sampler` describes one run's sampling. `SamplerStack` draws for many runs and many steps at once. Examples come from
 the pool that a draw names, with replacement or by shuffled epochs: every epoch of every cell is a new permutation of
-all its rows, so nothing is left unseen and no prefix is repeated.
+all its examples, so that each is drawn once per epoch.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.rng import LEVEL, ROWS, UNIFORM, bits, checked_seed, keys, uniforms
+from fairbound._utils.rng import EXAMPLES, LEVEL, UNIFORM, bits, checked_seed, keys, uniforms
 from fairbound.constraints.cells import Cells
 from fairbound.core import require_whole
 from fairbound.data.dataset import Split
 
-START = 1 << 40  # the step number whose rows measure the starting point; no run gets there
+START = 1 << 40  # the step number whose examples evaluate the starting point; no run has that many steps
 
 
 class Batch(NamedTuple):
-    """Row numbers of one mini-batch; leading dimensions for steps and runs where there are many."""
+    """Example numbers of one mini-batch; leading dimensions for steps and runs where there are many."""
 
     objective: Tensor  # (..., B)
     cells: Tensor  # (..., K, b)
@@ -33,11 +33,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """What one draw takes: rows for the objective, rows of each cell for the constraints, and their pools."""
+    """Sizes of one draw: examples for the objective, examples of each cell for the constraints, and their pools."""
 
     objective: int = 8
     cell: int = 8
-    pool: str = "train"  # of the constraint rows
+    pool: str = "train"  # of the constraint examples
     objective_pool: str = "train"
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Sampler:
     """The sampling of one run.
 
     `sizes` is one `BatchSpec` for all draws of a step, or one for each. With `replace=False`
-    rows come in shuffled epochs.
+    examples come in shuffled epochs.
 
     >>> cells = Cells.of_groups(["A", "B"]).bind(torch.tensor([0, 0, 1, 1, 1]))
     >>> sampler = Sampler(Split.all_train(5), cells, BatchSpec(objective=2, cell=2), seed=1)
@@ -70,26 +70,27 @@ class Sampler:
         self.replace = replace
         _refuse_masks(split)
         specs = [self.sizes] if isinstance(self.sizes, BatchSpec) else self.sizes
-        self.rows = 1 + max((int(r.max()) for r in (*split, *self.cells.examples) if r.numel()), default=-1)
-        self._cells = {take.pool: self.cells.within(split.pool(take.pool), self.rows) for take in specs}
-        for take in specs:
-            self._check(take)
+        self.min_rows = 1 + max((int(r.max()) for r in (*split, *self.cells.examples) if r.numel()), default=-1)
+        self._cells = {spec.pool: self.cells.within(split.pool(spec.pool), self.min_rows) for spec in specs}
+        for spec in specs:
+            self._check(spec)
 
-    def _check(self, take: BatchSpec) -> None:
-        available = self.split.pool(take.objective_pool).numel()
-        if available < take.objective:
+    def _check(self, spec: BatchSpec) -> None:
+        available = self.split.pool(spec.objective_pool).numel()
+        if available < spec.objective:
             raise ValueError(
-                f"pool {take.objective_pool!r} has {available} rows, fewer than an objective batch of {take.objective}"
+                f"pool {spec.objective_pool!r} has {available} examples, fewer than an objective "
+                f"batch of {spec.objective}"
             )
-        for name, member in zip(self.cells.names, self._cells[take.pool].examples, strict=True):
+        for name, member in zip(self.cells.names, self._cells[spec.pool].examples, strict=True):
             if member.numel() == 0:
                 raise ValueError(
-                    f"cell {name!r} has no row in pool {take.pool!r}; leave the group out, merge it, or split anew"
+                    f"cell {name!r} has no examples in pool {spec.pool!r}; drop the group, merge it, or split again"
                 )
-            if member.numel() < take.cell:
+            if member.numel() < spec.cell:
                 raise ValueError(
-                    f"cell {name!r} has {member.numel()} rows in pool {take.pool!r}, fewer than its batch of "
-                    f"{take.cell}; use a smaller batch or merge the group"
+                    f"cell {name!r} has {member.numel()} examples in pool {spec.pool!r}, fewer than its batch of "
+                    f"{spec.cell}; use a smaller batch or merge the group"
                 )
 
     def seeded(self, *seeds: int) -> list[Sampler]:
@@ -102,7 +103,7 @@ class Sampler:
         return made
 
     def specs(self, draws: int) -> tuple[BatchSpec, ...]:
-        """The take of each of a step's draws."""
+        """The batch sizes of each of a step's draws."""
         if isinstance(self.sizes, BatchSpec):
             return (self.sizes,) * draws
         if len(self.sizes) != draws:
@@ -112,9 +113,9 @@ class Sampler:
             )
         return self.sizes
 
-    def pools(self, take: BatchSpec) -> tuple[Tensor, ...]:
-        """The rows to draw from: the objective's, then each cell's."""
-        return (self.split.pool(take.objective_pool).cpu(), *self._cells[take.pool].examples)
+    def pools(self, spec: BatchSpec) -> tuple[Tensor, ...]:
+        """The examples to draw from: the objective's, then each cell's."""
+        return (self.split.pool(spec.objective_pool).cpu(), *self._cells[spec.pool].examples)
 
     def structure(self, draws: int) -> tuple[object, ...]:
         """What runs of one stack must have in common."""
@@ -122,15 +123,15 @@ class Sampler:
 
 
 def _refuse_masks(split: Split) -> None:
-    for name, rows in split._asdict().items():
-        if rows.dtype == torch.bool or rows.is_floating_point():
-            raise ValueError(f"pool {name!r} must hold row numbers, got {rows.dtype}; use mask.nonzero().flatten()")
-        if rows.numel() and int(rows.min()) < 0:
-            raise ValueError(f"pool {name!r} holds the row number {int(rows.min())}; rows are numbered from 0")
+    for name, numbers in split._asdict().items():
+        if numbers.dtype == torch.bool or numbers.is_floating_point():
+            raise ValueError(f"pool {name!r} must hold indices, got {numbers.dtype}; use mask.nonzero().flatten()")
+        if numbers.numel() and int(numbers.min()) < 0:
+            raise ValueError(f"pool {name!r} holds the index {int(numbers.min())}; examples are numbered from 0")
 
 
 def _drawn(key: Tensor, step: Tensor, slot: Tensor, count: Tensor, start: Tensor, members: Tensor) -> Tensor:
-    """(T, R, slots) rows with replacement, for key (R,), step (T, 1), slot (slots,), count and start (R, slots).
+    """(T, R, slots) examples with replacement, for key (R,), step (T, 1), slot (slots,), count and start (R, slots).
 
     Or (C, slots), for key (C,), step (1,), and slot, count and start (C, slots).
     """
@@ -147,7 +148,7 @@ def _compiled_drawn() -> Callable[..., Tensor]:
         nonlocal fast
         try:
             return fast(*args)
-        except Exception:  # whatever a compiler may raise: speed is all that is lost
+        except Exception:  # a compiler may raise anything; without it only speed is lost
             fast = _drawn
             return fast(*args)
 
@@ -155,7 +156,7 @@ def _compiled_drawn() -> Callable[..., Tensor]:
 
 
 class Chunks(NamedTuple):
-    """Mini-batches of random size, cut into chunks of equal rows: one flat stack over all runs."""
+    """Mini-batches of random size, divided into chunks of equal size: one flat stack over all runs."""
 
     run: Tensor  # (C,) which run a chunk belongs to
     half: Tensor  # (C,) 0: the single mini-batch, 1: the odd half, 2: the even half of the large one
@@ -202,16 +203,16 @@ class SamplerStack:
             )
         if batch_size_probs is not None and len(set(self.specs)) > 1:
             raise ValueError(
-                "a method that draws random sizes takes the same rows in every draw; give the sampler one size"
+                "a method that draws random sizes needs equal sizes in every draw; give the sampler one size"
             )
         self._lay_out(samplers)
         self._epochs: dict[
             tuple[int, int, int], Tensor
-        ] = {}  # (run, column, epoch) -> permutation of the column's rows
+        ] = {}  # (run, column, epoch) -> permutation of the column's examples
 
     def _lay_out(self, samplers: Sequence[Sampler]) -> None:
-        """Columns: the pools of a step in order, each draw's objective, then its cells. Slots: the rows of a batch."""
-        sizes = [size for take in self.specs for size in (take.objective, *[take.cell] * self.cells)]
+        """Columns: the pools of a step in order, each draw's objective, then its cells. Slots: examples."""
+        sizes = [size for spec in self.specs for size in (spec.objective, *[spec.cell] * self.cells)]
         self.column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(self.device)  # (slots,)
         self.place = torch.cat([torch.arange(size) for size in sizes]).to(
             self.device
@@ -222,8 +223,8 @@ class SamplerStack:
         parts, total = [], 0
         start, count = [], []
         for sampler in samplers:
-            for take in self.specs:
-                for pool in sampler.pools(take):
+            for spec in self.specs:
+                for pool in sampler.pools(spec):
                     if id(pool) not in laid:
                         laid[id(pool)] = total
                         parts.append(pool)
@@ -245,7 +246,8 @@ class SamplerStack:
     def block(self, first: int, steps: int, evaluates: Sequence[str] | None = None) -> tuple[Batch, ...]:
         """The mini-batches of `steps` steps from `first` on: for each draw a Batch (T, R, B), (T, R, K, b).
 
-        `evaluates` says "f", "c" or "fc" for each draw: what is not read may come without rows, as drawing takes time.
+        `evaluates` says "f", "c" or "fc" for each draw: what is not evaluated may have no examples,
+        as drawing takes time.
         """
         if evaluates is None or not self.replace:
             evaluates = ("fc",) * len(self.specs)
@@ -253,26 +255,26 @@ class SamplerStack:
         count, start = self.count[:, self.column[slot]], self.start[:, self.column[slot]]  # (R, slots)
         if not self.replace:
             return self._cut(self.members[self._by_epochs(first, steps) + start], evaluates)
-        rows = self.drawn(self.key, self._steps(first, steps), ROWS + slot, count, start, self.members)
-        return self._cut(rows, evaluates)
+        drawn = self.drawn(self.key, self._steps(first, steps), EXAMPLES + slot, count, start, self.members)
+        return self._cut(drawn, evaluates)
 
     def _slots(self, evaluates: Sequence[str]) -> Tensor:
-        """The slots of what is read, of all that `_lay_out` laid out."""
+        """The slots of what is evaluated, among all slots of `_lay_out`."""
         read = [part in wanted for wanted in evaluates for part in "f" + "c" * self.cells]  # by column
         return torch.tensor(read, device=self.device)[self.column].nonzero().flatten()
 
-    def _cut(self, rows: Tensor, evaluates: Sequence[str]) -> tuple[Batch, ...]:
-        """(..., slots) row numbers as one Batch for each draw."""
+    def _cut(self, drawn: Tensor, evaluates: Sequence[str]) -> tuple[Batch, ...]:
+        """(..., slots) example numbers as one Batch for each draw."""
         specs = zip(self.specs, evaluates, strict=True)
-        sizes = [(take.objective * ("f" in read), take.cell * ("c" in read)) for take, read in specs]
-        parts = iter(rows.split([size for objective, cell in sizes for size in (objective, cell * self.cells)], -1))
+        sizes = [(spec.objective * ("f" in read), spec.cell * ("c" in read)) for spec, read in specs]
+        parts = iter(drawn.split([size for objective, cell in sizes for size in (objective, cell * self.cells)], -1))
         return tuple(Batch(next(parts), next(parts).unflatten(-1, (self.cells, cell))) for _, cell in sizes)
 
     # Shuffled epochs --------------------------------------------------------------------------------------------------
 
     def _by_epochs(self, first: int, steps: int) -> Tensor:
-        """(T, R, slots) places within the pools: position k * width + place of an endless row of permutations."""
-        if first >= START:  # the starting point is measured on a permutation of its own
+        """(T, R, slots) places within the pools: position k * width + place of a sequence of permutations."""
+        if first >= START:  # the starting point is evaluated on a separate permutation
             first = 1 << 32
         position = self._steps(first, steps) * self.width[self.column] + self.place  # (T, slots)
         inside = torch.empty(steps, self.runs, self.column.numel(), dtype=torch.long, device=self.device)
@@ -290,7 +292,7 @@ class SamplerStack:
 
     def _permutation(self, run: int, column: int, epoch: int, size: int) -> Tensor:
         if (run, column, epoch) not in self._epochs:
-            slot = ROWS + column + (torch.arange(size, device=self.device) << 20)
+            slot = EXAMPLES + column + (torch.arange(size, device=self.device) << 20)
             self._epochs[run, column, epoch] = bits(
                 self.key[run], torch.tensor(~epoch, device=self.device), slot
             ).argsort()
@@ -310,23 +312,23 @@ class SamplerStack:
         return level, 1 / self.law[level]
 
     def chunks(self, step: int, level: Tensor) -> Chunks:
-        """The rows of one step, levels (R,): run r gets one chunk for its single mini-batch and 2^(level+1) for the
+        """The examples of one step, levels (R,): run r gets one chunk for its single mini-batch and 2^(level+1) for the
         large one.
 
-        The large one's chunks go in turn to the odd and to the even half.
+        The large one's chunks are assigned alternately to the odd and to the even half.
         """
-        take = self.specs[0]
+        spec = self.specs[0]
         size = 1 + (2 << level)  # (R,) chunks of each run
         run = torch.repeat_interleave(torch.arange(self.runs, device=self.device), size)
         number = (
             torch.arange(run.numel(), device=self.device) - (size.cumsum(0) - size)[run]
         )  # 0, 1, ... within the run
         column = self.column[
-            : take.objective + take.cell * self.cells
+            : spec.objective + spec.cell * self.cells
         ]  # every draw of such a method has the same columns
-        slot = ROWS + number[:, None] * column.numel() + torch.arange(column.numel(), device=self.device)
+        slot = EXAMPLES + number[:, None] * column.numel() + torch.arange(column.numel(), device=self.device)
         count, start = self.count[:, column][run], self.start[:, column][run]  # (C, slots)
-        rows = self.drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)
-        objective, cells = rows.split([take.objective, take.cell * self.cells], -1)
+        drawn = self.drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)
+        objective, cells = drawn.split([spec.objective, spec.cell * self.cells], -1)
         half = torch.where(number == 0, 0, 2 - number % 2)
-        return Chunks(run, half, Batch(objective, cells.unflatten(-1, (self.cells, take.cell))))
+        return Chunks(run, half, Batch(objective, cells.unflatten(-1, (self.cells, spec.cell))))

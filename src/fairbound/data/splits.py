@@ -1,7 +1,7 @@
-"""Which rows train, move the multipliers, choose and test; and scaling that only the training rows decide.
+"""Splits into training, dual, validation and test sets; and scaling fitted to the training set.
 
-Every split is stratified on the group, so that each part holds each group in its share. The seed of a split is its
-own: initial points and mini-batches have others.
+Every split is stratified on the group, so that each part has the same proportions of the groups. The seed of a split
+is separate from those of initial points and mini-batches.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torch import Tensor
 from fairbound._utils.optional import need
 from fairbound.data.dataset import Dataset, Split
 
-SURE_SIZE = 10  # a group of ten rows has at least two among the held-out fifth: one to validate and one to test
+MIN_GROUP_SIZE = 10  # so that at least two examples are in the held-out fifth: one for validation and one for test
 
 
 def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
-    """The paper's 80 / 10 / 10 into `train`, `validation` (its validation set) and `test`, rows in file order.
+    """The paper's 80 / 10 / 10 into `train`, `validation` (its validation set) and `test`, examples in file order.
 
     scikit-learn's `train_test_split` with `test_size=.2`, then the held-out fifth again with `test_size=.5`, both
     stratified on the group and with the same seed. The numbering of the groups is part of it: other numbers for the
-    same groups give parts of the same sizes, but other rows.
+    same groups give parts of the same sizes, but other examples.
 
     >>> split = paper_split(torch.arange(100) % 2)
-    >>> [len(rows) for rows in split]
+    >>> [len(part) for part in split]
     [80, 0, 10, 0, 10]
     """
     cut = need("sklearn.model_selection", "data", "The paper's split").train_test_split
@@ -43,10 +43,10 @@ def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
 
 
 def random_split(groups: Tensor | NDArray[Any], shares: Mapping[str, float] | None = None, *, seed: int) -> Split:
-    """A random, stratified partition of the rows into parts of these shares, named as in `Split`.
+    """A random, stratified partition of the examples into parts of these shares, named as in `Split`.
 
-    Of every group each part gets its share of rows, rounded up or down. By default 60 % train, 20 % move the
-    multipliers and 20 % test.
+    Of every group each part gets its share of examples, rounded up or down. By default 60 % train, 20 % dual
+    (for the multiplier updates) and 20 % test.
 
     >>> split = random_split(torch.arange(100) % 2, {"train": 0.5, "test": 0.5}, seed=0)
     >>> len(split.train), len(split.test)
@@ -55,14 +55,14 @@ def random_split(groups: Tensor | NDArray[Any], shares: Mapping[str, float] | No
     shares = _checked_shares({"train": 0.6, "dual": 0.2, "test": 0.2} if shares is None else shares)
     strata = _strata(groups)
     share = np.array(list(shares.values()))
-    part_of = np.empty(len(strata), dtype=np.int64)  # the part that each row goes to
-    owed = np.zeros(len(share))  # rows that each part is behind its share, over the groups so far
+    part_of = np.empty(len(strata), dtype=np.int64)  # the part of each example
+    owed = np.zeros(len(share))  # examples that each part has too few for its share, over the groups so far
     for group, members in _shuffled_groups(strata, seed):
         sizes = _sizes(len(members), share, owed)
         if not sizes.all():
             raise ValueError(
-                f"group {group} has {len(members)} rows, too few for each of {', '.join(shares)} to get one; merge or "
-                f"leave out groups of fewer than min_size={math.ceil(1 / share.min())} rows"
+                f"group {group} has {len(members)} examples, too few for each of {', '.join(shares)} to get one; merge "
+                f"or drop groups of fewer than min_size={math.ceil(1 / share.min())} examples"
             )
         owed += len(members) * share - sizes
         part_of[members] = np.repeat(np.arange(len(share)), sizes)
@@ -70,9 +70,9 @@ def random_split(groups: Tensor | NDArray[Any], shares: Mapping[str, float] | No
 
 
 def scaled(dataset: Dataset, split: Split) -> Dataset:
-    """The dataset with every column of X at mean 0 and (population) standard deviation 1 over the training rows.
+    """The dataset with every column of X at mean 0 and (population) standard deviation 1 over the training set.
 
-    Computed in float64 and returned in X's precision. A column that is constant over the training rows is only
+    Computed in float64 and returned in X's precision. A column that is constant over the training set is only
     centered, as scikit-learn's StandardScaler does.
 
     >>> data = Dataset(torch.tensor([[1.0], [3.0], [7.0]]), torch.zeros(3))
@@ -81,15 +81,15 @@ def scaled(dataset: Dataset, split: Split) -> Dataset:
     """
     if dataset.X.ndim != 2 or not dataset.X.is_floating_point():
         raise ValueError(
-            f"only a floating-point X of shape (rows, columns) can be scaled, got {dataset.X.dtype} of shape "
+            f"only a floating-point X of shape (examples, columns) can be scaled, got {dataset.X.dtype} of shape "
             f"{tuple(dataset.X.shape)}"
         )
     if split.train.numel() == 0:
-        raise ValueError("the split has no training rows, and scaling is learned from them")
+        raise ValueError("the split has no training examples, and scaling is fitted to them")
     low, high = int(split.train.min()), int(split.train.max())
     if low < 0 or high >= dataset.rows:
         raise ValueError(
-            f"the split trains on row {low if low < 0 else high}, but the rows of the dataset are 0 to "
+            f"the split trains on example {low if low < 0 else high}, but the examples of the dataset are 0 to "
             f"{dataset.rows - 1}"
         )
     X = dataset.X.double()
@@ -101,40 +101,40 @@ def scaled(dataset: Dataset, split: Split) -> Dataset:
 
 
 def _shuffled_groups(strata: NDArray[Any], seed: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-    """Every group and its rows in random order, by one sort however many groups there are."""
-    names, of_row, counts = np.unique(strata, return_inverse=True, return_counts=True)
+    """Every group and its examples in random order, with a single sort for all groups."""
+    names, inverse, counts = np.unique(strata, return_inverse=True, return_counts=True)
     shuffled = np.random.default_rng(seed).permutation(len(strata))
-    by_group = shuffled[np.argsort(of_row[shuffled], kind="stable")]
+    by_group = shuffled[np.argsort(inverse[shuffled], kind="stable")]
     yield from zip(names, np.split(by_group, np.cumsum(counts)[:-1]), strict=True)
 
 
-def _sizes(rows: int, share: NDArray[np.float64], owed: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many of a group's rows each part gets: its share rounded down, and one more for the parts most behind."""
-    exact = rows * share
-    sizes = np.floor(exact + 1e-9).astype(np.int64)  # 0.6 * 5 may be a hair below 3
+def _sizes(examples: int, share: NDArray[np.float64], owed: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many of a group's examples each part gets: its share rounded down, plus one where the deficit is largest."""
+    exact = examples * share
+    sizes = np.floor(exact + 1e-9).astype(np.int64)  # 0.6 * 5 may be slightly below 3
     fraction = exact - sizes
     order = np.argsort(-np.where(fraction > 1e-9, fraction + owed, -np.inf), kind="stable")  # whole shares get none
-    sizes[order[: rows - int(sizes.sum())]] += 1
+    sizes[order[: examples - int(sizes.sum())]] += 1
     return sizes
 
 
 def _strata(groups: Tensor | NDArray[Any]) -> NDArray[Any]:
     strata = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
     if strata.ndim != 1:
-        raise ValueError(f"a split needs one group for every row, got shape {strata.shape}")
+        raise ValueError(f"a split needs one group for every example, got shape {strata.shape}")
     if len(strata) == 0:
-        raise ValueError("there are no rows to split")
+        raise ValueError("there are no examples to split")
     return strata
 
 
-def _refuse_small(strata: NDArray[Any], rows: NDArray[np.int64], where: str) -> None:
-    """Every group must have two members among these rows."""
-    names, of_row = np.unique(strata, return_inverse=True)
-    count = np.bincount(of_row[rows], minlength=len(names))
+def _refuse_small(strata: NDArray[Any], examples: NDArray[np.int64], where: str) -> None:
+    """Every group must have two members among these examples."""
+    names, inverse = np.unique(strata, return_inverse=True)
+    count = np.bincount(inverse[examples], minlength=len(names))
     if count.min() < 2:
         raise ValueError(
-            f"group {names[count.argmin()]} has {count.min()} of the {len(rows)} rows {where}; merge or leave out "
-            f"groups of fewer than min_size={SURE_SIZE} rows"
+            f"group {names[count.argmin()]} has {count.min()} of the {len(examples)} examples {where}; merge or drop "
+            f"groups of fewer than min_size={MIN_GROUP_SIZE} examples"
         )
 
 
@@ -143,7 +143,7 @@ def _checked_shares(shares: Mapping[str, float]) -> Mapping[str, float]:
         if name not in Split._fields:
             raise ValueError(f"no part of a split is called {name!r}; there are {', '.join(Split._fields)}")
         if not 0 < share <= 1:
-            raise ValueError(f"the share of {name} must be above 0 and at most 1, got {share}; leave out unused parts")
+            raise ValueError(f"the share of {name} must be above 0 and at most 1, got {share}; omit unused parts")
     if "train" not in shares:
         raise ValueError(f"a split needs a share for train, got {', '.join(shares) or 'none'}")
     if abs(math.fsum(shares.values()) - 1) > 1e-9:

@@ -15,7 +15,7 @@ move them to the margins of one state. The label follows a logistic model with k
 A state's own effects are calibrated to its rates by race, marital status and sex, to within .002; its strength, to how
 well income can be predicted from the other columns. What the real census has and this one has not: dependence beyond
 the tables. What this one has and the real one has not: the true probability of every label, so that a model's expected
-losses can be computed (`true_losses`). Results on it tell about algorithms, not about Oklahoma or Virginia.
+losses can be computed (`true_losses`). Results on it describe algorithms, not Oklahoma or Virginia.
 
 Only `Generator.random` is ever called, and the rest is inverse distribution functions: numpy keeps the stream of PCG64
 the same on every platform, but not the algorithms of its other samplers.
@@ -41,7 +41,7 @@ FEATURES, LABEL = TASKS["Income"].features, TASKS["Income"].label
 ROWS_PER_CHUNK = 65_536  # of `chunks`: some 10 MB
 LARGEST_CODE = {"AGEP": 99, "WKHP": 99, "SCHL": 24, "COW": 9, "RELP": 17, "POBP": 554, "OCCP": 9920, "RAC1P": 9}
 
-# Every use of a seed has a stream of its own: rows drawn with the seed of the training rows must still be fresh.
+# Every use of a seed has a separate stream: rows drawn with the seed of the training rows must be independent of them.
 LOAD, DRAW, TRUTH = 0, 1, 2
 
 Columns = Mapping[str, NDArray[Any]]
@@ -156,7 +156,7 @@ class Population:
         if unknown.any():
             raise ValueError(
                 f"{name} holds {column[unknown.argmax()]} in row {int(unknown.argmax())}, which {self.source} never "
-                "draws; the true probability is known for its own rows only"
+                "draws; the true probability is known only for rows it draws"
             )
 
 
@@ -249,7 +249,7 @@ def _variable(table: Mapping[str, Any], state: Mapping[str, Any]) -> Variable:
     row = _rows_within(given, table["within"])
     codes, blocks = [], []
     for band, (listed, weights) in enumerate(zip(table["codes"], table["code_shares"], strict=True)):
-        own = state["codes"].get(name, {}).get(str(band))  # where a state has codes of its own: its places of birth
+        own = state["codes"].get(name, {}).get(str(band))  # where a state has other codes: its places of birth
         listed, weights = (own["codes"], own["shares"]) if own else (listed, weights)
         codes += listed
         blocks.append(shares[:, band, None] * _normalized(np.asarray(weights, dtype=np.float64))[row])

@@ -73,7 +73,7 @@ class Table:
         """The rows in which nothing is missing, in these columns or, where none is named, in features and label.
 
         >>> Table({"AGEP": np.array([30, np.nan]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "x").complete().source
-        'x; 1 of 2 rows left out, with missing values'
+        'x; 1 of 2 rows dropped, with missing values'
         """
         whole = np.ones(self.rows, dtype=bool)
         for name in names or (*self.features, self.label):
@@ -81,11 +81,11 @@ class Table:
         if whole.all():
             return self
         if not whole.any():
-            raise ValueError(f"every row of {self.source} has a missing value; name the columns that matter")
+            raise ValueError(f"every row of {self.source} has a missing value; name the columns that are needed")
         return replace(
             self,
             columns={name: column[whole] for name, column in self.columns.items()},
-            source=f"{self.source}; {int((~whole).sum())} of {self.rows} rows left out, with missing values",
+            source=f"{self.source}; {int((~whole).sum())} of {self.rows} rows dropped, with missing values",
         )
 
     def groups(self, group: Groups, *, min_size: int = 0, small: Small = "merge") -> Tensor:
@@ -109,11 +109,11 @@ class Table:
 
         The protected columns are no inputs unless `keep_group` says so. Numbers, integer codes too, stay as they are;
         text, and the columns named in `categorical`, becomes one 0/1 column per level. Groups of fewer than `min_size`
-        rows are merged or left out; rows in no group are removed, and `source` says how many.
+        rows are merged or dropped; rows in no group are removed, and `source` says how many.
 
-        Levels are learned from the training rows (from all, where `train` is not given): missing text is one of them,
+        Levels are fitted to the training rows (to all, where `train` is not given): missing text is one of them,
         and a level that only other rows have is all zero. Missing numbers are filled with the training mean,
-        and a column marks them. `train` holds the rows to learn from, numbered as in the Dataset:
+        and a column marks them. `train` holds the rows to fit to, numbered as in the Dataset:
 
             split = random_split(table.groups(sex), seed=0)
             data = table.dataset(sex, train=split.train)
@@ -138,7 +138,7 @@ class Table:
             y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(dtype)[kept],
             groups={name: grouping.ids[kept]},
             names=encoder.names,
-            source=self.source + _left_out(grouping, self.rows, min_size),
+            source=self.source + _dropped(grouping, self.rows, min_size),
             levels={name: grouping.names},
         )
 
@@ -195,7 +195,7 @@ class Table:
         return features
 
     def _refuse_leaking_means(self, features: Sequence[str], categorical: Sequence[str]) -> None:
-        """A mean over all rows would tell the training rows about the held-out ones."""
+        """A mean over all rows would leak the held-out rows into training."""
         for name in features:
             column = self.columns[name]
             if name in categorical or not holds_numbers(column) or not is_missing(column).any():
@@ -203,7 +203,7 @@ class Table:
             raise ValueError(
                 f"{name} is missing in {int(is_missing(column).sum())} of {self.rows} rows, and the mean that fills "
                 "them must come from training rows: split first, random_split(table.groups(group), seed=0), and pass "
-                "train=split.train; or leave those rows out with table.complete()"
+                "train=split.train; or drop those rows with table.complete()"
             )
 
 
@@ -228,18 +228,18 @@ def _check_form(column: NDArray[Any], name: str) -> None:
 
 
 def _row_numbers(train: Tensor, rows: int) -> Tensor:
-    """Training rows, checked against the rows that there are."""
+    """Training rows, checked against the number of rows."""
     train = torch.as_tensor(train).cpu()
     if train.dtype == torch.bool or train.is_floating_point():
         raise ValueError(f"train must hold row numbers, got {train.dtype}; use mask.nonzero().flatten()")
     if train.numel() == 0:
-        raise ValueError("train is empty; levels and means need rows to be learned from")
+        raise ValueError("train is empty; levels and means need rows to be fitted to")
     if int(train.min()) < 0 or int(train.max()) >= rows:
         raise ValueError(f"train goes from {int(train.min())} to {int(train.max())}, but the rows are 0 to {rows - 1}")
     return train
 
 
-def _left_out(grouping: Grouping, rows: int, min_size: int) -> str:
-    if not grouping.left_out:
+def _dropped(grouping: Grouping, rows: int, min_size: int) -> str:
+    if not grouping.dropped:
         return ""
-    return f"; {grouping.left_out} of {rows} rows left out, in groups of fewer than {min_size}"
+    return f"; {grouping.dropped} of {rows} rows dropped, in groups of fewer than {min_size}"

@@ -164,7 +164,7 @@ def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source:
     task, given = task_of(task), read_columns(rows)
     absent = [name for name in task.columns if name not in given]
     if absent:
-        raise ValueError(f"{task.name} needs columns that the rows do not have: {said_absent(absent, given)}")
+        raise ValueError(f"{task.name} needs columns that the rows do not have: {describe_absent(absent, given)}")
     wanted = dict.fromkeys((*task.columns, *CARRIED))
     columns = {name: numbers(name, given[name]) for name in wanted if name in given}
     keep = np.logical_and.reduce([np.ones(len(columns[task.group]), dtype=bool), *(f(columns) for f in task.filters)])
@@ -174,7 +174,7 @@ def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source:
     return Table({**table, task.label: task.positive(kept)}, task.label, task.features, source, missing=missing)
 
 
-def said_absent(absent: Sequence[str], there: Iterable[str]) -> str:
+def describe_absent(absent: Sequence[str], there: Iterable[str]) -> str:
     """Absent columns with the closest names that are there: "RELP (closest: RELSHIPP)"."""
     there = list(there)
     close = {name: get_close_matches(name, there, n=2, cutoff=0.6) for name in absent}

@@ -1,6 +1,6 @@
 """A model's true losses by group: expectations over a synthetic population, not averages over a test set.
 
-The population knows P(label = 1 | columns), so only the columns are drawn, as many rows as wanted and none of them seen
+P(label = 1 | columns) is known, so only the columns are drawn, as many rows as wanted and none of them seen
 in training, and the labels are averaged over. The remaining sampling noise is stated as a standard error.
 """
 
@@ -43,7 +43,7 @@ def true_group_losses(
     rows: int = 1_000_000,
     seed: int = 0,
 ) -> GroupLosses:
-    """A model's expected loss in every group of the population, on fresh rows.
+    """A model's expected loss in every group of the population, on newly drawn rows.
 
     The loss of a row is p loss(score, 1) + (1 - p) loss(score, 0), with the true p.
 
@@ -52,8 +52,8 @@ def true_group_losses(
     loss: (scores, label) -> (rows,) losses.
 
     >>> from fairbound.data.synthetic import population
-    >>> coin = true_group_losses(population("OK"), lambda t: np.zeros(t.rows), lambda c: c["SEX"], rows=1000)
-    >>> coin.keys.tolist(), coin.losses.round(4).tolist()
+    >>> found = true_group_losses(population("OK"), lambda t: np.zeros(t.rows), lambda c: c["SEX"], rows=1000)
+    >>> found.keys.tolist(), found.losses.round(4).tolist()
     ([1, 2], [0.6931, 0.6931])
     """
     if rows < 1:

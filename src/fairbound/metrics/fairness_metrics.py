@@ -20,7 +20,7 @@ Everything here follows from the table of group x label x prediction (`Counts`).
 | accuracy_difference | largest minus smallest accuracy | the paper, DifAcc |
 | inaccuracy | share of wrong predictions, overall | the paper, Ina |
 
-Groups without examples are left out, and a rate without examples is left out of its own mean or maximum. With fewer
+Groups without examples are skipped, and so is a rate without examples in its mean or maximum. With fewer
 than two groups a comparison is undefined (None). A new metric is one entry of METRICS: audits, their JSON, their text
 and their page then have it.
 """

@@ -141,8 +141,8 @@ def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> IntervalEstimat
 def loss_gaps(
     losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, IntervalEstimate]:  # fmt: skip
-    """The numbers of LOSS_GAPS. A gap over groups leaves out those with fewer than FEWEST examples: losses are skewed,
-    and the spread of so few is hardly known."""
+    """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples: losses are skewed,
+    and the spread of so few is uncertain."""
     check_level(level)
     there = [g for g in range(len(losses.names)) if losses.weight[g] > 0]
     if not there:

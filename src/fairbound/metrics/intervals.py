@@ -10,7 +10,7 @@
 - Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are seminorms of the
   rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of resampled noise (`around`).
 
-Percentiles would fail for the last two, because noise makes groups look apart: they never cover a true gap of 0.
+Percentiles would fail for the last two, because noise makes groups appear to differ: they never cover a true gap of 0.
 Means of losses are treated alike, with Student's t in place of the resampled table. Quantiles are scipy's; its own
 intervals (binomtest, bootstrap) have no weights, and the rules here cover better (tests/metrics/test_coverage.py).
 """

@@ -2,7 +2,7 @@
 
 - W1 of two groups is the area between their distribution functions, exact from the sorted scores.
 - Wd is the squared 2-Wasserstein distance of 50-bin histograms whose bins span the reference group's range; scores of
-  the other group outside that range are left out, as numpy's histogram does: the number in the paper's results.
+  the other group outside that range are dropped, as numpy's histogram does: the number in the paper's results.
 
 Intervals resample the examples: gamma weights (the Bayesian bootstrap) on a fine grid of the scores. With D = F1 - F2,
 W1 is the seminorm h(D) = integral of abs(D), and noise alone makes it positive. Where h(D^) is within the 95 % quantile
@@ -56,7 +56,7 @@ class Scores:
 
     @staticmethod
     def of(scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Scores:
-        """Of some examples; groups numbered 0, 1, ... (-1: in no group, left out)."""
+        """Of some examples; groups numbered 0, 1, ... (-1: in no group, skipped)."""
         values, g, w, names = examples_in_groups(scores, groups, weights, names, "scores")
         return Scores(names, values, g, w)
 
@@ -108,7 +108,7 @@ def distances(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, IntervalEstimate]:  # fmt: skip
     """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and another. Groups with
-    fewer than FEWEST examples are left out: an example resamples to itself, so that their noise would be missing."""
+    fewer than FEWEST examples are skipped: an example resamples to itself, so that their noise would be missing."""
     return {
         "w1": largest_w1(scores, level=level, draws=draws, seed=seed),
         "wd": largest_wd(scores, reference, level=level, draws=draws, seed=seed),

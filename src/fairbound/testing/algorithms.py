@@ -206,7 +206,7 @@ def _vmap(method: Method) -> None:
         )
 
 
-# What a user's learning rate stands for -------------------------------------------------------------------------------
+# What a user's learning rate replaces ---------------------------------------------------------------------------------
 
 
 def _first_step(method: Method, scale: float = 1.0) -> tuple[Tensor, float]:
@@ -249,7 +249,7 @@ def _primal_step(method: Method) -> None:
 
 
 def _gradient_step(method: Method) -> None:
-    remedy = "leave is_gradient_step out, it is False by default"
+    remedy = "omit is_gradient_step, it is False by default"
     x, state = START, _begin(method, BINDING, START)
     gradients: list[Tensor] = []
 
@@ -261,9 +261,9 @@ def _gradient_step(method: Method) -> None:
         step = method.primal_step(state)
         d, state = method.update(x, state, Draw.of(*(noted(sample) for sample in BINDING.draw(method).samples)))
         asked = len(gradients)
-        expect(asked == k, f"it asks for {asked} gradients a step, and is_gradient_step promises one; {remedy}")
+        expect(asked == k, f"it asks for {asked} gradients a step, and is_gradient_step declares one; {remedy}")
         exact = _close(d, -step * gradients[-1])
-        expect(exact, f"d is not minus primal_step times its gradient, as is_gradient_step promises; {remedy}")
+        expect(exact, f"d is not minus primal_step times its gradient, as is_gradient_step declares; {remedy}")
         x = x + d
 
 
@@ -387,7 +387,7 @@ def _constrained(method: Method) -> None:
         expect(loop.fair.skipped == 0, f"Constrained skipped step {k + 1}: something in it is not finite")
         expect(
             _close(loop.trained, loop.x),
-            f"a loop with Constrained leaves the path of update at step {k + 1}; look at primal_step, is_gradient_step "
+            f"a loop with Constrained differs from update at step {k + 1}; check primal_step, is_gradient_step "
             "and evaluates",
         )
     y = method.multipliers(loop.state)
@@ -396,7 +396,7 @@ def _constrained(method: Method) -> None:
 
 
 def _resume(method: Method) -> None:
-    """A loop that is saved and loaded halfway goes on as if it had not stopped."""
+    """A loop that is saved and loaded halfway continues as if it had not stopped."""
     whole, halfway = Loop(method), Loop(method)
     for k in range(8):
         whole.step()
@@ -427,11 +427,11 @@ def _mean_end(method: Method, qp: QP, x: Tensor, steps: int) -> tuple[Tensor, Te
     return torch.stack(points).mean(0), None if ys[0] is None else torch.stack(ys).mean(0)  # type: ignore[arg-type]
 
 
-def _reaches(method: Method, qp: QP, x: Tensor, judge: Callable[[Tensor, Tensor | None], bool], what: str) -> None:
+def _reaches(method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor | None], bool], what: str) -> None:
     steps = FEWEST_STEPS
     while True:
         found, y = _mean_end(method, qp, x, steps)
-        if judge(found, y):
+        if solved(found, y):
             return
         steps *= 2
         if steps > MOST_STEPS or not found.isfinite().all():

@@ -107,8 +107,8 @@ def _same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
 
 def _names(constraint: AnyConstraint, batch: MiniBatch) -> None:
     wrong = [name for name in constraint.names if not isinstance(name, str) or not name]
-    expect(not wrong, f"names are words, and {wrong[:1]} is none; a saved state tells constraints by name")
-    expect(len(set(constraint.names)) == constraint.m, f"every row needs a name of its own, got {constraint.names}")
+    expect(not wrong, f"names are words, and {wrong[:1]} is none; a saved state identifies constraints by name")
+    expect(len(set(constraint.names)) == constraint.m, f"every row needs a distinct name, got {constraint.names}")
 
 
 def _value(constraint: AnyConstraint, batch: MiniBatch) -> None:
@@ -194,7 +194,7 @@ def _chunks(constraint: AnyConstraint, batch: MiniBatch) -> None:
         expect(
             _same((parts[0] + parts[1]) / 2, constraint.evaluate(_chosen(batch, torch.arange(2 * half)))),
             "mean=True says that it is a plain mean over examples, and the mean over two halves is another one; "
-            "leave mean out",
+            "omit mean",
         )
         return
     own = ConstraintSet((constraint,)).to(batch.losses.device, F64)

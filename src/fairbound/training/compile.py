@@ -24,16 +24,16 @@ LONG_WITH_RANDOM_SIZES = 300  # it takes 20 to 40 s and saves 100 ms a step
 VECTOR = 16  # numbers of single precision in a vector register
 
 
-def decide(wish: bool | None, steps: int, random_sizes: bool = False) -> tuple[bool, str]:
+def decide(requested: bool | None, steps: int, random_sizes: bool = False) -> tuple[bool, str]:
     """Whether to compile, and one line that says so."""
     long = LONG_WITH_RANDOM_SIZES if random_sizes else LONG
-    if wish is False:
+    if requested is False:
         return False, "not compiled, as asked"
     if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("cl")):
         note = "not compiled: no C++ compiler was found (install g++ for runs several times faster)"
-        log.log(logging.WARNING if wish or steps >= long else logging.INFO, note)
+        log.log(logging.WARNING if requested or steps >= long else logging.INFO, note)
         return False, note
-    if wish is None and steps < long:
+    if requested is None and steps < long:
         note = f"not compiled: {steps} steps are too few to pay for it (compile=True forces it)"
         log.info(note)
         return False, note
@@ -43,11 +43,11 @@ def decide(wish: bool | None, steps: int, random_sizes: bool = False) -> tuple[b
 class Compiler:
     """Compiles functions that are always called with tensors of the same shapes, and depend on nothing else.
 
-    A function's operations on its arguments are written down once (`make_fx`), and inductor turns these into machine
-    code. Unlike `torch.compile` this looks at no Python code and checks nothing at each call: for steps of a
-    millisecond that took a third of the time. What was compiled for a `problem` under a key is found again there.
+    A function's operations on its arguments are traced once (`make_fx`), and inductor compiles the trace to machine
+    code. Unlike `torch.compile` this parses no Python code and checks no guards at each call: for steps of a
+    millisecond that took a third of the time. What was compiled for a `problem` under a key is cached there.
 
-    Where that fails (a compiler that cannot build), a run that did not ask for compilation goes on without.
+    Where that fails (a compiler that cannot build), a run that did not ask for compilation continues without it.
     """
 
     def __init__(self, problem: object, forced: bool) -> None:
@@ -76,7 +76,7 @@ class Compiler:
                 known[whole] = _built(function, args)
                 self.seconds += perf_counter() - start
             except Exception as error:
-                function(*args)  # an error of the method itself is raised here, in its own words
+                function(*args)  # an error of the method itself is raised here, unchanged
                 if self.forced:
                     raise
                 self.failure = f"not compiled: inductor failed ({type(error).__name__}); compile=True shows why"
@@ -93,10 +93,10 @@ def _signature(args: Any) -> Hashable:
 
 
 def turn_narrow_products(module: GraphModule) -> int:
-    """Let batched products with a narrow result be made the other way round: A B = (B' A')'; says how many.
+    """Let batched products with a narrow result be computed in transposed order: A B = (B' A')'; says how many.
 
     The columns of a result are what a CPU's vector registers run along. The gradient of a first layer with 9 inputs and
-    64 units, 24 rows, takes 2.8 us with 9 of them and .7 with 64: a tenth of a step of SSL-ALM.
+    64 units, 24 examples, takes 2.8 us with 9 of them and .7 with 64: a tenth of a step of SSL-ALM.
     """
     aten, graph, turned = torch.ops.aten, module.graph, 0
     for node in graph.find_nodes(op="call_function", target=aten.bmm.default):

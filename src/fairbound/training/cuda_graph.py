@@ -2,7 +2,7 @@
 
 Launched kernel by kernel, a step of a thousand small networks waits for Python most of the time; recorded once and
 replayed, it does not. What a step returns is written over what it was given, in memory of the graph's own, so that only
-what the next step brings (rows, hyper-parameters) is copied from step to step.
+the inputs of the next step (examples, hyper-parameters) is copied from step to step.
 """
 
 from __future__ import annotations

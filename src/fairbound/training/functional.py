@@ -12,7 +12,7 @@ class ModuleForward:
     """`forward(x, inputs)` of a module whose parameters are the slices of the flat vector x: (n,).
 
     Buffers are read as they are and never changed. The output's last dimension is dropped where it is 1, so that a
-    binary classifier gives one logit per row.
+    binary classifier gives one logit per example.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -36,7 +36,7 @@ class ModuleForward:
         return output.squeeze(-1) if output.ndim > 1 and output.shape[-1] == 1 else output
 
     def stateful(self) -> list[str]:
-        """Layers in training mode that mix rows, change buffers or draw random numbers: not for stacked runs."""
+        """Layers in training mode that mix examples, change buffers or draw random numbers: not for stacked runs."""
         return [
             f"{name or 'the module'} ({type(layer).__name__})"
             for name, layer in self.module.named_modules()
@@ -47,8 +47,8 @@ class ModuleForward:
 def _tied_across_layers(module: nn.Module) -> bool:
     """Whether two layers share a parameter.
 
-    One layer that is used twice under two names is another matter: told to tie them, `functional_call` would put its
-    parameters in twice and leave them there.
+    One layer that is used twice under two names is different: with tie_weights, `functional_call` would insert its
+    parameters twice and not restore them.
     """
     owners: dict[int, set[int]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -79,7 +79,7 @@ def make_functional(module: nn.Module) -> tuple[ModuleForward, Tensor]:
 
 
 def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int]) -> Tensor:
-    """Flat parameters of a freshly built module for every seed: (R, n). The global random state is left as it was."""
+    """Flat parameters of a newly built module for every seed: (R, n). The global random state is unchanged."""
     points, generator = [], torch.default_generator
     kept = generator.get_state()
     try:

@@ -1,6 +1,6 @@
 """Mini-batches of random size for stacked runs: values and Jacobians of chunks, summed back per run.
 
-Every mini-batch is cut into chunks of the sampler's base size, and these are joined again to units of 1, 4 or 16 chunks
+Every mini-batch is split into chunks of the sampler's base size, and these are joined to units of 1, 4 or 16 chunks
 of one mini-batch: few shapes, and for a large mini-batch few Jacobians. The units of all runs form a flat stack for
 each shape, evaluated in pieces of a fixed number, so that shapes never change. For a constraint made of plain means the
 mean over a mini-batch is that over its units. Any other constraint, or a regularizer, is a nonlinear function of the
@@ -23,13 +23,13 @@ from fairbound.data.samplers import Batch, Chunks, SamplerStack
 from fairbound.training.compile import Compiler
 from fairbound.training.problem import Problem
 
-PIECE_ROWS = 3_072  # evaluated at once: enough to hide the overhead of a call, few enough for the cache of a core
-PIECE_BYTES = 1 << 20  # of their Jacobians, for the same reason
+EXAMPLES_AT_ONCE = 3_072  # evaluated at once: enough to hide the overhead of a call, few enough for the cache of a core
+JACOBIAN_BYTES_AT_ONCE = 1 << 20  # of their Jacobians, for the same reason
 UNITS = (1, 4, 16)  # chunks of a unit
 
 
 class Tables(NamedTuple):
-    """the means of the four mini-batches of a step and their Jacobians, for every run."""
+    """The means of the four mini-batches of a step and their Jacobians, for every run."""
 
     means: Tensor  # (R, 4, 1+q)
     jacobian: Tensor  # (R, 4, 1+q, n)
@@ -51,14 +51,14 @@ class MultilevelTables:
         }
 
     def _weighted(self, x: Tensor, parts: dict[str, dict[str, Tensor]], weight: Tensor) -> tuple[Tensor, Tensor]:
-        """What a unit adds to the the means of its mini-batch, and to their Jacobian."""
+        """What a unit adds to the means of its mini-batch, and to their Jacobian."""
         means, rows = self.problem.means_and_jacobian(x, parts)
         return weight * means, weight * rows
 
     def _piece(self, unit: int) -> int:
         """How many units are evaluated at once."""
-        rows = unit * (self.stack.specs[0].objective + self.stack.cells * self.stack.specs[0].cell)
-        return max(1, min(PIECE_ROWS // rows, PIECE_BYTES // self.bytes))
+        examples = unit * (self.stack.specs[0].objective + self.stack.cells * self.stack.specs[0].cell)
+        return max(1, min(EXAMPLES_AT_ONCE // examples, JACOBIAN_BYTES_AT_ONCE // self.bytes))
 
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:
         """Tables for the points x (R, n) and the levels (R,) of this step."""
@@ -66,7 +66,7 @@ class MultilevelTables:
         return self._by_chunks(x, chunks, level) if self.separable else self._by_runs(x, chunks)
 
     def samples(self, x: Tensor, tables: Tables) -> tuple[Sample, ...]:
-        """The samples of one run; they were evaluated at x and know no other point."""
+        """The samples of one run, evaluated at x only."""
 
         def sample(means: Tensor, jacobian: Tensor) -> Sample:
             def at(point: Tensor) -> Estimate:
@@ -98,7 +98,7 @@ class MultilevelTables:
         return Tables(*(_with_whole(parts.unflatten(0, (runs, 4))) for parts in (value, jacobian)))
 
     def _emptied(self, x: Tensor) -> Tensor:
-        """Zeros (4 R, 1+q, n), in the memory of the step before: fresh memory costs the system a tenth of a step."""
+        """Zeros (4 R, 1+q, n), in the memory of the step before: allocating it anew takes a tenth of a step."""
         if self._kept is None or self._kept.shape[0] != 4 * x.shape[0]:
             self._kept = x.new_empty(4 * x.shape[0], self.size, x.shape[1])
         return self._kept.zero_()

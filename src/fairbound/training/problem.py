@@ -160,7 +160,7 @@ class Problem:
         return tuple(found)
 
     def _block(self, i: int, x: Tensor, batch: MiniBatch, part: dict[str, Tensor], layout: BlockedLayout) -> MiniBatch:
-        """The examples that a function sees: those of its own cells."""
+        """The examples of a function: those of its cells."""
         assert batch.labels is not None
         assert batch.outputs is not None
         losses, labels, outputs = (layout.block(i, of) for of in (batch.losses, batch.labels, batch.outputs))
@@ -196,7 +196,7 @@ class Problem:
         return means, torch.stack(rows)
 
     def _jacobian_by_cell(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, Tensor]:
-        """Objective and cells read examples of their own, so each gets a copy of x: one backward pass for all."""
+        """Objective and cells have different examples, so each gets a copy of x: one backward pass for all."""
         objective, cells = parts["f"], parts["c"]
 
         def total(copies: Tensor) -> tuple[Tensor, Tensor]:

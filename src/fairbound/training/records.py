@@ -1,4 +1,4 @@
-"""What is recorded of runs every so often, and what they leave at the end."""
+"""What is recorded of runs at intervals, and their final state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Record(NamedTuple):
 
 
 class FinalState(NamedTuple):
-    """What a group of runs leaves behind."""
+    """The final state of a group of runs."""
 
     runs: tuple[int, ...]
     x: Tensor

@@ -189,10 +189,10 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
         )
     problem.check(points[0])
     for algorithm, sampler in zip(algorithms, samplers, strict=True):
-        if sampler.rows > problem.data.rows:
+        if sampler.min_rows > problem.data.rows:
             raise ValueError(
-                f"the sampler's split or cells go up to row {sampler.rows - 1}, "
-                f"but the data have {problem.data.rows} rows"
+                f"the sampler's split or cells contain example {sampler.min_rows - 1}, "
+                f"but the data have {problem.data.rows} examples"
             )
         if not any("c" in read for read in algorithm.evaluates):
             continue
@@ -201,7 +201,7 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
         if not sampler.cells.same(problem.constraints.cells):
             raise ValueError(
                 f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
-                f"{_few(problem.constraints.cells.names)}, or their rows differ; build it with constraint.cells"
+                f"{_few(problem.constraints.cells.names)}, or their examples differ; build it with constraint.cells"
             )
 
 

@@ -1,6 +1,6 @@
 """Runs of one structure, stepping together: one `vmap` of the algorithm's own `update`.
 
-A model that cannot be vmapped (a Keras model) has runs of its own, through the same code without `vmap`.
+A model that cannot be vmapped (a Keras model) has sequential runs, through the same code without `vmap`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """vmap's complaint about random operations as a sentence."""
+    """vmap's error about random operations as a readable message."""
     try:
         yield
     except RuntimeError as error:
@@ -189,15 +189,15 @@ class VectorizedRuns:
                 yield tree_unflatten(gathered, iter(parts)), one, number
 
     def _block_size(self) -> int:
-        row = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
-        per_step = len(self.runs) * self.stack.column.numel() * row
-        room = GPU_BLOCK_BYTES if self.x.is_cuda else BLOCK_BYTES
-        return max(1, min(512, room // per_step))
+        example_bytes = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
+        per_step = len(self.runs) * self.stack.column.numel() * example_bytes
+        budget = GPU_BLOCK_BYTES if self.x.is_cuda else BLOCK_BYTES
+        return max(1, min(512, budget // per_step))
 
     # What the runs show -----------------------------------------------------------------------------------------------
 
     def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any]) -> Any:
-        """Something read from every run's point and state, as values of its own."""
+        """A function of every run's point and state, as copies."""
         with torch.no_grad():
             found = self.map(lambda x, state, hyper: read(with_hyperparams(self.algorithm, hyper), x, state))(
                 self.x, self.state, self.hyper
@@ -219,7 +219,7 @@ class VectorizedRuns:
         mean = None if average_from is None else Mean(average_from)
         for k, (parts, weight, uniform) in enumerate(self._draws(steps)):
             done, last = k + 1, k + 1 == steps
-            with torch.no_grad():  # not around the yield: it would switch gradients off for whoever reads the records
+            with torch.no_grad():  # not around the yield: it would disable gradients for the caller
                 self._advance(k, parts, weight, uniform)
                 if mean is not None:
                     mean.add(k, self.x, self.y)

@@ -66,14 +66,14 @@ def test_several_classes() -> None:
 
 
 def test_another_number_of_outputs_than_classes() -> None:
-    with pytest.raises(ValueError, match=r"y has 2 classes, so one output a row .* gives 2"):
+    with pytest.raises(ValueError, match=r"y has 2 classes, .* one output per example .* returns 2"):
         fitted(twins.network(widths=(9, 2)))
-    with pytest.raises(ValueError, match=r"y has 3 classes, so 3 outputs a row, .* gives 1"):
+    with pytest.raises(ValueError, match=r"y has 3 classes, .* 3 outputs per example, .* returns 1"):
         fitted(twins.network(widths=(9, 1)), (X[:, 0] > 0).astype(int) + (X[:, 1] > 0))
 
 
 def test_probabilities_and_state_are_refused() -> None:
-    with pytest.raises(ValueError, match="ends in sigmoid, and logits are wanted"):
+    with pytest.raises(ValueError, match="ends in sigmoid, and logits are needed"):
         fitted(keras.Sequential([keras.Input((9,)), layers.Dense(1, "sigmoid")]))
     with pytest.raises(ValueError, match=r"off \(Dropout\)"):
         fitted(keras.Sequential([keras.Input((9,)), layers.Dropout(0.5, name="off"), layers.Dense(1)]))
@@ -89,5 +89,5 @@ def test_a_model_that_looks_its_inputs_up_is_refused() -> None:
 
 
 def test_a_model_for_other_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"takes rows of shape \(4,\), got X of shape"):
+    with pytest.raises(ValueError, match=r"takes examples of shape \(4,\), got X of shape"):
         fitted(twins.network(widths=(4, 8, 1)))

@@ -131,7 +131,7 @@ def test_steps_that_are_not_finite_are_counted(caplog: pytest.LogCaptureFixture)
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
 def test_probabilities_are_refused(activation: str) -> None:
     model = keras.Sequential([keras.Input((9,)), layers.Dense(2, activation=activation, name="last")])
-    with pytest.raises(ValueError, match=rf"layer 'last' ends in {activation}, and logits are wanted"):
+    with pytest.raises(ValueError, match=rf"layer 'last' ends in {activation}, and logits are needed"):
         fit(model, X, Y, sensitive_features=SEX)
     apart = keras.Sequential([keras.Input((9,)), layers.Dense(2), layers.Activation(activation)])
     with pytest.raises(ValueError, match=f"ends in {activation}"):
@@ -147,12 +147,12 @@ def test_probabilities_are_refused(activation: str) -> None:
     [
         ({"y": Y + 1}, r"labels must be whole numbers from 0 to 1, found \[1.0, 2.0\]"),
         ({"y": Y[:-1]}, "X has 2000 rows but y has 1999"),
-        ({"y": np.stack([Y, 1 - Y], 1)}, "found rows of several numbers"),
-        ({"constraint": "parity"}, "constraint must be one of .*pairwise_loss_parity, .* got 'parity'"),
+        ({"y": np.stack([Y, 1 - Y], 1)}, "found several numbers per example"),
+        ({"constraint": "parity"}, "constraint must be one of .*pairwise_loss_parity.* got 'parity'"),
         ({"sensitive_features": SEX[:5]}, "one entry, or one row of entries, for each of the 2000 rows"),
         ({"sensitive_features": np.repeat("A", 2000)}, "a comparison needs at least two cells"),
         ({"X": np.array([{"age": 3}])}, "X must be an array of numbers"),
-        ({"X": X[:, :8]}, r"takes rows of shape \(9,\), got X of shape \(2000, 8\)"),
+        ({"X": X[:, :8]}, r"takes examples of shape \(9,\), got X of shape \(2000, 8\)"),
         ({"X": X[:0], "y": Y[:0], "sensitive_features": SEX[:0]}, r"got X of shape \(0, 9\)"),
         ({"steps": 0}, "steps must be a whole number"),
     ],

@@ -99,7 +99,7 @@ def test_a_constraint_is_about_the_groups_that_it_names() -> None:
             "is about 'x', and the groups of the data are",
         ),
         (constraints.pairwise_loss_parity(3, bound=0.1), "about 3 groups, and the data has 2"),
-        (constraints.pairwise_loss_parity(["A", "B"], bound=0.1, by="race"), "leave by= out"),
+        (constraints.pairwise_loss_parity(["A", "B"], bound=0.1, by="race"), "omit by="),
         ([constraints.pairwise_loss_parity(2, bound=0.1)], "constraint must be one of .*pairwise_loss_parity"),
     ],
 )

@@ -302,7 +302,7 @@ def test_what_cannot_be_reduced_is_a_sentence(processes: list[dict[str, Any]]) -
     ghost, whole = processes[0]["refused"]
     assert "DistributedDataParallel cannot reduce" in ghost
     assert "SSLALM needs the gradient of all processes" in whole
-    assert "use accumulate() first, or leave no_sync() out" in whole
+    assert "use accumulate() first, or omit no_sync()" in whole
 
 
 if __name__ == "__main__":

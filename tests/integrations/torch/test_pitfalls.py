@@ -196,7 +196,7 @@ def test_misuses_are_sentences() -> None:
     model = network()
     fair = Constrained(model, PARITY, DescentAscent())
     fair.backward(losses_of(model), GROUP)
-    with pytest.raises(ValueError, match=r"start\(\) would throw its state away"):
+    with pytest.raises(ValueError, match=r"start\(\) would discard its state"):
         fair.start(losses_of(model), GROUP)
     with pytest.raises(ValueError, match="no state of Constrained"):
         fair.load_state_dict({})

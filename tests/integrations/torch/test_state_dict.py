@@ -202,7 +202,7 @@ def test_a_state_without_a_constraint_is_a_sentence(method: Algorithm[Any]) -> N
         "weights": constraints.weight_norm(1.0),
     }
     fair = Constrained(network(), other, method)
-    with pytest.raises(ValueError, match=r"knows no constraint 'weights: weight norm <= 1'; it has \['norm: "):
+    with pytest.raises(ValueError, match=r"has no constraint 'weights: weight norm <= 1'; it has \['norm: "):
         fair.load_state_dict(saved(method))
 
 

@@ -1,10 +1,10 @@
 "use strict";
 const NARROW = 640, PRINTED = 700; // pixels: an A4 page has about 700 between its margins
-const AHEAD = "600px"; // pictures that wait are drawn before they are scrolled into view
+const AHEAD = "600px"; // figures with class waits are drawn before they are scrolled into view
 const SETTINGS = {displaylogo: false, typesetMath: false, modeBarButtons: [["toImage"]]};
-const pictures = [...document.querySelectorAll(".picture")];
+const figures = [...document.querySelectorAll(".figure")];
 
-// Colors are names of this page's own: the browser knows what they are in light, in dark and on paper.
+// Colors are CSS variables of this page, with values for light, dark and print.
 function colored(styles) {
   return (key, value) => {
     const name = /color$/.test(key) && /^var\((--\w+)\)$/.exec(value);
@@ -12,35 +12,35 @@ function colored(styles) {
   };
 }
 
-function draw(picture, printed = 0) {
-  const room = printed || picture.clientWidth;
-  if (!room || picture.closest("details:not([open])")) return; // folded up: drawn when it is opened
-  picture.drawn = room;
-  const figure = JSON.parse(picture.querySelector("script").textContent, colored(getComputedStyle(picture)));
-  const width = printed || Math.max(room, figure.minWidth); // what is wider than its box scrolls there
-  const layout = width < NARROW && figure.narrow || figure.wide;
-  Plotly.react(picture.querySelector("div"), figure.data, Object.assign(layout, {width}), SETTINGS);
+function draw(figure, printed = 0) {
+  const available = printed || figure.clientWidth;
+  if (!available || figure.closest("details:not([open])")) return; // folded up: drawn when it is opened
+  figure.drawn = available;
+  const spec = JSON.parse(figure.querySelector("script").textContent, colored(getComputedStyle(figure)));
+  const width = printed || Math.max(available, spec.minWidth); // what is wider than its box scrolls there
+  const layout = width < NARROW && spec.narrow || spec.wide;
+  Plotly.react(figure.querySelector("div"), spec.data, Object.assign(layout, {width}), SETTINGS);
 }
 
 const sizes = new ResizeObserver(seen => {
-  const changed = seen.map(entry => entry.target).filter(picture => picture.clientWidth !== picture.drawn);
-  requestAnimationFrame(() => changed.forEach(picture => draw(picture))); // not at once: drawing changes sizes
+  const changed = seen.map(entry => entry.target).filter(figure => figure.clientWidth !== figure.drawn);
+  requestAnimationFrame(() => changed.forEach(figure => draw(figure))); // not at once: drawing changes sizes
 });
-function show(picture) { draw(picture); sizes.observe(picture); }
+function show(figure) { draw(figure); sizes.observe(figure); }
 
 const waiting = new IntersectionObserver(seen => {
   for (const entry of seen) if (entry.isIntersecting) { waiting.unobserve(entry.target); show(entry.target); }
 }, {rootMargin: AHEAD});
-for (const picture of pictures) if (picture.classList.contains("waits")) waiting.observe(picture); else show(picture);
+for (const figure of figures) if (figure.classList.contains("waits")) waiting.observe(figure); else show(figure);
 
-const redraw = () => pictures.filter(picture => picture.drawn).forEach(picture => draw(picture));
+const redraw = () => figures.filter(figure => figure.drawn).forEach(figure => draw(figure));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 let folded = [];
 addEventListener("beforeprint", () => {
   folded = [...document.querySelectorAll("details:not([open])")];
   for (const part of folded) part.open = true;
-  for (const picture of pictures) draw(picture, PRINTED);
+  for (const figure of figures) draw(figure, PRINTED);
 });
 addEventListener("afterprint", () => {
   for (const part of folded) part.open = false;

@@ -1,7 +1,7 @@
 """`Constrained`: a custom training loop that keeps a bound, with two changed lines.
 
 The loop stays what it is: model, optimizer, schedule, clipping. `fair.backward(losses, groups)` takes the place of
-`losses.mean().backward()` and leaves in `.grad` the direction of the constrained method: its step d divided by minus
+`losses.mean().backward()` and writes into `.grad` the direction of the constrained method: its step d divided by minus
 its own primal step, so that the optimizer's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
 
 >>> from fairbound import ALGORITHMS, constraints
@@ -96,7 +96,7 @@ class Constrained:
             return self._steps.backward(batch, extra_batches, scaler, scale)
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> StepInfo:
-        """The same from a function that draws fresh examples, passes them through the model and gives a `MiniBatch`.
+        """The same from a function that draws new examples, passes them through the model and gives a `MiniBatch`.
 
         `evaluate(size)` gives the examples of `size` mini-batches. It serves every method, and is the way for those
         that draw mini-batches of random size (Ghost) or take several gradients of one.
@@ -104,7 +104,7 @@ class Constrained:
         return self._steps.backward_closure(evaluate, scale)
 
     def start(self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_batch: Any) -> None:
-        """Begin from a mini-batch of its own, before the first step; without it, the first step's serves."""
+        """Initialize from a separate mini-batch, before the first step; else from that of the first step."""
         self._steps.start(self._shown(losses, groups, of_batch))
 
     def _shown(self, losses: Tensor | MiniBatch, groups: Groups | None, of_batch: dict[str, Any]) -> MiniBatch:
@@ -122,7 +122,7 @@ class Constrained:
         """
         self._steps.accumulate(self._shown(losses, groups, of_batch))
 
-    # What the method knows --------------------------------------------------------------------------------------------
+    # State of the method ---------------------------------------------------------------------------------------------
 
     @property
     def multipliers(self) -> dict[str, float]:

@@ -30,7 +30,7 @@ class Processes:
             if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
                 warnings.warn(
                     "several processes run, and Constrained was not given a DistributedDataParallel model: each of "
-                    "them keeps multipliers of its own; give it the wrapped model",
+                    "them has separate multipliers; give it the wrapped model",
                     UserWarning,
                     stacklevel=4,
                 )

@@ -45,7 +45,7 @@ class BatchStatistics:
         return [weight.to(tensor.dtype) for weight, tensor in zip(found, self.tensors, strict=True)]
 
     def halves(self) -> tuple[BatchStatistics, BatchStatistics]:
-        """The examples of every cell, dealt in turn to two mini-batches."""
+        """The examples of every cell, assigned alternately to two mini-batches."""
         odd, even = self.layout.halves()
         return (
             BatchStatistics(self.own, self.values, self.functions, odd),

@@ -123,7 +123,7 @@ class FlatParams:
         return {name: part.clone() for name, part in zip(self.names, self._parted(flat), strict=True)}
 
     def from_names(self, tensors: dict[str, Tensor]) -> Tensor:
-        """The other way round, after a check of names and shapes."""
+        """The inverse, after a check of names and shapes."""
         shapes = {name: p.shape for name, p in zip(self.names, self.tensors, strict=True)}
         missing = [name for name in self.names if name not in tensors or tensors[name].shape != shapes[name]]
         if missing or len(tensors) != len(self.names):

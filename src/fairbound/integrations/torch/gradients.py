@@ -1,9 +1,9 @@
 """Gradients of a mini-batch into `.grad`: three ways, by what a method does with them.
 
-- `InPlace`: the method's step is a multiple of one gradient (SGD, penalties, descent-ascent). It only says with which
-  weights; one backward pass then writes into `.grad` what plain training would write there. No vector of the model's
-  size is made.
-- `Flat`: the method combines the gradient with vectors of its own (SSL-ALM, switching). The backward pass goes
+- `InPlace`: the method's step is a multiple of one gradient (SGD, penalties, descent-ascent). It only gives the
+  weights; one backward pass then writes into `.grad`, as in unconstrained training. No vector of the model's size is
+  made.
+- `Flat`: the method combines the gradient with further vectors (SSL-ALM, switching). The backward pass goes
   through `.grad` all the same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read,
   and the direction takes its place.
 - `Closed`: the method wants several gradients of one mini-batch (Ghost). They are taken beside `.grad`.
@@ -23,7 +23,7 @@ from fairbound.integrations.torch.flat_params import FlatParams, Grads, finite
 
 
 class GradientWriter(ABC):
-    """How one step gets its gradients and leaves its direction."""
+    """How one step reads its gradients and writes its direction."""
 
     held: Grads  # what `.grad` held before
 
@@ -36,7 +36,7 @@ class GradientWriter(ABC):
     ) -> None:
         self.parameters, self.processes = parameters, processes
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        # Asked as `scaler.scale(loss)` asks, which makes a fresh scaler ready for its unscale_ and step.
+        # As `scaler.scale(loss)` does, which initializes a new scaler for unscale_ and step.
         one = torch.ones((), device=parameters.device)
         self.loss_scale = 1.0 if scaler is None else float(scaler.scale(one))
         self.scale = scale
@@ -141,7 +141,7 @@ class InPlace(GradientWriter):
     def close(self, new: Sequence[Tensor]) -> bool:
         """Check the gradients and add what was stashed; False, and `.grad` as it was, if something is not finite.
 
-        Reduced gradients are the same in all processes, so each judges alone. There `.grad` is emptied, since what it
+        Reduced gradients are the same in all processes, so each decides alone. There `.grad` is emptied, since what it
         had accumulated is lost with what is not finite.
         """
         checks = self.scaler is None and not self.processes.out_of_step

@@ -93,7 +93,7 @@ class TrainingState:
         return self.algorithm.init(x, len(self.names), first, self.equality)
 
     def rollback(self, begun: bool) -> None:
-        """A first step that was not made has not begun either."""
+        """Also undo the initialization if the first step failed."""
         if begun:
             self.state = None
 

@@ -1,6 +1,6 @@
 """A method's state by name: what belongs to a constraint, to a parameter, or to neither.
 
-A saved state tells constraints and parameters by their names, never by their place, so that it can be read by a process
+A saved state identifies constraints and parameters by name, never by their order, so that it can be read by a process
 that lists them in another order.
 """
 
@@ -56,7 +56,7 @@ def in_precision_of(old: Any, new: Any) -> Any:
 
 
 def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: FlatParams) -> dict[str, Any]:
-    """A state as plain tensors of its own, by name."""
+    """Copies of a state's tensors, by name."""
     found: dict[str, Any] = {}
     for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
         leaf = leaf.detach().clone()
@@ -89,6 +89,6 @@ def by_constraint(values: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
     """(m,) in the order of `names`."""
     missing, extra = set(names) - set(values), set(values) - set(names)
     if missing or extra:
-        what = f"knows no constraint {min(missing)!r}" if missing else f"has a constraint {min(extra)!r} more"
+        what = f"has no constraint {min(missing)!r}" if missing else f"has a constraint {min(extra)!r} more"
         raise ValueError(f"the saved state {what}; it has {sorted(values)[:6]}, this loop {sorted(names)[:6]}")
     return torch.stack([values[name] for name in names])

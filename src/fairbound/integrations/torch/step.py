@@ -36,7 +36,7 @@ class StepInfo(NamedTuple):
 
 
 class Steps:
-    """A method on a model's parameters, moved on by mini-batches."""
+    """A method on a model's parameters, advanced by mini-batches."""
 
     def __init__(
         self, model: nn.Module | Iterable[Tensor], constraints: ConstraintSet, algorithm: Algorithm[Any], seed: int
@@ -85,12 +85,12 @@ class Steps:
         if self.algorithm.batch_size_probs is not None:
             raise ValueError(
                 f"{name} draws mini-batches of random size and wants every constraint's gradient; use "
-                "fair.backward_closure(evaluate), where evaluate(size) passes fresh examples through the model"
+                "fair.backward_closure(evaluate), where evaluate(size) passes newly drawn examples through the model"
             )
         if len(extra_batches) != draws - 1:
             raise ValueError(
                 f"{name} needs {draws} independent mini-batches a step, got {1 + len(extra_batches)}; pass the others "
-                "as extra_batches=[MiniBatch(losses, groups), ...], on fresh examples, under torch.no_grad(). "
+                "as extra_batches=[MiniBatch(losses, groups), ...], on newly drawn examples, under torch.no_grad(). "
                 f"{ONE_BATCH}"
             )
         rest = iter(extra_batches)
@@ -135,17 +135,17 @@ class Steps:
         if self.processes.out_of_step and not self.algorithm.is_gradient_step:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
-                "no_sync() holds back; use accumulate() first, or leave no_sync() out"
+                "no_sync() prevents; use accumulate() first, or omit no_sync()"
             )
         batches = self._in_order(batch, extra_batches)
         info = self._step(self._writer(scaler, scale), [self._statistics(one) for one in batches], scaler=scaler)
         if info.skipped:
             for one in batches:
-                self.constraints.check(one)  # a group that no constraint knows makes NaN: say so
+                self.constraints.check(one)  # an unknown group makes NaN: explain it
         return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
-        """One step from a function that draws fresh examples."""
+        """One step from a function that draws new examples."""
         if self.processes.size > 1:
             raise ValueError(
                 "backward_closure() takes gradients one by one, which DistributedDataParallel cannot reduce"
@@ -193,9 +193,9 @@ class Steps:
         return StepInfo.of(main, False)
 
     def start(self, batch: MiniBatch) -> None:
-        """The method's state from a mini-batch of its own."""
+        """The method's initial state from a separate mini-batch."""
         if self.state.state is not None:
-            raise ValueError("the method has begun, and start() would throw its state away; build a new Constrained")
+            raise ValueError("the method has begun, and start() would discard its state; build a new Constrained")
         first = self._observed(self._totals(batch))
         if not first.finite:
             raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")

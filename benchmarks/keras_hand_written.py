@@ -15,7 +15,7 @@ import torch
 from fairbound.algorithms._subproblems import ghost_direction
 
 
-class ByHand:
+class HandWritten:
     """A model, its data, and what the methods share."""
 
     def __init__(self, model: Any, X: np.ndarray, y: np.ndarray, bound: float, slack: np.ndarray) -> None:
@@ -51,7 +51,7 @@ class ByHand:
         return np.concatenate([variable.numpy().ravel() for variable in self.model.trainable_variables])
 
 
-class SGDByHand(ByHand):
+class SGDHandWritten(HandWritten):
     def step(self, rows: Any) -> None:
         variables, tau = self.model.trainable_variables, 0.05
         with tf.GradientTape() as tape:
@@ -60,7 +60,7 @@ class SGDByHand(ByHand):
             variable.assign_sub(tau * slope)
 
 
-class DescentAscentByHand(ByHand):
+class DescentAscentHandWritten(HandWritten):
     def prepare(self) -> None:
         self.dual = tf.Variable(tf.zeros(2))
 
@@ -74,7 +74,7 @@ class DescentAscentByHand(ByHand):
         self.dual.assign(tf.nn.relu(self.dual + eta * c))
 
 
-class SSLALMByHand(ByHand):
+class SSLALMHandWritten(HandWritten):
     def prepare(self) -> None:
         self.dual = tf.Variable(tf.zeros(2))
         self.s, self.zs = tf.Variable(self.slack), tf.Variable(self.slack)
@@ -100,7 +100,7 @@ class SSLALMByHand(ByHand):
         self.dual.assign(y)
 
 
-class SwitchingByHand(ByHand):
+class SwitchingHandWritten(HandWritten):
     def prepare(self) -> None:
         self.k, self.mass = (tf.Variable(tf.zeros((), self.X.dtype)) for _ in range(2))
         self.kept = [tf.Variable(variable) for variable in self.model.trainable_variables]
@@ -122,7 +122,7 @@ class SwitchingByHand(ByHand):
         self.k.assign_add(1)
 
 
-class GhostByHand(ByHand):
+class GhostHandWritten(HandWritten):
     """Four mini-batches of a random size a step: one half, both, and the halves of the second."""
 
     def prepare(self) -> None:
