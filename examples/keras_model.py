@@ -25,7 +25,7 @@ def network():
 
 
 def show(name, model):
-    for which, (X, y, group) in (("gap on training examples", train), ("on held-out examples", test)):
+    for which, (X, y, group) in (("gap on training examples", train), ("gap on held-out examples", test)):
         logits = model.predict(X, verbose=0)[:, 0]
         losses = np.logaddexp(0, logits) - y * logits
         print(f"{name:10} {which}: {losses[group == 1].mean() - losses[group == 0].mean():+.3f}")
