@@ -99,7 +99,8 @@ def test_ssl_alm_by_hand_is_ssl_alm(make: Callable[..., Callable[[], None]]) -> 
     step = make(Given(data, iter([r for f, c in zip(objective, groups, strict=True) for r in (f, *c)])), model)
     for _ in range(STEPS):
         step()
-    expected, _ = by_us(SSLALM(slack_from_first=False), data, pairs(objective, groups))
+    settings = {name: getattr(hand_written, name.upper()) for name in ("tau", "eta", "rho", "mu", "beta")}
+    expected, _ = by_us(SSLALM(**settings, y_max=10.0, slack_from_first=False), data, pairs(objective, groups))
     assert torch.allclose(flat(model), expected, atol=1e-6)
     assert not torch.allclose(flat(setting.network()), expected, atol=1e-3)
 

@@ -134,7 +134,7 @@ class FlatParams:
 
 def finite(tensors: Sequence[Tensor]) -> bool:
     """Whether all numbers are finite: the one pass over all of them that GradScaler makes, with a scale of 1."""
-    found, one = torch.zeros(1, device=tensors[0].device), torch.ones(1, device=tensors[0].device)
+    found, one = (torch.full((1,), v, dtype=torch.float32, device=tensors[0].device) for v in (0.0, 1.0))
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = _values(tensor)
