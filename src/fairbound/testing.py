@@ -4,8 +4,8 @@ The checks are those that every method of `ALGORITHMS` goes through. One that fa
 the check and a remedy; some seconds on a CPU.
 
 >>> from fairbound import DescentAscent
->>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:75]
-'DescentAscent passes 9 checks: declarations, shapes, purity, vmap, primal_ste'
+>>> print(check_algorithm(DescentAscent(tau=0.1, eta=0.1)).split(",")[0])
+DescentAscent passes 9 checks: declarations
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Differs from it:
 - The defaults are for constraints of size .1 to 1, with a penalty that is stable up to 10 (tau rho |J|^2 below 2). On
   P1, P2, P3 and P5 of the known answers the mean of 10,000 steps ends within .09 of |x_0 - x*| at sizes .1 and 1, and
   within .13 at 10 (with noise .23): a slack falls by tau times its multiplier a step, which shrinks as c grows. P4
-  needs size 1. M_y = 10 is below the multipliers of a small c (errors up to 2.5 at size .1), so it is off. At size 50 the
-  penalty diverges: divide such a constraint by its size (benchmarks/defaults.py).
+  needs size 1. M_y = 10 is below the multipliers of a small c (errors up to 2.5 at size .1), so it is off. At size 50
+  the penalty diverges: divide such a constraint by its size (benchmarks/defaults.py).
 - `clamp=True` scales y back to the ball |y| <= M_y instead of starting again from 0. Either way the event is counted.
 - `slack_from_first=True` starts the slacks at [-c(x0)]_+ instead of 0: from 0 a strictly feasible start is pulled to
   the boundary until the slack has caught up. A custom loop gives that estimate as `init(x, m, first=sample(x))`;
