@@ -39,7 +39,7 @@ def test_it_lowers_the_loss_of_a_network(method: Algorithm[Any]) -> None:
     tiny_steps = isinstance(method, SwitchingSubgradient) and isinstance(method.eta_f, Adaptive)
     examples = torch.arange(problem.data.rows)
     least = -0.02 if tiny_steps else 0.01
-    assert (problem.measure(result.x, examples).loss < problem.measure(x0[:2], examples).loss - least).all()
+    assert (problem.evaluate(result.x, examples).loss < problem.evaluate(x0[:2], examples).loss - least).all()
 
 
 @every_method

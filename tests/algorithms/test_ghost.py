@@ -19,7 +19,6 @@ from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.core import Draw
 from fairbound.data.samplers import Batch, SamplerStack
-from fairbound.training.problem import join
 
 
 def numpy_direction(q: Quadratic, x: np.ndarray, tau: float, beta: float, rho: float, lam: float) -> np.ndarray:
@@ -89,7 +88,7 @@ def test_levels_are_the_truncated_geometric_law(p0: float, cap: int) -> None:
 
 
 def two_cell_sampler(seed: int = 0, batch: int = 3) -> Sampler:
-    cells = Cells(("a", "b"), (torch.arange(0, 500), torch.arange(500, 700)))
+    cells = Cells.of_members(("a", "b"), (torch.arange(0, 500), torch.arange(500, 700)))
     return Sampler(Split.all_train(700), cells, BatchSpec(batch, batch), seed)
 
 
@@ -110,9 +109,7 @@ def test_halves_partition_the_large_batch() -> None:
     chunks = stack.chunks(5, level[0])
     assert level.max() > 1
     for run_number in range(40):
-        own = chunks.run == run_number
-        odd, even = (join(chunks.batch, own & (chunks.half == half)) for half in (1, 2))
-        single, whole = join(chunks.batch, own & (chunks.half == 0)), join(chunks.batch, own & (chunks.half > 0))
+        single, whole, odd, even = chunks.batches(run_number)
         rows = 3 * 2 ** int(level[0, run_number])
         assert odd.objective.shape == even.objective.shape == (rows,)
         assert odd.cells.shape == even.cells.shape == (2, rows)
@@ -142,8 +139,8 @@ def noisy_quadratic() -> tuple[Problem, Tensor]:
         f = 0.5 * (x - centre) @ (x - centre) + 0.5 * gradient @ x
         return torch.cat([f[:, None], (A @ x - b) + 0.2 * Z @ x + 0.5 * extra], 1)
 
-    cells = Cells(("all",), (torch.arange(COUNT),))
-    constraint = FunctionConstraint(cells, lambda x, out, y: out[0].mean(0)[1:], ("1", "2", "3"), plain_mean=True)
+    cells = Cells.of_members(("all",), (torch.arange(COUNT),))
+    constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], ("1", "2", "3"), cells, mean=True)
     data = Dataset(noise, torch.zeros(COUNT, dtype=problems.F64))
     return Problem(forward, lambda out, y: out[:, 0], constraint, data), solution + 0.3 * A.sum(0)
 

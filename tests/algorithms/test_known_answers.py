@@ -224,7 +224,7 @@ def test_two_group_loss_gap(method: str, x_within: float, y_within: float | None
 def test_two_group_closed_form_is_a_kkt_point() -> None:
     """The answer itself, checked by its KKT residuals on the whole table."""
     known = problems.two_groups()
-    measured = known.problem.measure(known.x, known.split.train)
+    measured = known.problem.evaluate(known.x, known.split.train)
     assert measured.c.max() < 1e-12
     assert (known.y * measured.c[0]).abs().max() < 1e-12
     x = known.x.clone().requires_grad_()

@@ -242,7 +242,12 @@ REFUSED = {
     "unknown number": (two(0.1), [0, 2], {"losses": [1.0, 2.0]}, "0 to 1"),
     "unknown name": (two(0.1), ["A", "C"], {"losses": [1.0, 2.0]}, "such as 'C'"),
     "no such column": (two(0.1), {"sex": [0, 1], "race": [0, 1]}, {"losses": [1.0, 2.0]}, "by="),
-    "no labels": (constraints.equal_opportunity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "give labels="),
+    "no labels": (
+        constraints.equal_opportunity(2, bound=0.1, of="loss"),
+        [0, 1],
+        {"losses": [1.0, 2.0]},
+        "give labels=",
+    ),
     "negative weights": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "weight": [1, -1]}, "not negative"),
     "a level": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "level": 95}, "between 0 and 1"),
 }

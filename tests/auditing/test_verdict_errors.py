@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fairbound.constraints.limits import Limit
 from scipy import stats
 
 from fairbound import constraints
 from fairbound.auditing import verdict
 from fairbound.auditing.decisions import mean_above, rate_above
+from fairbound.constraints import Constraint
 from fairbound.constraints.contrasts import pairwise
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def _script() -> Any:
 SCRIPT = _script()
 
 
-def two(bound: float) -> Limit:
+def two(bound: float) -> Constraint:
     return constraints.loss_parity(TWO, bound=bound, contrast=pairwise)
 
 
@@ -100,13 +100,13 @@ def test_means_of_skewed_losses(rows: int) -> None:
 # Error rates and power of verdicts ------------------------------------------------------------------------------------
 
 
-def test_the_benchmark_in_short_on_synthetic_people() -> None:
+def test_the_benchmark_in_short_on_the_synthetic_census() -> None:
     """Some settings of benchmarks/verdict.py, 100 replications: no rate is missed by more than chance explains."""
-    people = SCRIPT.synthetic("OK by race", rows=50_000)
+    census = SCRIPT.synthetic("OK by race", count=50_000)
     settings = [
-        SCRIPT.Setting(people, "losses", 30, "lowest"),
-        SCRIPT.Setting(people, "losses", 100, "highest"),
-        SCRIPT.Setting(people, "rates", 457, "highest"),
+        SCRIPT.Setting(census, "losses", 30, "lowest"),
+        SCRIPT.Setting(census, "losses", 100, "highest"),
+        SCRIPT.Setting(census, "rates", 457, "highest"),
     ]
     found = {setting: SCRIPT.measured(setting, 100, seed=i) for i, setting in enumerate(settings)}
     assert SCRIPT.missed(found, 100) == []
@@ -123,8 +123,8 @@ def test_the_benchmark_in_short_on_42_states() -> None:
 
 
 def test_the_benchmark_can_fail() -> None:
-    people = SCRIPT.People("nobody", [], [], True)
-    one = {SCRIPT.Setting(people, "losses", 30, "lowest"): SCRIPT.ErrorRates(0.09, 0.02, 0.7, 0.4, 0.6)}
+    empty = SCRIPT.Population("empty", [], [], True)
+    one = {SCRIPT.Setting(empty, "losses", 30, "lowest"): SCRIPT.ErrorRates(0.09, 0.02, 0.7, 0.4, 0.6)}
     assert [line.split()[0] for line in SCRIPT.missed(one, 400)] == ["corner", *["wrong_holds"] * 2, *["power"] * 2]
     fine = {setting: measured._replace(wrong_holds=0.05, power=0.8, corner=0.5) for setting, measured in one.items()}
     assert SCRIPT.missed(fine, 400) == []
@@ -136,7 +136,7 @@ def test_the_yardstick_of_a_normal_mean_is_the_z_test() -> None:
     """Many normal rows: Student's statistic is normal, and 2.5 - 1.645 standard errors are 80.4 %."""
     rng = np.random.default_rng(0)
     values = [rng.normal(size=20_000) + shift for shift in (0.0, 1.0)]
-    contrast = two(0.0).contrast.numpy()
+    contrast = two(0.0).contrast.matrix().numpy()
     assert SCRIPT.attainable(values, [300, 300], contrast, rng) == pytest.approx(0.804, abs=0.03)
 
 

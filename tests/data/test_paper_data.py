@@ -63,7 +63,7 @@ def test_plain_training_leaves_a_gap_on_the_synthetic_census() -> None:
     data = load("synthetic:OK").dataset(WHITE)
     split = paper_split(data.groups["RAC1P"])
     standard = scaled(data, split)
-    bound = pairwise_loss_parity(data.groups["RAC1P"], bound=0.005, names=data.levels["RAC1P"])
+    bound = pairwise_loss_parity(data.levels["RAC1P"], bound=0.005).bind(data.groups["RAC1P"])
 
     def net() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(9, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
@@ -76,7 +76,7 @@ def test_plain_training_leaves_a_gap_on_the_synthetic_census() -> None:
     sampler = Sampler(split, bound.cells, BatchSpec(objective=64, cell=64))
     method = ALGORITHMS["SGD"](tau=0.1)
     result = run(problem, method, sampler.seeded(0), initial_points(net, [0]), 1_500, compile=False).result()
-    gap = float(problem.measure(result.x, split.train).c[0, 0]) + 0.005
+    gap = float(problem.evaluate(result.x, split.train).c[0, 0]) + 0.005
     assert 0.03 < gap < 0.12
 
     mean, spread = data.X[split.train].mean(0), data.X[split.train].std(0, correction=0)

@@ -5,8 +5,8 @@ groups x groups is built.
 
 >>> pairwise(["A", "B"]).names
 ('A - B', 'B - A')
->>> against_mean(["A", "B"]).apply(torch.tensor([0.5, 0.3], dtype=torch.float64)).tolist()
-[0.1, -0.1, -0.1, 0.1]
+>>> against_mean(["A", "B"]).apply(torch.tensor([0.5, 0.3], dtype=torch.float64))
+tensor([ 0.1000, -0.1000, -0.1000,  0.1000], dtype=torch.float64)
 """
 
 from __future__ import annotations

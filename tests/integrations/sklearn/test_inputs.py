@@ -88,7 +88,7 @@ def test_a_constraint_is_about_the_groups_that_it_names() -> None:
         for names in (["A", "B"], ["B", "A"])
     ]
     assert found[0].estimate == found[1].estimate
-    assert found[0].rows == found[1].rows < 0.5 * len(y) * 0.14
+    assert found[0].examples == found[1].examples < 0.5 * len(y) * 0.14
 
 
 @pytest.mark.parametrize(

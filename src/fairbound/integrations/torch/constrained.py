@@ -92,7 +92,10 @@ class Constrained:
             scale: what the direction counts, 1/k for the mean over k mini-batches before one optimizer step.
         """
         batch = self._steps.batch(losses, groups, labels, outputs, weight, objective)
-        with torch.autocast(batch.losses.device.type, enabled=False):  # sums and constraints in full precision
+        kind = batch.losses.device.type
+        if not torch.is_autocast_enabled(kind):
+            return self._steps.backward(batch, extra_batches, scaler, scale)
+        with torch.autocast(kind, enabled=False):  # sums and constraints in full precision
             return self._steps.backward(batch, extra_batches, scaler, scale)
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> StepInfo:

@@ -61,29 +61,33 @@ class Observed(NamedTuple):
     c: Tensor  # (m,); of a constraint that the batch does not show its last value, but at most 0
     last: Tensor  # (m,) the last values; NaN before the first
     totals: SumsCounts  # without empty cells
+    means: Tensor  # (1+q,) theirs
     absent: Tensor | None  # (m,) the constraints that lack examples of a cell; None: none does
     finite: bool
 
     @staticmethod
     def of(own: ConstraintSet, totals: SumsCounts, last: Tensor | None) -> Observed:
         """From sums and counts. `last` are the constraints' last values, for those that lack a group here."""
-        values = own.value(totals.means)
+        means = totals.means
+        values = own.value(means)
         if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
-            return Observed(own, values[0], values[1:], values[1:], totals, None, True)
+            c = values[1:]
+            return Observed(own, values[0], c, c, totals, means, None, True)
         observed = own.observed(totals.counts)
         filled = totals.filled()
-        values = own.value(filled.means)
+        means = filled.means
+        values = own.value(means)
         known = torch.full_like(values[1:], torch.nan) if last is None else last.to(values)
         c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
         finite = bool(observed[0]) and bool(torch.isfinite(values[0])) and bool(torch.isfinite(c).all())
-        return Observed(own, values[0], c, torch.where(observed[1:], c, known), filled, ~observed[1:], finite)
+        return Observed(own, values[0], c, torch.where(observed[1:], c, known), filled, means, ~observed[1:], finite)
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""
         w = w.to(self.totals.sums)
         if self.absent is not None:
             w = torch.cat([w[:1], w[1:].masked_fill(self.absent, 0.0)])
-        return self.own.mean_weights(self.totals.means, w)
+        return self.own.mean_weights(self.means, w)
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
         """The mini-batch as a function of the point, which is known at the model's present parameters only.
@@ -92,7 +96,7 @@ class Observed(NamedTuple):
         """
 
         def jacobian() -> Tensor:
-            means = self.totals.means
+            means = self.means
             unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
             rows = [vjp(one) for one in unit[1:]]
             found = self.own.jacobian(means, torch.stack([torch.zeros_like(x), *rows]))
