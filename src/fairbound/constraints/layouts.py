@@ -63,17 +63,20 @@ class GroupedLayout(Layout):
     @cached_property
     def counts(self) -> list[Tensor]:
         if self.objective is None:
-            objective = torch.full((1,), float(self.like.shape[-1]), dtype=self.dtype, device=self.like.device)
+            objective = self.like.new_full((1,), self.like.shape[-1], dtype=self.dtype)
         else:
             objective = self.objective.sum(-1, keepdim=True)
         found = [objective]
         for term, layers in zip(self.terms, self.layers, strict=True):
-            count = torch.zeros(term.cells + 2 if layers else 2, dtype=self.dtype, device=self.like.device)
-            for layer in layers:
+            if not layers:
+                found.append(objective[:0])
+                continue
+            count = torch.bincount(layers[0], self.weight, term.cells + 2)
+            for layer in layers[1:]:
                 count = count + torch.bincount(layer, self.weight, term.cells + 2)
-            # A group that no constraint has must not count as no group: the objective becomes NaN.
+            # A group that no constraint knows must not count as no group: the objective becomes NaN.
             found[0] = torch.where(count[-1:] > 0, torch.nan, found[0])
-            found.append(count[:-2])
+            found.append(count[:-2].to(self.dtype))
         return found
 
     def sums(self, values: Sequence[Tensor]) -> list[Tensor]:

@@ -106,7 +106,8 @@ class TrainingState:
 
     def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
         """What the next step consumes."""
-        return Draw(tuple(samples), x.new_full((), weight), self._uniform(UNIFORM).to(x.device))
+        uniform = self._uniform(UNIFORM)
+        return Draw(tuple(samples), x.new_full((), weight), uniform if x.is_cpu else uniform.to(x.device))
 
     def level(self, probs: Sequence[float]) -> tuple[int, float]:
         """The next step's level of a random batch size, and 1 / its probability."""
