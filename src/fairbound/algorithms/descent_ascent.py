@@ -76,7 +76,7 @@ class DescentAscent(Algorithm[State]):
         e, c = estimates[0], estimates[-1].c
         d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
         y = state.y + value(self.eta, state.k) * c
-        y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(max=self.y_max).clamp(min=-self.y_max)
+        y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
         return d, State(y, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
 
     def multipliers(self, state: State) -> Tensor:

@@ -181,9 +181,10 @@ class Cells:
     def assign(self, size: int, groups: Tensor | None, labels: Tensor | None, device: torch.device) -> Layers:
         """The cell of every example of a mini-batch of that size."""
         tables, width = self._table(device), len(self._labels) + 1
-        place = torch.ones(size, dtype=torch.long, device=device)
         if groups is not None and self.needs_groups:
             place = groups.long().clamp(-2, len(tables[0]) // width - 3) + 2
+        else:
+            place = torch.ones(size, dtype=torch.long, device=device)
         if width > 1:
             assert labels is not None
             values = torch.tensor(self._labels, dtype=torch.float64, device=device)

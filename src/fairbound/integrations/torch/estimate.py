@@ -42,7 +42,9 @@ class BatchStatistics:
     def weights(self, mean_weights: Tensor, counts: Tensor) -> list[Tensor]:
         """What every entry of `tensors` counts, from a weight on every mean; `counts` may be those of many batches."""
         found = self.own.example_weights(mean_weights, counts, self.layout, self.values)
-        return [weight.to(tensor.dtype) for weight, tensor in zip(found, self.tensors, strict=True)]
+        if self.functions:
+            found = [weight.to(tensor.dtype) for weight, tensor in zip(found, self.tensors, strict=True)]
+        return found
 
     def halves(self) -> tuple[BatchStatistics, BatchStatistics]:
         """The examples of every cell, assigned alternately to two mini-batches."""
