@@ -209,6 +209,10 @@ class ConstraintSet:
     def _rows(self) -> list[int]:
         return [1, *(part.m for part in self.parts)]
 
+    def split(self, means: Tensor) -> tuple[Tensor, ...]:
+        """(1+q,) by parts: the objective's, then those of every constraint."""
+        return means.split_with_sizes(self._sizes)
+
     def value(self, means: Tensor) -> Tensor:
         """(1+m,) [f, c] from the means (1+q,)."""
         f, *own = means.split_with_sizes(self._sizes)

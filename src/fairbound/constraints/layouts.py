@@ -169,6 +169,18 @@ class BlockedLayout(Layout):
                 found.append(self.block(i, values[term.statistic]).unflatten(0, (term.cells, self.cell)).sum(-1))
         return found
 
+    @property
+    def _sizes(self) -> list[int]:
+        return [self.objective, *[self.cell] * len(self.terms)]
+
+    def means(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """The sums divided by their counts, which are numbers here."""
+        return [total / size for total, size in zip(self.sums(values), self._sizes, strict=True)]
+
+    def spread_means(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+        """(B,) for each of the values: what every example counts, from a weight on every mean."""
+        return self.spread([weight / size for weight, size in zip(weights, self._sizes, strict=True)], values)
+
     def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
         found = []
         for s, value in enumerate(values):

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint import AnyConstraint
+from fairbound.constraints.constraint import AnyConstraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.layouts import BlockedLayout, GroupedLayout
 from fairbound.core import Draw, Estimate, Sample
@@ -110,8 +110,8 @@ class Problem:
 
         def at(x: Tensor) -> Estimate:
             values, pull = self._vjp(lambda point: self.values(point, parts, layout), x)
-            means, counts = self._means(own, layout, values)
-            e = own.estimate(means, lambda w: pull(self._cotangents(own, layout, values, counts, w)))
+            means = self._means(own, layout, values)
+            e = own.estimate(means, lambda w: pull(self._cotangents(own, layout, values, w)))
             nothing = x.new_full((), torch.nan)
             if "c" not in parts:
                 c = nothing.expand(self.m)
@@ -168,20 +168,24 @@ class Problem:
         groups = next(iter(columns.values())) if len(columns) == 1 else columns or None
         return MiniBatch(losses, groups, labels, outputs, parameters=(x,))
 
-    def _means(self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """(1+q,) the means of a mini-batch, the objective's with the regularizer, and their counts."""
-        per_example, rest = values[: len(own.statistics)], values[len(own.statistics) :]
-        totals = own.sums_counts(per_example, rest, layout)
-        means = totals.means
+    def _means(self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...]) -> Tensor:
+        """(1+q,) the means of a mini-batch, the objective's with the regularizer."""
+        means, rest = layout.means(values[: len(own.statistics)]), iter(values[len(own.statistics) :])
+        for i, part in enumerate(own.parts, 1):
+            if isinstance(part, FunctionConstraint):
+                means[i] = next(rest)
         if layout.objective and self.regularizer is not None:
-            means = torch.cat([means[:1] + rest[-1], means[1:]])
-        return means, totals.counts
+            means[0] = means[0] + next(rest)
+        return torch.cat(means)
 
     def _cotangents(
-        self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...], counts: Tensor, w: Tensor
+        self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...], w: Tensor
     ) -> list[Tensor]:
         """The weights of all that is differentiated, from a weight on every mean."""
-        found = own.example_weights(w, counts, layout, values[: len(own.statistics)])
+        by_mean = own.split(w)
+        found = layout.spread_means(by_mean, values[: len(own.statistics)])
+        parts = zip(own.parts, by_mean[1:], strict=True)
+        found += [weight for part, weight in parts if isinstance(part, FunctionConstraint)]
         return [*found, w[0]] if layout.objective and self.regularizer is not None else found
 
     def means_and_jacobian(self, x: Tensor, parts: Gathered) -> tuple[Tensor, Tensor]:
@@ -190,9 +194,9 @@ class Problem:
         if self.constraints.by_cell and self.regularizer is None and self.vectorizes:
             return self._jacobian_by_cell(x, parts, layout)
         values, pull = self._vjp(lambda point: self.values(point, parts, layout), x)
-        means, counts = self._means(self.constraints, layout, values)
+        means = self._means(self.constraints, layout, values)
         unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-        rows = [pull(self._cotangents(self.constraints, layout, values, counts, one)) for one in unit]
+        rows = [pull(self._cotangents(self.constraints, layout, values, one)) for one in unit]
         return means, torch.stack(rows)
 
     def _jacobian_by_cell(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, Tensor]:
@@ -208,7 +212,7 @@ class Problem:
             )
             labels = torch.cat([objective["labels"], cells["labels"].flatten(0, 1)])
             batch = MiniBatch(self.loss(outputs, labels), None, labels, outputs)
-            means = self.constraints.sums_counts(self.constraints.example_values(batch), (), layout).means
+            means = torch.cat(layout.means(self.constraints.example_values(batch)))
             return means.sum(), means
 
         rows, means = grad(total, has_aux=True)(x.expand(1 + len(cells["labels"]), -1))
