@@ -152,6 +152,15 @@ class Algorithm(ABC, Generic[State]):
         """
         return False
 
+    @property
+    def row_wise(self) -> bool:
+        """Whether each constraint is treated alone.
+
+        A driver with very many of them may then gather the rows of the state that a mini-batch shows, call the same
+        `update`, and scatter them back.
+        """
+        return False
+
     @abstractmethod
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
         """State at the start.

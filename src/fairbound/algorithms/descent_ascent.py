@@ -65,6 +65,10 @@ class DescentAscent(Algorithm[State]):
     def evaluates(self) -> tuple[str, ...]:
         return ("fc", "c") if self.second else ("fc",)
 
+    @property
+    def row_wise(self) -> bool:
+        return not isinstance(self.eta, tuple)  # whose entries belong to the constraints in their order
+
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 

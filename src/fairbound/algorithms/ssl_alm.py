@@ -105,6 +105,10 @@ class SSLALM(Algorithm[State]):
     def needs_initial_estimate(self) -> bool:
         return self.slack_from_first
 
+    @property
+    def row_wise(self) -> bool:
+        return self.y_max == inf and not isinstance(self.eta, tuple)  # y_max bounds the norm of all multipliers
+
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 
