@@ -202,6 +202,11 @@ def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
     return x.new_zeros(m) if equality is None else equality.to(x)
 
 
+def violations(c: Tensor, equality: Tensor | None) -> Tensor:
+    """(..., m) |c| of the constraints c = 0, c of the others: each is met where this is at most 0."""
+    return c if equality is None else torch.where(equality.to(c.device) > 0, c.abs(), c)
+
+
 class Bounds(NamedTuple):
     """A range that a hyper-parameter must lie in, and how to say so."""
 

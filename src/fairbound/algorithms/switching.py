@@ -47,6 +47,7 @@ from fairbound.core import (
     require,
     require_switch,
     require_whole,
+    violations,
 )
 
 
@@ -113,15 +114,15 @@ class SwitchingSubgradient(Algorithm[State]):
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         test, fresh = (sample(x) for sample in draw.unpack(self))
         eps = torch.as_tensor(value(self.eps, state.k), dtype=x.dtype, device=x.device)
-        ok = (_violations(test.c, state.equality).max() <= eps).to(x.dtype)
+        ok = (violations(test.c, state.equality).max() <= eps).to(x.dtype)
         judge = test.c if self.worst_of_test else fresh.c
-        violations = _violations(judge, state.equality)
-        worst = (torch.arange(judge.shape[0], device=x.device) == violations.argmax()).to(x.dtype)
+        judged = violations(judge, state.equality)
+        worst = (torch.arange(judge.shape[0], device=x.device) == judged.argmax()).to(x.dtype)
         slope = torch.where(state.equality > 0, torch.sign(judge), 1.0)
 
         s = fresh.grad(f=ok, c=(1 - ok) * worst * slope)
         eta = torch.where(
-            ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, violations.max(), s, state.k)
+            ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, judged.max(), s, state.k)
         )
 
         saved = ((state.k >= self.k0) & ((ok > 0) | (not self.feasible_only))) * eta
@@ -138,7 +139,3 @@ class SwitchingSubgradient(Algorithm[State]):
 
     def monitor(self, state: State) -> dict[str, Tensor]:
         return {"feasible_steps": state.feasible_steps, "saved": state.mass}
-
-
-def _violations(c: Tensor, equality: Tensor) -> Tensor:
-    return torch.where(equality > 0, c.abs(), c)

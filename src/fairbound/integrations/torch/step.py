@@ -189,7 +189,7 @@ class Steps:
         if not done:
             self.state.rollback(begins)
             return self._skipped(main, scaler)
-        self.state.commit(new, [one.absent for one in seen if one.absent is not None], seen[-1].last)
+        self.state.commit(new, [one.absent for one in seen if one.absent is not None], seen[-1].last, main.f)
         return StepInfo.of(main, False)
 
     def start(self, batch: MiniBatch) -> None:
@@ -235,7 +235,7 @@ class Steps:
         if new is None:
             return self._skipped(step.whole, scaler)
         absent = step.whole.absent
-        self.state.commit(new, [] if absent is None else [absent], step.whole.last)
+        self.state.commit(new, [] if absent is None else [absent], step.whole.last, step.whole.f)
         return StepInfo.of(step.whole, False)
 
     def _end_accumulated(self, failed: bool) -> None:
