@@ -178,7 +178,15 @@ class Constrained:
     @property
     def infeasible(self) -> str | None:
         """A sign that no model meets the constraints, as a sentence, or None: see `algorithms.diagnostics`."""
-        return self._steps.state.history.sign()
+        return self._steps.state.history.infeasible()
+
+    @property
+    def diverging(self) -> str | None:
+        """A sign that the loop runs away from every solution, as a sentence, or None; it was warned of when first seen.
+
+        Then `infeasible` is None: the multipliers of such a loop grow whatever the constraints are.
+        """
+        return self._steps.state.history.diverging()
 
     def load_output(self) -> None:
         """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
@@ -199,7 +207,7 @@ class Constrained:
             batches,
             evaluate,
             multipliers=self._steps.state.multipliers,
-            warning=self.infeasible,
+            warning=self.diverging or self.infeasible,
         )
 
     # Saving -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.rng import LEVEL, UNIFORM, checked_seed, keys, uniforms
-from fairbound.algorithms.diagnostics import signs_of_infeasibility
+from fairbound.algorithms.diagnostics import WINDOW, recorded, sign_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
@@ -27,39 +27,40 @@ MAX_RECORDS = 200  # of the monitors; then every other one goes
 
 
 class MonitorHistory:
-    """Multipliers and a method's own scalars at equal distances, which double when there are too many records."""
+    """What `diagnostics.recorded` keeps of a step, at equal distances, which double when there are too many records."""
 
     def __init__(self, every: int = 1) -> None:
         self.every = every
         self.steps: list[int] = []
-        self.records: list[dict[str, Tensor]] = []
+        self.records: list[dict[str, float]] = []
 
-    def add(self, step: int, record: dict[str, Tensor]) -> None:
+    def add(self, step: int, record: Mapping[str, Tensor]) -> None:
         self.steps.append(step)
-        self.records.append({name: value.detach().to("cpu", copy=True) for name, value in record.items()})
+        numbers = torch.stack([*record.values()]).tolist() if record else []  # one wait for the device
+        self.records.append(dict(zip(record, numbers, strict=True)))
         if len(self.steps) > MAX_RECORDS:
             self.every *= 2
             kept = [i for i, seen in enumerate(self.steps) if seen % self.every == 0]
             self.steps, self.records = [self.steps[i] for i in kept], [self.records[i] for i in kept]
 
-    def column(self, name: str) -> Tensor | None:
-        """All records of one name, (records, ...), or None."""
-        return torch.stack([r[name] for r in self.records]) if self.records and name in self.records[0] else None
-
-    def sign(self) -> str | None:
+    def infeasible(self) -> str | None:
         """A sign of an infeasible problem, as a sentence, or None."""
         if not self.records or not self.records[0]:
             return None
-        history = {name: torch.stack([r[name] for r in self.records])[:, None] for name in self.records[0]}
+        history = {name: torch.tensor([[r[name]] for r in self.records]) for name in self.records[0]}
         return signs_of_infeasibility(history, self.steps)[0]
 
+    def diverging(self) -> str | None:
+        """A sign that the run diverges, as a sentence, or None."""
+        ends = self.records if len(self.records) < 2 * WINDOW else self.records[:WINDOW] + self.records[-WINDOW:]
+        return sign_of_divergence({name: [r[name] for r in ends] for name in ends[0]}) if ends else None
+
     def state_dict(self) -> dict[str, Any]:
-        records = [{name: value.clone() for name, value in record.items()} for record in self.records]
-        return {"every": self.every, "steps": list(self.steps), "records": records}
+        return {"every": self.every, "steps": list(self.steps), "records": [dict(record) for record in self.records]}
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         self.every, self.steps = int(kept["every"]), list(kept["steps"])
-        self.records = [{name: value.to("cpu", copy=True) for name, value in r.items()} for r in kept["records"]]
+        self.records = [dict(record) for record in kept["records"]]
 
 
 class TrainingState:
@@ -86,6 +87,7 @@ class TrainingState:
         self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
         self._kinds = state_dict.kinds(algorithm)
         self._warned = False
+        self._warned_of_divergence = False
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -126,7 +128,14 @@ class TrainingState:
         """The state with the rows of some constraints, as copies; None: all of it, itself."""
         return self.state if rows is None else state_dict.gathered(self.state, rows, self._kinds)
 
-    def commit(self, before: Any, new: Any, seen: Sequence[Observed], cells: Sequence[ShownCells | None]) -> None:
+    def commit(
+        self,
+        before: Any,
+        new: Any,
+        seen: Sequence[Observed],
+        cells: Sequence[ShownCells | None],
+        objective: Tensor,
+    ) -> None:
         """After a step from the state `before`; constraints that a mini-batch did not show keep what the state has."""
         for one, own in zip(seen, cells, strict=True):
             if one.absent is not None:
@@ -139,10 +148,16 @@ class TrainingState:
         if self.steps in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.record.gathered:
             self._warn_of_seldom_observed()
         if self.steps % self.history.every == 0:
-            y = self.multipliers
-            if y is not None and self.record.gathered:
-                y = y.clamp(min=0.0).norm().reshape(1)  # instead of a million numbers
-            self.history.add(self.steps, self.algorithm.monitor(self.state) | ({} if y is None else {"multipliers": y}))
+            monitors, equality = self.algorithm.monitor(self.state), self.record.constraints.equality
+            self.history.add(self.steps, recorded(monitors, self.multipliers, objective, seen[-1].last, equality))
+            self._warn_of_divergence()
+
+    def _warn_of_divergence(self) -> None:
+        """Once, while it happens."""
+        sign = None if self._warned_of_divergence else self.history.diverging()
+        if sign is not None:
+            self._warned_of_divergence = True
+            warnings.warn(f"by step {self.steps} {sign}", RuntimeWarning, stacklevel=_frames_of_ours())
 
     def _warn_of_seldom_observed(self) -> None:
         counts = self.record.observations()[0]

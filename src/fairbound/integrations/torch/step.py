@@ -208,7 +208,7 @@ class Steps:
         if not done:
             self.state.rollback(begins)
             return self._skipped(main, scaler)
-        self.state.commit(before, new, seen, [one.cells for one in statistics])
+        self.state.commit(before, new, seen, [one.cells for one in statistics], main.f)
         return StepInfo.of(main, False)
 
     def start(self, batch: MiniBatch) -> None:
@@ -258,7 +258,7 @@ class Steps:
         self._end_accumulated(failed=new is None)
         if new is None:
             return self._skipped(step.whole, scaler)
-        self.state.commit(self.state.state, new, [step.whole], [None])
+        self.state.commit(self.state.state, new, [step.whole], [None], step.whole.f)
         return StepInfo.of(step.whole, False)
 
     def _end_accumulated(self, failed: bool) -> None:
