@@ -84,7 +84,7 @@ def test_gathered_rows_equal_the_dense_form(
         assert getattr(gathered, key) == pytest.approx(getattr(dense, key), abs=1e-9), key
     assert gathered.constraints == pytest.approx(dense.constraints, abs=1e-9, nan_ok=True)
     if name != "Penalty":
-        assert max(dense.multipliers.values()) > 0.01
+        assert max(map(abs, dense.multipliers.values())) > 0.01
     assert max(dense.ages.values()) > 3
 
 
@@ -107,21 +107,30 @@ def test_a_step_touches_the_groups_of_its_batch_alone() -> None:
     assert fair.names[41_000] == "loss of 41000 <= 0.1"
 
 
-def test_every_example_is_a_group() -> None:
-    """Feasible learning: with the example's number as its group every loss is bounded."""
-    X, y, _ = batches(1, size=40)[0]
-    y = (X[:, 0] > 0).double()
-    model = network()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    fair = Constrained(model, constraints.bounded_group_loss(40, bound=0.3), DescentAscent(eta=0.02))
-    generator = torch.Generator().manual_seed(2)
-    for _ in range(1500):
-        some = torch.randperm(40, generator=generator)[:16]
-        optimizer.zero_grad()
-        fair.backward(losses_of(model, X[some], y[some]), some)
-        optimizer.step()
-    assert float(losses_of(model, X, y).max()) <= 0.32
-    assert float(losses_of(model, X, y).median()) > 1e-4
+def test_every_example_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Feasible learning: with the example's number as its group every loss is bounded.
+
+    A line through points of which two are far off: the least squares leave those at squared errors above the bound.
+    """
+    monkeypatch.setattr(cells, "MANY", 10)
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    y = torch.where(x > 0.9, 1.0, 0.0).double()
+    inputs = torch.stack([torch.ones_like(x), x], 1)
+    fits = []
+    for bound in (10.0, 0.4):
+        model = nn.Linear(2, 1, bias=False).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        fair = Constrained(model, constraints.bounded_group_loss(40, bound=bound), DescentAscent(eta=0.02))
+        generator = torch.Generator().manual_seed(2)
+        for _ in range(4000):
+            some = torch.randperm(40, generator=generator)[:16]
+            optimizer.zero_grad()
+            fair.backward((model(inputs[some])[:, 0] - y[some]).square(), some)
+            optimizer.step()
+        fits.append((model(inputs)[:, 0] - y).square().max().item())
+        assert fair._steps.gathered
+    assert fits[0] > 0.55
+    assert fits[1] <= 0.41
 
 
 @pytest.mark.parametrize("made", ["each", "against the mean"])
@@ -161,7 +170,7 @@ def test_methods_that_treat_all_together_refuse_very_many(method: Algorithm[Any]
 
 
 def test_pairs_of_very_many_groups_are_refused() -> None:
-    with pytest.raises(ValueError, match="there are 19900"):
+    with pytest.raises(ValueError, match="there are 39800"):
         Constrained(network(), constraints.pairwise_loss_parity(200, bound=0.1), SwitchingSubgradient())
 
 

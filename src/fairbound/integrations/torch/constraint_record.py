@@ -111,7 +111,7 @@ class ConstraintRecord:
             return
         assert self.scales is not None
         share = torch.where(self.sizes > 0, 1 - SCALE_MEMORY, 1.0)  # the first observation counts whole
-        self.sizes = torch.where(sizes > 0, torch.lerp(self.sizes, sizes, share), self.sizes)
+        self.sizes = torch.where(sizes > 0, self.sizes + share * (sizes - self.sizes), self.sizes)
         self.scales = torch.maximum(self.scales, self.sizes)
 
     def step(self, seen: Observed) -> None:

@@ -99,7 +99,9 @@ class TrainingState:
         x = self.parameters.placeholder if self.algorithm.is_gradient_step else self.parameters.flat()
         if self.record.gathered or not self.algorithm.needs_initial_estimate:
             first = None  # a mini-batch shows few of very many constraints, so none starts from it
-        return self.algorithm.init(x, self.record.rows, first, self.equality)
+        state = self.algorithm.init(x, self.record.rows, first, self.equality)
+        # Tables are written in place, so that no two of them may share memory.
+        return state_dict.copied(state, self._kinds) if self.record.gathered else state
 
     def rollback(self, begun: bool) -> None:
         """Also undo the initialization if the first step failed."""

@@ -55,6 +55,12 @@ def gathered(state: Any, rows: Tensor, of: list[str]) -> Any:
     return tree_unflatten(state, iter([leaf[rows] if kind == CONSTRAINT else leaf for leaf, kind in pairs]))
 
 
+def copied(state: Any, of: list[str]) -> Any:
+    """The state with tables of constraints of its own."""
+    pairs = zip(tree_leaves(state), of, strict=True)
+    return tree_unflatten(state, iter([leaf.clone() if kind == CONSTRAINT else leaf for leaf, kind in pairs]))
+
+
 def scattered(state: Any, new: Any, rows: Tensor, of: list[str]) -> Any:
     """The new state, with these rows written into the tables of the old one, in place."""
     made = []
