@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.comparisons import Comparisons, SumsCounts
 from fairbound.constraints.constraint import FunctionValue
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Estimate, Sample
@@ -91,7 +92,7 @@ class BatchStatistics:
 class Observed(NamedTuple):
     """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
 
-    own: ConstraintSet
+    own: Comparisons
     f: Tensor  # ()
     c: Tensor  # (m,); of a constraint that the batch does not show its last value, but at most 0
     last: Tensor  # (m,) the last values; NaN before the first
@@ -127,12 +128,13 @@ class Observed(NamedTuple):
                 c = values[1:]
                 return Observed(own, values[0], c, c, totals, totals, means, None, True)
         rows = own.rows(cells) if gathered and cells is not None else None
+        shown: Comparisons = own
         if running is not None:
-            own = own.restricted(cells or [None] * len(own.parts), running(totals.counts, cells))
-        observed = own.observed(totals.counts)
+            shown = own.restricted(cells or [None] * len(own.parts), running(totals.counts, cells))
+        observed = shown.observed(totals.counts)
         filled = totals.filled()
         means = filled.means
-        values = own.value(means)
+        values = shown.value(means)
         if last is None:
             known = torch.full_like(values[1:], torch.nan)
         else:
@@ -140,7 +142,7 @@ class Observed(NamedTuple):
         c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
         finite = bool(observed[0] & torch.isfinite(values[0]) & torch.isfinite(c).all())
         known = torch.where(observed[1:], c, known)
-        return Observed(own, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
+        return Observed(shown, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""

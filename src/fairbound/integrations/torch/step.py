@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.accumulation import AccumulatedStep
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
