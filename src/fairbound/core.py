@@ -24,7 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -123,6 +123,15 @@ class Algorithm(ABC, Generic[State]):
     structural: ClassVar[tuple[str, ...]] = ()  # float fields that decide what is drawn: runs cannot stack over them
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
     """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
+
+    def __new__(cls, *given: Any, **settings: Any) -> Self:
+        """Says which settings a method has, where one is not among them."""
+        known = [field for field, what in getattr(cls, "__dataclass_fields__", {}).items() if what.init]
+        unknown = [name for name in settings if name not in known]
+        if unknown and known:
+            rate = "; in a loop the learning rate is the optimizer's" if unknown[0] in ("lr", "learning_rate") else ""
+            raise TypeError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}{rate}")
+        return super().__new__(cls)
 
     @property
     def draws(self) -> int:

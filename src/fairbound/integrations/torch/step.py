@@ -15,6 +15,7 @@ from fairbound.constraints.comparisons import SumsCounts
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.accumulation import AccumulatedStep
+from fairbound.integrations.torch.checks import check_dependence, check_first, check_same_parameters
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells, added
@@ -50,7 +51,7 @@ class Steps:
         seed: int,
         normalize: bool,
     ) -> None:
-        self.algorithm, self.constraints = algorithm, constraints
+        self.algorithm, self.constraints, self.model = algorithm, constraints, model
         self.parameters = FlatParams(model)
         self.processes = Processes.of(model)
         self.gathered = any(constraints.many) and algorithm.row_wise and algorithm.draws == 1
@@ -82,6 +83,8 @@ class Steps:
             beside = [name for name, value in zip(MiniBatch._fields[1:-1], given, strict=True) if value is not None]
             if beside:
                 raise ValueError(f"{beside[0]}= was given beside MiniBatch, which has a field for it; put it there")
+        if batch.losses.shape[:1] == (0,) and self.processes.alone:
+            raise ValueError("the mini-batch is empty: it has no losses, and so no mean; leave it out")
         if batch.losses.device != self.parameters.device:
             raise ValueError(
                 f"the losses are on {batch.losses.device}, but the model was on {self.parameters.device} when "
@@ -119,7 +122,8 @@ class Steps:
 
     def _statistics(self, batch: MiniBatch) -> BatchStatistics:
         if not self._checked:
-            self.constraints.check(batch)
+            check_same_parameters(self.model, self.parameters)
+            check_first(self.constraints, batch)
             self._checked = True
         return BatchStatistics.of(self.constraints, batch, processes=self.processes if self.gathered else None)
 
@@ -202,6 +206,8 @@ class Steps:
         try:
             d, new = self.algorithm.update(x, before, self.state.draw(samples, weight, x))
             done = writer.finish(d, self.algorithm.primal_step(before), tree_leaves(new))
+            if begins and done:
+                check_dependence(self.parameters)
         except BaseException:
             writer.undo()
             self.state.rollback(begins)
