@@ -27,7 +27,9 @@ from torch import Tensor, nn
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
+from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.kkt_report import report_kkt
+from fairbound.integrations.torch.loss import HandedOver
 from fairbound.integrations.torch.step import StepInfo, Steps
 from fairbound.metrics.kkt import KKT
 
@@ -57,6 +59,7 @@ class Constrained:
             raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
         self.algorithm, self.model = algorithm, model
         self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed)
+        self._handed_over = HandedOver(self._steps)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,6 +116,41 @@ class Constrained:
     def _shown(self, losses: Tensor | MiniBatch, groups: Groups | None, of_batch: dict[str, Any]) -> MiniBatch:
         # `MiniBatch` puts what was given by name in order, and refuses other names
         return self._steps.batch(losses, *MiniBatch(losses, groups, **of_batch)[1:-1])  # type: ignore[arg-type]
+
+    # A loss for a trainer ---------------------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        losses: Tensor | MiniBatch,
+        groups: Groups | None = None,
+        *,
+        labels: Tensor | None = None,
+        outputs: Tensor | None = None,
+        weight: Tensor | None = None,
+        objective: Tensor | None = None,
+    ) -> Tensor:
+        """In place of `losses.mean()`, for a trainer that calls backward: the mean loss, whose gradient is the direction.
+
+        The method's state moves at the next step of the model's optimizer, once for all mini-batches that were passed
+        backward before it. Under `torch.no_grad()` and in evaluation mode it is the mean loss, and nothing moves. For
+        the methods whose direction is one gradient (SGD, Penalty, DescentAscent); the arguments are those of `backward`.
+        """
+        batch = self._steps.batch(losses, groups, labels, outputs, weight, objective)
+        training = torch.is_grad_enabled() and (not isinstance(self.model, nn.Module) or self.model.training)
+        with torch.autocast(batch.losses.device.type, enabled=False):  # sums and constraints in full precision
+            return self._handed_over.loss(batch) if training else self._handed_over.evaluation(batch)
+
+    def prepare(self, *, model: nn.Module | None = None, scaler: torch.amp.GradScaler | None = None) -> None:
+        """What a trainer adds when training begins, for `loss`.
+
+        Args:
+            model: the model as the trainer wrapped it: the processes of DistributedDataParallel.
+            scaler: the trainer's GradScaler, which a loss that is not finite makes skip its step.
+        """
+        if model is not None:
+            self._steps.processes = Processes.of(model)
+        if scaler is not None:
+            self._handed_over.scaler = scaler
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
