@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
-from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.loss import HandedOver
 from fairbound.integrations.torch.step import StepInfo, Steps
@@ -140,17 +139,24 @@ class Constrained:
         with torch.autocast(batch.losses.device.type, enabled=False):  # sums and constraints in full precision
             return self._handed_over.loss(batch) if training else self._handed_over.evaluation(batch)
 
-    def prepare(self, *, model: nn.Module | None = None, scaler: torch.amp.GradScaler | None = None) -> None:
-        """What a trainer adds when training begins, for `loss`.
+    def prepare(self, model: nn.Module, scaler: torch.amp.GradScaler | None = None) -> None:
+        """What a trainer did after this was built: call it when training begins, before the first `loss`.
 
         Args:
-            model: the model as the trainer wrapped it: the processes of DistributedDataParallel.
+            model: the model as it is trained: moved to a device, wrapped in DistributedDataParallel.
             scaler: the trainer's GradScaler, which a loss that is not finite makes skip its step.
         """
-        if model is not None:
-            self._steps.processes = Processes.of(model)
-        if scaler is not None:
-            self._handed_over.scaler = scaler
+        self._steps.prepare(model)
+        self._handed_over.scaler = scaler
+
+    def log_values(self, most: int = 20) -> dict[str, float]:
+        """Constraints and multipliers by name, for a logger; the largest alone where there are more than `most`."""
+        found = {}
+        for kind, values in (("constraint", self.constraints), ("multiplier", self.multipliers)):
+            if len(values) > most:
+                values = {"largest": max(value for value in values.values() if value == value)}
+            found |= {f"{kind}/{name}": value for name, value in values.items()}
+        return found
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
