@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 KERAS := .venv-keras
 TRAINERS := .venv-trainers
-TRAINER_TESTS := $(addprefix tests/integrations/,lightning transformers accelerate test_trainers_page.py)
+TRAINER_TESTS := $(addprefix tests/integrations/,lightning transformers accelerate test_trainers_page.py test_trainers_processes.py)
 WORKERS ?= 2
 # Two torch threads on small tensors are slower than one.
 export OMP_NUM_THREADS ?= 1

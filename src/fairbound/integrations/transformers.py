@@ -1,8 +1,8 @@
 """Constrained training with the Trainer of Transformers: `ConstrainedTrainer`, and a column of groups in the dataset.
 
-    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), DescentAscent())
-    trainer = ConstrainedTrainer(model=model, args=args, train_dataset=data, fair=fair, groups="group")
-    trainer.train()
+fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), DescentAscent())
+trainer = ConstrainedTrainer(model=model, args=args, train_dataset=data, fair=fair, groups="group")
+trainer.train()
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ConstrainedTrainer(Trainer):
         self.group_columns = [groups] if isinstance(groups, str) else list(groups)
         super().__init__(*args, **kwargs)
         self.fair = fair
-        self.model_accepts_loss_kwargs = False  # this loss is a mean: let Trainer divide it by the mini-batches of a step
+        self.model_accepts_loss_kwargs = False  # this loss is a mean, to be divided by the number of accumulated ones
         self.add_callback(_Prepare(self))
 
     def example_losses(self, outputs: Any, labels: Tensor) -> Tensor:
@@ -70,8 +70,8 @@ class ConstrainedTrainer(Trainer):
         missing = [name for name, column in columns.items() if column is None and training]
         if missing or labels is None:
             raise ValueError(
-                f"the batch has no column {missing[0] if missing else 'labels'!r}, only {sorted(inputs)}; add it to the "
-                "dataset, and let the collator keep it"
+                f"the batch has no column {missing[0] if missing else 'labels'!r}, only {sorted(inputs)}; add it to "
+                "the dataset, and let the collator keep it"
             )
         outputs = model(**inputs)
         losses = self.example_losses(outputs, labels)
@@ -103,7 +103,7 @@ class ConstrainedTrainer(Trainer):
             self.fair.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         else:
             warnings.warn(
-                f"the checkpoint {checkpoint} has no {STATE_NAME}: the method starts anew, with its initial multipliers",
+                f"the checkpoint {checkpoint} has no {STATE_NAME}: the method starts anew, with its first multipliers",
                 UserWarning,
                 stacklevel=2,
             )

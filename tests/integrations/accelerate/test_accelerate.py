@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("accelerate", reason="accelerate is not installed: make test-trainers")
 
-from accelerate import Accelerator  # noqa: E402
-from trainer_loops import METHOD, PARITY, bce, end, loader, network, optimizer_of, plain_loop  # noqa: E402
+from accelerate import Accelerator
+from trainer_loops import METHOD, PARITY, bce, end, loader, network, optimizer_of, plain_loop
 
-from fairbound import SGD, Constrained, Penalty  # noqa: E402
+from fairbound import SGD, Constrained, Penalty
 
 
 class Loop:

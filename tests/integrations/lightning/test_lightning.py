@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 pytest.importorskip("lightning", reason="Lightning is not installed: make test-trainers")
 
-import lightning as L  # noqa: E402
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
-from lightning.pytorch.loggers import CSVLogger  # noqa: E402
-from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
-from trainer_loops import METHOD, PARITY, bce, end, examples, loader, network, optimizer_of, plain_loop  # noqa: E402
+import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins import MixedPrecision
+from trainer_loops import METHOD, PARITY, bce, end, examples, loader, network, optimizer_of, plain_loop
 
-from fairbound import SGD, SSLALM, Constrained, DescentAscent, Penalty  # noqa: E402
-from fairbound.integrations.lightning import ConstrainedCallback  # noqa: E402
+from fairbound import SGD, SSLALM, Constrained, DescentAscent, Penalty
+from fairbound.integrations.lightning import ConstrainedCallback
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +190,7 @@ def test_several_constraints_are_logged_by_their_largest() -> None:
 def test_the_fair_of_another_model_is_refused() -> None:
     module = Automatic()
     module.fair = Constrained(nn.Linear(5, 1), PARITY, METHOD)
-    with pytest.raises(ValueError, match=r"does not have the parameter 'weight' of Constrained.*the model that is trained"):
+    with pytest.raises(ValueError, match=r"does not have the parameter 'weight' of Constrained.*that is trained"):
         fit(module)
 
 

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 pytest.importorskip("transformers", reason="Transformers is not installed: make test-trainers")
 
-from trainer_loops import METHOD, PARITY, End, end  # noqa: E402
-from transformers import BertConfig, BertForSequenceClassification, TrainingArguments  # noqa: E402
+from trainer_loops import METHOD, PARITY, End, end
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
-from fairbound import Constrained, DescentAscent, Penalty, constraints  # noqa: E402
-from fairbound.integrations.transformers import ConstrainedTrainer  # noqa: E402
+from fairbound import Constrained, DescentAscent, Penalty, constraints
+from fairbound.integrations.transformers import ConstrainedTrainer
 
 SIZE, BATCH, LR = 96, 8, 0.05
 
@@ -65,7 +65,12 @@ def sgd(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
 
 
 def trainer_of(folder: Path, method: Any = METHOD, kind: type[ConstrainedTrainer] = InOrder, **given: Any) -> Any:
-    settings = {"num_train_epochs": 2, "per_device_train_batch_size": BATCH, "max_grad_norm": 1.0, "save_strategy": "no"}
+    settings = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": BATCH,
+        "max_grad_norm": 1.0,
+        "save_strategy": "no",
+    }
     own = {name: given.pop(name) for name in list(given) if name in TrainingArguments.__dataclass_fields__}
     args = TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **(settings | own))
     model = given.pop("model", None) or tiny()

@@ -128,11 +128,11 @@ class Constrained:
         weight: Tensor | None = None,
         objective: Tensor | None = None,
     ) -> Tensor:
-        """In place of `losses.mean()`, for a trainer that calls backward: the mean loss, whose gradient is the direction.
+        """In place of `losses.mean()`, where a trainer calls backward: the mean loss; its gradient is the direction.
 
         The method's state moves at the next step of the model's optimizer, once for all mini-batches that were passed
-        backward before it. Under `torch.no_grad()` and in evaluation mode it is the mean loss, and nothing moves. For
-        the methods whose direction is one gradient (SGD, Penalty, DescentAscent); the arguments are those of `backward`.
+        backward before it. Under `torch.no_grad()` and in evaluation mode it is the mean loss, and nothing moves. It is
+        for the methods whose direction is one gradient (SGD, Penalty, DescentAscent), with the arguments of `backward`.
         """
         batch = self._steps.batch(losses, groups, labels, outputs, weight, objective)
         training = torch.is_grad_enabled() and (not isinstance(self.model, nn.Module) or self.model.training)
@@ -151,7 +151,7 @@ class Constrained:
 
     def log_values(self, most: int = 20) -> dict[str, float]:
         """Constraints and multipliers by name, for a logger; the largest alone where there are more than `most`."""
-        found = {}
+        found: dict[str, float] = {}
         for kind, values in (("constraint", self.constraints), ("multiplier", self.multipliers)):
             if len(values) > most:
                 values = {"largest": max(value for value in values.values() if value == value)}

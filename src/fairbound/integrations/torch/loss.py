@@ -39,7 +39,7 @@ class _Direction(torch.autograd.Function):
         return value.detach().clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         return None, None, *(None if weight is None else weight * gradient for weight in ctx.weights())
 
 
@@ -54,7 +54,7 @@ class HandedOver:
 
     def evaluation(self, batch: MiniBatch) -> Tensor:
         """The mean loss of this process's examples, which nothing may differentiate."""
-        return _Direction.apply(self.steps._totals(batch).means[0], _in_evaluation, batch.losses)  # type: ignore[no-any-return]
+        return _Direction.apply(self.steps._totals(batch).means[0], _in_evaluation, batch.losses)  # type: ignore[no-any-return, no-untyped-call]
 
     def loss(self, batch: MiniBatch) -> Tensor:
         """The mean loss, with the method's direction as its gradient."""
@@ -80,7 +80,7 @@ class HandedOver:
                 found = statistics.weights(mean_weights, seen.totals.counts)
                 return [*found] if size == 1 else [weight * size for weight in found]
 
-        return _Direction.apply(seen.f, weights, *statistics.tensors)  # type: ignore[no-any-return]
+        return _Direction.apply(seen.f, weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
 
     def _check(self) -> None:
         algorithm = self.steps.algorithm

@@ -58,8 +58,8 @@ class Steps:
         lost = [name for name, p in zip(own.names, own.tensors, strict=True) if id(p) not in held]
         if lost:
             raise ValueError(
-                f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is another model, or the "
-                "trainer replaced its parameters; build Constrained with the model that is trained"
+                f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is another model, or "
+                "the trainer replaced its parameters; build Constrained with the model that is trained"
             )
         kept = self.state.state_dict()
         own.device = own.tensors[0].device
