@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 import warnings
@@ -24,11 +25,13 @@ from fairbound.integrations.torch.loss import DROPPED_IN_A_ROW
 
 WHO = people()
 STEPS = 8
+RACE = constraints.bounded_group_loss(3, bound=0.3)
 METHODS: dict[str, Algorithm[Any]] = {
     "DescentAscent": DescentAscent(eta=Linear(0.3, 20)),
     "Penalty": Penalty(),
     "SGD": SGD(),
 }
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9),
@@ -231,7 +234,7 @@ def test_an_absent_group_keeps_its_multiplier() -> None:
     ends = []
     for hands_over in (True, False):
         model = network()
-        fair = Constrained(model, constraints.bounded_group_loss(3, bound=0.3), DescentAscent())
+        fair = Constrained(model, RACE, DescentAscent())
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for k in range(4):
             numbers = torch.arange(120) if k % 2 == 0 else (WHO.race < 2).nonzero().flatten()
@@ -320,6 +323,30 @@ def test_an_optimizer_step_that_never_comes_is_warned_of() -> None:
             window()
     with pytest.warns(UserWarning, match="multipliers do not move; build Constrained with the parameters"):
         window()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_a_model_that_is_moved_after_it_was_given(device: str) -> None:
+    """As trainers do; its state may have been loaded before. The fused optimizer skips its first steps itself."""
+    model = network(dtype=torch.float32)
+    fair = Constrained(model, {"norm": constraints.weight_norm(0.1), "race": RACE}, DescentAscent())
+    X, groups = WHO.X.float(), WHO.race
+    fair.start(model(X)[:, 0].square(), groups)
+    model, X, groups = model.to(device), X.to(device), groups.to(device)
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**30)
+    fair.prepare(model, scaler)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
+    for _ in range(40):
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.float16):
+            losses = model(X)[:, 0].float().square()
+        scaler.scale(fair.loss(losses, groups)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    skipped = round(30 - math.log2(scaler.get_scale()))
+    assert skipped > 0
+    assert (fair.steps, fair.skipped) == (40 - skipped, 0)
+    assert max(fair.multipliers.values()) > 0
 
 
 # Wrong use ------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.kkt_report import report_kkt
-from fairbound.integrations.torch.loss import HandedOver
+from fairbound.integrations.torch.loss import TrainerSteps
 from fairbound.integrations.torch.step import StepInfo, Steps
 from fairbound.metrics.kkt import KKT
 
@@ -58,7 +58,7 @@ class Constrained:
             raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
         self.algorithm, self.model = algorithm, model
         self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed)
-        self._handed_over = HandedOver(self._steps)
+        self._trainer_steps = TrainerSteps(self._steps)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class Constrained:
         batch = self._steps.batch(losses, groups, labels, outputs, weight, objective)
         training = torch.is_grad_enabled() and (not isinstance(self.model, nn.Module) or self.model.training)
         with torch.autocast(batch.losses.device.type, enabled=False):  # sums and constraints in full precision
-            return self._handed_over.loss(batch) if training else self._handed_over.evaluation(batch)
+            return self._trainer_steps.loss(batch) if training else self._trainer_steps.evaluation(batch)
 
     def prepare(self, model: nn.Module, scaler: torch.amp.GradScaler | None = None) -> None:
         """What a trainer did after this was built: call it when training begins, before the first `loss`.
@@ -147,7 +147,7 @@ class Constrained:
             scaler: the trainer's GradScaler, which a loss that is not finite makes skip its step.
         """
         self._steps.prepare(model)
-        self._handed_over.scaler = scaler
+        self._trainer_steps.scaler = scaler
 
     def log_values(self, most: int = 20) -> dict[str, float]:
         """Constraints and multipliers by name, for a logger; the largest alone where there are more than `most`."""

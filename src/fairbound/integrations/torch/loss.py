@@ -43,8 +43,8 @@ class _Direction(torch.autograd.Function):
         return None, None, *(None if weight is None else weight * gradient for weight in ctx.weights())
 
 
-class HandedOver:
-    """The steps of a method whose backward passes and optimizer steps are a trainer's."""
+class TrainerSteps:
+    """The steps of a method in a trainer, which makes the backward passes and the optimizer steps."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -159,7 +159,7 @@ class HandedOver:
         state.commit(new, [] if whole.absent is None else [whole.absent], whole.last)
 
 
-_WAITING: WeakSet[HandedOver] = WeakSet()  # those with something pending: an optimizer does not know its losses
+_WAITING: WeakSet[TrainerSteps] = WeakSet()  # those with something pending: an optimizer does not know its losses
 
 
 @cache
