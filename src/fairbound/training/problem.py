@@ -153,7 +153,13 @@ class Problem:
         found = [batch.losses]
         if "c" in parts:
             found = self.constraints.example_values(batch)
-            found += self.constraints.function_values(lambda i: self._block(i, x, batch, given["c"], layout))
+            functions = self.constraints.function_values(lambda i: self._block(i, x, batch, given["c"], layout))
+            if any(observed is not None for _, observed in functions):
+                raise ValueError(
+                    "a function that is observed at some steps only works in a loop, with Constrained; run() wants all "
+                    "of its values"
+                )
+            found += [value for value, _ in functions]
         if "f" in parts and self.regularizer is not None:
             size = layout.objective
             found.append(self.regularizer(outputs[:size], labels[:size], _groups(given["f"])))
@@ -212,8 +218,9 @@ class Problem:
             )
             labels = torch.cat([objective["labels"], cells["labels"].flatten(0, 1)])
             batch = MiniBatch(self.loss(outputs, labels), None, labels, outputs)
-            means = torch.cat(layout.means(self.constraints.example_values(batch)))
-            return means.sum(), means
+            values = self.constraints.example_values(batch)
+            differentiated = torch.cat(layout.means(values, surrogates=True))
+            return differentiated.sum(), torch.cat(layout.means(values))
 
         rows, means = grad(total, has_aux=True)(x.expand(1 + len(cells["labels"]), -1))
         return means, rows

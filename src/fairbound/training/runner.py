@@ -37,6 +37,7 @@ class Result:
     mean_multipliers: Tensor | None  # (R, m)
     monitors: tuple[dict[str, float], ...]  # the method's own scalars at the end, for each run
     infeasible: tuple[str | None, ...]  # for each run None, or the sign of an infeasible problem that was seen
+    diverging: tuple[str | None, ...]  # for each run None, or the sign of divergence that was seen
     skipped: Tensor  # (R,) steps skipped because something was not finite
     compiled: bool
     note: str  # one line on how it ran
@@ -99,7 +100,8 @@ class Run:
 
         averaged = ends[0].mean_x is not None
         monitors = [monitor for end in ends for monitor in end.monitors]
-        signs = [sign for end in ends for sign in end.infeasible]
+        infeasible = [sign for end in ends for sign in end.infeasible]
+        diverging = [sign for end in ends for sign in end.diverging]
         return Result(
             x=joined("x"),
             output=joined("output"),
@@ -107,7 +109,8 @@ class Run:
             mean_x=joined("mean_x") if averaged else None,
             mean_multipliers=joined("mean_multipliers") if averaged else None,
             monitors=tuple(monitors[i] for i in order),
-            infeasible=tuple(signs[i] for i in order),
+            infeasible=tuple(infeasible[i] for i in order),
+            diverging=tuple(diverging[i] for i in order),
             skipped=joined("skipped"),
             compiled=self.compiled,
             note=self.note,

@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
-from fairbound.algorithms.diagnostics import signs_of_infeasibility
+from fairbound.algorithms.diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.compile import Compiler
@@ -33,12 +33,14 @@ GPU_BLOCK_BYTES = 2 << 30  # the same on a GPU, where drawing a block is mostly 
 MONITORED = 100  # how often a run records its monitors for the diagnosis
 
 
-def _watched(sample: Sample, evaluates: str, seen: list[Tensor]) -> Sample:
+def _watched(sample: Sample, evaluates: str, seen: dict[str, list[Tensor]]) -> Sample:
     """The same sample; what is read of its estimates is noted."""
 
     def at(point: Tensor) -> Estimate:
         e = sample(point)
-        seen.extend([e.f] * ("f" in evaluates) + [e.c] * ("c" in evaluates))
+        for name, value in (("f", e.f), ("c", e.c)):
+            if name in evaluates:
+                seen[name].append(value)
         return e
 
     return Sample(at)
@@ -98,6 +100,7 @@ class VectorizedRuns:
         self.skipped = x0.new_zeros(len(runs))
         if compiler is not None and x0.is_cuda and self.tables is None:
             self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
+        self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
         self.y: Tensor = self._each(self._multipliers_of)  # (R, m), or (R, 0) for a method that has none
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
@@ -111,15 +114,16 @@ class VectorizedRuns:
         parts: Any,
         weight: Tensor,
         uniform: Tensor,
-    ) -> tuple[Tensor, Any, Tensor, Tensor]:
+    ) -> tuple[Tensor, Any, Tensor, Tensor, dict[str, Tensor]]:
         algorithm = with_hyperparams(self.algorithm, hyper)
-        seen: list[Tensor] = []  # all that must be finite: what was read, the step, the state
+        seen: dict[str, list[Tensor]] = {"f": [], "c": []}  # what was read
         samples = tuple(
             _watched(sample, evaluates, seen)
             for sample, evaluates in zip(self._samples(x, parts), self.algorithm.evaluates, strict=True)
         )
         d, new = algorithm.update(x, state, Draw(samples, weight, uniform))
-        finite = torch.stack([torch.isfinite(part).all() for part in (*seen, d, *tree_flatten(new)[0])]).all()
+        read = (*seen["f"], *seen["c"], d, *tree_flatten(new)[0])
+        finite = torch.stack([torch.isfinite(part).all() for part in read]).all()
         # In the old precision: a compiled step reads its inputs as what they were at the first call.
         state = tree_map(lambda after, before: torch.where(finite, after.to(before.dtype), before), new, state)
         return (
@@ -127,6 +131,7 @@ class VectorizedRuns:
             state,
             skipped + ~finite,
             self._multipliers_of(algorithm, x, state),
+            {name: values[-1] for name, values in seen.items() if values},
         )
 
     def _samples(self, x: Tensor, parts: Any) -> tuple[Sample, ...]:
@@ -167,7 +172,7 @@ class VectorizedRuns:
     def _advance(self, step: int, parts: Any, weight: Tensor, uniform: Tensor) -> None:
         if self.tables is not None:
             parts = self.tables.evaluate(self.x, step, parts)
-        self.x, self.state, self.skipped, self.y = self.step(
+        self.x, self.state, self.skipped, self.y, self.read = self.step(
             self.x, self.state, self.skipped, self.hyper, parts, weight, uniform
         )
 
@@ -224,11 +229,16 @@ class VectorizedRuns:
                 if mean is not None:
                     mean.add(k, self.x, self.y)
             if last or done % max(1, steps // MONITORED) == 0:
-                history.append(self._monitors() | ({"multipliers": self.y.clone()} if self.y.shape[1] else {}))
+                history.append(self._diagnosed())
                 seen.append(done)
             if last or done % every == 0:
                 yield self._record(done)
         return self._final(history, seen, mean)
+
+    def _diagnosed(self) -> dict[str, Tensor]:
+        f, c = self.read.get("f"), self.read.get("c")
+        found = recorded(self._monitors(), self.y, f, c, self.problem.constraints.equality)
+        return {name: values.clone() for name, values in found.items()}  # a CUDA graph writes over what it returned
 
     def _record(self, step: int) -> Record:
         y = self.y.clone() if self.y.shape[1] else None
@@ -238,7 +248,7 @@ class VectorizedRuns:
         def filled(y: Tensor) -> Tensor:
             return y.clone() if y.shape[1] else y.new_full((len(self.runs), self.problem.m), torch.nan)
 
-        recorded = {name: torch.stack([entry[name] for entry in history]) for name in history[0]}
+        shown = {name: torch.stack([entry[name] for entry in history]) for name in history[0]}
         monitors, skipped = self._monitors(), self.skipped.long()
         if skipped.any():
             log.warning(
@@ -255,6 +265,7 @@ class VectorizedRuns:
             mean_x=mean.x if mean is not None and averaged else None,
             mean_multipliers=filled(mean.y) if mean is not None and averaged else None,
             monitors=[{name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))],
-            infeasible=signs_of_infeasibility(recorded, seen) or [None] * len(self.runs),
+            infeasible=signs_of_infeasibility(shown, seen) or [None] * len(self.runs),
+            diverging=signs_of_divergence(shown) or [None] * len(self.runs),
             skipped=skipped,
         )

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairbound import SGD, SSLALM, Constrained, DescentAscent, MiniBatch, Penalty, StochasticGhost, constraints
 from fairbound.algorithms.schedules import Linear
+from fairbound.constraints import cells
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.loss import DROPPED_IN_A_ROW
 
@@ -247,6 +248,33 @@ def test_an_absent_group_keeps_its_multiplier() -> None:
             optimizer.step()
         ends.append([flat(model), *knowledge(fair)])
     assert same(*ends)
+
+
+@pytest.mark.parametrize("notion", [constraints.bounded_group_loss, constraints.loss_parity])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_very_many_groups_equal_the_dense_form(notion: Any, accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mini-batches of a window show other groups, and some examples are in none."""
+    rng = torch.Generator().manual_seed(0)
+    draws = torch.randint(-1, 50, (12, 24), generator=rng)
+    ends = []
+    for many in (10, 1000):
+        monkeypatch.setattr(cells, "MANY", many)
+        model = network()
+        fair = Constrained(model, notion(50, bound=0.1), DescentAscent(eta=0.3))
+        assert fair._steps.gathered == (many == 10)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        for k, groups in enumerate(draws):
+            rows = rows_of(model, WHO, (torch.arange(24) + 8 * k) % 120)._replace(groups=groups)
+            (fair.loss(rows) / accumulate).backward()
+            if (k + 1) % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        ends.append((flat(model), torch.tensor(list(fair.multipliers.values())), fair.log_values()))
+        assert fair.steps == 12 // accumulate
+    for one, other in zip(ends[0][:2], ends[1][:2], strict=True):
+        assert torch.allclose(one, other, atol=1e-9)
+    assert ends[0][2] == pytest.approx(ends[1][2])
+    assert ends[0][1].max() > 0.01
 
 
 # Optimizers -----------------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from fairbound.constraints.cells import present_cells
 from fairbound.constraints.constraint_set import SumsCounts
 
 
@@ -54,3 +55,17 @@ class Processes:
         both = torch.stack([totals.sums, totals.counts])
         distributed.all_reduce(both, group=self.group)
         return SumsCounts(both[0], both[1])
+
+    def present_cells(self, layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
+        """The cells that the mini-batches of all processes show, and the place of this one's examples among them."""
+        if self.size == 1:
+            return present_cells(layer, none)
+        sizes = [torch.zeros(1, dtype=torch.long, device=layer.device) for _ in range(self.size)]
+        distributed.all_gather(sizes, torch.tensor([len(layer)], device=layer.device), group=self.group)
+        widest = max(int(size) for size in sizes)
+        padded = torch.cat([layer, layer.new_full((widest - len(layer),), none)])
+        layers = [torch.empty_like(padded) for _ in sizes]
+        distributed.all_gather(layers, padded, group=self.group)
+        cells, places = present_cells(torch.cat(layers), none)
+        start = distributed.get_rank(self.group) * widest
+        return cells, places[start : start + len(layer)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -21,8 +21,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint_set import SumsCounts
-from fairbound.integrations.torch.estimate import BatchStatistics, Observed
+from fairbound.constraints.cells import present_cells
+from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells
 from fairbound.integrations.torch.flat_params import finite
 from fairbound.integrations.torch.gradients import LAZY
 from fairbound.integrations.torch.step import Steps
@@ -43,13 +44,45 @@ class _Direction(torch.autograd.Function):
         return None, None, *(None if weight is None else weight * gradient for weight in ctx.weights())
 
 
+class Pending(NamedTuple):
+    """Mini-batches that were passed backward."""
+
+    totals: SumsCounts
+    cells: ShownCells  # those that the totals are of, for every part; None: all
+
+    def joined(self, other: Pending, constraints: ConstraintSet) -> Pending:
+        """Both together. Where each has cells of its own, of very many, the totals become those of all these cells."""
+        if all(cells is None for cells in self.cells):
+            return Pending(self.totals.plus(other.totals), self.cells)
+        (objective, *first), (further, *second) = self._split(constraints), other._split(constraints)
+        totals: list[Tensor] = [objective + further]
+        found: list[Tensor | None] = []
+        parts = zip(constraints.parts, self.cells, other.cells, first, second, strict=True)
+        for part, own, new, one, two in parts:
+            if own is None or new is None:
+                totals.append(one + two)
+                found.append(None)
+                continue
+            shown, places = present_cells(torch.cat([own, new]), part.size)  # its last place is that of no cell
+            both = one.new_zeros(2, len(shown) + 1).index_add(1, places, torch.cat([one, two], 1))
+            totals.append(both[:, :-1])
+            found.append(shown)
+        return Pending(SumsCounts(*torch.cat(totals, 1)), found)
+
+    def _split(self, constraints: ConstraintSet) -> list[Tensor]:
+        """(2, cells) sums and counts: of the objective, then of every part."""
+        pairs = zip(constraints.parts, self.cells, strict=True)
+        sizes = [part.size if cells is None else len(cells) for part, cells in pairs]
+        return list(torch.stack(self.totals).split_with_sizes([1, *sizes], 1))
+
+
 class TrainerSteps:
     """The steps of a method in a trainer, which makes the backward passes and the optimizer steps."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
         self.scaler: torch.amp.GradScaler | None = None
-        self.pending: SumsCounts | None = None  # of the mini-batches passed backward since the last optimizer step
+        self.pending: Pending | None = None  # of the mini-batches passed backward since the last optimizer step
         self.dropped = 0  # windows in a row that no optimizer step followed
 
     def evaluation(self, batch: MiniBatch) -> Tensor:
@@ -65,7 +98,8 @@ class TrainerSteps:
                 "the losses, or the outputs that a constraint reads, carry no graph to differentiate; compute them "
                 "from the model without .detach() or .item()"
             )
-        seen = self.steps._observed(statistics.totals())
+        own = Pending(statistics.totals(), statistics.cells)
+        seen = self.steps._observed(*own)
         if not seen.finite:
             self.steps.constraints.check(batch)  # an unknown group makes NaN: explain it
 
@@ -75,7 +109,7 @@ class TrainerSteps:
             mean_weights, _ = self._update(seen)
 
             def weights() -> list[Tensor | None]:
-                self._count(statistics.totals())
+                self._count(own)
                 size = self.steps.processes.size  # DistributedDataParallel takes the mean over them
                 found = statistics.weights(mean_weights, seen.totals.counts)
                 return [*found] if size == 1 else [weight * size for weight in found]
@@ -112,7 +146,7 @@ class TrainerSteps:
             state.begin(seen.estimate())
         try:
             draw = state.draw([seen.sample(x, vjp)], 1.0, x)
-            _, new = self.steps.algorithm.update(x, state.state, draw)
+            _, new = self.steps.algorithm.update(x, state.at_rows(seen.rows), draw)
         finally:
             state.rollback(begins)
         (mean_weights,) = asked  # is_gradient_step: one gradient
@@ -127,14 +161,14 @@ class TrainerSteps:
             return [None] * len(statistics.tensors)
         return [torch.full_like(tensor, torch.nan) for tensor in statistics.tensors]
 
-    def _count(self, totals: SumsCounts) -> None:
+    def _count(self, own: Pending) -> None:
         """A mini-batch that is passed backward; where `.grad` was emptied since the last one, it is a first one."""
         if self.pending is not None and not any(_nonzero(grad) for grad in self.steps.parameters.grads()):
             self.pending = None
             self.dropped += 1
             if self.dropped == DROPPED_IN_A_ROW:
                 _warn_of_no_step()
-        self.pending = totals if self.pending is None else self.pending.plus(totals)
+        self.pending = own if self.pending is None else self.pending.joined(own, self.steps.constraints)
         _listen()
         _WAITING.add(self)
 
@@ -147,7 +181,7 @@ class TrainerSteps:
         if found_inf is not None and found_inf.item():
             return
         pending, self.pending, self.dropped = self.pending, None, 0
-        state, whole = self.steps.state, self.steps._observed(pending)
+        state, whole = self.steps.state, self.steps._observed(*pending)
         begins = state.state is None
         if begins:
             state.begin(whole.estimate())
@@ -156,7 +190,7 @@ class TrainerSteps:
             state.rollback(begins)
             state.skip()
             return
-        state.commit(new, [] if whole.absent is None else [whole.absent], whole.last)
+        state.commit(state.at_rows(whole.rows), new, [whole], [pending.cells], whole.f)
 
 
 _WAITING: WeakSet[TrainerSteps] = WeakSet()  # those with something pending: an optimizer does not know its losses
