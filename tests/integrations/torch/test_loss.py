@@ -83,6 +83,35 @@ def test_it_equals_backward_bit_for_bit(method: Algorithm[Any], optimizer: str) 
     assert isinstance(method, DescentAscent) == any(value > 0.01 for value in loop.fair.multipliers.values())
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+def test_every_kind_of_constraint_equals_backward(normalize: bool) -> None:
+    """A proxy, one observed at every other step, and values that are handed over; scales are tracked."""
+    kinds = {
+        "rate": constraints.demographic_parity(["f", "m"], bound=0.01, by="sex", proxy=True),
+        "norm": constraints.weight_norm(0.5),
+        "given": constraints.given("size"),
+    }
+    ends = []
+    for hands_over in (True, False):
+        model = network()
+        fair = Constrained(model, kinds, DescentAscent(eta=0.3), normalize=normalize)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        for k in range(STEPS):
+            rows = rows_of(model, WHO, torch.arange(24) + 8 * k)
+            assert rows.outputs is not None
+            values = {"size": rows.outputs.square().mean() - 0.001} if k % 2 else {}
+            optimizer.zero_grad()
+            given = {"labels": rows.labels, "outputs": rows.outputs, "values": values}
+            if hands_over:
+                fair.loss(rows.losses, rows.groups, **given).backward()
+            else:
+                fair.backward(rows.losses, rows.groups, **given)
+            optimizer.step()
+        ends.append([flat(model), *knowledge(fair)])
+    assert same(*ends)
+    assert min(max(v for name, v in fair.multipliers.items() if name.startswith(kind)) for kind in kinds) > 0
+
+
 def test_its_value_is_the_mean_loss_of_the_objective() -> None:
     loop = Loop(DescentAscent(eta=5.0))
     loop.step(0)
