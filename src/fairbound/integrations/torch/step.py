@@ -70,6 +70,23 @@ class Steps:
         self._step_in_progress: AccumulatedStep | None = None
         self._begins = False  # whether that step is the first
 
+    def prepare(self, model: nn.Module) -> None:
+        """The model as a trainer moved and wrapped it after this was built."""
+        held, own = {id(p) for p in model.parameters()}, self.parameters
+        lost = [name for name, p in zip(own.names, own.tensors, strict=True) if id(p) not in held]
+        if lost:
+            raise ValueError(
+                f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is another model, or "
+                "the trainer replaced its parameters; build Constrained with the model that is trained"
+            )
+        kept = self.state.state_dict()
+        own.device = own.tensors[0].device
+        own.placeholder = own.placeholder.to(own.device)
+        if self.state.equality is not None:
+            self.state.equality = self.state.equality.to(own.device)
+        self.state.load_state_dict(kept)
+        self.processes = Processes.of(model)
+
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
     def batch(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
