@@ -44,26 +44,30 @@ def penalty(steps: int, tau: float, weight: float, decay: float) -> Solved:
 
 
 def augmented(mu: float) -> dict[int, Solved]:
-    return {n: (SSLALM(tau=0.02, eta=0.1, rho=1.0 if n == 39 else 3.0, mu=mu), 1500) for n in (28, 39, 40)} | {
-        27: (SSLALM(tau=0.05, eta=0.1, rho=1.0, mu=mu), 3000)
+    return {
+        27: (SSLALM(tau=0.1, eta=0.1, rho=1.0, mu=mu), 1600),
+        28: (SSLALM(tau=0.05, eta=0.3, rho=0.5, mu=mu), 600),
+        39: (SSLALM(tau=0.05, eta=0.1, rho=0.5, mu=mu), 1200),
+        40: (SSLALM(tau=0.05, eta=0.5, rho=3.0, mu=mu), 600),
     }
 
 
 SMOOTH: dict[str, dict[int, Solved]] = {
-    "DescentAscent": {n: (DescentAscent(tau=0.05, eta=0.1), 1500) for n in (28, 39)},
-    "DescentAscent, normalized": {n: (DescentAscent(tau=0.05, eta=0.1, normalized_step=True), 2000) for n in (28, 39)},
+    "DescentAscent": {n: (DescentAscent(tau=0.05, eta=0.1), 1000) for n in (28, 39)},
+    "DescentAscent, normalized": {28: (DescentAscent(tau=0.1, eta=0.1, normalized_step=True), 500)},
     "SSLALM": augmented(1.0),
     "ALM": augmented(0.0),
-    "StochasticGhost": {n: ghost(200) for n in (28, 39, 40)},
+    "StochasticGhost": {28: ghost(150), 39: ghost(400), 40: ghost(150)},
 }
 # |c| has a kink: steps that fall by a constant factor, and many of them.
 SLOW: dict[str, dict[int, Solved]] = {
+    "DescentAscent, normalized": {39: (DescentAscent(tau=0.1, eta=0.1, normalized_step=True), 3000)},
     "Penalty": {28: penalty(12_000, 0.1, 0.1, 10), 39: penalty(12_000, 0.03, 1.5, 10)},
     "SwitchingSubgradient": {28: switching(10_000, 0.2, 0.02, 9), 39: switching(10_000, 0.1, 0.1, 9)},
     "StochasticGhost": {27: ghost(4000, 1.0, 10.0, 0.5)},
 }
 CASES = [
-    pytest.param(n, *solved, id=f"{name}-{n}", marks=[pytest.mark.slow] if table is SLOW else [])
+    pytest.param(n, *solved, id=f"{name}-{n}", marks=[pytest.mark.slow] if solved[1] > 1000 else [])
     for table in (SMOOTH, SLOW)
     for name, by_number in table.items()
     for n, solved in by_number.items()
@@ -136,3 +140,85 @@ def test_by_run(number: int, method: Algorithm[Any], steps: int) -> None:
 @pytest.mark.parametrize(("number", "method", "steps"), CASES)
 def test_in_a_loop(number: int, method: Algorithm[Any], steps: int) -> None:
     check(HS[number], *Loop(HS[number], method).run(steps), within=1e-4)
+
+
+# By the value of the objective: 6 is badly scaled, and 26 flat around its solution -------------------------------------
+
+SLOWLY = {"SSLALM": 0.5, "ALM": 0.0}
+BY_VALUE = [pytest.param(n, *ghost(400), id=f"StochasticGhost-{n}") for n in (6, 26)] + [
+    pytest.param(n, SSLALM(tau=0.004, eta=0.01, rho=0.1, mu=mu), 5000, id=f"{name}-{n}", marks=pytest.mark.slow)
+    for name, mu in SLOWLY.items()
+    for n in (6, 26)
+]
+
+
+@pytest.mark.parametrize(("number", "method", "steps"), BY_VALUE)
+def test_by_objective_value(number: int, method: Algorithm[Any], steps: int) -> None:
+    problem = HS[number]
+    for x, _ in (by_run(problem, method, steps), Loop(problem, method).run(steps)):
+        assert abs(float(problem.f(x) - problem.f(problem.x))) < 1e-4
+        assert problem.c(x).abs().max() < 1e-3
+
+
+# With noise of .1 on the gradient of f and on c -------------------------------------------------------------------------
+
+NOISY: dict[str, Solved] = {
+    "DescentAscent": (DescentAscent(tau=Linear(0.05, 2000), eta=Linear(0.1, 2000)), 2000),
+    "SSLALM": (SSLALM(tau=Linear(0.05, 2000), eta=Linear(0.1, 2000), rho=0.5, mu=1.0), 2000),
+    "ALM": (SSLALM(tau=Linear(0.05, 2000), eta=Linear(0.1, 2000), rho=0.5, mu=0.0), 2000),
+    "StochasticGhost": (StochasticGhost(schedule=Linear(0.3, 800, 0.1), beta=5.0, p0=0.7, cap=2), 800),
+    "Penalty": (Penalty(tau=Linear(0.02, 4000), weight=2.0), 4000),
+    "SwitchingSubgradient": (SwitchingSubgradient(eta_f=Linear(0.02, 4000), eta_c=0.1, eps=0.05), 4000),
+}
+NOISY_CASES = [
+    pytest.param(n, *NOISY[name], id=f"{name}-{n}", marks=[] if name == "DescentAscent" else [pytest.mark.slow])
+    for name in NOISY
+    for n in (28, 39)
+]
+
+
+@pytest.mark.parametrize(("number", "method", "steps"), NOISY_CASES)
+def test_with_noise(number: int, method: Algorithm[Any], steps: int) -> None:
+    problem = HS[number]
+    for x, _ in (by_run(problem, method, steps, noise=0.1), Loop(problem, method, noise=0.1).run(steps)):
+        assert (x - problem.x).abs().max() < 0.1
+
+
+# What fails -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_descent_ascent_does_not_reach_40(normalized: bool) -> None:
+    """grad^2 L has the eigenvalue -.9 on the tangent of the constraints' complement: only a penalty makes it convex."""
+    problem, method = HS[40], DescentAscent(tau=0.01, eta=0.02, normalized_step=normalized)
+    hessian = torch.func.hessian(lambda x: problem.f(x) + problem.y @ problem.c(x))(problem.x)
+    assert torch.linalg.eigvalsh(hessian).min() < -0.1
+    made, sampler = problem.problem()
+    x = run(made, method, sampler, problem.start, 1500, compile=False).result().x[0]
+    assert (x - problem.x).abs().max() > 0.1
+
+
+# The maximum-entropy die ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [DescentAscent(tau=0.5, eta=0.1), SSLALM(tau=0.1, eta=0.1, rho=0.3, samples=1)])
+def test_the_maximum_entropy_die(method: Algorithm[Any]) -> None:
+    """Six faces with mean 4.5: p_i = exp(t i) / sum_j exp(t j), Jaynes 1957."""
+    faces = torch.arange(1, 7, dtype=F64)
+    low, high = 0.0, 2.0
+    for _ in range(60):
+        t = (low + high) / 2
+        low, high = (t, high) if (torch.softmax(t * faces, 0) * faces).sum() < 4.5 else (low, t)
+    model = Point(torch.zeros(6, dtype=F64))
+    mean = constraints.function(
+        lambda batch: (torch.softmax(batch.parameters[0], 0) * faces).sum()[None] - 4.5, "mean", equality=True
+    )
+    fair = Constrained(model, mean, method)
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(method.tau))
+    for _ in range(2000):
+        optimizer.zero_grad()
+        p = torch.softmax(model.x, 0)
+        fair.backward((p * p.log()).sum()[None])
+        optimizer.step()
+    assert torch.allclose(torch.softmax(model.x, 0), torch.softmax(t * faces, 0), atol=1e-4)
+    assert fair.multipliers["mean"] == pytest.approx(-t, abs=1e-3)
