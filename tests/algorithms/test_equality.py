@@ -108,7 +108,9 @@ BOX = {"tau": 0.7, "beta": 4.0, "rho": 0.3, "lam": 0.4}
 
 def instances(batch: int, m: int = 3, n: int = 6) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(m)
-    return tuple(torch.randn(*shape, dtype=F64, generator=generator) for shape in ((batch, n), (batch, m), (batch, m, n)))
+    return tuple(
+        torch.randn(*shape, dtype=F64, generator=generator) for shape in ((batch, n), (batch, m), (batch, m, n))
+    )
 
 
 @pytest.mark.parametrize("equality", [(True, True, True), (True, False, False), (False, True, False)])

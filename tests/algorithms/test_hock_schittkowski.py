@@ -62,7 +62,7 @@ SMOOTH: dict[str, dict[int, Solved]] = {
 # |c| has a kink: steps that fall by a constant factor, and many of them.
 SLOW: dict[str, dict[int, Solved]] = {
     "DescentAscent, normalized": {39: (DescentAscent(tau=0.1, eta=0.1, normalized_step=True), 3000)},
-    "Penalty": {28: penalty(12_000, 0.1, 0.1, 10), 39: penalty(12_000, 0.03, 1.5, 10)},
+    "Penalty": {28: penalty(12_000, 0.2, 0.1, 10), 39: penalty(12_000, 0.03, 1.5, 10)},
     "SwitchingSubgradient": {28: switching(10_000, 0.2, 0.02, 9), 39: switching(10_000, 0.1, 0.1, 9)},
     "StochasticGhost": {27: ghost(4000, 1.0, 10.0, 0.5)},
 }
@@ -142,7 +142,7 @@ def test_in_a_loop(number: int, method: Algorithm[Any], steps: int) -> None:
     check(HS[number], *Loop(HS[number], method).run(steps), within=1e-4)
 
 
-# By the value of the objective: 6 is badly scaled, and 26 flat around its solution -------------------------------------
+# By the value of the objective: 6 is badly scaled, and 26 flat around its solution ------------------------------------
 
 SLOWLY = {"SSLALM": 0.5, "ALM": 0.0}
 BY_VALUE = [pytest.param(n, *ghost(400), id=f"StochasticGhost-{n}") for n in (6, 26)] + [
@@ -160,7 +160,7 @@ def test_by_objective_value(number: int, method: Algorithm[Any], steps: int) -> 
         assert problem.c(x).abs().max() < 1e-3
 
 
-# With noise of .1 on the gradient of f and on c -------------------------------------------------------------------------
+# With noise of .1 on the gradient of f and on c -----------------------------------------------------------------------
 
 NOISY: dict[str, Solved] = {
     "DescentAscent": (DescentAscent(tau=Linear(0.05, 2000), eta=Linear(0.1, 2000)), 2000),

@@ -33,7 +33,7 @@ def loop(method: Algorithm[Any], steps: int, resume_at: int | None = None) -> tu
             fair.load_state_dict(kept)
         i = torch.randint(data.rows, (32,), generator=generator)
         optimizer.zero_grad()
-        fair.backward(problem.loss(model(data.X[i]), data.y[i]), data.groups["group"][i])
+        fair.backward(problem.loss(model(data.X[i])[:, 0], data.y[i]), data.groups["group"][i])
         optimizer.step()
     return torch.cat([p.detach().flatten() for p in model.parameters()]), fair.multipliers
 

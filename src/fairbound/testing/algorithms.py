@@ -476,7 +476,9 @@ def _equality(method: Method) -> None:
     if method.solves == "kkt":
         text = f"a constraint c = 0 is not met from c < 0, where its multiplier is negative{remedy}"
         expected = MULTIPLIERS_EQUAL
-        _reaches(method, EQUAL, START, lambda x, y: bool((x - SOLUTION).norm() < near) and _multiplied(y, expected), text)
+        _reaches(
+            method, EQUAL, START, lambda x, y: bool((x - SOLUTION).norm() < near) and _multiplied(y, expected), text
+        )
     else:
         text = f"it does not penalize c < 0 of a constraint c = 0{remedy}"
         _reaches(method, EQUAL, START, lambda x, y: _penalized(EQUAL, x), text)

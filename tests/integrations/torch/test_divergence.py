@@ -1,4 +1,4 @@
-"""A loop whose multipliers lengthen the step until it diverges: warned of while it happens, and not called infeasible."""
+"""A loop whose multipliers lengthen its step until it diverges: warned of while it happens, not called infeasible."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_warns_within_200_steps(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_the_normalized_step_does_not_diverge(seed: int) -> None:
-    """It ends at a gap of .034 to .053 where the bound is .03, from .3 to .7 at the start; 4,000 steps: .031 to .039."""
+    """It ends at a gap of .034 to .053 where the bound is .03; after 4,000 steps at .031 to .039."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fair, gap = train(seed, DescentAscent(eta=0.02, normalized_step=True), 1500, lr=0.2, end=0.02)
