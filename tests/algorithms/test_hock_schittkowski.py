@@ -3,7 +3,8 @@
 What a method cannot do is a test as well: descent-ascent diverges on problem 40, whose Lagrangian has negative
 curvature, and from the starting points of 6 and 26 at the steps that suit the others. The penalty ends at 4e-4 on 28
 instead of 1e-4. With noise .1 it ends at .19 on 39, since the mean of |c| of a noisy c is not |C|, and switching far
-away, since |c| of a test of one row is seldom below its tolerance: neither is in the table of noisy runs for 39.
+away, since |c| of a test of one row is seldom below its tolerance. Ghost ends at .30 there (rho = 2; 3.4 with rho =
+.1): the noise of c enters kappa through max |c|. These three are not in the table of noisy runs for 39.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ NOISY: dict[str, Solved] = {
 NOISY_CASES = [
     pytest.param(n, *NOISY[name], id=f"{name}-{n}", marks=[] if name == "DescentAscent" else [pytest.mark.slow])
     for name in NOISY
-    for n in ((28,) if name in ("Penalty", "SwitchingSubgradient") else (28, 39))
+    for n in ((28,) if name in ("Penalty", "SwitchingSubgradient", "StochasticGhost") else (28, 39))
 ]
 
 
