@@ -211,6 +211,15 @@ def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
     return x.new_zeros(m) if equality is None else equality.to(x)
 
 
+def refuse_equality(algorithm: Algorithm[Any], equality: Tensor | None) -> None:
+    """For the methods that are for c <= 0 alone, in `init`."""
+    if equality is not None and bool(equality.any()):
+        raise ValueError(
+            f"{type(algorithm).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
+            "equalities; use a method that takes them, such as DescentAscent, SSLALM or StochasticGhost"
+        )
+
+
 def violations(c: Tensor, equality: Tensor | None) -> Tensor:
     """(..., m) |c| of the constraints c = 0, c of the others: each is met where this is at most 0."""
     return c if equality is None else torch.where(equality.to(c.device) > 0, c.abs(), c)
