@@ -22,7 +22,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import present_cells
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells
 from fairbound.integrations.torch.flat_params import finite
 from fairbound.integrations.torch.gradients import LAZY
