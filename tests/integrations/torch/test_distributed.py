@@ -20,7 +20,7 @@ from loops import F64, FIXED, LR, ONE_DRAW, flat, knowledge, network, people, ro
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound import Constrained, MiniBatch
+from fairbound import Constrained, MiniBatch, constraints
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm
 
@@ -163,6 +163,21 @@ def saved(rank: int) -> dict[str, Any]:
     return loop.fair.state_dict()
 
 
+def many(kind: str, rank: int | None) -> dict[str, Any]:
+    """Every person is a group of very many: the processes show different ones."""
+    loop = Loop(DescentAscent(eta=0.5), rank)
+    limit = constraints.bounded_group_loss(300, bound=0.3) if kind == "each" else constraints.loss_parity(300, bound=0.1)
+    loop.fair = Constrained(loop.model, limit, loop.method)
+    for k in range(STEPS):
+        loop.optimizer.zero_grad()
+        numbers = own_rows(drawn(loop.method, k)[0], rank)
+        loop.fair.backward(rows_of(loop.model, WHO, numbers)._replace(groups=numbers))
+        loop.optimizer.step()
+    multipliers = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
+    assert multipliers.max() > 0.1
+    return {"model": flat(loop.inner), "knows": [multipliers, torch.tensor([*loop.fair.ages.values()])]}
+
+
 def told(call: Callable[[], object]) -> str:
     """The sentence that a call is refused with."""
     try:
@@ -194,6 +209,7 @@ def main(rank: int, folder: Path) -> None:
         "view": {name: whole(method, True, rank) for name, method in SOME.items()},
         "accumulated": {name: accumulated(method, rank) for name, method in ONE_DRAW.items()},
         "spoilt": {f"{name}, {kind}": spoilt(m, kind, rank) for name, m in SOME.items() for kind in SPOILT},
+        "many": {kind: many(kind, rank) for kind in ("each", "against the mean")},
         "empty": empty(rank),
         "compiled": compiled(rank),
         "shared": shared(DescentAscent(eta=0.5), rank),
@@ -263,6 +279,11 @@ def test_what_one_process_finds_spoilt_both_leave_out(name: str, kind: str, proc
     found = [own["spoilt"][f"{name}, {kind}"] for own in processes]
     assert [own["skipped"] for own in found] == [1, 1]
     assert_one_process_would(found, whole(SOME[name]))
+
+
+@pytest.mark.parametrize("kind", ["each", "against the mean"])
+def test_processes_show_different_groups_of_very_many(kind: str, processes: list[dict[str, Any]]) -> None:
+    assert_one_process_would([found["many"][kind] for found in processes], many(kind, None))
 
 
 def test_a_process_without_rows_takes_part(processes: list[dict[str, Any]]) -> None:
