@@ -1,10 +1,11 @@
-"""Twenty Zipf-distributed groups in plain shuffled batches: most batches lack a group, and the bound is kept all the same.
+"""Twenty Zipf-distributed groups in plain shuffled batches: most of them lack a group, and a bound is kept.
 
     OMP_NUM_THREADS=1 python benchmarks/absent_groups.py [--steps 1200] [--choose]
 
-Group k has a share proportional to 1/k of 12,800 examples, and batches of 128 are drawn by shuffling, so that about 19
-of 20 lack at least one group. The label is the sign of a sum, flipped with a probability of 0 to .35 that depends on
-the group, and the group is among the inputs. The constraint is |loss of a group - mean of the group losses| <= .05.
+Group k has a share proportional to k^-1.3 of 25,600 examples, and batches of 128 are drawn by shuffling, so that 19 of
+20 lack at least one group. The label is the sign of a sum, flipped with a probability that rises from 0 for the most
+common group to .35 for the rarest, and the group is among the inputs. The constraint is
+|loss of a group - mean of the group losses| <= .05.
 
 The contestants are one loop with one model, optimizer and order of batches:
 - unconstrained;
@@ -13,8 +14,9 @@ The contestants are one loop with one model, optimizer and order of batches:
 - a hand-written rule: those that are present, with the mean of those that are present;
 - a hand-written rule that acts only in batches that show every group, as `Constrained` did before.
 
-Step sizes were chosen by `--choose` on other seeds (data and models) than those reported. Ends with status 3 where the
-held-out gap is missed. The last part shows what is said of a group that is hardly ever seen.
+Step sizes are those with the smallest gap on training data, by `--choose`, on other seeds (of data and models) than
+those reported; lr is the same for all. With eta .5 the first two rules diverge, and the last is at its best. Ends with
+status 3 where the held-out gap is missed. The last part shows what is said of a group that is hardly ever seen.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from fairbound import Constrained, DescentAscent, constraints
 GROUPS, INPUTS, BATCH, EXAMPLES, HELD_OUT, EXPONENT, BOUND, TARGET = 20, 4, 128, 25_600, 50_000, 1.3, 0.05, 0.11
 NONE, OURS, PRESENT, WHOLE = "unconstrained", "Constrained", "rule over present groups", "rule where all are present"
 REPORTED, OTHER = range(5), range(100, 103)  # seeds
-LR, ETA = 0.2, {NONE: 0.0, OURS: 0.05, PRESENT: 0.05, WHOLE: 0.05}
+LR = 0.1
+DUAL_STEPS = ((NONE, 0.0), (OURS, 0.2), (PRESENT, 0.2), (WHOLE, 0.2), (WHOLE, 0.5))  # the best for each, the last at .5
 MISSED = 3
 
 Backward = Callable[[Tensor, Tensor], None]  # losses, groups
@@ -134,7 +137,7 @@ def choose(steps: int) -> None:
     """Gaps on training data, over step sizes; on seeds that are not reported."""
     for name in (NONE, OURS, PRESENT, WHOLE):
         for lr in (0.1, 0.2, 0.5):
-            for eta in (0.0,) if name == NONE else (0.02, 0.05, 0.1, 0.2):
+            for eta in (0.0,) if name == NONE else (0.02, 0.05, 0.1, 0.2, 0.5):
                 found = [trained(name, seed, steps, lr, eta) for seed in OTHER]
                 gaps, loss = [one.train for one in found], statistics.mean(one.loss for one in found)
                 print(f"{name}, lr {lr:g}, eta {eta:g}: gap {statistics.mean(gaps):.3f}, loss {loss:.3f}", flush=True)
@@ -151,22 +154,25 @@ def main() -> int:
         return 0
     print("gap = max |loss of a group - mean of the group losses|; mean over 5 seeds, and the largest")
     worst = 0.0
-    for name, eta in ETA.items():
+    for name, eta in DUAL_STEPS:
         found = [trained(name, seed, options.steps, LR, eta) for seed in REPORTED]
         train, held = [one.train for one in found], [one.held_out for one in found]
+        loss = statistics.mean(one.loss for one in found)
         print(
-            f"{name:27} training {statistics.mean(train):.3f} (largest {max(train):.3f}), held out "
-            f"{statistics.mean(held):.3f} (largest {max(held):.3f}), mean loss {statistics.mean(o.loss for o in found):.3f}",
+            f"{f'{name}, eta {eta:g}':36} training {statistics.mean(train):.3f} (largest {max(train):.3f}), held out "
+            f"{statistics.mean(held):.3f} (largest {max(held):.3f}), mean loss {loss:.3f}",
             flush=True,
         )
         if name == OURS:
             worst = statistics.mean(held)
             lacking = statistics.mean(one.lacking for one in found)
     print(f"{lacking:.1%} of the batches lack a group")
-    print(f"{'met   ' if worst <= TARGET else 'MISSED'} held-out gap with Constrained: {worst:.3f} (wanted <= {TARGET})")
+    print(
+        f"{'met   ' if worst <= TARGET else 'MISSED'} held-out gap with Constrained: {worst:.3f} (wanted <= {TARGET})"
+    )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        rare = trained(OURS, 0, options.steps, LR, ETA[OURS], rarest=1e-4)
+        rare = trained(OURS, 0, options.steps, LR, dict(DUAL_STEPS)[OURS], rarest=1e-4)
     print("\nthe rarest group at a share of 1e-4:")
     for one in said:
         print(f"  {one.category.__name__}: {one.message}")
