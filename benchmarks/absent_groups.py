@@ -15,8 +15,9 @@ The contestants are one loop with one model, optimizer and order of batches:
 - a hand-written rule that acts only in batches that show every group, as `Constrained` did before.
 
 Step sizes are those with the smallest gap on training data, by `--choose`, on other seeds (of data and models) than
-those reported; lr is the same for all. With eta .5 the first two rules diverge on some seeds, and the last is at its best. Ends
-with status 3 where the held-out gap is missed. The last part shows what is said of a group that is hardly ever seen.
+those reported; lr is the same for all. With eta .5 the first two rules diverge on some seeds, and the last is at its
+best. Ends with status 3 where the held-out gap is missed. The last part shows what is said of a group that is hardly
+ever seen.
 """
 
 from __future__ import annotations
