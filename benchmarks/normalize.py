@@ -23,7 +23,9 @@ SCALES = (0.01, 0.1, 1.0, 10.0, 50.0, 1000.0)
 METHODS = {"DescentAscent": (DescentAscent(), 0.05), "SSLALM, one batch": (SSLALM(samples=1), 0.01)}  # with the step
 
 
-def error(problem: Known, method: Algorithm, lr: float, scale: float, normalize: bool, steps: int, noise: float) -> float:
+def error(
+    problem: Known, method: Algorithm, lr: float, scale: float, normalize: bool, steps: int, noise: float
+) -> float:
     """Of one run in a loop."""
     generator = torch.Generator().manual_seed(0)
     x = nn.Parameter(problem.start.clone())

@@ -115,7 +115,7 @@ def test_a_group_that_is_hardly_ever_seen_is_warned_of() -> None:
     fair, said = rare(1 / 50)
     (warning,) = said
     assert "only 10 of 500 mini-batches had the examples that 'C - mean' is about" in str(warning.message)
-    assert "balanced_batch_sampler" in str(warning.message)
+    assert "BalancedBatchSampler" in str(warning.message)
     assert warning.filename == __file__
     assert fair.ages["C - mean"] == 49
     assert fair.ages["A - mean"] == 0

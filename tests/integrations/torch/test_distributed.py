@@ -166,7 +166,9 @@ def saved(rank: int) -> dict[str, Any]:
 def many(kind: str, rank: int | None) -> dict[str, Any]:
     """Every person is a group of very many: the processes show different ones."""
     loop = Loop(DescentAscent(eta=0.5), rank)
-    limit = constraints.bounded_group_loss(300, bound=0.3) if kind == "each" else constraints.loss_parity(300, bound=0.1)
+    limit = (
+        constraints.bounded_group_loss(300, bound=0.3) if kind == "each" else constraints.loss_parity(300, bound=0.1)
+    )
     loop.fair = Constrained(loop.model, limit, loop.method)
     for k in range(STEPS):
         loop.optimizer.zero_grad()

@@ -122,10 +122,10 @@ class ConstraintRecord:
     def step(self, seen: Observed) -> None:
         """A step was made, and this is its last mini-batch."""
         self.steps += 1
-        if seen.absent is None and self.observed is None:
-            return
         if seen.rows is not None:
             self._gathered_step(seen.rows)
+            return
+        if seen.absent is None and self.observed is None:
             return
         if self.observed is None or self.at is None:
             self.observed = torch.full((self.rows,), self.steps - 1, device=seen.c.device)

@@ -59,7 +59,8 @@ class Processes:
     def present_cells(self, layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
         """The cells that the mini-batches of all processes show, and the place of this one's examples among them."""
         if self.size == 1:
-            return present_cells(layer, none)
+            cells, places = layer.unique(return_inverse=True)  # faster than `present_cells`, whose size is fixed
+            return cells.clamp(max=none), torch.where(layer < none, places, layer - none + len(cells))
         sizes = [torch.zeros(1, dtype=torch.long, device=layer.device) for _ in range(self.size)]
         distributed.all_gather(sizes, torch.tensor([len(layer)], device=layer.device), group=self.group)
         widest = max(int(size) for size in sizes)

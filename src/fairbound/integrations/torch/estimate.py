@@ -122,17 +122,18 @@ class Observed(NamedTuple):
             running: gives the running means of every part's cells, asked for where groups are absent; without them a
                 row that refers to the mean of all groups needs them all.
         """
-        gathered = cells is not None and any(some is not None for some in cells)
-        if not gathered:
-            means = totals.means
-            values = own.value(means)
-            if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
-                c = values[1:]
-                return Observed(own, values[0], c, c, totals, totals, means, None, True)
-        rows = own.rows(cells) if gathered and cells is not None else None
+        rows: Tensor | None = None
         shown: Comparisons = own
-        if running is not None:
-            shown = own.restricted(cells or [None] * len(own.parts), running(totals.counts, cells))
+        if cells is not None and any(some is not None for some in cells):
+            rows = own.rows(cells)
+            shown = own.restricted(cells, [None] * len(cells) if running is None else running(totals.counts, cells))
+        means = totals.means
+        values = shown.value(means)
+        if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
+            c = values[1:]
+            return Observed(shown, values[0], c, c, totals, totals, means, None, True, rows)
+        if rows is None and running is not None:
+            shown = own.restricted([None] * len(own.parts), running(totals.counts, None))
         observed = shown.observed(totals.counts)
         filled = totals.filled()
         means = filled.means

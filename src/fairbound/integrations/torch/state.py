@@ -171,7 +171,7 @@ class TrainingState:
         warnings.warn(
             f"{'none' if count == 0 else f'only {count}'} of {self.steps} mini-batches had the examples that "
             f"{self.names[least]!r} is about, so it constrains {'nothing' if count == 0 else 'little'}; check groups "
-            "and labels (1 is the positive one), merge groups, or draw batches with fairbound.balanced_batch_sampler",
+            "and labels (1 is the positive one), merge groups, or draw batches with fairbound.BalancedBatchSampler",
             UserWarning,
             stacklevel=frames_of_ours(),
         )
