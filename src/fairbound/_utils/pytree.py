@@ -33,13 +33,15 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
                 found.append(part)
             else:
                 _collect(part, found)
+    elif hasattr(tree, "__torch_function__"):  # what torch functions take for a tensor
+        found.append(tree)
     elif tree is not None:
         raise TypeError(f"a tree holds tensors in tuples, lists and dicts, got {type(tree).__name__}")
 
 
 def tree_unflatten(tree: Any, values: Iterator[Tensor]) -> Any:
     """A tree of the same form with other tensors, in order."""
-    if isinstance(tree, Tensor):
+    if isinstance(tree, Tensor) or hasattr(tree, "__torch_function__"):
         return next(values)
     if isinstance(tree, dict):
         return {key: tree_unflatten(part, values) for key, part in tree.items()}

@@ -220,12 +220,15 @@ class Normalized(Raises):
         return -self.tau * gradient / gradient.norm(), state
 
 
-def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumulating_too() -> None:
+@pytest.mark.parametrize("accumulated", [False, True])
+def test_a_method_may_do_more_with_its_gradient_than_it_declares(accumulated: bool) -> None:
+    """It runs on whole vectors then."""
     model, fair = begun(Normalized(), steps=0)
-    with torch.no_grad():
-        fair.accumulate(losses_of(model), GROUP)
-    with pytest.raises(TypeError, match="let that property be False"):
-        fair.backward(losses_of(model), GROUP)
+    if accumulated:
+        with torch.no_grad():
+            fair.accumulate(losses_of(model), GROUP)
+    fair.backward(losses_of(model), GROUP)
+    assert float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()) == pytest.approx(1.0)
 
 
 # What is skipped changes nothing --------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairbound import Constrained, MiniBatch
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, Draw
 
 WHO = people()
 STEPS = 10
@@ -116,6 +116,9 @@ SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
 SOME: dict[str, Algorithm[Any]] = {"InPlace": DescentAscent(), "Flat": SSLALM(samples=1), "two draws": SSLALM()}
 
 
+SHARED: dict[str, Algorithm[Any]] = {"descent-ascent": DescentAscent(eta=0.5), "SSL-ALM": SSLALM(eta=0.5, samples=1)}
+
+
 def spoilt(method: Algorithm[Any], kind: str, rank: int) -> dict[str, Any]:
     """As `whole`, with a fourth step that only the second process finds not finite."""
     loop = Loop(method, rank)
@@ -172,9 +175,17 @@ def told(call: Callable[[], object]) -> str:
     return "nothing"
 
 
+class Clipped(SSLALM):
+    """A direction that is not linear in its gradient."""
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        d, new = super().update(x, state, draw)
+        return d.clamp(-1.0, 1.0), new
+
+
 def refused(rank: int) -> list[str]:
     """What Ghost is told, and a method that needs the gradient of all processes where it is held back."""
-    ghost, whole = Loop(StochasticGhost(), rank), Loop(SSLALM(samples=1), rank)
+    ghost, whole = Loop(StochasticGhost(), rank), Loop(Clipped(samples=1), rank)
     assert isinstance(whole.model, DistributedDataParallel)
     with whole.model.no_sync():
         held_back = told(lambda: whole.fair.backward(rows_of(whole.model, WHO, torch.arange(24))))
@@ -196,7 +207,7 @@ def main(rank: int, folder: Path) -> None:
         "spoilt": {f"{name}, {kind}": spoilt(m, kind, rank) for name, m in SOME.items() for kind in SPOILT},
         "empty": empty(rank),
         "compiled": compiled(rank),
-        "shared": shared(DescentAscent(eta=0.5), rank),
+        "shared": {name: shared(method, rank) for name, method in SHARED.items()},
         "saved": saved(rank),
         "refused": refused(rank),
     }
@@ -204,14 +215,11 @@ def main(rank: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the two processes found; they are given two minutes."""
-    folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, __file__]
+def two_processes(script: str, folder: Path) -> list[dict[str, Any]]:
+    """What two processes of a script found; they are given two minutes."""
     logs = [folder / f"{rank}.log" for rank in (0, 1)]
     running = [
-        subprocess.Popen([*command, str(rank), str(folder)], env=surroundings(), stdout=log.open("w"), stderr=subprocess.STDOUT)  # noqa: E501
+        subprocess.Popen([sys.executable, script, str(rank), str(folder)], env=surroundings(), stdout=log.open("w"), stderr=subprocess.STDOUT)  # noqa: E501
         for rank, log in enumerate(logs)
     ]  # fmt: skip
     until = time.monotonic() + 120
@@ -224,6 +232,11 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             process.kill()
     assert ends == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return two_processes(__file__, tmp_path_factory.mktemp("processes"))
 
 
 def assert_one_process_would(found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
@@ -282,9 +295,10 @@ def test_a_compiled_distributed_model_is_recognized(processes: list[dict[str, An
     assert_one_process_would([found["compiled"] for found in processes], loop.end())
 
 
-def test_a_share_held_back_is_a_share(processes: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("name", SHARED)
+def test_a_share_held_back_is_a_share(name: str, processes: list[dict[str, Any]]) -> None:
     """`backward(scale=1/2)` twice, the first inside `no_sync`."""
-    assert_one_process_would([found["shared"] for found in processes], shared(DescentAscent(eta=0.5), None))
+    assert_one_process_would([found["shared"][name] for found in processes], shared(SHARED[name], None))
 
 
 def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
@@ -301,7 +315,7 @@ def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
 def test_what_cannot_be_reduced_is_a_sentence(processes: list[dict[str, Any]]) -> None:
     ghost, whole = processes[0]["refused"]
     assert "DistributedDataParallel cannot reduce" in ghost
-    assert "SSLALM needs the gradient of all processes" in whole
+    assert "Clipped needs the gradient of all processes" in whole
     assert "use accumulate() first, or omit no_sync()" in whole
 
 

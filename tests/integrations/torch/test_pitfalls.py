@@ -224,11 +224,13 @@ class Decaying(DescentAscent):
         return d - 0.01 * x, new
 
 
-def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told() -> None:
-    model = network()
-    with pytest.raises(TypeError, match="let that property be False"):
-        Constrained(model, PARITY, Decaying()).backward(losses_of(model), GROUP)
-    assert all(p.grad is None for p in model.parameters())
+def test_what_a_method_adds_to_its_gradient_is_written_whatever_it_declares() -> None:
+    plain, decaying = network(), network()
+    Constrained(plain, PARITY, DescentAscent(tau=0.1)).backward(losses_of(plain), GROUP)
+    Constrained(decaying, PARITY, Decaying(tau=0.1)).backward(losses_of(decaying), GROUP)
+    for p, q in zip(plain.parameters(), decaying.parameters(), strict=True):
+        assert p.grad is not None
+        assert torch.allclose(q.grad, p.grad + 0.1 * p)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.0])

@@ -16,6 +16,7 @@ from fairbound.algorithms.diagnostics import signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.flat_params import FlatParams
+from fairbound.integrations.torch.vectors import why_not_linear
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
 DRAWN_AHEAD = 512  # steps whose random numbers are made at once
@@ -79,6 +80,10 @@ class TrainingState:
         self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
         self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
         self._kinds = state_dict.kinds(algorithm)
+        more = why_not_linear(algorithm, parameters.x)
+        self.linear = more is None  # whether `update` runs on symbols (`vectors`), or on flat vectors
+        if more is not None:
+            parameters.check_whole(f"{type(algorithm).__name__} does more than linear operations ({more}): a whole vector")
         self._warned = False
 
     # Steps ------------------------------------------------------------------------------------------------------------
@@ -88,9 +93,9 @@ class TrainingState:
         self.state = self._initial(first)
 
     def _initial(self, first: Estimate | None) -> Any:
-        x = self.parameters.placeholder if self.algorithm.is_gradient_step else self.parameters.flat()
+        x: Any = self.parameters.x if self.linear else self.parameters.flat()
         first = first if self.algorithm.needs_initial_estimate else None
-        return self.algorithm.init(x, len(self.names), first, self.equality)
+        return self.parameters.in_parts(self.algorithm.init(x, len(self.names), first, self.equality))
 
     def rollback(self, begun: bool) -> None:
         """Also undo the initialization if the first step failed."""

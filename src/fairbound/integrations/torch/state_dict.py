@@ -14,6 +14,7 @@ from torch import Tensor
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Estimate
 from fairbound.integrations.torch.flat_params import FlatParams
+from fairbound.integrations.torch.vectors import Combination
 
 CONSTRAINT, PARAMETER, OTHER = "constraint", "parameter", "other"
 
@@ -48,22 +49,22 @@ def kept_where(keep: Tensor, old: Any, new: Any, of: list[str]) -> Any:
 
 
 def in_precision_of(old: Any, new: Any) -> Any:
-    """The new state in the old one's precision: losses in another one than the model's would change it."""
-    before, after = tree_leaves(old), tree_leaves(new)
-    if all(a.dtype is b.dtype for a, b in zip(after, before, strict=True)):
-        return new
-    return tree_unflatten(new, iter([a.to(b.dtype) for a, b in zip(after, before, strict=True)]))
+    """The new state in the old one's precision: losses in another one than the model's would change it.
+
+    Vectors that were moved in place are the old ones.
+    """
+    pairs = zip(tree_leaves(old), tree_leaves(new), strict=True)
+    return tree_unflatten(new, iter([b if isinstance(b, Combination) else a.to(b.dtype) for b, a in pairs]))
 
 
 def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: FlatParams) -> dict[str, Any]:
     """Copies of a state's tensors, by name."""
     found: dict[str, Any] = {}
     for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
-        leaf = leaf.detach().clone()
         if kind == CONSTRAINT:
-            found[name] = dict(zip(names, leaf.unbind(), strict=True))
+            found[name] = dict(zip(names, leaf.detach().clone().unbind(), strict=True))
         else:
-            found[name] = parameters.by_name(leaf) if kind == PARAMETER else leaf
+            found[name] = parameters.by_name(leaf) if kind == PARAMETER else leaf.detach().clone()
     return found
 
 
@@ -77,10 +78,11 @@ def loaded(kept: dict[str, Any], like: Any, of: list[str], names: tuple[str, ...
     made = []
     for name, kind, leaf in zip(expected, of, tree_leaves(like), strict=True):
         value = kept[name]
+        if kind == PARAMETER:
+            made.append(parameters.from_names(value, leaf))
+            continue
         if kind == CONSTRAINT:
             value = by_constraint(value, names)
-        elif kind == PARAMETER:
-            value = parameters.from_names(value)
         made.append(value.detach().to(leaf).clone())
     return tree_unflatten(like, iter(made))
 

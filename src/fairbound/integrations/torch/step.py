@@ -43,7 +43,7 @@ class Steps:
     ) -> None:
         self.algorithm, self.constraints = algorithm, constraints
         self.parameters = FlatParams(model)
-        self.processes = Processes.of(model)
+        self.processes = Processes.of(model, self.parameters.tensors)
         self.state = TrainingState(algorithm, constraints.names, constraints.equality, self.parameters, seed)
         self.accumulated: list[SumsCounts] = []
         self._main = next(i for i, what in enumerate(algorithm.evaluates) if "f" in what)  # the draw with the objective
@@ -132,7 +132,7 @@ class Steps:
             if extra_batches or scale != 1.0:
                 raise ValueError("after accumulate(), backward() takes neither extra_batches= nor scale=")
             return self._accumulated_backward(batch, scaler)
-        if self.processes.out_of_step and not self.algorithm.is_gradient_step:
+        if self.processes.out_of_step and not self.state.linear:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
                 "no_sync() prevents; use accumulate() first, or omit no_sync()"
@@ -146,11 +146,12 @@ class Steps:
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
         """One step from a function that draws new examples."""
-        if self.processes.size > 1:
+        kind = InPlace if self.state.linear else Closed
+        if self.processes.size > 1 and kind is Closed:
             raise ValueError(
                 "backward_closure() takes gradients one by one, which DistributedDataParallel cannot reduce"
             )
-        writer = Closed(self.parameters, self.processes, scale=scale)
+        writer = kind(self.parameters, self.processes, scale=scale)
         if self.algorithm.batch_size_probs is None:
             return self._step(writer, [self._drawn(evaluate, what) for what in self.algorithm.evaluates])
         level, weight = self.state.level(self.algorithm.batch_size_probs)
@@ -158,7 +159,7 @@ class Steps:
         return self._step(writer, [single, large, *large.halves()], weight)
 
     def _writer(self, scaler: torch.amp.GradScaler | None, scale: float) -> InPlace | Flat:
-        kind = InPlace if self.algorithm.is_gradient_step else Flat
+        kind = InPlace if self.state.linear else Flat
         return kind(self.parameters, self.processes, scaler, scale)
 
     def _step(
@@ -181,7 +182,8 @@ class Steps:
         samples = [one.sample(x, partial(_gradient, writer, one, own)) for one, own in pairs]
         try:
             d, new = self.algorithm.update(x, self.state.state, self.state.draw(samples, weight, x))
-            done = writer.finish(d, self.algorithm.primal_step(self.state.state), tree_leaves(new))
+            step = self.algorithm.primal_step(self.state.state)
+            done = writer.finish(d, step, tree_leaves(self.state.state), tree_leaves(new))
         except BaseException:
             writer.undo()
             self.state.rollback(begins)
