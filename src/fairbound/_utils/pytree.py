@@ -39,7 +39,7 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
         raise TypeError(f"a tree holds tensors in tuples, lists and dicts, got {type(tree).__name__}")
 
 
-def tree_unflatten(tree: Any, values: Iterator[Tensor]) -> Any:
+def tree_unflatten(tree: Any, values: Iterator[Any]) -> Any:
     """A tree of the same form with other tensors, in order."""
     if isinstance(tree, Tensor) or hasattr(tree, "__torch_function__"):
         return next(values)

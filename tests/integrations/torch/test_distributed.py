@@ -5,43 +5,33 @@ Both processes run everything once (this file, as a script), and the tests compa
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from loops import F64, FIXED, LR, ONE_DRAW, flat, knowledge, network, people, rows_of, surroundings, three_constraints
+from loops import (
+    BOTH,
+    F64,
+    FIXED,
+    LR,
+    ONE_DRAW,
+    flat,
+    knowledge,
+    network,
+    rows_of,
+    three_constraints,
+)
+from processes import STEPS, WHO, drawn, own_rows, spoilt_gradient, spoilt_loss, told, two_processes
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairbound import Constrained, MiniBatch
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
 from fairbound.core import Algorithm, Draw
-
-WHO = people()
-STEPS = 10
-HALVES = (20, 12)  # rows of the two processes
-
-
-def drawn(method: Algorithm[Any], k: int) -> list[list[Tensor]]:
-    """For every draw of step k the rows of both processes: race 2 is absent from the first one."""
-    generator = torch.Generator().manual_seed(k)
-    without, anybody = (WHO.race < 2).nonzero().flatten(), torch.arange(120)
-    return [
-        [pool[torch.randint(pool.numel(), (size,), generator=generator)] for pool, size in zip((without, anybody), HALVES, strict=True)]  # noqa: E501
-        for _ in range(method.draws)
-    ]  # fmt: skip
-
-
-def own_rows(halves: list[Tensor], rank: int | None) -> Tensor:
-    """A process's rows; all of them, where there is one process."""
-    return torch.cat(halves) if rank is None else halves[rank]
 
 
 class Loop:
@@ -103,17 +93,8 @@ def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
     return loop.end()
 
 
-def spoilt_loss(rows: MiniBatch) -> MiniBatch:
-    return rows._replace(losses=rows.losses * torch.nan)
-
-
-def spoilt_gradient(rows: MiniBatch) -> MiniBatch:
-    assert rows.outputs is not None
-    return rows._replace(losses=rows.losses + (0 * rows.outputs).sqrt())
-
-
 SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
-SOME: dict[str, Algorithm[Any]] = {"InPlace": DescentAscent(), "Flat": SSLALM(samples=1), "two draws": SSLALM()}
+SOME: dict[str, Algorithm[Any]] = BOTH | {"two draws": SSLALM()}
 
 
 SHARED: dict[str, Algorithm[Any]] = {"descent-ascent": DescentAscent(eta=0.5), "SSL-ALM": SSLALM(eta=0.5, samples=1)}
@@ -166,15 +147,6 @@ def saved(rank: int) -> dict[str, Any]:
     return loop.fair.state_dict()
 
 
-def told(call: Callable[[], object]) -> str:
-    """The sentence that a call is refused with."""
-    try:
-        call()
-    except ValueError as error:
-        return str(error)
-    return "nothing"
-
-
 class Clipped(SSLALM):
     """A direction that is not linear in its gradient."""
 
@@ -213,25 +185,6 @@ def main(rank: int, folder: Path) -> None:
     }
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
-
-
-def two_processes(script: str, folder: Path) -> list[dict[str, Any]]:
-    """What two processes of a script found; they are given two minutes."""
-    logs = [folder / f"{rank}.log" for rank in (0, 1)]
-    running = [
-        subprocess.Popen([sys.executable, script, str(rank), str(folder)], env=surroundings(), stdout=log.open("w"), stderr=subprocess.STDOUT)  # noqa: E501
-        for rank, log in enumerate(logs)
-    ]  # fmt: skip
-    until = time.monotonic() + 120
-    try:
-        ends = [process.wait(max(0.1, until - time.monotonic())) for process in running]
-    except subprocess.TimeoutExpired:
-        pytest.fail("the processes hang:\n" + "\n".join(log.read_text()[-2000:] for log in logs))
-    finally:
-        for process in running:
-            process.kill()
-    assert ends == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 
 @pytest.fixture(scope="module")

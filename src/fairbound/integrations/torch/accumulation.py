@@ -38,7 +38,7 @@ class AccumulatedStep:
         self.missing = sum((part.counts for part in totals[1:]), totals[0].counts)  # examples yet to be passed
         self.asked: list[tuple[Tensor, Coefficient]] = []  # (1+q,) weights of means, and what their gradient counts
         if whole.finite:
-            self.x = writer.point()
+            self.x: Any = writer.point()
             d, self.new = self._update(self._noted)
             if isinstance(writer, InPlace):
                 writer.open(d, algorithm.primal_step(state))

@@ -23,6 +23,7 @@ class Processes:
     groups: tuple[Any, ...] = ()  # of theirs, one for each dimension of a mesh: a sum over all is one over each in turn
     shards: tuple[Any, ...] = ()  # groups of processes that hold different pieces of the parameters
     model: DistributedDataParallel | None = None
+    sharding: Any = None  # of `fully_shard`: what it knows of its parameters
 
     @staticmethod
     def of(model: object, parameters: Sequence[Tensor]) -> Processes:
@@ -38,14 +39,20 @@ class Processes:
             return Processes()
         if not isinstance(model, nn.Module):
             raise ValueError("the parameters are spread over processes (FSDP); give Constrained the module itself")
-        groups = _data_groups(model)
+        sharding = _sharding(model)
+        names = ("shard_process_group", "replicate_process_group")  # none where it is tensor parallel alone
+        mesh_info = getattr(sharding, "mesh_info", None)
+        groups = tuple(getattr(mesh_info, name) for name in names if hasattr(mesh_info, name))
         size = math.prod(distributed.get_world_size(group) for group in groups)
-        return Processes(size, groups, tuple(group for mesh in meshes for group in mesh.get_all_groups()))
+        shards = tuple(group for mesh in meshes for group in mesh.get_all_groups())
+        return Processes(size, groups, shards, sharding=sharding)
 
     @property
     def out_of_step(self) -> bool:
-        """Whether gradients stay with their process for now: inside DistributedDataParallel's no_sync()."""
-        return self.model is not None and not self.model.require_backward_grad_sync
+        """Whether gradients stay with their process for now: no_sync(), set_requires_gradient_sync(False)."""
+        if self.model is not None:
+            return not self.model.require_backward_grad_sync
+        return self.sharding is not None and not self.sharding.reduce_grads
 
     def summed(self, totals: SumsCounts) -> SumsCounts:
         """The totals of all processes: what one process would see on all their examples."""
@@ -57,21 +64,27 @@ class Processes:
         return SumsCounts(both[0], both[1])
 
 
-def _data_groups(model: nn.Module) -> tuple[Any, ...]:
-    """The groups that `fully_shard` reduces gradients over: the data dimensions of its mesh, without tensor parallel ones.
+def whole(value: Tensor) -> Tensor:
+    """A function of parameters that are spread over processes, as all of these see it."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
 
-    A parameter's own mesh has the tensor parallel ones as well, and does not tell them apart.
+
+def _sharding(model: nn.Module) -> Any:
+    """What `fully_shard` keeps of a module's parameters; None: it was not called.
+
+    The groups that it reduces gradients over are the data dimensions of a mesh. A parameter's own mesh has the tensor
+    parallel ones as well, and does not tell them apart.
     """
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()
-            own = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # since torch 2.12, before
-            if own[0] is not None:
-                names = ("shard_process_group", "replicate_process_group")
-                return tuple(getattr(own[0].mesh_info, name) for name in names if hasattr(own[0].mesh_info, name))
-    return ()  # tensor parallel alone: all processes have the same examples
+            several = hasattr(state, "_fsdp_param_groups")  # since torch 2.12
+            for found in state._fsdp_param_groups if several else [state._fsdp_param_group]:
+                if found is not None:
+                    return found
+    return None
 
 
 def _warn_if_several_run() -> None:

@@ -13,6 +13,7 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
 from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Estimate, Sample
+from fairbound.integrations.torch.distributed import whole
 
 
 class BatchStatistics:
@@ -28,7 +29,7 @@ class BatchStatistics:
         """Of a mini-batch; `exact` takes the rates in place of their surrogates."""
         if batch.losses.ndim != 1:
             batch.check()  # explains it
-        functions = own.function_values(lambda _: batch)
+        functions = [whole(value) for value in own.function_values(lambda _: batch)]
         return BatchStatistics(own, own.example_values(batch, exact=exact), functions, own.layout(batch))
 
     @property

@@ -57,16 +57,12 @@ class FlatParams:
 
     def flat(self) -> Tensor:
         """All parameters as they are now: (n,)."""
-        self.check_whole("a vector of all parameters")
         return self._joined([p.detach() for p in self.tensors])
 
-    def check_whole(self, what: str) -> None:
+    def check_whole(self, what: str, remedy: str) -> None:
         """Refuse what a process that holds pieces of the parameters cannot do."""
         if self.sharded:
-            raise ValueError(
-                f"{what} is needed, and the parameters are spread over processes (FSDP); use DescentAscent, Penalty "
-                "or SSLALM, and report on a model that is whole"
-            )
+            raise ValueError(f"{what}, and the parameters are spread over processes (FSDP, DTensor); {remedy}")
 
     def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1).to(self.dtype) for tensor in tensors])
@@ -148,9 +144,8 @@ class FlatParams:
                 used = [p.grad is not None for p in self.tensors[run]]
                 terms = [([*compress(v, used)], c) for v, c in self._terms(added, run)]
                 add_sum(_locals([p.grad for p in self.tensors[run] if p.grad is not None]), terms)
-            for own, terms in moves:
-                rest = {one: c for one, c in terms.items() if one is not own}
-                move(_locals(own.tensors[run]), terms.get(own, 0.0), self._terms(rest, run))
+            for own, to in moves:
+                self._move(own, to, run)
 
     @torch.no_grad()
     def assign(self, value: Tensor | Combination) -> None:
@@ -159,11 +154,13 @@ class FlatParams:
             for p, part in zip(self.tensors, self._parted(value), strict=True):
                 p.copy_(part)
             return
-        (x,) = self.x.terms
-        terms = value.vectors()
-        rest = {one: c for one, c in terms.items() if one is not x}
         for run in self._runs:
-            move(_locals(self.tensors[run]), terms.get(x, 0.0), self._terms(rest, run))
+            self._move(_only(self.x), value.vectors(), run)
+
+    def _move(self, own: Vector, to: dict[Vector, float], run: slice) -> None:
+        """Let some parts of a vector be those of a combination of it and others."""
+        others = self._terms({one: c for one, c in to.items() if one is not own}, run)
+        move(_locals(own.tensors[run]), to.get(own, 0.0), others)
 
     def _terms(self, terms: dict[Vector, float], run: slice) -> list[tuple[list[Tensor], float]]:
         """The parts of some parameters in this process."""
@@ -175,7 +172,7 @@ class FlatParams:
 
     def gradient_of(self, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
         """The gradient of a weighted sum, (n,), without touching `.grad`; the graph is kept."""
-        self.check_whole("a gradient beside `.grad`")
+        self.check_whole("a report needs gradients beside `.grad`", "report on a copy of the model that is whole")
         if not tensors[0].requires_grad:
             raise ValueError(
                 "the losses carry no graph to differentiate; let evaluate() pass the examples through the model "
@@ -262,7 +259,7 @@ def _is_sharded(tensor: Tensor) -> bool:
 
 def _local(tensor: Tensor) -> Tensor:
     """The piece that this process holds."""
-    return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[operator, no-any-return]
+    return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def _locals(tensors: Sequence[Tensor]) -> list[Tensor]:

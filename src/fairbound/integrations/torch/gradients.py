@@ -37,9 +37,9 @@ class GradientWriter(ABC):
     ) -> None:
         self.parameters, self.processes = parameters, processes
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        # As `scaler.scale(loss)` does, which initializes a new scaler for unscale_ and step.
-        one = torch.ones((), device=parameters.device)
-        self.loss_scale = 1.0 if scaler is None else float(scaler.scale(one))
+        self.loss_scale = 1.0
+        if scaler is not None:  # as `scaler.scale(loss)` does, which initializes a new scaler for unscale_ and step
+            self.loss_scale = float(scaler.scale(torch.ones((), device=parameters.device)))
         self.scale = scale
         self.held = []
 
@@ -97,7 +97,7 @@ def direction_of(d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> Tens
 class InPlace(GradientWriter):
     """For a method whose step is linear in vectors of the model's size: it runs on symbols (`vectors`)."""
 
-    def point(self) -> Combination:
+    def point(self) -> Any:
         return self.parameters.x
 
     def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Combination:
@@ -107,8 +107,10 @@ class InPlace(GradientWriter):
         self.open(d, step)
         *others, last = self.direction.gradients()
         for gradient, coefficient in others:
-            self.backward(*gradient.asked, coefficient, retain=True)  # perhaps of the same mini-batch
-        self.backward(*last[0].asked, last[1])
+            tensors, weights = gradient.asked
+            self.backward(tensors, weights, coefficient, retain=True)  # perhaps of the same mini-batch
+        tensors, weights = last[0].asked
+        self.backward(tensors, weights, last[1])
         return self.close(old, new)
 
     def open(self, d: Combination, step: float | Tensor) -> None:
@@ -129,6 +131,11 @@ class InPlace(GradientWriter):
             self.parameters.stash_grads()
             self.undo()
             return False
+        if self.parameters.sharded and self.processes.out_of_step and self.direction.vectors():
+            raise ValueError(
+                "the method adds vectors to the gradients of all processes, which set_requires_gradient_sync(False) "
+                "holds back; use accumulate() first, or omit it"
+            )
         self.parameters.advance(self.direction, old, new)
         if self.held:
             self.parameters.add_grads(self.held)

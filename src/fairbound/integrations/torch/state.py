@@ -83,7 +83,8 @@ class TrainingState:
         more = why_not_linear(algorithm, parameters.x)
         self.linear = more is None  # whether `update` runs on symbols (`vectors`), or on flat vectors
         if more is not None:
-            parameters.check_whole(f"{type(algorithm).__name__} does more than linear operations ({more}): a whole vector")
+            what = f"{type(algorithm).__name__} needs whole vectors ({more})"
+            parameters.check_whole(what, "use DescentAscent, Penalty or SSLALM")
         self._warned = False
 
     # Steps ------------------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class TrainingState:
     def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
         """What the next step consumes."""
         uniform = self._uniform(UNIFORM)
-        return Draw(tuple(samples), x.new_full((), weight), uniform if x.is_cpu else uniform.to(x.device))
+        return Draw(tuple(samples), x.new_full((), weight), uniform if x.is_cpu else uniform.to(x.device, non_blocking=True))
 
     def level(self, probs: Sequence[float]) -> tuple[int, float]:
         """The next step's level of a random batch size, and 1 / its probability."""

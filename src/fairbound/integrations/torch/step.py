@@ -261,5 +261,5 @@ class Steps:
         return self._step_in_progress
 
 
-def _gradient(writer: GradientWriter, seen: Observed, statistics: BatchStatistics, mean_weights: Tensor) -> Tensor:
+def _gradient(writer: GradientWriter, seen: Observed, statistics: BatchStatistics, mean_weights: Tensor) -> Any:
     return writer.gradient_of(statistics.tensors, statistics.weights(mean_weights, seen.totals.counts))

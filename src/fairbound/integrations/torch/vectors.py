@@ -34,7 +34,7 @@ class Gradient:
         self.asked = asked
 
 
-class NotLinear(TypeError):
+class NotLinearError(TypeError):
     """An operation that is not linear in the vectors."""
 
 
@@ -64,7 +64,7 @@ class Combination:
 
     def _plus(self, other: Any) -> Combination:
         if not isinstance(other, Combination):
-            raise NotLinear(f"a vector of the model's size plus {type(other).__name__}")
+            raise NotLinearError(f"a vector of the model's size plus {type(other).__name__}")
         terms = dict(self.terms)
         for one, c in other.terms.items():
             terms[one] = terms[one] + c if one in terms else c
@@ -84,7 +84,7 @@ class Combination:
         return self._plus(-other)
 
     def __rsub__(self, other: Any) -> Combination:
-        return -self + other
+        return (-self)._plus(other)
 
     def clone(self) -> Combination:
         return self
@@ -94,18 +94,18 @@ class Combination:
             return getattr(self.like, name)
         if name.startswith("__"):
             raise AttributeError(name)  # as `inspect` and `copy` expect
-        raise NotLinear(f"{name} of a vector of the model's size")
+        raise NotLinearError(f"{name} of a vector of the model's size")
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in FUNCTIONS:
-            raise NotLinear(f"{getattr(func, '__name__', func)} of a vector of the model's size")
+            raise NotLinearError(f"{getattr(func, '__name__', func)} of a vector of the model's size")
         return FUNCTIONS[func](*args, **(kwargs or {}))
 
 
 def _scalar(value: Any) -> Coefficient:
     if not isinstance(value, int | float | Tensor) or (isinstance(value, Tensor) and value.ndim):
-        raise NotLinear(f"a vector of the model's size times or over {type(value).__name__}")
+        raise NotLinearError(f"a vector of the model's size times or over {type(value).__name__}")
     return value
 
 
@@ -136,7 +136,7 @@ def why_not_linear(algorithm: Algorithm[Any], x: Combination) -> Exception | Non
 
     def at(point: Any) -> Estimate:
         if point is not x:
-            raise NotLinear("a mini-batch at a second point")
+            raise NotLinearError("a mini-batch at a second point")
         return Estimate(zero, x.new_zeros(m), lambda w: Combination({Gradient(): 1.0}, x.like), _no_jacobian)  # type: ignore[arg-type, return-value]
 
     try:
@@ -146,23 +146,23 @@ def why_not_linear(algorithm: Algorithm[Any], x: Combination) -> Exception | Non
             leaf if one is None else Combination({one: 1.0}, x.like)
             for leaf, one in zip(tree_leaves(state), old, strict=True)
         ]
-        state = tree_unflatten(state, iter(leaves))  # type: ignore[arg-type]
+        state = tree_unflatten(state, iter(leaves))
         draws = algorithm.draws if algorithm.batch_size_probs is None else 4
         d, new = algorithm.update(x, state, Draw((Sample(at),) * draws, zero + 1, zero))  # type: ignore[arg-type]
         if not isinstance(d, Combination) or not d.gradients():
-            raise NotLinear("a step without a gradient")
+            raise NotLinearError("a step without a gradient")
         for leaf, one in zip(tree_leaves(new), old, strict=True):
             if (one is not None) != isinstance(leaf, Combination):
-                raise NotLinear("a vector of the model's size that comes or goes")
+                raise NotLinearError("a vector of the model's size that comes or goes")
             if isinstance(leaf, Combination) and not leaf.terms.keys() <= {one, *x.terms}:
-                raise NotLinear("a new vector made of others than x and the old one")
+                raise NotLinearError("a new vector made of others than x and the old one")
     except Exception as error:
         return error
     return None
 
 
 def _no_jacobian() -> Tensor:
-    raise NotLinear("a Jacobian")
+    raise NotLinearError("a Jacobian")
 
 
 # In place -------------------------------------------------------------------------------------------------------------
