@@ -53,6 +53,7 @@ class FlatParams:
         self.device = self.tensors[0].device
         self.sharded = any(_is_sharded(p) for p in self.tensors)  # spread over processes (FSDP2, tensor parallel)
         self.x = Combination({Vector(self.tensors): 1.0}, torch.ones((), dtype=self.dtype, device=self.device))
+        self._narrow = any(_wide(p) is not p.dtype for p in self.tensors)
         self._runs = list(_runs(self.sizes))
 
     def flat(self) -> Tensor:
@@ -92,7 +93,7 @@ class FlatParams:
 
     def grads(self) -> list[Tensor]:
         """What `.grad` holds in this process, of the parameters that have any."""
-        return [_local(p.grad) for p in self.tensors if p.grad is not None]
+        return self._locals([p.grad for p in self.tensors if p.grad is not None])
 
     def gradient(self) -> Tensor:
         """What `.grad` holds now, (n,); 0 for a parameter that has none."""
@@ -119,7 +120,7 @@ class FlatParams:
             if isinstance(leaf, Combination):
                 parts = [torch.zeros_like(p, dtype=_wide(p)) for p in self.tensors]
                 for run in self._runs:
-                    add_sum(_locals(parts[run]), self._terms(leaf.vectors(), run))
+                    add_sum(self._locals(parts[run]), self._terms(leaf.vectors(), run))
                 leaf = Combination({Vector(parts): 1.0}, self.x.like)
             made.append(leaf)
         return tree_unflatten(state, iter(made))
@@ -143,7 +144,7 @@ class FlatParams:
             if added:
                 used = [p.grad is not None for p in self.tensors[run]]
                 terms = [([*compress(v, used)], c) for v, c in self._terms(added, run)]
-                add_sum(_locals([p.grad for p in self.tensors[run] if p.grad is not None]), terms)
+                add_sum(self._locals([p.grad for p in self.tensors[run] if p.grad is not None]), terms)
             for own, to in moves:
                 self._move(own, to, run)
 
@@ -160,11 +161,16 @@ class FlatParams:
     def _move(self, own: Vector, to: dict[Vector, float], run: slice) -> None:
         """Let some parts of a vector be those of a combination of it and others."""
         others = self._terms({one: c for one, c in to.items() if one is not own}, run)
-        move(_locals(own.tensors[run]), to.get(own, 0.0), others)
+        move(self._locals(own.tensors[run]), to.get(own, 0.0), others)
 
     def _terms(self, terms: dict[Vector, float], run: slice) -> list[tuple[list[Tensor], float]]:
         """The parts of some parameters in this process."""
-        return [([p.to(_wide(p)) for p in _locals(one.tensors[run])], c) for one, c in terms.items()]
+        found = [(self._locals(one.tensors[run]), c) for one, c in terms.items()]
+        return [([part.to(_wide(part)) for part in parts], c) for parts, c in found] if self._narrow else found
+
+    def _locals(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The pieces that this process holds."""
+        return [_local(tensor) for tensor in tensors] if self.sharded else tensors
 
     def poison_grads(self) -> None:
         """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite."""
@@ -217,11 +223,12 @@ def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
     for tensor in tensors:
         values = _values(tensor)
         by_kind.setdefault((values.device, values.dtype), []).append(values)
-    found = torch.zeros(1, dtype=torch.float32, device=tensors[0].device)
+    found, one = (torch.full((1,), v, dtype=torch.float32, device=tensors[0].device) for v in (0.0, 1.0))
     for (device, _), alike in by_kind.items():
-        here, one = (torch.full((1,), v, dtype=torch.float32, device=device) for v in (0.0, 1.0))
-        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one)
-        found += here.to(found.device)
+        here = found.to(device)
+        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one.to(device))
+        if here is not found:
+            found += here.to(found.device)
     for group in groups:
         distributed.all_reduce(found, op=distributed.ReduceOp.MAX, group=group)
     return not found.item()
@@ -260,10 +267,6 @@ def _is_sharded(tensor: Tensor) -> bool:
 def _local(tensor: Tensor) -> Tensor:
     """The piece that this process holds."""
     return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
-
-
-def _locals(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [_local(tensor) for tensor in tensors]
 
 
 def _spread_like(own: Any, value: Tensor) -> Tensor:

@@ -36,7 +36,6 @@ class GradientWriter(ABC):
         scale: float = 1.0,
     ) -> None:
         self.parameters, self.processes = parameters, processes
-        self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.loss_scale = 1.0
         if scaler is not None:  # as `scaler.scale(loss)` does, which initializes a new scaler for unscale_ and step
             self.loss_scale = float(scaler.scale(torch.ones((), device=parameters.device)))
@@ -115,7 +114,8 @@ class InPlace(GradientWriter):
 
     def open(self, d: Combination, step: float | Tensor) -> None:
         """Stash what `.grad` holds; not where DistributedDataParallel reduces what it accumulates."""
-        self.direction = (-d).divided(step) * (self.loss_scale * self.scale)
+        factor = self.loss_scale * self.scale
+        self.direction = d.divided(-step) if factor == 1.0 else d.divided(-step) * factor
         if self.processes.model is None:
             self.held = self.parameters.stash_grads()
 

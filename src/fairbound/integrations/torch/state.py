@@ -113,7 +113,9 @@ class TrainingState:
     def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
         """What the next step consumes."""
         uniform = self._uniform(UNIFORM)
-        return Draw(tuple(samples), x.new_full((), weight), uniform if x.is_cpu else uniform.to(x.device, non_blocking=True))
+        return Draw(
+            tuple(samples), x.new_full((), weight), uniform if x.is_cpu else uniform.to(x.device, non_blocking=True)
+        )
 
     def level(self, probs: Sequence[float]) -> tuple[int, float]:
         """The next step's level of a random batch size, and 1 / its probability."""

@@ -54,7 +54,8 @@ def in_precision_of(old: Any, new: Any) -> Any:
     Vectors that were moved in place are the old ones.
     """
     pairs = zip(tree_leaves(old), tree_leaves(new), strict=True)
-    return tree_unflatten(new, iter([b if isinstance(b, Combination) else a.to(b.dtype) for b, a in pairs]))
+    kept = [b if isinstance(b, Combination) else a if a.dtype is b.dtype else a.to(b.dtype) for b, a in pairs]
+    return tree_unflatten(new, iter(kept))
 
 
 def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: FlatParams) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def _no_jacobian() -> Tensor:
 
 def add_sum(targets: list[Tensor], terms: list[tuple[list[Tensor], float]]) -> None:
     """targets += the sum of c v over the terms (v, c), which are added first: x - z is exact then."""
-    if not terms:
+    if not terms or not targets:
         return
     (total, scale), *rest = terms
     for tensors, c in rest:
