@@ -41,11 +41,11 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
 
 def tree_unflatten(tree: Any, values: Iterator[Any]) -> Any:
     """A tree of the same form with other tensors, in order."""
-    if isinstance(tree, Tensor) or hasattr(tree, "__torch_function__"):
+    if isinstance(tree, Tensor):
         return next(values)
     if isinstance(tree, dict):
         return {key: tree_unflatten(part, values) for key, part in tree.items()}
     if isinstance(tree, tuple | list):
         parts = [tree_unflatten(part, values) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return tree
+    return next(values) if hasattr(tree, "__torch_function__") else tree

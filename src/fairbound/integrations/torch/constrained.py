@@ -38,8 +38,8 @@ class Constrained:
     """A constrained method in a custom training loop.
 
     Args:
-        model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model is
-            recognized: sums and counts are added up over its processes.
+        model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model,
+            or one after `fully_shard`, is recognized: sums and counts are added up over its processes.
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
         algorithm: the method.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).

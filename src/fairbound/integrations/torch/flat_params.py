@@ -125,7 +125,6 @@ class FlatParams:
             made.append(leaf)
         return tree_unflatten(state, iter(made))
 
-    @torch.no_grad()
     def advance(self, direction: Combination, old: Sequence[Any], new: Sequence[Any]) -> None:
         """Add the vectors of a direction to `.grad`, then move those of the state, all in place.
 
@@ -137,16 +136,23 @@ class FlatParams:
             for before, after in zip(old, new, strict=True)
             if isinstance(after, Combination)
         ]
-        for p in self.tensors if added else ():
+        if not added and not moves:
+            return
+        with torch.no_grad():
+            for run in self._runs:
+                self._add_to_grads(added, run)
+                for own, to in moves:
+                    self._move(own, to, run)
+
+    def _add_to_grads(self, added: dict[Vector, float], run: slice) -> None:
+        if not added:
+            return
+        for p in self.tensors[run]:
             if p.grad is not None and p.grad.is_sparse:
                 p.grad = p.grad.to_dense()
-        for run in self._runs if added or moves else ():
-            if added:
-                used = [p.grad is not None for p in self.tensors[run]]
-                terms = [([*compress(v, used)], c) for v, c in self._terms(added, run)]
-                add_sum(self._locals([p.grad for p in self.tensors[run] if p.grad is not None]), terms)
-            for own, to in moves:
-                self._move(own, to, run)
+        used = [p.grad is not None for p in self.tensors[run]]
+        terms = [([*compress(parts, used)], c) for parts, c in self._terms(added, run)]
+        add_sum(self._locals([p.grad for p in self.tensors[run] if p.grad is not None]), terms)
 
     @torch.no_grad()
     def assign(self, value: Tensor | Combination) -> None:
