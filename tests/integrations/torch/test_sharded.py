@@ -104,8 +104,10 @@ class Loop:
         return self.end()
 
     def shared(self) -> dict[str, Any]:
-        """One step over two mini-batches, each of which moves the multipliers."""
+        """One step over two mini-batches, each of which moves the multipliers; the first is held back if it may be."""
         for k in range(2):
+            if isinstance(self.model, FSDPModule) and not isinstance(self.method, SSLALM):
+                self.model.set_requires_gradient_sync(k == 1)
             self.backward(k, scale=0.5)
         self.optimizer.step()
         return self.end()
@@ -163,8 +165,8 @@ def refused(rank: int) -> list[str]:
 
 
 def meshes(rank: int) -> dict[str, Any]:
-    """Both processes replicate and shard (1 x 2); tensor parallel with the same rows in both."""
-    hybrid = Loop(DescentAscent(), rank, init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicate", "shard")))
+    """Replicated in both processes (2 x 1); tensor parallel, with the same rows in both."""
+    hybrid = Loop(DescentAscent(), rank, init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")))
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
     tensor = Loop(SSLALM(samples=1), None)
     parallelize_module(tensor.model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
