@@ -152,6 +152,15 @@ class Algorithm(ABC, Generic[State]):
         """
         return False
 
+    @property
+    def row_wise(self) -> bool:
+        """Whether each constraint is treated alone.
+
+        A driver with very many of them may then gather the rows of the state that a mini-batch shows, call the same
+        `update`, and scatter them back.
+        """
+        return False
+
     @abstractmethod
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
         """State at the start.
@@ -193,13 +202,9 @@ def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
     return x.new_zeros(m) if equality is None else equality.to(x)
 
 
-def refuse_equality(algorithm: Algorithm[Any], equality: Tensor | None) -> None:
-    """For the methods that are for c <= 0 alone."""
-    if equality is not None and bool(equality.any()):
-        raise ValueError(
-            f"{type(algorithm).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
-            "equalities; use DescentAscent, SSLALM or Penalty, or write c = 0 as the two constraints c <= 0 and -c <= 0"
-        )
+def violations(c: Tensor, equality: Tensor | None) -> Tensor:
+    """(..., m) |c| of the constraints c = 0, c of the others: each is met where this is at most 0."""
+    return c if equality is None else torch.where(equality.to(c.device) > 0, c.abs(), c)
 
 
 class Bounds(NamedTuple):
@@ -216,22 +221,34 @@ OPEN_UNIT = Bounds("strictly between 0 and 1", lambda v: 0 < v < 1)
 UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
 
 
-def require(owner: Any, bounds: Bounds, *names: str, also: tuple[type, ...] = ()) -> None:
+def require(
+    owner: Any, bounds: Bounds, *names: str, also: tuple[type, ...] = (), for_each_constraint: bool = False
+) -> None:
     """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may replace a number.
 
     Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting. Tensors are refused: in a stack of
-    runs they take the numbers' place without passing here (`hyperparams.with_hyperparams`).
+    runs they take the numbers' place without passing here (`hyperparams.with_hyperparams`). With `for_each_constraint`
+    a tuple with one number or schedule for every constraint may be in the place of one for all.
     """
-    for name in names:
-        value = getattr(owner, name)
+
+    def checked(value: Any, name: str) -> Any:
         if isinstance(value, also):
-            continue
+            return value
         where = f"{type(owner).__name__}: {name} must be {bounds.wording}"
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{where}{' or a schedule' if also else ''}, got {value!r}")
+            tuples = ", or a tuple with one for each constraint" if for_each_constraint and "[" not in name else ""
+            raise TypeError(f"{where}{' or a schedule' if also else ''}{tuples}, got {value!r}")
         if not bounds.holds(float(value)):
             raise ValueError(f"{where}, got {value}")
-        object.__setattr__(owner, name, float(value))
+        return float(value)
+
+    for name in names:
+        value = getattr(owner, name)
+        if for_each_constraint and isinstance(value, tuple):
+            value = tuple(checked(one, f"{name}[{i}]") for i, one in enumerate(value))
+        else:
+            value = checked(value, name)
+        object.__setattr__(owner, name, value)
 
 
 def require_whole(owner: Any, low: int, high: int | None, *names: str) -> None:

@@ -14,7 +14,7 @@ from tables import EXAMPLES, Free, table
 from torch import nn
 
 from fairbound import Constrained, Dataset, MiniBatch, Problem, Sampler, Split, constraints, report_kkt, run
-from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty
 from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import Constraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
@@ -154,15 +154,6 @@ def test_equality_rows_reach_the_algorithm(method: Algorithm) -> None:
     assert result.skipped.sum() == 0
 
 
-@pytest.mark.parametrize("method", [StochasticGhost(), SwitchingSubgradient()], ids=type)
-def test_a_method_without_equalities_says_so(method: Algorithm) -> None:
-    problem, _, x0 = classification()
-    own = equal_losses().bind(problem.data.groups["group"])
-    sampler = Sampler(Split.all_train(problem.data.rows), own.cells)
-    with pytest.raises(ValueError, match="1 of 3 are equalities"):
-        run(replace(problem, constraint=own), method, sampler, x0[0], 3)
-
-
 # In a loop ------------------------------------------------------------------------------------------------------------
 
 WHOLE_NUMBERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -215,6 +206,8 @@ def test_what_was_laid_out_before_does_not_stick(constraint: Constraint) -> None
             found.append((loop.constraints, model.weight.grad.item()))
         (old, old_gradient), (new, new_gradient) = found
         assert old_gradient == pytest.approx(new_gradient, abs=1e-12), name
+        if name in ("a group less", "float32") and constraint.contrast.shares_of_mean is not None:
+            continue  # the mean of all has the running mean of the absent group, which a fresh loop does not know
         for key, value in new.items():  # what a fresh loop cannot tell, the old one remembers
             assert np.isnan(value) or old[key] == pytest.approx(value, abs=1e-12), name
 

@@ -3,6 +3,10 @@ r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x)
     x+ = x - tau_k * (grad f(x, xi) + J(x, zeta)' y)             primal step with the old multipliers
     y+ = min([y + eta_k * c(x, zeta')]_+, y_max)                 zeta' = zeta, or a second draw (`second=True`)
 
+The primal step acts as one of length tau (1 + sum |y|) on a weighted mean of f and c: with many constraints, or large
+multipliers, it grows until it diverges. `normalized_step=True` divides by that sum, x+ = x - tau_k / (1 + sum |y|) *
+(...), which moves no fixed point.
+
 The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a
 hidden one-sample penalty of size eta (algorithms.md, C1). A second draw may come from a held-out dual set, so that the
 multipliers are moved by examples that the primal step never sees. The multiplier of an equality is not projected.
@@ -25,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import Schedule, value
+from fairbound.algorithms.schedules import ForEach, Schedule, value, values
 from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, equality_mask, require, require_switch
 
 
@@ -48,14 +52,16 @@ class DescentAscent(Algorithm[State]):
     is_gradient_step = True
 
     tau: float | Schedule = 0.05  # primal step
-    eta: float | Schedule = 0.1  # dual step
+    eta: ForEach = 0.1  # dual step, or a tuple with one for each constraint
     y_max: float = inf  # cap on every multiplier
     second: bool = False  # move the multipliers by a second, independent draw
+    normalized_step: bool = False  # divide the primal step by 1 + sum |y|
 
     def __post_init__(self) -> None:
-        require(self, NONNEGATIVE, "tau", "eta", also=(Schedule,))
+        require(self, NONNEGATIVE, "tau", also=(Schedule,))
+        require(self, NONNEGATIVE, "eta", also=(Schedule,), for_each_constraint=True)
         require(self, CAP, "y_max")
-        require_switch(self, "second")
+        require_switch(self, "second", "normalized_step")
 
     @property
     def draws(self) -> int:
@@ -64,6 +70,11 @@ class DescentAscent(Algorithm[State]):
     @property
     def evaluates(self) -> tuple[str, ...]:
         return ("fc", "c") if self.second else ("fc",)
+
+    @property
+    def row_wise(self) -> bool:
+        # a tuple's entries belong to the constraints in their order; 1 + sum |y| is of all of them
+        return not isinstance(self.eta, tuple) and not self.normalized_step
 
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
@@ -74,8 +85,9 @@ class DescentAscent(Algorithm[State]):
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.unpack(self)]
         e, c = estimates[0], estimates[-1].c
-        d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
-        y = state.y + value(self.eta, state.k) * c
+        total = 1 + state.y.abs().sum() if self.normalized_step else 1.0
+        d = -value(self.tau, state.k) * e.grad(f=1 / total, c=state.y / total)
+        y = state.y + values(self.eta, state.k, len(c)) * c
         y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
         return d, State(y, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
 

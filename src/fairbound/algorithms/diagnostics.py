@@ -1,28 +1,94 @@
-"""Signs that a run is solving a problem without a solution, read from what its method recorded on the way.
+"""Signs that a run diverges, or solves a problem without a solution, read from what was recorded on the way.
 
 Each sign is a sentence about what was seen. It is no proof: multipliers also grow while a run is far from its end.
+A run that diverges is not called infeasible: its multipliers grow because x runs away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
+from statistics import median
 
 from torch import Tensor
+
+from fairbound.core import violations
 
 # Multipliers at the end against the middle: linear growth, the mark of infeasibility, gives 2; with falling steps 1.3.
 GROWTH = 1.1
 STILL = 1e-3  # |d| at the end against its largest value on the way: the direction has died out
 VIOLATED = 1e-3  # kappa above this is a violation that the direction no longer reduces
+WINDOW = 5  # records whose median is a level: one bad mini-batch is no divergence
+LOSS_GROWTH = 10.0  # growth of the loss, in units of its size at the start, that is divergence
+# ... if the violation has grown as well: from a start where the loss is small, it grows until the constraints hold.
+VIOLATION_GROWTH = 1.5
+
+
+def recorded(
+    monitors: Mapping[str, Tensor],
+    multipliers: Tensor | None = None,
+    objective: Tensor | None = None,
+    c: Tensor | None = None,
+    equality: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """What a history keeps of a step: scalars, or (R,) of R runs whose multipliers and constraints are (R, m)."""
+    found = dict(monitors)
+    if multipliers is not None and multipliers.shape[-1]:
+        # Of the positive part: while slacks catch up, SSL-ALM's are negative.
+        found["multiplier_norm"] = violations(multipliers, equality).clamp(min=0.0).norm(dim=-1)
+        found["multiplier_sum"] = multipliers.abs().sum(-1)
+    if objective is not None:
+        found["objective"] = objective
+    if c is not None and c.shape[-1]:
+        found["violation"] = violations(c, equality).nan_to_num(nan=-float("inf")).amax(-1)
+    return found
+
+
+def sign_of_divergence(history: Mapping[str, Sequence[float]]) -> str | None:
+    """A sentence if the loss of one run has grown far beyond its size at the start, and the violation with it."""
+    if "objective" not in history:
+        return None
+    known = [i for i, f in enumerate(history["objective"]) if not isnan(f)]
+    if len(known) < 2 * WINDOW:
+        return None
+    first, last = known[:WINDOW], known[-WINDOW:]
+    f, before = history["objective"], median(history["objective"][i] for i in first)
+    now = median(f[i] for i in last)
+    if not now > before + LOSS_GROWTH * max(abs(f[i]) for i in first):
+        return None
+    grew = f"the loss grew from {before:.3g} to {now:.3g}"
+    worst = history.get("violation")
+    if worst is not None:
+        start, violated = median(worst[i] for i in first), median(worst[i] for i in last)
+        if not violated > VIOLATION_GROWTH * abs(start):
+            return None
+        grew += f" and the largest violation from {max(start, 0.0):.3g} to {violated:.3g}"
+    total = history["multiplier_sum"][last[-1]] if "multiplier_sum" in history else 0.0
+    if total < 1:
+        return f"{grew}: the run diverges; use a smaller step"
+    return (
+        f"{grew} while the multipliers sum to {total:.3g}: the run diverges, since the effective step is "
+        "lr * (1 + sum of the multipliers); use a smaller step, normalized_step=True of DescentAscent, or a smaller eta"
+    )
+
+
+def signs_of_divergence(history: Mapping[str, Tensor]) -> list[str | None]:
+    """One sentence or None for every run; `history` maps a name to its values (records, R)."""
+    runs = next(iter(history.values())).shape[1] if history else 0
+    lists = {name: values.T.tolist() for name, values in history.items()}
+    return [sign_of_divergence({name: values[run] for name, values in lists.items()}) for run in range(runs)]
 
 
 def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) -> list[str | None]:
-    """One sentence or None for every run; `history` maps a monitor's name to its values (records, R, ...)."""
+    """One sentence or None for every run; `history` maps a name to its values (records, R)."""
     runs = next(iter(history.values())).shape[1] if history else 0
     found: list[str | None] = [None] * runs
     if len(steps) < 8:
         return found
     half = len(steps) // 2
-    for run in range(runs):
+    for run, diverges in enumerate(signs_of_divergence(history)):
+        if diverges is not None:
+            continue
         own = {name: values[:, run].double().cpu() for name, values in history.items()}
         for sign in (_no_feasible_step, _resets, _growing_multipliers, _stuck_direction):
             found[run] = found[run] or sign(own, half, steps)
@@ -50,9 +116,9 @@ def _resets(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str |
 
 
 def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    if "multipliers" not in own or "kappa" in own:  # Ghost's are those of a subproblem and do not accumulate
+    if "multiplier_norm" not in own or "kappa" in own:  # Ghost's are those of a subproblem and do not accumulate
         return None
-    norm = own["multipliers"].clamp(min=0.0).norm(dim=-1)  # while slacks catch up, SSL-ALM's are negative
+    norm = own["multiplier_norm"]
     rises = (norm[half:].diff() > 0).double().mean()
     if not norm.isfinite().all() or norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None

@@ -5,6 +5,8 @@ For the averages (g, c, J) over a mini-batch X, d(X) solves
     min_d g'd + tau/2 |d|^2   s.t.  c + J d <= kappa e,  |d|_inf <= beta
     kappa = (1 - lam) max_i [c_i]_+ + lam min{ max_i [c_i + J_i d]_+ : |d|_inf <= rho }
 
+(an equality c_i = 0 is the two rows (c_i, J_i) and (-c_i, -J_i), |c_i + J_i d| <= kappa, and its multiplier their
+difference),
 and the step combines four of them:
 
     N ~ geometric(p0) on 0..cap, p_N its probability;  X1 has B0 examples, X has B0 2^(N+1), its halves B0 2^N
@@ -41,7 +43,7 @@ from fairbound.core import (
     Algorithm,
     Draw,
     Estimate,
-    refuse_equality,
+    equality_mask,
     require,
     require_whole,
 )
@@ -53,6 +55,7 @@ class State(NamedTuple):
     y: Tensor  # (m,) multipliers of the subproblems, combined as the directions are: unbiased, so not always >= 0
     kappa: Tensor  # () kappa of the full mini-batch
     length: Tensor  # () |d| of the full mini-batch: 0 at a stationary point
+    equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,22 +103,24 @@ class StochasticGhost(Algorithm[State]):
         return state.alpha if self.schedule is None else value(self.schedule, state.k)
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        refuse_equality(self, equality)
         zero = x.new_zeros(())
-        return State(k=zero, alpha=zero + self.alpha, y=x.new_zeros(m), kappa=zero, length=zero)
+        return State(zero, zero + self.alpha, x.new_zeros(m), zero, zero, equality_mask(x, m, equality))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         estimates = [sample(x) for sample in draw.unpack(self)]
         g = torch.stack([e.grad(f=1.0) for e in estimates])  # (4, n)
         c = torch.stack([e.c for e in estimates])  # (4, m)
         J = torch.stack([e.jac() for e in estimates])  # (4, m, n)
-        solved = ghost_direction(g, c, J, tau=self.tau, beta=self.beta, rho=self.rho, lam=self.lam)
+        solved = ghost_direction(
+            g, c, J, tau=self.tau, beta=self.beta, rho=self.rho, lam=self.lam, equality=state.equality
+        )
 
         d = self._combine(solved.d, draw.weight)
         d = d.clamp(max=self.d_max).clamp(min=-self.d_max)
         following = state.alpha * (1 - self.decay * state.alpha)
         y = self._combine(solved.multipliers, draw.weight)
-        return self.primal_step(state) * d, State(state.k + 1, following, y, solved.kappa[1], solved.d[1].norm())
+        new = State(state.k + 1, following, y, solved.kappa[1], solved.d[1].norm(), state.equality)
+        return self.primal_step(state) * d, new
 
     def _combine(self, parts: Tensor, weight: Tensor) -> Tensor:
         single, full, odd, even = parts

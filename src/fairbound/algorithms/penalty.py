@@ -42,6 +42,7 @@ class Penalty(Algorithm[State]):
 
     solves = "penalty"
     is_gradient_step = True
+    row_wise = True
 
     tau: float | Schedule = 0.05  # step
     weight: float = 2.0  # lambda of eq. 13; the paper chooses 0.4 in Experiment 2

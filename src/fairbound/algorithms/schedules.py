@@ -89,3 +89,15 @@ class Factorial(Schedule):
 def value(setting: float | Tensor | Schedule, k: Tensor) -> float | Tensor:
     """The setting at step k, whether it is constant or a schedule."""
     return setting if isinstance(setting, float | Tensor) else setting.at(k)
+
+
+ForEach = float | Schedule | tuple[float | Schedule, ...]  # one for all constraints, or one for each
+
+
+def values(setting: ForEach, k: Tensor, m: int) -> float | Tensor:
+    """The setting of every constraint at step k: one for all, or (m,) from a tuple."""
+    if not isinstance(setting, tuple):
+        return value(setting, k)
+    if len(setting) != m:
+        raise ValueError(f"{len(setting)} step sizes were given for {m} constraints; give one, or a tuple of {m}")
+    return torch.stack([k.new_zeros(()) + value(one, k) for one in setting])

@@ -31,6 +31,7 @@ class SGD(Algorithm[State]):
 
     evaluates = ("f",)
     is_gradient_step = True
+    row_wise = True
 
     tau: float | Schedule = 0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
 

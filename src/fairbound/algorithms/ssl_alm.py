@@ -34,7 +34,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import Schedule, value
+from fairbound.algorithms.schedules import ForEach, Schedule, value, values
 from fairbound.core import (
     CAP,
     NONNEGATIVE,
@@ -76,7 +76,7 @@ class SSLALM(Algorithm[State]):
     solves = "kkt"
 
     tau: float | Schedule = 0.01  # primal step
-    eta: float | Schedule = 0.1  # dual step
+    eta: ForEach = 0.1  # dual step, or a tuple with one for each constraint
     rho: float = 0.3  # penalty
     mu: float = 2.0  # smoothing weight
     beta: float = 0.5  # smoothing rate
@@ -86,7 +86,8 @@ class SSLALM(Algorithm[State]):
     slack_from_first: bool = True  # start the slacks at the first estimate instead of 0
 
     def __post_init__(self) -> None:
-        require(self, NONNEGATIVE, "tau", "eta", also=(Schedule,))
+        require(self, NONNEGATIVE, "tau", also=(Schedule,))
+        require(self, NONNEGATIVE, "eta", also=(Schedule,), for_each_constraint=True)
         require(self, NONNEGATIVE, "rho", "mu")
         require(self, UNIT, "beta")
         require(self, CAP, "y_max")
@@ -105,6 +106,10 @@ class SSLALM(Algorithm[State]):
     def needs_initial_estimate(self) -> bool:
         return self.slack_from_first
 
+    @property
+    def row_wise(self) -> bool:
+        return self.y_max == inf and not isinstance(self.eta, tuple)  # y_max bounds the norm of all multipliers
+
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 
@@ -118,7 +123,7 @@ class SSLALM(Algorithm[State]):
         dual, slope, penalty = ROLES[self.samples](estimates)
         tau = value(self.tau, state.k)
 
-        y = state.y + value(self.eta, state.k) * (dual.c + state.s)
+        y = state.y + values(self.eta, state.k, len(dual.c)) * (dual.c + state.s)
         norm = torch.linalg.vector_norm(y)
         over = norm >= self.y_max
         y = torch.where(over, y * (self.y_max / norm), y) if self.clamp else y.masked_fill(over, 0.0)

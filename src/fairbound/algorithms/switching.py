@@ -4,6 +4,7 @@ elsewhere.
     v = max_i c_i(x, zeta_1..zeta_J)                                       the test
     v <= eps_k:   x+ = x - eta^f_k S^f(x, xi)
     otherwise:    x+ = x - eta^c_k S^c_i(x, zeta),   i = the worst constraint, zeta independent of the test
+    of an equality c_i = 0 the value is |c_i| and the subgradient sign(c_i) S^c_i
     output: x_k drawn from the saved iterates I = {k >= k0, v <= eps_k} with probability proportional to its step
 
 Huang and Lin, NeurIPS 2023 (arXiv 2301.13314); the paper's Algorithm 3. Steps: constant, a schedule, or `Adaptive`.
@@ -15,6 +16,10 @@ Differs from it:
   draw, as code does that differentiates max(c) of a mini-batch: that lowers E max_i c_i, which noise alone makes
   positive, and so flattens the model. The paper's table (loss .567 with steps .05 and .04) is that
   (docs/algorithms.md).
+- The sign of an equality comes from where the worst constraint does: from the test it is independent of the gradient,
+  so that the step is sign(C_i) grad C_i on average wherever the noise does not hide the sign. From the fresh draw it
+  would lower E |c_i|, which noise alone makes positive. Noise above eps_k makes |c_i| of the test fail at a solution,
+  and steps on the objective rare: a large test, or a larger eps.
 - One copy of x is kept and replaced with probability eta_k / sum of the steps saved so far, which is that very law
   without a list of iterates. Where nothing was saved, the last iterate is returned and `Result.infeasible` says so.
 - The adaptive objective step is not defined in the paper; see `Adaptive`.
@@ -38,10 +43,11 @@ from fairbound.core import (
     Algorithm,
     Draw,
     Estimate,
-    refuse_equality,
+    equality_mask,
     require,
     require_switch,
     require_whole,
+    violations,
 )
 
 
@@ -70,6 +76,7 @@ class State(NamedTuple):
     kept: Tensor  # (n,) the saved iterate
     mass: Tensor  # () sum of the steps of all saved iterates
     feasible_steps: Tensor  # () steps on the objective branch
+    equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,27 +108,27 @@ class SwitchingSubgradient(Algorithm[State]):
         return 1.0 if isinstance(self.eta_f, Adaptive) else value(self.eta_f, state.k)
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        refuse_equality(self, equality)
         zero = x.new_zeros(())
-        return State(k=zero, kept=x.clone(), mass=zero, feasible_steps=zero)
+        return State(zero, x.clone(), mass=zero, feasible_steps=zero, equality=equality_mask(x, m, equality))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         test, fresh = (sample(x) for sample in draw.unpack(self))
         eps = torch.as_tensor(value(self.eps, state.k), dtype=x.dtype, device=x.device)
-        v = test.c.max()
-        ok = (v <= eps).to(x.dtype)
+        ok = (violations(test.c, state.equality).max() <= eps).to(x.dtype)
         judge = test.c if self.worst_of_test else fresh.c
-        worst = (torch.arange(judge.shape[0], device=x.device) == judge.argmax()).to(x.dtype)
+        judged = violations(judge, state.equality)
+        worst = (torch.arange(judge.shape[0], device=x.device) == judged.argmax()).to(x.dtype)
+        slope = torch.where(state.equality > 0, torch.sign(judge), 1.0)
 
-        s = fresh.grad(f=ok, c=(1 - ok) * worst)
+        s = fresh.grad(f=ok, c=(1 - ok) * worst * slope)
         eta = torch.where(
-            ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, judge.max(), s, state.k)
+            ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, judged.max(), s, state.k)
         )
 
         saved = ((state.k >= self.k0) & ((ok > 0) | (not self.feasible_only))) * eta
         mass = state.mass + saved
         kept = torch.where(draw.uniform * mass < saved, x, state.kept)
-        return -eta * s, State(state.k + 1, kept, mass, state.feasible_steps + ok)
+        return -eta * s, State(state.k + 1, kept, mass, state.feasible_steps + ok, state.equality)
 
     def _step(self, rule: float | Schedule | Adaptive, target: Tensor, s: Tensor, k: Tensor) -> Tensor:
         eta = rule.step(target, s.square().sum()) if isinstance(rule, Adaptive) else value(rule, k)

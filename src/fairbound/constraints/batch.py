@@ -22,6 +22,7 @@ class MiniBatch(NamedTuple):
     outputs: Tensor | None = None  # (B, ...) the model's outputs, for rates
     weight: Tensor | None = None  # (B,) what an example counts, in the objective and in its group
     objective: Tensor | None = None  # (B,) bool: the examples of the objective; None: all of them
+    values: Mapping[str, Tensor] | None = None  # of constraints that are handed over (`constraints.given`), by name
     parameters: Sequence[Tensor] = ()  # the model's trained ones, for functions of them; filled in by the driver
 
     def column(self, by: str | None) -> Tensor:

@@ -15,6 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairbound._utils.sequences import sequence
+
+MANY = 256  # cells beyond which a mini-batch's own are gathered
+
 # (B,) each: the cell of every example, `Cells.none` for no cell; several where cells overlap.
 Layers = tuple[Tensor, ...]
 
@@ -46,16 +50,17 @@ class Cells:
     (tensor([0]), tensor([1, 2]))
     """
 
-    items: tuple[Cell, ...]
+    items: Sequence[Cell]
     members: tuple[Tensor, ...] | None = None  # example numbers of each cell, ascending, over the whole dataset
     groups: int | None = None  # how many groups there are: numbers beyond are refused
+    by_group: bool = False  # whether they are the groups 0, 1, ... in order, of one label or of all
 
     @staticmethod
     def of_groups(names: Sequence[str], label: float | None = None) -> Cells:
         """One cell for each group 0, 1, ..., of the examples with that label."""
         suffix = "" if label is None else f", y={label:g}"
-        items = tuple(Cell(f"{name}{suffix}", code, label) for code, name in enumerate(names))
-        return Cells(items, groups=len(items))
+        items = sequence(len(names), lambda code: Cell(f"{names[code]}{suffix}", code, label))
+        return Cells(items, groups=len(items), by_group=True)
 
     @staticmethod
     def of_members(names: Sequence[str], members: Sequence[Tensor]) -> Cells:
@@ -63,16 +68,26 @@ class Cells:
         return Cells(tuple(Cell(name, listed=True) for name in names), tuple(members))
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(cell.name for cell in self.items)
+    def names(self) -> Sequence[str]:
+        return sequence(len(self.items), lambda k: self.items[k].name)
 
     @property
     def needs_groups(self) -> bool:
-        return any(cell.group is not None for cell in self.items)
+        return any(cell.group is not None for cell in self._kinds)
 
     @property
     def needs_labels(self) -> bool:
-        return any(cell.label is not None for cell in self.items)
+        return any(cell.label is not None for cell in self._kinds)
+
+    @property
+    def _kinds(self) -> Sequence[Cell]:
+        """Cells that show what all are about: the first one where they differ in their groups alone."""
+        return self.items[:1] if self.by_group else self.items
+
+    @property
+    def are_many(self) -> bool:
+        """Whether a mini-batch shows few of them, so that its own cells alone are worth evaluating."""
+        return self.by_group and len(self) > MANY
 
     def __len__(self) -> int:
         return len(self.items)
@@ -81,7 +96,7 @@ class Cells:
         """Both sets of cells, one after the other."""
         both = None if self.members is None or other.members is None else self.members + other.members
         known = [cells.groups for cells in (self, other) if cells.groups is not None]
-        return Cells(self.items + other.items, both, max(known, default=None))
+        return Cells((*self.items, *other.items), both, max(known, default=None))
 
     # The examples of a dataset ----------------------------------------------------------------------------------------
 
@@ -130,8 +145,10 @@ class Cells:
         return len(self.items)
 
     @cached_property
-    def _layers(self) -> list[list[int]]:
+    def _layers(self) -> Sequence[Sequence[int]]:
         """Cells in layers without overlaps: one layer for all named notions."""
+        if self.by_group:
+            return [range(len(self))]
         kinds = {(cell.group is None, cell.label is None) for cell in self.items}
         if len(kinds) == 1 and len({(cell.group, cell.label) for cell in self.items}) == len(self.items):
             return [list(range(len(self.items)))]  # no need to check every pair
@@ -145,7 +162,7 @@ class Cells:
 
     @cached_property
     def _labels(self) -> list[float]:
-        return sorted({cell.label for cell in self.items if cell.label is not None})
+        return sorted({cell.label for cell in self._kinds if cell.label is not None})
 
     @cached_property
     def _tables(self) -> dict[torch.device, list[Tensor]]:
@@ -157,18 +174,21 @@ class Cells:
         The groups are: a number below -1 (not known), -1 (no group), 0, 1, ..., a number above (not known).
         """
         if device not in self._tables:
-            for cell in self.items:
+            for cell in self._kinds:
                 if cell.listed:
                     raise ValueError(
                         f"the cell {cell.name!r} is a list of examples of a dataset, and a mini-batch does not show "
                         "which examples are in it; define cells by groups and labels, Cells.of_groups(...)"
                     )
-            count = 1 + max((cell.group for cell in self.items if cell.group is not None), default=-1)
-            count = count if self.groups is None else self.groups
+            count = self.groups
+            if count is None:
+                count = 1 + max((cell.group for cell in self.items if cell.group is not None), default=-1)
             self._tables[device] = []
             for layer in self._layers:
                 table = np.full((count + 3, len(self._labels) + 1), self.none)  # numpy writes single entries faster
-                for k in layer:
+                if self.by_group:
+                    table[2:-1, -1] = np.arange(len(self))
+                for k in () if self.by_group else layer:
                     cell = self.items[k]
                     rows = slice(None) if cell.group is None else cell.group + 2
                     columns = slice(None) if cell.label is None else 1 + self._labels.index(cell.label)
@@ -202,6 +222,21 @@ class Cells:
                 free.append(layer)
             layer[member] = k
         return tuple(layer[examples.cpu()].to(examples.device) for layer in free)
+
+
+def present_cells(layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
+    """The cells of a mini-batch, (B,) ascending, filled up with `none`; and the place of every example's cell there.
+
+    Its sizes do not depend on what the mini-batch shows, so that it can be vmapped and compiled. An example in no cell
+    has place B, one of an unknown group B + 1, as in `Layers`.
+    """
+    size = layer.shape[0]
+    ordered, order = layer.sort(stable=True)
+    new = torch.cat([layer.new_zeros(1), (ordered[1:] != ordered[:-1]).long()])
+    place = new.cumsum(0)
+    cells = torch.full_like(layer, none).scatter(0, place, ordered.clamp(max=none))
+    places = torch.zeros_like(layer).scatter(0, order, place)
+    return cells, torch.where(layer < none, places, layer - none + size)
 
 
 def check_groups(groups: Tensor) -> None:

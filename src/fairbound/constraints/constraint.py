@@ -8,23 +8,24 @@ form, since |a| + |b| <= d is the four rows +-a +-b <= d. Anything else is a fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.contrasts import Contrast
+from fairbound.constraints.comparisons import Comparison, RestrictedConstraint
+from fairbound.constraints.contrasts import Contrast, Others
 from fairbound.constraints.statistics import Statistic
 
 Column: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Constraint:
+class Constraint(Comparison):
     """contrast of cell means <= bound; = bound where `equality`.
 
     >>> from fairbound import constraints
@@ -40,15 +41,21 @@ class Constraint:
     equality: bool = False
     absolute: bool = False  # |contrast| <= bound: one nonsmooth row for two, the form of the authors' Experiment 2
     by: str | None = None  # the column of groups that is meant, where there are several
-    names: tuple[str, ...] = ()  # of the rows; by default the contrast's
+    names: Sequence[str] = ()  # of the rows; by default the contrast's
+    proxy: bool = False  # rates: their exact value is what c is, their surrogate is what is differentiated
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", tuple(self.names) or self.contrast.names)
+        object.__setattr__(self, "names", self.names or self.contrast.names)
         m, K = len(self.names), len(self.cells)
         if (len(self.contrast.names), self.contrast.cells) != (m, K) or self.bound.shape != (m,):
             raise ValueError(
                 f"{m} constraints on {K} cells need a contrast of as many rows and cells and as many bounds, "
                 f"got {len(self.contrast.names)} x {self.contrast.cells} and {tuple(self.bound.shape)}"
+            )
+        if self.proxy and (self.statistic is None or self.statistic.exact is None):
+            raise ValueError(
+                f"proxy=True is for rates, whose exact value differs from what is differentiated; {self.names[0]!r} is "
+                "about a loss or a statistic without an exact form"
             )
         if not torch.isfinite(self.bound).all():
             raise ValueError(f"bounds must be finite, got {self.bound.tolist()[:6]}")
@@ -74,25 +81,6 @@ class Constraint:
     def to(self, device: torch.device, dtype: torch.dtype) -> Constraint:
         return replace(self, contrast=self.contrast.to(device, dtype), bound=self.bound.to(device, dtype))
 
-    # On means (q,) ----------------------------------------------------------------------------------------------------
-
-    def value(self, means: Tensor) -> Tensor:
-        """(m,) c from the cell means (K,)."""
-        gaps = self.contrast.apply(means)
-        return (gaps.abs() if self.absolute else gaps) - self.bound
-
-    def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
-        """(K,) the gradient of w'c in the means."""
-        return self.contrast.transpose(self._signs(means) * w if self.absolute else w)
-
-    def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
-        """(m, n) from the gradients of the means, (K, n)."""
-        found = self.contrast.apply(rows.mT).mT
-        return self._signs(means)[:, None] * found if self.absolute else found
-
-    def _signs(self, means: Tensor) -> Tensor:
-        return self.contrast.apply(means).sign()
-
     @property
     def size(self) -> int:
         """How many means it needs, q."""
@@ -103,20 +91,32 @@ class Constraint:
         """Whether the means of two equal halves of a mini-batch average to the whole's."""
         return True
 
-    def observed(self, present: Tensor) -> Tensor:
-        """(m,) whether a mini-batch with these cells (K,) determines the value of each row."""
-        return self.contrast.observed(present)
+    def restricted(self, cells: Tensor | None, others: Others | None) -> RestrictedConstraint:
+        """The same for the cells that a mini-batch shows, (S,), K for no cell; None: all K, some of them absent."""
+        contrast = self.contrast.restricted(cells, others)
+        if cells is None:
+            return RestrictedConstraint(contrast, self.bound, self.absolute, self.size)
+        bound = self.bound[self.contrast.rows(cells).clamp(max=self.m - 1)]
+        return RestrictedConstraint(contrast, bound, self.absolute, cells.shape[0])
+
+
+class FunctionValue(NamedTuple):
+    """What a function gives on a mini-batch."""
+
+    value: Tensor  # (m,)
+    observed: Tensor | None = None  # (m,) bool: the rows that this mini-batch shows; None: all
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionConstraint:
     """fun(batch) <= 0, or = 0: a function of the user's on a mini-batch, (m,), written with torch operations.
 
-    `batch` is a `MiniBatch`: losses, outputs, labels, groups and the model's parameters. Its value on a mini-batch
-    should be an unbiased estimate of what is meant, as a mean over examples is.
+    `batch` is a `MiniBatch`: losses, outputs, labels, groups, the values handed over and the model's parameters. Its
+    value on a mini-batch should be an unbiased estimate of what is meant, as a mean over examples is. Where some rows
+    are observed at some steps only, it gives (values, observed), both (m,), `observed` bool.
     """
 
-    fun: Callable[[MiniBatch], Tensor]
+    fun: Callable[[MiniBatch], Tensor | tuple[Tensor, Tensor]]
     names: tuple[str, ...]
     # Which examples `run` draws for it, equally many of each cell.
     cells: Cells = field(default_factory=lambda: Cells((Cell("all"),)))
@@ -137,12 +137,27 @@ class FunctionConstraint:
         return replace(self, cells=self.cells.bind(_column(self, groups), labels))
 
     def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
-        """(m,) its value on a mini-batch, feasible where <= 0."""
+        """(m,) its value on a mini-batch, feasible where <= 0; NaN where it is not observed."""
+        value, observed = self.on(batch)
+        return value if observed is None else torch.where(observed, value, torch.nan)
+
+    def on(self, batch: MiniBatch) -> FunctionValue:
+        """Its value on a mini-batch, and the rows that are observed."""
         found = self.fun(batch)
-        if not isinstance(found, Tensor) or found.shape != (self.m,):
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ValueError(f"the function of {self.names} must give {self.m} values, got shape {got}")
-        return found
+        value, observed = found if isinstance(found, tuple) else (found, None)
+        for what, tensor in (("values", value), ("values of `observed`", observed)):
+            if isinstance(tensor, float | int):
+                raise TypeError(
+                    f"the function of {self.names[0]!r} gives the number {tensor!r}, which has no graph to "
+                    "differentiate; compute it with torch operations, without .item() and float()"
+                )
+            if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != (self.m,)):
+                got = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
+                remedy = "; use .reshape(1)" if self.m == 1 else ""
+                raise ValueError(
+                    f"the function of {', '.join(self.names[:4])} must give {self.m} {what}, got {got}{remedy}"
+                )
+        return FunctionValue(value, observed)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FunctionConstraint:
         return self

@@ -10,54 +10,44 @@ mean, and then on every example: one backward pass gives the gradient of f * F +
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from fairbound._utils.sequences import LazySequence, sequence
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cells, Layers
-from fairbound.constraints.constraint import AnyConstraint, Column, Constraint, FunctionConstraint
+from fairbound.constraints.comparisons import Comparisons, SumsCounts
+from fairbound.constraints.constraint import (
+    AnyConstraint,
+    Column,
+    Constraint,
+    FunctionConstraint,
+    FunctionValue,
+)
+from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout, Layout, Term
+from fairbound.constraints.running_means import RunningMeans
 from fairbound.constraints.statistics import Statistic
-from fairbound.core import Estimate
 
 Given = AnyConstraint | Iterable[AnyConstraint] | Mapping[str, AnyConstraint]
 
 
-class SumsCounts(NamedTuple):
-    """Sums and counts, (1+q,): of the objective, then of every cell; those of a function are its values and 1."""
-
-    sums: Tensor
-    counts: Tensor
-
-    def plus(self, other: SumsCounts) -> SumsCounts:
-        return SumsCounts(self.sums + other.sums, self.counts + other.counts)
-
-    @property
-    def means(self) -> Tensor:
-        """NaN for a cell without examples."""
-        return self.sums / self.counts
-
-    def filled(self) -> SumsCounts:
-        """The same with a mean of 0 for cells without examples, so that the others can be read."""
-        empty = self.counts <= 0
-        return SumsCounts(torch.where(empty, 0.0, self.sums), torch.where(empty, 1.0, self.counts))
-
-
 @dataclass(frozen=True, eq=False)
-class ConstraintSet:
+class ConstraintSet(Comparisons):
     """Objective and constraints, evaluated together; what every driver holds."""
 
     parts: tuple[AnyConstraint, ...]
-    names: tuple[str, ...] = ()  # of all rows; by default those of the parts
+    names: Sequence[str] = ()  # of all rows; by default those of the parts
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", self.names or tuple(name for part in self.parts for name in part.names))
+        object.__setattr__(self, "names", self.names or _joined([part.names for part in self.parts]))
 
     @staticmethod
     def of(given: ConstraintSet | Given) -> ConstraintSet:
@@ -65,21 +55,21 @@ class ConstraintSet:
         if isinstance(given, ConstraintSet):
             return given
         if isinstance(given, Constraint | FunctionConstraint):
-            parts, names = [given], list(given.names)
+            parts, names = [given], given.names
         elif isinstance(given, Mapping):
             parts = list(given.values())
-            names = [f"{key}: {name}" for key, part in given.items() for name in getattr(part, "names", ())]
+            names = _joined([_prefixed(str(key), getattr(part, "names", ())) for key, part in given.items()])
         else:
             if isinstance(given, str) or not isinstance(given, Iterable):
                 raise TypeError(f"{type(given).__name__} is no constraint; use those of fairbound.constraints")
             parts = list(given)
-            names = [name for part in parts for name in getattr(part, "names", ())]
+            names = _joined([getattr(part, "names", ()) for part in parts])
         if not parts:
             raise ValueError("there are no constraints; give at least one of fairbound.constraints")
         for part in parts:
             if not isinstance(part, Constraint | FunctionConstraint):
                 raise TypeError(f"{type(part).__name__} is no constraint; use those of fairbound.constraints")
-        doubled = [name for name, count in Counter(names).items() if count > 1]
+        doubled = [] if isinstance(names, LazySequence) else [n for n, count in Counter(names).items() if count > 1]
         if doubled:
             raise ValueError(
                 f"two constraints are called {min(doubled)!r}, and a saved state identifies them by name; "
@@ -87,11 +77,7 @@ class ConstraintSet:
             )
         if len({id(part) for part in parts}) < len(parts):
             raise ValueError("one constraint is given twice under two names; drop one, or build it twice")
-        return ConstraintSet(tuple(parts), tuple(names))
-
-    @property
-    def m(self) -> int:
-        return len(self.names)
+        return ConstraintSet(tuple(parts), names)
 
     @property
     def cells(self) -> Cells:
@@ -101,8 +87,9 @@ class ConstraintSet:
     @cached_property
     def equality(self) -> Tensor | None:
         """(m,) the rows that are equalities; None where there are none."""
-        rows = torch.tensor([part.equality for part in self.parts for _ in part.names], dtype=torch.bool)
-        return rows if bool(rows.any()) else None
+        if not any(part.equality for part in self.parts):
+            return None
+        return torch.cat([torch.full((part.m,), part.equality) for part in self.parts])
 
     @property
     def averages(self) -> bool:
@@ -124,68 +111,83 @@ class ConstraintSet:
     # From examples to sums and counts ---------------------------------------------------------------------------------
 
     @cached_property
-    def statistics(self) -> list[Statistic | None]:
-        """The per-example values, each once: the loss first, which the objective is the mean of."""
-        found: list[Statistic | None] = [None]
+    def statistics(self) -> list[tuple[Statistic | None, bool]]:
+        """The per-example values, each once, and whether it is the exact one; the loss of the objective first."""
+        found: list[tuple[Statistic | None, bool]] = [(None, False)]
         for part in self.parts:
-            if isinstance(part, Constraint) and part.statistic not in found:
-                found.append(part.statistic)
+            if isinstance(part, Constraint):
+                own = [(part.statistic, False), (part.statistic, True)][: 1 + part.proxy]
+                found += [entry for entry in own if entry not in found]
         return found
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """For every part the statistic that it averages (none for a function) and its number of cells."""
+        place = self.statistics.index
         return tuple(
-            Term(self.statistics.index(part.statistic) if isinstance(part, Constraint) else None, len(part.cells))
+            Term(
+                place((part.statistic, False)) if isinstance(part, Constraint) else None,
+                part.size if isinstance(part, Constraint) else len(part.cells),
+                place((part.statistic, True)) if isinstance(part, Constraint) and part.proxy else None,
+            )
             for part in self.parts
         )
 
     def example_values(self, batch: MiniBatch, *, exact: bool = False) -> list[Tensor]:
         """(B,) each: what is averaged, the loss first."""
-        return [batch.losses, *(self._values(s, batch, exact) for s in self.statistics[1:] if s is not None)]
+        return [batch.losses, *(self._values(s, batch, exact or e) for s, e in self.statistics[1:] if s is not None)]
 
     def _values(self, statistic: Statistic, batch: MiniBatch, exact: bool) -> Tensor:
         name = next(p.names[0] for p in self.parts if isinstance(p, Constraint) and p.statistic == statistic)
         outputs = batch.needed("outputs", f"the constraint {name!r}")
         labels = batch.losses if batch.labels is None else batch.labels  # a rate does not read them
-        found = (statistic.reported if exact else statistic.surrogate)(outputs, labels)
+        found = statistic.reported(outputs.detach(), labels) if exact else statistic.surrogate(outputs, labels)
         if found.numel() != batch.losses.shape[0]:
             raise ValueError(f"the statistic of {name!r} must be one value per example, got {tuple(found.shape)}")
         return found.reshape(-1)
 
-    def function_values(self, batch_of: Callable[[int], MiniBatch]) -> list[Tensor]:
+    def function_values(self, batch_of: Callable[[int], MiniBatch]) -> list[FunctionValue]:
         """The values of every function, with their graph; `batch_of(i)` is the mini-batch of part i."""
-        return [part.evaluate(batch_of(i)) for i, part in enumerate(self.parts) if isinstance(part, FunctionConstraint)]
+        return [part.on(batch_of(i)) for i, part in enumerate(self.parts) if isinstance(part, FunctionConstraint)]
 
-    def layout(self, batch: MiniBatch) -> GroupedLayout:
-        """Where the examples of a mini-batch count, by their groups and labels."""
-        layers: list[Layers] = []
+    def layers(self, batch: MiniBatch) -> list[Layers]:
+        """For every part the cells of every example; none for a function."""
+        found: list[Layers] = []
         for part in self.parts:
             groups = labels = None
             if isinstance(part, FunctionConstraint):
-                layers.append(())
+                found.append(())
                 continue
             if part.cells.needs_groups:
                 groups = batch.column(part.by)
             if part.cells.needs_labels:
                 labels = batch.needed("labels", f"the constraint {part.names[0]!r}")
-            layers.append(part.cells.assign(batch.losses.shape[0], groups, labels, batch.losses.device))
-        return GroupedLayout(self.terms, layers, batch.losses, batch.objective, batch.weight)
+            found.append(part.cells.assign(batch.losses.shape[0], groups, labels, batch.losses.device))
+        return found
 
-    def sums_counts(self, values: Sequence[Tensor], functions: Sequence[Tensor], layout: Layout) -> SumsCounts:
-        """Of a mini-batch. A function adds its values, and counts once."""
+    def layout(self, batch: MiniBatch) -> GroupedLayout:
+        """Where the examples of a mini-batch count."""
+        return GroupedLayout(self.terms, self.layers(batch), batch.losses, batch.objective, batch.weight)
+
+    def sums_counts(self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: Layout) -> SumsCounts:
+        """Of a mini-batch. A function adds its values, and counts once where it is observed."""
         sums, counts, own = layout.sums(values), list(layout.counts), iter(functions)
         for i, part in enumerate(self.parts, 1):
             if isinstance(part, FunctionConstraint):
-                sums[i] = next(own).to(counts[0].dtype)
+                value, observed = next(own)
+                sums[i] = value.detach().to(counts[0].dtype)
                 counts[i] = torch.ones_like(sums[i])
+                if observed is not None:
+                    sums[i], counts[i] = torch.where(observed, sums[i], 0.0), observed.to(counts[0].dtype)
         return SumsCounts(torch.cat(sums), torch.cat(counts))
 
     def example_weights(
         self, mean_weights: Tensor, counts: Tensor, layout: Layout, values: Sequence[Tensor]
     ) -> list[Tensor]:
         """What every example counts, for each of the per-example values, and then what every function does."""
-        by_sum = (mean_weights / counts).split_with_sizes(self._sizes)
+        pairs = zip(self.parts, layout.terms, strict=True)
+        sizes = [1, *(part.m if isinstance(part, FunctionConstraint) else term.cells for part, term in pairs)]
+        by_sum = (mean_weights / counts).split_with_sizes(sizes)
         functions = [
             weight for part, weight in zip(self.parts, by_sum[1:], strict=True) if isinstance(part, FunctionConstraint)
         ]
@@ -199,59 +201,52 @@ class ConstraintSet:
             found = self.to(totals.sums.device, totals.sums.dtype).value(totals.filled().means)
             return torch.where(self.observed(totals.counts), found, torch.nan)
 
-    # From means to [f, c], and back to weights ------------------------------------------------------------------------
+    # The cells that a mini-batch shows --------------------------------------------------------------------------------
 
     @cached_property
-    def _sizes(self) -> list[int]:
-        return [1, *(part.size for part in self.parts)]
+    def many(self) -> tuple[bool, ...]:
+        """For every part whether it has very many cells, of which a mini-batch's own are gathered."""
+        return tuple(isinstance(part, Constraint) and part.cells.are_many for part in self.parts)
 
-    @cached_property
-    def _rows(self) -> list[int]:
-        return [1, *(part.m for part in self.parts)]
+    def running_means(self, runs: tuple[int, ...] = ()) -> list[RunningMeans | None]:
+        """For every part whose rows refer to the mean of all its cells."""
+        shares = [part.contrast.shares_of_mean if isinstance(part, Constraint) else None for part in self.parts]
+        return [None if share is None else RunningMeans(share, runs) for share in shares]
 
-    def split(self, means: Tensor) -> tuple[Tensor, ...]:
-        """(1+q,) by parts: the objective's, then those of every constraint."""
-        return means.split_with_sizes(self._sizes)
+    def present_alone(self, counts: Tensor) -> list[Others | None]:
+        """For every part: the mean of all cells is that of those with examples, of which (1+q,) `counts` has some."""
+        found: list[Others | None] = []
+        for part, own in zip(self.parts, counts.split_with_sizes(self._sizes)[1:], strict=True):
+            shares = part.contrast.shares_of_mean if isinstance(part, Constraint) else None
+            present = own > 0
+            found.append(None if shares is None else Others(present, (shares * present).sum(), own.new_zeros(())))
+        return found
 
-    def value(self, means: Tensor) -> Tensor:
-        """(1+m,) [f, c] from the means (1+q,)."""
-        f, *own = means.split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.value(mean) for part, mean in zip(self.parts, own, strict=True))])
+    def restricted(self, cells: Sequence[Tensor | None], others: Sequence[Others | None]) -> Comparisons:
+        """The same for what a mini-batch shows: for every part its cells where there are many, else None."""
+        parts = tuple(
+            part.restricted(own, rest) if isinstance(part, Constraint) and (own is not None or rest) else part
+            for part, own, rest in zip(self.parts, cells, others, strict=True)
+        )
+        return Comparisons(parts)
 
-    def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
-        """(1+q,) the weight of every mean in w'[f, c], w (1+m,)."""
-        _, *own = means.split_with_sizes(self._sizes)
-        f, *weights = w.split_with_sizes(self._rows)
-        rows = zip(self.parts, own, weights, strict=True)
-        return torch.cat([f, *(part.mean_weights(mean, weight) for part, mean, weight in rows)])
+    def rows(self, cells: Sequence[Tensor | None]) -> Tensor:
+        """The rows of c that a restricted set has, in its order; m for those of no cell."""
+        found, start = [], 0
+        for part, own in zip(self.parts, cells, strict=True):
+            if own is None or not isinstance(part, Constraint):
+                found.append(torch.arange(start, start + part.m, device=self._device(cells)))
+            else:
+                rows = part.contrast.rows(own)
+                found.append(torch.where(rows < part.m, start + rows, self.m))
+            start += part.m
+        return torch.cat(found)
 
-    def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
-        """(m, n) of the constraints, from the gradients of the means (1+q, n)."""
-        _, *own = means.split_with_sizes(self._sizes)
-        _, *gradients = rows.split_with_sizes(self._sizes)
-        parts = zip(self.parts, own, gradients, strict=True)
-        return torch.cat([part.jacobian(mean, gradient) for part, mean, gradient in parts])
+    @staticmethod
+    def _device(cells: Sequence[Tensor | None]) -> torch.device:
+        return next(own.device for own in cells if own is not None)
 
-    def observed(self, counts: Tensor) -> Tensor:
-        """(1+m,) whether every cell that f or a row of c needs has examples."""
-        f, *own = (counts > 0).split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.observed(present) for part, present in zip(self.parts, own, strict=True))])
-
-    def estimate(self, means: Tensor, vjp: Callable[[Tensor], Tensor], jacobian: Tensor | None = None) -> Estimate:
-        """An `Estimate` from the means (1+q,) and the gradient of a weighted sum of them, (1+q,) -> (n,).
-
-        The Jacobian needs a backward pass for each mean, not for each constraint; none where that of the means is at
-        hand, `jacobian` (1+q, n).
-        """
-        values = self.value(means)
-
-        def rows() -> Tensor:
-            if jacobian is not None:
-                return self.jacobian(means, jacobian)
-            unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-            return self.jacobian(means, torch.stack([vjp(one) for one in unit]))
-
-        return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), rows)
+    # Checks -----------------------------------------------------------------------------------------------------------
 
     def check(self, batch: MiniBatch) -> None:
         """Shapes, columns, and groups beyond those of a constraint, which would not be counted."""
@@ -264,6 +259,22 @@ class ConstraintSet:
                     f"groups must be 0 to {known - 1}, or -1 for none, found {int(column.min())} to "
                     f"{int(column.max())} for the constraint {part.names[0]!r}"
                 )
+
+
+def _joined(names: Sequence[Sequence[str]]) -> Sequence[str]:
+    if len(names) == 1:
+        return names[0]
+    ends = list(accumulate(len(some) for some in names))
+
+    def name(i: int) -> str:
+        part = bisect_right(ends, i)
+        return names[part][i - ends[part]]  # counted from the end of the part
+
+    return sequence(ends[-1] if ends else 0, name)
+
+
+def _prefixed(key: str, names: Sequence[str]) -> Sequence[str]:
+    return sequence(len(names), lambda i: f"{key}: {names[i]}")
 
 
 def combine(*constraints: AnyConstraint) -> ConstraintSet:

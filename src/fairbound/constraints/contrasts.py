@@ -1,7 +1,7 @@
 """How cells are compared: contrasts, linear maps from the means of K cells to m constraints.
 
 Every contrast has its map and the transposed one. "Each" and "against the mean" are computed as such: nothing of size
-groups x groups is built.
+groups x groups is built, and `restricted` gives the part of them that a mini-batch with a few of the cells needs.
 
 >>> pairwise(["A", "B"]).names
 ('A - B', 'B - A')
@@ -15,16 +15,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from fairbound._utils.sequences import LazySequence, sequence
+
+
+class Others(NamedTuple):
+    """The mean of all cells, as far as a mini-batch does not show them."""
+
+    present: Tensor  # (S,) bool: the cells with examples
+    share: Tensor  # () of all cells of which something is known, the present ones included
+    part: Tensor  # () what those that are not present add to the mean
 
 
 @dataclass(frozen=True, eq=False)
 class Contrast(ABC):
     """A linear map on cell means, with a name for each of its rows."""
 
-    names: tuple[str, ...]  # (m,)
+    names: Sequence[str]  # (m,)
 
     @abstractmethod
     def apply(self, means: Tensor) -> Tensor:
@@ -42,6 +53,29 @@ class Contrast(ABC):
     @abstractmethod
     def cells(self) -> int:
         """K."""
+
+    @property
+    def offset(self) -> Tensor | None:
+        """(m,) what is added to the linear map; None: nothing."""
+        return None
+
+    @property
+    def shares_of_mean(self) -> Tensor | None:
+        """(K,) what every cell counts in a mean that all rows refer to; None where rows refer to no such mean."""
+        return None
+
+    def restricted(self, cells: Tensor | None, others: Others | None) -> Contrast:
+        """The same for the cells that a mini-batch shows, (S,), K for no cell; None: all K of them, some absent.
+
+        Rows that refer to the mean of all cells need what the `others` count in it; they are added as `others.part`.
+        """
+        if cells is not None:
+            raise ValueError(f"{type(self).__name__} compares all cells, and cannot be restricted to some")
+        return self
+
+    def rows(self, cells: Tensor) -> Tensor:
+        """The rows that are about these cells, in the order of the restricted contrast."""
+        raise ValueError(f"{type(self).__name__} compares all cells, and cannot be restricted to some")
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Contrast:
         """The same with its numbers on a device, in a precision."""
@@ -71,6 +105,12 @@ class Each(Contrast):
     def observed(self, present: Tensor) -> Tensor:
         return present
 
+    def restricted(self, cells: Tensor | None, others: Others | None) -> Contrast:
+        return self if cells is None else Each((), self.sign)
+
+    def rows(self, cells: Tensor) -> Tensor:
+        return cells
+
 
 @dataclass(frozen=True, eq=False)
 class AgainstMean(Contrast):
@@ -78,6 +118,7 @@ class AgainstMean(Contrast):
 
     shares: Tensor  # (K,) they sum to 1
     two_sided: bool = True
+    known: Tensor | None = None  # () what other cells add to the mean
 
     @property
     def cells(self) -> int:
@@ -85,6 +126,9 @@ class AgainstMean(Contrast):
 
     def apply(self, means: Tensor) -> Tensor:
         gaps = means - (means * self.shares).sum(-1, keepdim=True)
+        return self._sides(gaps)
+
+    def _sides(self, gaps: Tensor) -> Tensor:
         return torch.stack([gaps, -gaps], -1).flatten(-2) if self.two_sided else gaps
 
     def transpose(self, w: Tensor) -> Tensor:
@@ -92,7 +136,25 @@ class AgainstMean(Contrast):
         return net - self.shares * net.sum(-1, keepdim=True)
 
     def observed(self, present: Tensor) -> Tensor:
-        return present.all().expand(len(self.names))
+        if self.known is None:
+            return present.all().expand(len(self.names))
+        return present.repeat_interleave(2) if self.two_sided else present
+
+    @property
+    def shares_of_mean(self) -> Tensor:
+        return self.shares
+
+    def restricted(self, cells: Tensor | None, others: Others | None) -> Contrast:
+        assert others is not None
+        shares = self.shares if cells is None else self.shares[cells.clamp(max=self.cells - 1)]
+        return AgainstMean((), shares * others.present / others.share, self.two_sided, others.part / others.share)
+
+    @property
+    def offset(self) -> Tensor | None:
+        return None if self.known is None else self._sides((-self.known).expand(self.cells))
+
+    def rows(self, cells: Tensor) -> Tensor:
+        return torch.stack([2 * cells, 2 * cells + 1], -1).flatten() if self.two_sided else cells
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Contrast:
         return replace(self, shares=self.shares.to(device, dtype))
@@ -126,7 +188,7 @@ Compare = Callable[[Sequence[str]], Contrast]  # names of cells -> their contras
 
 def each(names: Sequence[str]) -> Contrast:
     """Every cell alone."""
-    return Each(tuple(names))
+    return Each(names if isinstance(names, LazySequence) else tuple(names))
 
 
 def pairwise(names: Sequence[str], *, two_sided: bool = True) -> Contrast:
@@ -157,10 +219,9 @@ def against_pooled(shares: Sequence[float], *, two_sided: bool = True) -> Compar
             raise ValueError(
                 f"against the mean of {len(names)} cells with {len(shares)} shares; needs as many, and two or more"
             )
-        sides = [(f"{name} - mean", f"mean - {name}")[: 1 + two_sided] for name in names]
-        return AgainstMean(
-            tuple(label for both in sides for label in both), torch.tensor(shares, dtype=torch.float64), two_sided
-        )
+        sides = ("{} - mean", "mean - {}")[: 1 + two_sided]
+        labels = sequence(len(sides) * len(names), lambda i: sides[i % len(sides)].format(names[i // len(sides)]))
+        return AgainstMean(labels, torch.tensor(shares, dtype=torch.float64), two_sided)
 
     return contrast
 

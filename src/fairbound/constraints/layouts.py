@@ -21,12 +21,19 @@ from fairbound.constraints.cells import Layers
 class Term(NamedTuple):
     """What one constraint adds up."""
 
-    statistic: int | None  # the place of its per-example value; None for a function, which adds up nothing
+    statistic: int | None  # the place of the values that are differentiated; None for a function, which adds up nothing
     cells: int
+    exact: int | None = None  # the place of the values that are added up, where those are others (a proxy constraint)
+
+    @property
+    def added(self) -> int | None:
+        return self.statistic if self.exact is None else self.exact
 
 
 class Layout(ABC):
     """The examples of one mini-batch by cell."""
+
+    terms: Sequence[Term]
 
     @property
     @abstractmethod
@@ -71,9 +78,9 @@ class GroupedLayout(Layout):
             if not layers:
                 found.append(objective[:0])
                 continue
-            count = torch.bincount(layers[0], self.weight, term.cells + 2)
+            count = _counts(layers[0], self.weight, term.cells + 2)
             for layer in layers[1:]:
-                count = count + torch.bincount(layer, self.weight, term.cells + 2)
+                count = count + _counts(layer, self.weight, term.cells + 2)
             # A group that no constraint knows must not count as no group: the objective becomes NaN.
             found[0] = torch.where(count[-1:] > 0, torch.nan, found[0])
             found.append(count[:-2].to(self.dtype))
@@ -86,7 +93,7 @@ class GroupedLayout(Layout):
             # One example after the other, which in single precision would lose four digits of ten thousand.
             total = plain[0].new_zeros(term.cells + 2 if layers else 2, dtype=torch.float64)
             for layer in layers:
-                value = plain[term.statistic or 0]
+                value = plain[term.added or 0]
                 value = value if self.weight is None else value * self.weight
                 total = total.index_add(0, layer, value.double())
             found.append(total[:-2].to(self.dtype))
@@ -128,6 +135,12 @@ class GroupedLayout(Layout):
         return self.objective * (rank % 2 == keep)
 
 
+def _counts(layer: Tensor, weight: Tensor | None, cells: int) -> Tensor:
+    """(cells,) how often each occurs; not `bincount`, which cannot be vmapped."""
+    one = torch.ones_like(layer, dtype=torch.float64) if weight is None else weight.double()
+    return torch.zeros(cells, dtype=torch.float64, device=layer.device).index_add(0, layer, one)
+
+
 def _rank(layer: Tensor) -> Tensor:
     """(B,) how many examples of its cell stand before an example."""
     order = layer.argsort(stable=True)
@@ -160,22 +173,25 @@ class BlockedLayout(Layout):
         start = self.starts[i] - (self.objective if of_cells else 0)
         return values[start : start + self.terms[i].cells * self.cell]
 
-    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def sums(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
+        """`surrogates`: what is differentiated, in place of what is added up."""
         found = [values[0][: self.objective].sum(-1, keepdim=True)]
         for i, term in enumerate(self.terms):
-            if term.statistic is None:
+            place = term.statistic if surrogates else term.added
+            if place is None:
                 found.append(values[0].new_zeros(0))
             else:
-                found.append(self.block(i, values[term.statistic]).unflatten(0, (term.cells, self.cell)).sum(-1))
+                found.append(self.block(i, values[place]).unflatten(0, (term.cells, self.cell)).sum(-1))
         return found
 
     @property
     def _sizes(self) -> list[int]:
         return [self.objective, *[self.cell] * len(self.terms)]
 
-    def means(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def means(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
         """The sums divided by their counts, which are numbers here."""
-        return [total / size for total, size in zip(self.sums(values), self._sizes, strict=True)]
+        sums = self.sums(values, surrogates=surrogates)
+        return [total / size for total, size in zip(sums, self._sizes, strict=True)]
 
     def spread_means(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
         """(B,) for each of the values: what every example counts, from a weight on every mean."""

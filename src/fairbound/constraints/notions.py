@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fairbound._utils.sequences import sequence
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import Constraint, FunctionConstraint
@@ -26,13 +27,16 @@ from fairbound.constraints.statistics import Statistic, rate_of
 
 Groups = int | Sequence[str]  # how many groups there are, or their names
 Of = Literal["rate", "loss"]
+Bound = float | Sequence[float] | Tensor  # one for all constraints, or one for each
 
 
-def group_names(groups: Groups) -> tuple[str, ...]:
+def group_names(groups: Groups) -> Sequence[str]:
     """Names of the groups 0, 1, ..."""
     if isinstance(groups, str):
         raise TypeError(f'groups must be their number or a list of names, got the string {groups!r}; use ["A", "B"]')
-    names = tuple(str(g) for g in range(groups)) if isinstance(groups, int) else tuple(map(str, groups))
+    if isinstance(groups, int) and groups > 0:
+        return sequence(groups, str)
+    names = () if isinstance(groups, int) else tuple(map(str, groups))
     if not names:
         raise ValueError("there are no groups; give their number or their names")
     if len(set(names)) < len(names):
@@ -40,12 +44,26 @@ def group_names(groups: Groups) -> tuple[str, ...]:
     return names
 
 
-def _gaps(cells: Cells, bound: float, contrast: Compare, statistic: Statistic | None, by: str | None) -> Constraint:
-    if not 0 <= bound < math.inf:
-        raise ValueError(f"bounds must be finite and >= 0, got {bound}")
+def _gaps(
+    cells: Cells, bound: Bound, contrast: Compare, statistic: Statistic | None, by: str | None, proxy: bool = False
+) -> Constraint:
     made = contrast(cells.names)
-    bounds = torch.full((len(made.names),), float(bound), dtype=torch.float64)
-    return Constraint(cells, made, bounds, statistic, by=by)
+    bounds = _bounds(bound, len(made.names), len(cells))
+    if not float(bounds.min()) >= 0:
+        raise ValueError(f"bounds must be finite and >= 0, got {float(bounds.min()):g}")
+    return Constraint(cells, made, bounds, statistic, by=by, proxy=proxy)
+
+
+def _bounds(bound: Bound, rows: int, cells: int) -> Tensor:
+    """(rows,) one bound for all rows, for each of them, or for each cell where every cell has two rows."""
+    given = torch.as_tensor(bound, dtype=torch.float64)
+    if not bool(torch.isfinite(given).all()):
+        raise ValueError(f"bounds must be finite and >= 0, got {bound}")
+    if given.ndim == 1 and len(given) == cells and rows == 2 * cells:
+        return given.repeat_interleave(2)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != rows):
+        raise ValueError(f"{tuple(given.shape)} bounds for {rows} constraints; give one, or one for each of them")
+    return given.expand(rows).clone()
 
 
 def _statistic(of: Of, outcome: int | None = None) -> Statistic | None:
@@ -54,61 +72,79 @@ def _statistic(of: Of, outcome: int | None = None) -> Statistic | None:
     return None if of == "loss" else rate_of(outcome)
 
 
-def loss_parity(groups: Groups, *, bound: float, contrast: Compare = against_mean, by: str | None = None) -> Constraint:
+def loss_parity(groups: Groups, *, bound: Bound, contrast: Compare = against_mean, by: str | None = None) -> Constraint:
     """Group losses within `bound` of their mean (the paper's eq. 4), or of each other (`contrast=pairwise`)."""
     return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, None, by)
 
 
-def pairwise_loss_parity(groups: Groups, *, bound: float, by: str | None = None) -> Constraint:
+def pairwise_loss_parity(groups: Groups, *, bound: Bound, by: str | None = None) -> Constraint:
     """|loss of A - loss of B| <= bound for every pair of groups: "accuracy equality" in Table 1 of the paper."""
     return loss_parity(groups, bound=bound, contrast=pairwise, by=by)
 
 
 def demographic_parity(
-    groups: Groups, *, bound: float, contrast: Compare = pairwise, by: str | None = None, outcome: int | None = None
+    groups: Groups,
+    *,
+    bound: Bound,
+    contrast: Compare = pairwise,
+    by: str | None = None,
+    outcome: int | None = None,
+    proxy: bool = False,
 ) -> Constraint:
-    """Rates of positive predictions (with several classes: of class `outcome`) within `bound`."""
-    return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, rate_of(outcome), by)
+    """Rates of positive predictions (with several classes: of class `outcome`) within `bound`.
+
+    `proxy=True`, here and below: the multipliers are moved by the exact rate, the model by its differentiable
+    surrogate, the probability. Otherwise both by the surrogate.
+    """
+    return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, rate_of(outcome), by, proxy)
 
 
 def equal_opportunity(
     groups: Groups,
     *,
-    bound: float,
+    bound: Bound,
     contrast: Compare = pairwise,
     by: str | None = None,
     outcome: int | None = None,
     of: Of = "rate",
+    proxy: bool = False,
 ) -> Constraint:
     """True positive rates (of class `outcome`: its recall) within `bound`.
 
     `of="loss"` is Table 1 of the paper: the losses of the examples with a positive label.
     """
     cells = Cells.of_groups(group_names(groups), 1 if outcome is None else outcome)
-    return _gaps(cells, bound, contrast, _statistic(of, outcome), by)
+    return _gaps(cells, bound, contrast, _statistic(of, outcome), by, proxy)
 
 
 def false_positive_parity(
-    groups: Groups, *, bound: float, contrast: Compare = pairwise, by: str | None = None
+    groups: Groups, *, bound: Bound, contrast: Compare = pairwise, by: str | None = None, proxy: bool = False
 ) -> Constraint:
     """False positive rates within `bound`."""
-    return _gaps(Cells.of_groups(group_names(groups), 0), bound, contrast, rate_of(None), by)
+    return _gaps(Cells.of_groups(group_names(groups), 0), bound, contrast, rate_of(None), by, proxy)
 
 
-def equalized_odds(groups: Groups, *, bound: float, by: str | None = None, of: Of = "rate") -> Constraint:
+def equalized_odds(
+    groups: Groups, *, bound: Bound, by: str | None = None, of: Of = "rate", proxy: bool = False
+) -> Constraint:
     """The gaps of the true positive and of the false positive rates, added, at most `bound`.
 
     `of="loss"` is Table 1 of the paper: the loss gaps over labels 1 and over labels 0, added.
     """
     names = group_names(groups)
-    return _gaps(Cells.of_groups(names, 1) + Cells.of_groups(names, 0), bound, sums_of_pairs, _statistic(of), by)
+    cells = Cells.of_groups(names, 1) + Cells.of_groups(names, 0)
+    return _gaps(cells, bound, sums_of_pairs, _statistic(of), by, proxy)
 
 
-def bounded_group_loss(groups: Groups, *, bound: float, by: str | None = None) -> Constraint:
-    """The loss of every group at most `bound`."""
+def bounded_group_loss(groups: Groups, *, bound: Bound, by: str | None = None) -> Constraint:
+    """The loss of every group at most `bound`.
+
+    With the number of an example as its group it is about every example: `bounded_group_loss(len(data), bound=0.5)`.
+    """
     cells = Cells.of_groups(group_names(groups))
-    names = tuple(f"loss of {name} <= {bound:g}" for name in cells.names)
-    return Constraint(cells, each(names), torch.full((len(cells),), float(bound), dtype=torch.float64), by=by)
+    bounds = _bounds(bound, len(cells), len(cells))
+    names = sequence(len(cells), lambda k: f"loss of {cells.names[k]} <= {float(bounds[k]):g}")
+    return Constraint(cells, each(names), bounds, by=by)
 
 
 def minimum_rate(
@@ -119,12 +155,15 @@ def minimum_rate(
     label: float | None = None,
     outcome: int | None = None,
     by: str | None = None,
+    equality: bool = False,
+    proxy: bool = False,
 ) -> Constraint:
     """The rate of positive predictions at least `rate`: of one group, of every one (`group=None`), or of all examples.
 
     With `label=1` it is the recall, with `label=0` the false positive rate. Without `groups` it is about all examples.
+    With `equality` the rate is `rate` exactly.
     """
-    return _one_sided(rate, -1.0, _chosen(groups, group, label), outcome, by)
+    return _one_sided(rate, -1.0, _chosen(groups, group, label), outcome, by, equality, proxy)
 
 
 def maximum_rate(
@@ -135,18 +174,22 @@ def maximum_rate(
     label: float | None = None,
     outcome: int | None = None,
     by: str | None = None,
+    proxy: bool = False,
 ) -> Constraint:
     """The rate of positive predictions at most `rate`; see `minimum_rate`."""
-    return _one_sided(rate, 1.0, _chosen(groups, group, label), outcome, by)
+    return _one_sided(rate, 1.0, _chosen(groups, group, label), outcome, by, False, proxy)
 
 
-def _one_sided(rate: float, sign: float, cells: Cells, outcome: int | None, by: str | None) -> Constraint:
+def _one_sided(
+    rate: float, sign: float, cells: Cells, outcome: int | None, by: str | None, equality: bool, proxy: bool
+) -> Constraint:
     if not 0 <= rate <= 1:
         raise ValueError(f"a rate lies between 0 and 1, got {rate}")
     what = "rate" if outcome is None else f"rate of class {outcome}"
-    names = tuple(f"{what} of {name} {'<=' if sign > 0 else '>='} {rate:g}" for name in cells.names)
+    sense = "=" if equality else "<=" if sign > 0 else ">="
+    names = sequence(len(cells), lambda k: f"{what} of {cells.names[k]} {sense} {rate:g}")
     bound = torch.full((len(cells),), sign * float(rate), dtype=torch.float64)
-    return Constraint(cells, Each(names, sign), bound, rate_of(outcome), by=by)
+    return Constraint(cells, Each(names, sign), bound, rate_of(outcome), equality, by=by, proxy=proxy)
 
 
 def _chosen(groups: Groups | None, group: str | int | None, label: float | None) -> Cells:
@@ -161,7 +204,7 @@ def _chosen(groups: Groups | None, group: str | int | None, label: float | None)
     code = names.index(group) if isinstance(group, str) and group in names else group
     if not isinstance(code, int) or not 0 <= code < len(names):
         raise ValueError(f"there is no group {group!r}; the groups are {list(names)}")
-    return replace(cells, items=(cells.items[code],))
+    return replace(cells, items=(cells.items[code],), by_group=False)
 
 
 def weight_norm(bound: float) -> FunctionConstraint:
@@ -180,6 +223,23 @@ def weight_norm(bound: float) -> FunctionConstraint:
 def function(fun: Callable[[MiniBatch], Tensor], *names: str, equality: bool = False) -> FunctionConstraint:
     """A function of yours, fun(batch) <= 0 (= 0 with `equality`), with a name for each of its values."""
     return FunctionConstraint(fun, names, equality=equality)
+
+
+def given(*names: str, equality: bool = False) -> FunctionConstraint:
+    """Constraints whose values you hand over with a mini-batch, `values={name: tensor}`; feasible where <= 0 (or = 0).
+
+    A second task's loss, a safe set's, whatever the loop computes; one that is left out is not observed in that step.
+    """
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"given() needs a name for each value, got {names!r}")
+
+    def handed_over(batch: MiniBatch) -> tuple[Tensor, Tensor]:
+        found = batch.values or {}
+        observed = torch.tensor([name in found for name in names], device=batch.losses.device)
+        rows = [found[name].reshape(1) if name in found else batch.losses.new_zeros(1) for name in names]
+        return torch.cat([row.to(batch.losses.device) for row in rows]), observed
+
+    return FunctionConstraint(handed_over, names, Cells((), ()), equality=equality)
 
 
 NOTIONS: dict[str, Callable[..., Constraint]] = {  # by name: (names of the groups, bound=...) -> Constraint

@@ -12,14 +12,16 @@ precision. A check that fails raises an AssertionError that names it and a remed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.comparisons import SumsCounts
 from fairbound.constraints.constraint import AnyConstraint, Constraint, FunctionConstraint
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.testing.checks import certify, expect
 
 F64 = torch.float64
@@ -150,12 +152,14 @@ def _with(batch: MiniBatch, variables: list[Tensor]) -> MiniBatch:
 def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     """The gradient of w'c by example weights against finite differences of the value, for every row and for all."""
     generator = torch.Generator().manual_seed(0)
+    if isinstance(constraint, Constraint) and constraint.proxy:
+        constraint = replace(constraint, proxy=False)  # the surrogate is what is differentiated
     own = ConstraintSet((constraint,)).to(batch.losses.device, F64)
     at = [v.clone().requires_grad_() for v in _variables(batch)]
     mine = _with(batch, at)
     values, functions, layout = own.example_values(mine), own.function_values(lambda _: mine), own.layout(mine)
-    totals = own.sums_counts(values, [one.detach() for one in functions], layout)
-    means = totals.means
+    totals = own.sums_counts(values, functions, layout)
+    means, differentiated = totals.means, [*values, *(value for value, _ in functions)]
     directions = [torch.randn(v.shape, dtype=F64, generator=generator).to(v.device) for v in at]
     ahead, behind = (
         constraint.evaluate(_with(batch, [v.detach() + sign * STEP * u for v, u in zip(at, directions, strict=True)]))
@@ -170,7 +174,7 @@ def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     for w in rows:
         by_mean = own.mean_weights(means, torch.cat([w.new_zeros(1), w]))
         weights = own.example_weights(by_mean, totals.counts, layout, values)
-        graphs = [(v, weight) for v, weight in zip([*values, *functions], weights, strict=True) if v.requires_grad]
+        graphs = [(v, weight) for v, weight in zip(differentiated, weights, strict=True) if v.requires_grad]
         found = torch.autograd.grad(
             [v for v, _ in graphs], at, [weight for _, weight in graphs], retain_graph=True, allow_unused=True
         )

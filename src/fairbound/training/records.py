@@ -31,6 +31,7 @@ class FinalState(NamedTuple):
     mean_multipliers: Tensor | None
     monitors: list[dict[str, float]]
     infeasible: list[str | None]
+    diverging: list[str | None]
     skipped: Tensor
 
 

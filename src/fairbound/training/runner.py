@@ -21,6 +21,7 @@ from fairbound.core import Algorithm
 from fairbound.data.samplers import Sampler
 from fairbound.training.compile import decide
 from fairbound.training.hyperparams import structure
+from fairbound.training.pooled import check_pooled
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Record
 from fairbound.training.vectorized import VectorizedRuns
@@ -37,6 +38,7 @@ class Result:
     mean_multipliers: Tensor | None  # (R, m)
     monitors: tuple[dict[str, float], ...]  # the method's own scalars at the end, for each run
     infeasible: tuple[str | None, ...]  # for each run None, or the sign of an infeasible problem that was seen
+    diverging: tuple[str | None, ...]  # for each run None, or the sign of divergence that was seen
     skipped: Tensor  # (R,) steps skipped because something was not finite
     compiled: bool
     note: str  # one line on how it ran
@@ -99,7 +101,8 @@ class Run:
 
         averaged = ends[0].mean_x is not None
         monitors = [monitor for end in ends for monitor in end.monitors]
-        signs = [sign for end in ends for sign in end.infeasible]
+        infeasible = [sign for end in ends for sign in end.infeasible]
+        diverging = [sign for end in ends for sign in end.diverging]
         return Result(
             x=joined("x"),
             output=joined("output"),
@@ -107,7 +110,8 @@ class Run:
             mean_x=joined("mean_x") if averaged else None,
             mean_multipliers=joined("mean_multipliers") if averaged else None,
             monitors=tuple(monitors[i] for i in order),
-            infeasible=tuple(signs[i] for i in order),
+            infeasible=tuple(infeasible[i] for i in order),
+            diverging=tuple(diverging[i] for i in order),
             skipped=joined("skipped"),
             compiled=self.compiled,
             note=self.note,
@@ -198,7 +202,14 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
             continue
         if problem.constraint is None:
             raise ValueError(f"{type(algorithm).__name__} needs constraints, and the problem has none")
-        if not sampler.cells.same(problem.constraints.cells):
+        if problem.pooled:
+            check_pooled(problem, algorithm)
+            if not sampler.pooled:
+                raise ValueError(
+                    "the constraints are bound to no dataset, and the sampler draws from cells; build it with "
+                    "constraint.cells, or bind the constraint to the groups of the data: constraint.bind(groups)"
+                )
+        elif sampler.pooled or not sampler.cells.same(problem.constraints.cells):
             raise ValueError(
                 f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
                 f"{_few(problem.constraints.cells.names)}, or their examples differ; build it with constraint.cells"

@@ -124,13 +124,18 @@ ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
         constraints.pairwise_loss_parity(["A", "B", "C"], bound=0.0, by="race"),
         lambda y, mean: (y[0] - y[1]) * (mean[0] - mean[1]),
     ),
-    "from the mean": (constraints.loss_parity(["A", "B", "C"], bound=0.0, by="race"), lambda y, mean: 0 * mean[0]),
+    "from the mean": (  # of A and of B from the mean; C's part of it is a number
+        constraints.loss_parity(["A", "B", "C"], bound=0.0, by="race"),
+        lambda y, mean: (
+            (y[0] - y[1]) * mean[0] + (y[2] - y[3]) * mean[1] - (y[0] - y[1] + y[2] - y[3]) * (mean[0] + mean[1]) / 3
+        ),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", ABSENT)
 def test_the_direction_without_a_group_is_that_of_the_others(case: str) -> None:
-    """A constraint that lacks a group pulls at nobody, also not at the groups that are there."""
+    """A constraint on a group that is absent pulls at nobody, also not at the groups that are there."""
     limit, priced = ABSENT[case]
     fair, model, optimizer = begun(DescentAscent(eta=1.0), limit)
     optimizer.zero_grad()

@@ -4,6 +4,9 @@
     kappa = (1 - lam) max_i [c_i]_+  +  lam t
     d     = argmin_d  g'd + tau/2 |d|^2             s.t.  c + J d <= kappa e,  |d|_inf <= beta           (QP)
 
+An equality c_i = 0 is the two rows (c_i, J_i) and (-c_i, -J_i), so that |c_i + J_i d| <= kappa and |c_i| stands in
+kappa; its multiplier, of either sign, is their difference.
+
 Reference: Facchinei, Kungurtsev, Lampariello, Scutari, "Ghost penalties in nonconvex constrained
 optimization: diminishing stepsizes and iteration complexity", Mathematics of Operations Research 46 (2021).
 
@@ -36,27 +39,37 @@ class Direction(NamedTuple):
     """Ghost direction with its certificates."""
 
     d: Tensor  # (..., n)
-    multipliers: Tensor  # (..., m) >= 0
+    multipliers: Tensor  # (..., m) >= 0, of either sign for an equality
     kappa: Tensor  # (...)
-    violation: Tensor  # (...) max_i [c_i + J_i d - kappa]_+
+    violation: Tensor  # (...) max_i [c_i + J_i d - kappa]_+, for an equality [|c_i + J_i d| - kappa]_+
     gap: Tensor  # (...) primal minus dual value of the QP
     kappa_gap: Tensor  # (...) t minus a lower bound from its dual
 
 
 def ghost_direction(
-    g: Tensor, c: Tensor, J: Tensor, *, tau: Number, beta: Number, rho: Number, lam: Number
+    g: Tensor,
+    c: Tensor,
+    J: Tensor,
+    *,
+    tau: Number,
+    beta: Number,
+    rho: Number,
+    lam: Number,
+    equality: Tensor | None = None,
 ) -> Direction:
     """The Ghost direction d and its kappa, sharing one Gram matrix.   g (..., n), c (..., m), J (..., m, n).
 
-    tau, beta, rho, lam are numbers or tensors that broadcast to the leading dimensions. Works inside
-    `torch.func.vmap`, `torch.compile` and `make_fx`; no gradient passes through it.
+    tau, beta, rho, lam are numbers or tensors that broadcast to the leading dimensions; `equality` (..., m) is not 0
+    for the constraints c_i = 0. Works inside `torch.func.vmap`, `torch.compile` and `make_fx`; no gradient passes
+    through it.
 
     >>> g, c, J = torch.tensor([1.0, 0.0]), torch.tensor([1.0]), torch.tensor([[0.0, 1.0]])
     >>> ghost_direction(g, c, J, tau=1.0, beta=5.0, rho=0.5, lam=0.5).d
     tensor([-1.0000, -0.2500])
     """
     _check(g, c, J, tau=tau, beta=beta, rho=rho, lam=lam)
-    args = _broadcast((g, c, J), (1, 1, 2), (tau, beta, rho, lam))
+    equality = torch.zeros_like(c) if equality is None else equality
+    args = _broadcast((g, c, J, equality), (1, 1, 2, 1), (tau, beta, rho, lam))
     return Direction(*torch.ops.fairbound.ghost_direction(*args))
 
 
@@ -100,13 +113,45 @@ def _broadcast(tensors: Sequence[Tensor], own: Sequence[int], numbers: Sequence[
 
 
 def _solve_ghost(
-    g: Tensor, c: Tensor, J: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
+    g: Tensor, c: Tensor, J: Tensor, equality: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
 ) -> tuple[Tensor, ...]:
     """With the leading dimensions flattened to one and the small numbers in float64; dtypes as the caller had them."""
     lead = c.shape[:-1]
-    g_flat, c_flat, J_flat, *numbers = (x.reshape(-1, *x.shape[len(lead) :]) for x in (g, c, J, tau, beta, rho, lam))
-    d, *rest = _flat_ghost(g_flat, c_flat.double(), J_flat, *(x.double() for x in numbers))
-    return (d.reshape(g.shape).to(g.dtype), *(x.reshape(lead + x.shape[1:]).to(c.dtype) for x in rest))
+    flat = [x.reshape(-1, *x.shape[len(lead) :]) for x in (g, c, J, equality, tau, beta, rho, lam)]
+    g_flat, c_flat, J_flat, equal, *numbers = flat
+    rows = _with_both_signs(c_flat.double(), J_flat, equal > 0)
+    d, y, *rest = _flat_ghost(g_flat, rows.c, rows.J, *(x.double() for x in numbers))
+    found = (rows.joined(y, c.shape[-1]), *rest)
+    return (d.reshape(g.shape).to(g.dtype), *(x.reshape(lead + x.shape[1:]).to(c.dtype) for x in found))
+
+
+class _Rows(NamedTuple):
+    """Constraints as inequalities, B instances."""
+
+    c: Tensor  # (B, M)
+    J: Tensor  # (B, M, n)
+    of: Tensor | None  # (M,) the constraint of each row; None: each is its own
+    sign: Tensor | None  # (M,) -1 for the second row of an equality
+
+    def joined(self, y: Tensor, m: int) -> Tensor:
+        """The multipliers of the constraints, (B, m), from those of the rows."""
+        if self.of is None or self.sign is None:
+            return y
+        return y.new_zeros(len(y), m).index_add_(1, self.of, self.sign * y)
+
+
+def _with_both_signs(c: Tensor, J: Tensor, equality: Tensor) -> _Rows:
+    """Every equality followed by its negative; where another instance alone has one, by a row that never binds."""
+    twice = equality.any(0)
+    if not bool(twice.any()):
+        return _Rows(c, J, None, None)
+    of = torch.arange(c.shape[1], device=c.device).repeat_interleave(1 + twice.long())
+    second = torch.cat([of.new_zeros(1, dtype=torch.bool), of[1:] == of[:-1]])
+    sign = torch.where(second, -1.0, 1.0).to(c.dtype)
+    idle = second & ~equality[:, of]
+    c = torch.where(idle, -1.0, sign * c[:, of])
+    J = torch.where(idle[..., None], 0.0, sign.to(J.dtype)[:, None] * J[:, of])
+    return _Rows(c, J, of, sign)
 
 
 # ---------------------------------------------------------------------------------------- B instances, finite or not
@@ -225,7 +270,7 @@ def _batch(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[A
 if not hasattr(torch.ops.fairbound, "ghost_direction"):  # pytest imports modules under two names; torch takes one once
     torch.library.define(
         "fairbound::ghost_direction",
-        "(Tensor g, Tensor c, Tensor J, Tensor tau, Tensor beta, Tensor rho, Tensor lam)"
+        "(Tensor g, Tensor c, Tensor J, Tensor equality, Tensor tau, Tensor beta, Tensor rho, Tensor lam)"
         " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     )
     torch.library.impl("fairbound::ghost_direction", "default", _solve_ghost)

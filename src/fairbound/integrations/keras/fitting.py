@@ -139,7 +139,7 @@ def fit(
         examples.split(EVALUATION_BATCH),
         evaluate,
         multipliers=None if torch.isnan(multipliers).any() else multipliers,
-        warning=end.infeasible[0],
+        warning=end.diverging[0] or end.infeasible[0],
     )
     return Fitted(report, tuple(history), int(end.skipped[0]), end.infeasible[0], names)
 

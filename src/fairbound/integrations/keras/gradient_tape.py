@@ -174,6 +174,11 @@ class Constrained:
         return self._loop.infeasible
 
     @property
+    def diverging(self) -> str | None:
+        """A sign that the loop runs away from every solution, as a sentence, or None."""
+        return self._loop.diverging
+
+    @property
     def primal_step(self) -> float:
         """The method's own step now: with `SGD(learning_rate=...)` at this value the loop is exactly the method."""
         return self._loop.primal_step
@@ -196,7 +201,7 @@ class Constrained:
             batches,
             lambda batch: self._to_torch(evaluate(batch)),
             multipliers=self.multipliers or None,
-            warning=self.infeasible,
+            warning=self.diverging or self.infeasible,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound.algorithms.diagnostics import recorded
 from fairbound.core import Algorithm
 from fairbound.integrations.sklearn.evaluation import Candidate, Evaluator
 from fairbound.integrations.sklearn.report import progress
@@ -200,16 +201,16 @@ class ModelSelector:
         for record in run:
             y = None if record.multipliers is None else record.multipliers[0].clone()
             own = {name: values[0] for name, values in record.monitors.items()}
-            monitors.add(record.step, own if y is None else own | {"multipliers": y})
+            monitors.add(record.step, recorded(own, y))
             one = self._evaluator.candidate(mode, record.step, record.output[0], y)
             found.append(one._replace(eligible=record.step >= ELIGIBLE_STEP_SHARE * steps))
             self._show(one)
             best = self._early_best(found, mode, scale)
             if best is not None:
-                self._problems[mode] = _problems(monitors.sign(), record.skipped)
+                self._problems[mode] = _problems(monitors.infeasible(), record.skipped)
                 return [one._replace(eligible=one is best) for one in found]
         end = run.result()
-        self._problems[mode] = _problems(end.infeasible[0], end.skipped)
+        self._problems[mode] = _problems(end.diverging[0] or end.infeasible[0], end.skipped)
         if end.mean_x is not None:
             mean = self._evaluator.candidate(mode, found[-1].step, end.mean_x[0], found[-1].multipliers)
             found.append(mean._replace(eligible=True, averaged=True))

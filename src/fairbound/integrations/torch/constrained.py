@@ -43,6 +43,9 @@ class Constrained:
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
         algorithm: the method.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
+        normalize: divide each constraint by its size, as far as mini-batches have shown it, before the method sees it:
+            then the dual step has no unit, and a constraint multiplied by 1,000 with its bound trains the same model.
+            Multipliers are reported in the units of the constraints.
     """
 
     def __init__(
@@ -52,14 +55,15 @@ class Constrained:
         algorithm: Algorithm[Any],
         *,
         seed: int = 0,
+        normalize: bool = False,
     ) -> None:
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
         self.algorithm, self.model = algorithm, model
-        self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed)
+        self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed, normalize)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Sequence[str]:
         """Of the constraints."""
         return self._steps.constraints.names
 
@@ -74,6 +78,7 @@ class Constrained:
         outputs: Tensor | None = None,
         weight: Tensor | None = None,
         objective: Tensor | None = None,
+        values: Mapping[str, Tensor] | None = None,
         extra_batches: Sequence[MiniBatch] = (),
         scaler: torch.amp.GradScaler | None = None,
         scale: float = 1.0,
@@ -87,11 +92,12 @@ class Constrained:
             labels, outputs: of the examples, where a constraint is about them.
             weight: (B,) what an example counts; 1 each if not given.
             objective: (B,) bool, the examples that the objective is the mean of; all if not given.
+            values: of constraints that are handed over (`constraints.given`), by name; those left out are not observed.
             extra_batches: the other mini-batches of a method that needs more than one, for the constraints alone.
             scaler: the GradScaler of mixed precision; `.grad` is scaled by it, as `scaler.scale(loss).backward()` does.
             scale: what the direction counts, 1/k for the mean over k mini-batches before one optimizer step.
         """
-        batch = self._steps.batch(losses, groups, labels, outputs, weight, objective)
+        batch = self._steps.batch(losses, groups, labels, outputs, weight, objective, values)
         kind = batch.losses.device.type
         if not torch.is_autocast_enabled(kind):
             return self._steps.backward(batch, extra_batches, scaler, scale)
@@ -146,8 +152,21 @@ class Constrained:
     @property
     def constraints(self) -> dict[str, float]:
         """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
-        values = [float("nan")] * len(self.names) if self._steps.state.last is None else self._steps.state.last.tolist()
+        last = self._steps.state.record.last
+        values = [float("nan")] * len(self.names) if last is None else last[: len(self.names)].tolist()
         return dict(zip(self.names, values, strict=True))
+
+    @property
+    def observed(self) -> dict[str, int]:
+        """In how many steps every constraint was observed, by name; with very many constraints see `ages`."""
+        if self._steps.gathered:
+            raise ValueError(f"observations of {len(self.names)} constraints are not counted one by one; use ages")
+        return dict(zip(self.names, self._steps.state.record.observations()[0].tolist(), strict=True))
+
+    @property
+    def ages(self) -> dict[str, int]:
+        """How many steps ago every constraint was last observed, by name: so old are its value and its running mean."""
+        return dict(zip(self.names, self._steps.state.record.observations()[1].tolist(), strict=True))
 
     @property
     def primal_step(self) -> float:
@@ -159,7 +178,15 @@ class Constrained:
     @property
     def infeasible(self) -> str | None:
         """A sign that no model meets the constraints, as a sentence, or None: see `algorithms.diagnostics`."""
-        return self._steps.state.history.sign()
+        return self._steps.state.history.infeasible()
+
+    @property
+    def diverging(self) -> str | None:
+        """A sign that the loop runs away from every solution, as a sentence, or None; it was warned of when first seen.
+
+        Then `infeasible` is None: the multipliers of such a loop grow whatever the constraints are.
+        """
+        return self._steps.state.history.diverging()
 
     def load_output(self) -> None:
         """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
@@ -178,7 +205,7 @@ class Constrained:
             batches,
             evaluate,
             multipliers=self._steps.state.multipliers,
-            warning=self.infeasible,
+            warning=self.diverging or self.infeasible,
         )
 
     # Saving -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound.constraints.constraint_set import SumsCounts
+from fairbound.constraints.cells import present_cells
+from fairbound.constraints.comparisons import SumsCounts
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,20 @@ class Processes:
         for group in self.groups:
             distributed.all_reduce(both, group=group)
         return SumsCounts(both[0], both[1])
+
+    def present_cells(self, layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
+        """The cells that the mini-batches of all processes show, and the place of this one's examples among them."""
+        own, start = len(layer), 0
+        for group in self.groups:
+            sizes = [torch.zeros(1, dtype=torch.long, device=layer.device) for _ in range(group.size())]
+            distributed.all_gather(sizes, torch.tensor([len(layer)], device=layer.device), group=group)
+            widest = max(int(size) for size in sizes)
+            padded = torch.cat([layer, layer.new_full((widest - len(layer),), none)])
+            layers = [torch.empty_like(padded) for _ in sizes]
+            distributed.all_gather(layers, padded, group=group)
+            layer, start = torch.cat(layers), start + group.rank() * widest
+        cells, places = present_cells(layer, none)
+        return cells, places[start : start + own]
 
 
 def whole(value: Tensor) -> Tensor:

@@ -10,86 +10,147 @@ import torch
 from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.comparisons import Comparisons, SumsCounts
+from fairbound.constraints.constraint import FunctionValue
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Estimate, Sample
-from fairbound.integrations.torch.distributed import whole
+from fairbound.integrations.torch.distributed import Processes, whole
+
+ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
+# (counts (1+q,), cells) -> for every part what is known of the cells that are absent.
+RunningMeansOf = Callable[[Tensor, ShownCells | None], Sequence[Others | None]]
 
 
 class BatchStatistics:
     """One mini-batch: per-example values and functions with their graphs, and where its examples count."""
 
     def __init__(
-        self, own: ConstraintSet, values: list[Tensor], functions: list[Tensor], layout: GroupedLayout
+        self,
+        own: ConstraintSet,
+        values: list[Tensor],
+        functions: list[FunctionValue],
+        layout: GroupedLayout,
+        cells: ShownCells,
     ) -> None:
         self.own, self.values, self.functions, self.layout = own, values, functions, layout
+        self.cells = cells
 
     @staticmethod
-    def of(own: ConstraintSet, batch: MiniBatch, *, exact: bool = False) -> BatchStatistics:
-        """Of a mini-batch; `exact` takes the rates in place of their surrogates."""
+    def of(
+        own: ConstraintSet, batch: MiniBatch, *, exact: bool = False, processes: Processes | None = None
+    ) -> BatchStatistics:
+        """Of a mini-batch; `exact` takes the rates in place of their surrogates.
+
+        Where `processes` are given, the cells that their mini-batches show are gathered of constraints with very many.
+        """
         if batch.losses.ndim != 1:
             batch.check()  # explains it
-        functions = [whole(value) for value in own.function_values(lambda _: batch)]
-        return BatchStatistics(own, own.example_values(batch, exact=exact), functions, own.layout(batch))
+        functions = [one._replace(value=whole(one.value)) for one in own.function_values(lambda _: batch)]
+        values, layers, terms = own.example_values(batch, exact=exact), own.layers(batch), list(own.terms)
+        cells: list[Tensor | None] = [None] * len(terms)
+        if processes is not None:
+            for i, many in enumerate(own.many):
+                if many:
+                    cells[i], layer = processes.present_cells(layers[i][0], terms[i].cells)
+                    layers[i], terms[i] = (layer,), terms[i]._replace(cells=len(cells[i]))  # type: ignore[arg-type]
+        layout = GroupedLayout(terms, layers, batch.losses, batch.objective, batch.weight)
+        return BatchStatistics(own, values, functions, layout, cells)
 
     @property
     def tensors(self) -> list[Tensor]:
         """What is differentiated."""
-        return [*self.values, *self.functions]
+        return self._differentiated([*self.values, *(value for value, _ in self.functions)])
+
+    def _differentiated(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Without exact rates, and without functions of which nothing is observed."""
+        chosen = [not exact for _, exact in self.own.statistics]
+        chosen += [observed is None or value.requires_grad for value, observed in self.functions]
+        return [tensor for tensor, inside in zip(tensors, chosen, strict=True) if inside]
 
     def totals(self) -> SumsCounts:
-        return self.own.sums_counts(self.values, [one.detach() for one in self.functions], self.layout)
+        return self.own.sums_counts(self.values, self.functions, self.layout)
 
     def weights(self, mean_weights: Tensor, counts: Tensor) -> list[Tensor]:
         """What every entry of `tensors` counts, from a weight on every mean; `counts` may be those of many batches."""
         found = self.own.example_weights(mean_weights, counts, self.layout, self.values)
-        if self.functions:
-            found = [weight.to(tensor.dtype) for weight, tensor in zip(found, self.tensors, strict=True)]
-        return found
+        if not self.functions and len(found) == len(self.tensors):
+            return found
+        pairs = zip(self._differentiated(found), self.tensors, strict=True)
+        return [weight.to(tensor.dtype) for weight, tensor in pairs]
 
     def halves(self) -> tuple[BatchStatistics, BatchStatistics]:
         """The examples of every cell, assigned alternately to two mini-batches."""
         odd, even = self.layout.halves()
         return (
-            BatchStatistics(self.own, self.values, self.functions, odd),
-            BatchStatistics(self.own, self.values, self.functions, even),
+            BatchStatistics(self.own, self.values, self.functions, odd, self.cells),
+            BatchStatistics(self.own, self.values, self.functions, even, self.cells),
         )
 
 
 class Observed(NamedTuple):
-    """[f, c] of a mini-batch, or of several together."""
+    """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
 
-    own: ConstraintSet
+    own: Comparisons
     f: Tensor  # ()
     c: Tensor  # (m,); of a constraint that the batch does not show its last value, but at most 0
     last: Tensor  # (m,) the last values; NaN before the first
-    totals: SumsCounts  # without empty cells
+    shown: SumsCounts  # sums and counts
+    totals: SumsCounts  # the same without empty cells
     means: Tensor  # (1+q,) theirs
     absent: Tensor | None  # (m,) the constraints that lack examples of a cell; None: none does
     finite: bool
+    rows: Tensor | None = None  # (m,) which of all rows these are; None: all, in order
+    scale: Tensor | None = None  # (m,) what c is divided by before the method sees it
 
     @staticmethod
-    def of(own: ConstraintSet, totals: SumsCounts, last: Tensor | None) -> Observed:
-        """From sums and counts. `last` are the constraints' last values, for those that lack a group here."""
-        means = totals.means
-        values = own.value(means)
-        if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
-            c = values[1:]
-            return Observed(own, values[0], c, c, totals, means, None, True)
-        observed = own.observed(totals.counts)
+    def of(
+        own: ConstraintSet,
+        totals: SumsCounts,
+        last: Tensor | None,
+        *,
+        cells: ShownCells | None = None,
+        running: RunningMeansOf | None = None,
+    ) -> Observed:
+        """From sums and counts. `last` are the constraints' last values, for those that lack a group here.
+
+        Args:
+            cells: those that the sums are of, as `BatchStatistics.cells`.
+            running: gives the running means of every part's cells, asked for where groups are absent; without them a
+                row that refers to the mean of all groups needs them all.
+        """
+        gathered = cells is not None and any(some is not None for some in cells)
+        if not gathered:
+            means = totals.means
+            values = own.value(means)
+            if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
+                c = values[1:]
+                return Observed(own, values[0], c, c, totals, totals, means, None, True)
+        rows = own.rows(cells) if gathered and cells is not None else None
+        shown: Comparisons = own
+        if running is not None:
+            shown = own.restricted(cells or [None] * len(own.parts), running(totals.counts, cells))
+        observed = shown.observed(totals.counts)
         filled = totals.filled()
         means = filled.means
-        values = own.value(means)
-        known = torch.full_like(values[1:], torch.nan) if last is None else last.to(values)
+        values = shown.value(means)
+        if last is None:
+            known = torch.full_like(values[1:], torch.nan)
+        else:
+            known = (last if rows is None else last[rows]).to(values)
         c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
-        finite = bool(observed[0]) and bool(torch.isfinite(values[0])) and bool(torch.isfinite(c).all())
-        return Observed(own, values[0], c, torch.where(observed[1:], c, known), filled, means, ~observed[1:], finite)
+        finite = bool(observed[0] & torch.isfinite(values[0]) & torch.isfinite(c).all())
+        known = torch.where(observed[1:], c, known)
+        return Observed(shown, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""
         w = w.to(self.totals.sums)
         if self.absent is not None:
             w = torch.cat([w[:1], w[1:].masked_fill(self.absent, 0.0)])
+        if self.scale is not None:
+            w = torch.cat([w[:1], w[1:] / self.scale])
         return self.own.mean_weights(self.means, w)
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
@@ -103,6 +164,7 @@ class Observed(NamedTuple):
             unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
             rows = [vjp(one) for one in unit[1:]]
             found = self.own.jacobian(means, torch.stack([torch.zeros_like(x), *rows]))
+            found = found if self.scale is None else found / self.scale[:, None]
             return found if self.absent is None else found.masked_fill(self.absent[:, None], 0.0)
 
         def at(point: Tensor) -> Estimate:
@@ -111,13 +173,17 @@ class Observed(NamedTuple):
                     "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
                     "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
                 )
-            return Estimate(self.f, self.c, lambda w: vjp(self.mean_weights(w)), jacobian)
+            return Estimate(self.f, self.scaled_c, lambda w: vjp(self.mean_weights(w)), jacobian)
 
         return Sample(at)
 
     def estimate(self) -> Estimate:
         """The numbers alone."""
-        return Estimate(self.f, self.c, lambda w: torch.full_like(w, torch.nan))
+        return Estimate(self.f, self.scaled_c, lambda w: torch.full_like(w, torch.nan))
+
+    @property
+    def scaled_c(self) -> Tensor:
+        return self.c if self.scale is None else self.c / self.scale
 
 
 def added(totals: Sequence[SumsCounts]) -> SumsCounts:

@@ -12,51 +12,56 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.rng import LEVEL, UNIFORM, checked_seed, keys, uniforms
-from fairbound.algorithms.diagnostics import signs_of_infeasibility
+from fairbound.algorithms.diagnostics import WINDOW, recorded, sign_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.integrations.torch import state_dict
+from fairbound.integrations.torch.constraint_record import ConstraintRecord
+from fairbound.integrations.torch.estimate import Observed, ShownCells
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.vectors import why_not_linear
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
+SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
+SELDOM = 0.05  # share of the mini-batches
 DRAWN_AHEAD = 512  # steps whose random numbers are made at once
 MAX_RECORDS = 200  # of the monitors; then every other one goes
 
 
 class MonitorHistory:
-    """Multipliers and a method's own scalars at equal distances, which double when there are too many records."""
+    """What `diagnostics.recorded` keeps of a step, at equal distances, which double when there are too many records."""
 
-    def __init__(self) -> None:
-        self.every = 1
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
         self.steps: list[int] = []
-        self.records: list[dict[str, Tensor]] = []
+        self.records: list[dict[str, float]] = []
 
-    def add(self, step: int, record: dict[str, Tensor]) -> None:
+    def add(self, step: int, record: Mapping[str, Tensor]) -> None:
         self.steps.append(step)
-        self.records.append({name: value.detach().to("cpu", copy=True) for name, value in record.items()})
+        numbers = torch.stack([*record.values()]).tolist() if record else []  # one wait for the device
+        self.records.append(dict(zip(record, numbers, strict=True)))
         if len(self.steps) > MAX_RECORDS:
             self.every *= 2
             kept = [i for i, seen in enumerate(self.steps) if seen % self.every == 0]
             self.steps, self.records = [self.steps[i] for i in kept], [self.records[i] for i in kept]
 
-    def column(self, name: str) -> Tensor | None:
-        """All records of one name, (records, ...), or None."""
-        return torch.stack([r[name] for r in self.records]) if self.records and name in self.records[0] else None
-
-    def sign(self) -> str | None:
+    def infeasible(self) -> str | None:
         """A sign of an infeasible problem, as a sentence, or None."""
         if not self.records or not self.records[0]:
             return None
-        history = {name: torch.stack([r[name] for r in self.records])[:, None] for name in self.records[0]}
+        history = {name: torch.tensor([[r[name]] for r in self.records]) for name in self.records[0]}
         return signs_of_infeasibility(history, self.steps)[0]
 
+    def diverging(self) -> str | None:
+        """A sign that the run diverges, as a sentence, or None."""
+        ends = self.records if len(self.records) < 2 * WINDOW else self.records[:WINDOW] + self.records[-WINDOW:]
+        return sign_of_divergence({name: [r[name] for r in ends] for name in ends[0]}) if ends else None
+
     def state_dict(self) -> dict[str, Any]:
-        records = [{name: value.clone() for name, value in record.items()} for record in self.records]
-        return {"every": self.every, "steps": list(self.steps), "records": records}
+        return {"every": self.every, "steps": list(self.steps), "records": [dict(record) for record in self.records]}
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         self.every, self.steps = int(kept["every"]), list(kept["steps"])
-        self.records = [{name: value.to("cpu", copy=True) for name, value in r.items()} for r in kept["records"]]
+        self.records = [dict(record) for record in kept["records"]]
 
 
 class TrainingState:
@@ -65,18 +70,20 @@ class TrainingState:
     def __init__(
         self,
         algorithm: Algorithm[Any],
-        names: tuple[str, ...],
-        equality: Tensor | None,
+        record: ConstraintRecord,
         parameters: FlatParams,
         seed: int,
     ) -> None:
-        self.algorithm, self.names, self.parameters = algorithm, names, parameters
-        self.equality = None if equality is None else equality.to(parameters.device)
+        self.algorithm, self.record, self.parameters = algorithm, record, parameters
+        self.names = record.constraints.names
+        equality = record.constraints.equality
+        if equality is not None:
+            equality = torch.cat([equality, equality.new_zeros(record.rows - len(equality))]).to(parameters.device)
+        self.equality = equality
         self.state: Any = None  # None before the first mini-batch
-        self.last: Tensor | None = None  # (m,) the last value of every constraint
         self.steps = 0
         self.skipped = 0
-        self.history = MonitorHistory()
+        self.history = MonitorHistory(100 if record.gathered else 1)
         self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
         self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
         self._kinds = state_dict.kinds(algorithm)
@@ -86,6 +93,7 @@ class TrainingState:
             what = f"{type(algorithm).__name__} needs whole vectors ({more})"
             parameters.check_whole(what, "use DescentAscent, Penalty or SSLALM")
         self._warned = False
+        self._warned_of_divergence = False
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -95,8 +103,11 @@ class TrainingState:
 
     def _initial(self, first: Estimate | None) -> Any:
         x: Any = self.parameters.x if self.linear else self.parameters.flat()
-        first = first if self.algorithm.needs_initial_estimate else None
-        return self.parameters.in_parts(self.algorithm.init(x, len(self.names), first, self.equality))
+        if self.record.gathered or not self.algorithm.needs_initial_estimate:
+            first = None  # a mini-batch shows few of very many constraints, so none starts from it
+        state = self.parameters.in_parts(self.algorithm.init(x, self.record.rows, first, self.equality))
+        # Tables are written in place, so that no two of them may share memory.
+        return state_dict.copied(state, self._kinds) if self.record.gathered else state
 
     def rollback(self, begun: bool) -> None:
         """Also undo the initialization if the first step failed."""
@@ -123,28 +134,55 @@ class TrainingState:
         level = next((i for i, edge in enumerate(accumulate(probs[:-1])) if u < edge), len(probs) - 1)
         return level, 1 / probs[level]
 
-    def commit(self, new: Any, absent: Sequence[Tensor], last: Tensor) -> None:
-        """After a step; the constraints marked in `absent` keep what the state has of them."""
-        for gone in absent:
-            new = state_dict.kept_where(gone, self.state, new, self._kinds)
-        self.state = state_dict.in_precision_of(self.state, new)
-        self.last = last
-        self.steps += 1
-        if self.steps == NEVER_OBSERVED_AFTER:
-            self._warn_of_never_observed(last)
-        if self.steps % self.history.every == 0:
-            y = self.multipliers
-            self.history.add(self.steps, self.algorithm.monitor(self.state) | ({} if y is None else {"multipliers": y}))
+    def at_rows(self, rows: Tensor | None) -> Any:
+        """The state with the rows of some constraints, as copies; None: all of it, itself."""
+        return self.state if rows is None else state_dict.gathered(self.state, rows, self._kinds)
 
-    def _warn_of_never_observed(self, last: Tensor) -> None:
-        never = [name for name, value in zip(self.names, last.tolist(), strict=True) if value != value]
-        if never:
-            warnings.warn(
-                f"in {NEVER_OBSERVED_AFTER} steps no mini-batch had the examples that {never[0]!r} is about, so it "
-                "constrains nothing; check groups and labels (1 is the positive one)",
-                UserWarning,
-                stacklevel=_frames_of_ours(),
-            )
+    def commit(
+        self,
+        before: Any,
+        new: Any,
+        seen: Sequence[Observed],
+        cells: Sequence[ShownCells | None],
+        objective: Tensor,
+    ) -> None:
+        """After a step from the state `before`; constraints that a mini-batch did not show keep what the state has."""
+        for one, own in zip(seen, cells, strict=True):
+            if one.absent is not None:
+                new = state_dict.kept_where(one.absent, before, new, self._kinds)
+            self.record.add(one, own)
+        new, rows = state_dict.in_precision_of(before, new), seen[-1].rows
+        self.state = new if rows is None else state_dict.scattered(self.state, new, rows, self._kinds)
+        self.steps += 1
+        self.record.step(seen[-1])
+        if self.steps in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.record.gathered:
+            self._warn_of_seldom_observed()
+        if self.steps % self.history.every == 0:
+            monitors, equality = self.algorithm.monitor(self.state), self.record.constraints.equality
+            self.history.add(self.steps, recorded(monitors, self.multipliers, objective, seen[-1].last, equality))
+            self._warn_of_divergence()
+
+    def _warn_of_divergence(self) -> None:
+        """Once, while it happens."""
+        sign = None if self._warned_of_divergence else self.history.diverging()
+        if sign is not None:
+            self._warned_of_divergence = True
+            warnings.warn(f"by step {self.steps} {sign}", RuntimeWarning, stacklevel=_frames_of_ours())
+
+    def _warn_of_seldom_observed(self) -> None:
+        counts = self.record.observations()[0]
+        least = int(counts.argmin())
+        count = int(counts[least])
+        few = SELDOM * self.steps if self.steps >= SELDOM_OBSERVED_AFTER else 0
+        if count > few or (count == 0 and self.steps > NEVER_OBSERVED_AFTER):  # said before
+            return
+        warnings.warn(
+            f"{'none' if count == 0 else f'only {count}'} of {self.steps} mini-batches had the examples that "
+            f"{self.names[least]!r} is about, so it constrains {'nothing' if count == 0 else 'little'}; check groups "
+            "and labels (1 is the positive one), merge groups, or draw batches with fairbound.balanced_batch_sampler",
+            UserWarning,
+            stacklevel=_frames_of_ours(),
+        )
 
     def skip(self) -> None:
         """Count a step that is not made, and warn of the first."""
@@ -160,18 +198,20 @@ class TrainingState:
 
     @property
     def multipliers(self) -> Tensor | None:
-        return None if self.state is None else self.algorithm.multipliers(self.state)
+        """(m,) of the constraints in the user's units."""
+        y = None if self.state is None else self.algorithm.multipliers(self.state)
+        return None if y is None else self.record.in_units(y[: len(self.names)])
 
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers, by the names of constraints and parameters."""
-        last = None if self.last is None else dict(zip(self.names, self.last.detach().clone().unbind(), strict=True))
-        state = self.state
+        last, state = self.record.last, self.state
         return {
             "method": type(self.algorithm).__name__,
             "state": None if state is None else state_dict.saved(state, self._kinds, self.names, self.parameters),
-            "constraints": last,
+            "constraints": None if last is None else state_dict.by_name(last.detach().clone(), self.names),
+            "record": self.record.state_dict(),
             "steps": self.steps,
             "skipped": self.skipped,
             "history": self.history.state_dict(),
@@ -179,7 +219,7 @@ class TrainingState:
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
         name = type(self.algorithm).__name__
-        missing = {"method", "state", "constraints", "steps", "skipped", "history"} - set(kept)
+        missing = {"method", "state", "constraints", "record", "steps", "skipped", "history"} - set(kept)
         if missing:
             raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
         if kept["method"] != name:
@@ -189,9 +229,10 @@ class TrainingState:
         if state is not None:
             state = state_dict.loaded(state, self._initial(None), self._kinds, self.names, self.parameters)
         if last is not None:
-            last = state_dict.by_constraint(last, self.names).to(self.parameters.device)
+            last = state_dict.by_constraint(last, self.names, self.record.rows).to(self.parameters.device)
         steps, skipped = int(kept["steps"]), int(kept["skipped"])
-        self.state, self.last, self.steps, self.skipped, self.history = state, last, steps, skipped, history
+        self.record.load_state_dict(kept["record"], steps, last, self.parameters.device)
+        self.state, self.steps, self.skipped, self.history = state, steps, skipped, history
 
 
 def _frames_of_ours() -> int:

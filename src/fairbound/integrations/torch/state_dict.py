@@ -6,12 +6,14 @@ that lists them in another order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
+from fairbound._utils.sequences import LazySequence
 from fairbound.core import Algorithm, Estimate
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.vectors import Combination
@@ -48,6 +50,28 @@ def kept_where(keep: Tensor, old: Any, new: Any, of: list[str]) -> Any:
     )
 
 
+def gathered(state: Any, rows: Tensor, of: list[str]) -> Any:
+    """The state with these rows of its constraints."""
+    pairs = zip(tree_leaves(state), of, strict=True)
+    return tree_unflatten(state, iter([leaf[rows] if kind == CONSTRAINT else leaf for leaf, kind in pairs]))
+
+
+def copied(state: Any, of: list[str]) -> Any:
+    """The state with tables of constraints of its own."""
+    pairs = zip(tree_leaves(state), of, strict=True)
+    return tree_unflatten(state, iter([leaf.clone() if kind == CONSTRAINT else leaf for leaf, kind in pairs]))
+
+
+def scattered(state: Any, new: Any, rows: Tensor, of: list[str]) -> Any:
+    """The new state, with these rows written into the tables of the old one, in place."""
+    made = []
+    for table, leaf, kind in zip(tree_leaves(state), tree_leaves(new), of, strict=True):
+        if kind == CONSTRAINT:
+            table[rows] = leaf
+        made.append(table if kind == CONSTRAINT else leaf)
+    return tree_unflatten(new, iter(made))
+
+
 def in_precision_of(old: Any, new: Any) -> Any:
     """The new state in the old one's precision: losses in another one than the model's would change it.
 
@@ -60,18 +84,18 @@ def in_precision_of(old: Any, new: Any) -> Any:
     return tree_unflatten(new, iter(kept))
 
 
-def saved(state: Any, of: list[str], names: tuple[str, ...], parameters: FlatParams) -> dict[str, Any]:
+def saved(state: Any, of: list[str], names: Sequence[str], parameters: FlatParams) -> dict[str, Any]:
     """Copies of a state's tensors, by name."""
     found: dict[str, Any] = {}
     for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
         if kind == CONSTRAINT:
-            found[name] = dict(zip(names, leaf.detach().clone().unbind(), strict=True))
+            found[name] = by_name(leaf.detach().clone(), names)
         else:
             found[name] = parameters.by_name(leaf) if kind == PARAMETER else leaf.detach().clone()
     return found
 
 
-def loaded(kept: dict[str, Any], like: Any, of: list[str], names: tuple[str, ...], parameters: FlatParams) -> Any:
+def loaded(kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str], parameters: FlatParams) -> Any:
     """The state that `saved` gave; `like` has its form."""
     expected = leaf_names(like)
     if sorted(kept) != sorted(expected):
@@ -85,15 +109,25 @@ def loaded(kept: dict[str, Any], like: Any, of: list[str], names: tuple[str, ...
             made.append(parameters.from_names(value, leaf))
             continue
         if kind == CONSTRAINT:
-            value = by_constraint(value, names)
+            value = by_constraint(value, names, len(leaf))
         made.append(value.detach().to(leaf).clone())
     return tree_unflatten(like, iter(made))
 
 
-def by_constraint(values: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
-    """(m,) in the order of `names`."""
+def by_name(values: Tensor, names: Sequence[str]) -> Any:
+    """(m,) values of constraints by name; as they are where there are very many, whose groups are numbered."""
+    return values if isinstance(names, LazySequence) else dict(zip(names, values[: len(names)].unbind(), strict=True))
+
+
+def by_constraint(values: Any, names: Sequence[str], rows: int) -> Tensor:
+    """(rows,) what `by_name` gave, in the order of `names`."""
+    if isinstance(names, LazySequence):
+        if not isinstance(values, Tensor) or len(values) != rows:
+            raise ValueError(f"the saved state has {len(values)} entries for constraints, this loop {rows}")
+        return values
     missing, extra = set(names) - set(values), set(values) - set(names)
     if missing or extra:
         what = f"has no constraint {min(missing)!r}" if missing else f"has a constraint {min(extra)!r} more"
         raise ValueError(f"the saved state {what}; it has {sorted(values)[:6]}, this loop {sorted(names)[:6]}")
-    return torch.stack([values[name] for name in names])
+    found = torch.stack([values[name] for name in names])
+    return torch.cat([found, found.new_zeros(rows - len(names))])

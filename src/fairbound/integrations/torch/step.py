@@ -11,15 +11,18 @@ from torch import Tensor, nn
 
 from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.accumulation import AccumulatedStep
+from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.distributed import Processes
-from fairbound.integrations.torch.estimate import BatchStatistics, Observed, added
+from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells, added
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.gradients import Closed, Flat, GradientWriter, InPlace
 from fairbound.integrations.torch.state import TrainingState
 
+MOST_TOGETHER = 10_000  # constraints that a method may treat together
 ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
 
 
@@ -29,22 +32,36 @@ class StepInfo(NamedTuple):
     loss: Tensor  # () the objective
     c: Tensor  # (m,) the constraints, feasible where <= 0; one that the batch does not show: its last value, or NaN
     skipped: bool  # whether the step was skipped because something was not finite
+    rows: Tensor | None = None  # with very many constraints: which of them `c` has, m for none; else None: all
 
     @staticmethod
     def of(seen: Observed, skipped: bool) -> StepInfo:
-        return StepInfo(seen.f, seen.last.clone(), skipped)  # the loop keeps its own
+        return StepInfo(seen.f, seen.last.clone(), skipped, seen.rows)  # the loop keeps its own
 
 
 class Steps:
     """A method on a model's parameters, advanced by mini-batches."""
 
     def __init__(
-        self, model: nn.Module | Iterable[Tensor], constraints: ConstraintSet, algorithm: Algorithm[Any], seed: int
+        self,
+        model: nn.Module | Iterable[Tensor],
+        constraints: ConstraintSet,
+        algorithm: Algorithm[Any],
+        seed: int,
+        normalize: bool,
     ) -> None:
         self.algorithm, self.constraints = algorithm, constraints
         self.parameters = FlatParams(model)
         self.processes = Processes.of(model, self.parameters.tensors)
-        self.state = TrainingState(algorithm, constraints.names, constraints.equality, self.parameters, seed)
+        self.gathered = any(constraints.many) and algorithm.row_wise and algorithm.draws == 1
+        if constraints.m > MOST_TOGETHER and not self.gathered:
+            raise ValueError(
+                f"{type(algorithm).__name__} treats all constraints of a mini-batch together, and there are "
+                f"{constraints.m}; use a method that treats each alone on one mini-batch: DescentAscent(), Penalty(), "
+                "SSLALM(samples=1), with a constraint that compares each group with a bound or with the mean"
+            )
+        record = ConstraintRecord(constraints, gathered=self.gathered, normalize=normalize)
+        self.state = TrainingState(algorithm, record, self.parameters, seed)
         self.accumulated: list[SumsCounts] = []
         self._main = next(i for i, what in enumerate(algorithm.evaluates) if "f" in what)  # the draw with the objective
         self._checked = False  # a first mini-batch
@@ -104,19 +121,21 @@ class Steps:
         if not self._checked:
             self.constraints.check(batch)
             self._checked = True
-        return BatchStatistics.of(self.constraints, batch)
+        return BatchStatistics.of(self.constraints, batch, processes=self.processes if self.gathered else None)
 
     def _totals(self, batch: MiniBatch) -> SumsCounts:
         """Of a mini-batch that is not differentiated."""
         with torch.no_grad(), torch.autocast(batch.losses.device.type, enabled=False):
             return self._statistics(batch).totals()
 
-    def _observed(self, totals: SumsCounts) -> Observed:
+    def _observed(self, totals: SumsCounts, cells: ShownCells | None = None) -> Observed:
         """[f, c] of the sums and counts of all processes."""
         key = (totals.sums.device, totals.sums.dtype)
         if key not in self._in_precision:
             self._in_precision[key] = self.constraints.to(*key)
-        return Observed.of(self._in_precision[key], self.processes.summed(totals), self.state.last)
+        record = self.state.record
+        own, summed = self._in_precision[key], self.processes.summed(totals)
+        return record.scaled(Observed.of(own, summed, record.last, cells=cells, running=record.others))
 
     # One step --------------------------------------------------------------------------------------------------------
 
@@ -170,20 +189,21 @@ class Steps:
         scaler: torch.amp.GradScaler | None = None,
     ) -> StepInfo:
         """One step of the method on mini-batches."""
-        seen = [self._observed(one.totals()) for one in statistics]
+        seen = [self._observed(one.totals(), one.cells) for one in statistics]
         main = seen[self._main]
         if not all(one.finite for one in seen):
             return self._skipped(main, scaler)
         begins = self.state.state is None
         if begins:
             self.state.begin(main.estimate())
+        before = self.state.at_rows(main.rows)
         x = writer.point()
         pairs = zip(seen, statistics, strict=True)
         samples = [one.sample(x, partial(_gradient, writer, one, own)) for one, own in pairs]
         try:
-            d, new = self.algorithm.update(x, self.state.state, self.state.draw(samples, weight, x))
-            step = self.algorithm.primal_step(self.state.state)
-            done = writer.finish(d, step, tree_leaves(self.state.state), tree_leaves(new))
+            d, new = self.algorithm.update(x, before, self.state.draw(samples, weight, x))
+            step = self.algorithm.primal_step(before)
+            done = writer.finish(d, step, tree_leaves(before), tree_leaves(new))
         except BaseException:
             writer.undo()
             self.state.rollback(begins)
@@ -191,7 +211,7 @@ class Steps:
         if not done:
             self.state.rollback(begins)
             return self._skipped(main, scaler)
-        self.state.commit(new, [one.absent for one in seen if one.absent is not None], seen[-1].last)
+        self.state.commit(before, new, seen, [one.cells for one in statistics], main.f)
         return StepInfo.of(main, False)
 
     def start(self, batch: MiniBatch) -> None:
@@ -218,6 +238,11 @@ class Steps:
                 f"{type(self.algorithm).__name__} needs {self.algorithm.draws} mini-batches a step, and accumulate() "
                 f"gathers one; use backward(..., scale=1/k). {ONE_BATCH}"
             )
+        if self.gathered:
+            raise ValueError(
+                f"accumulate() adds up all groups, and there are {self.constraints.m} constraints; use "
+                "backward(..., scale=1/k)"
+            )
         if self._step_in_progress is not None:
             raise ValueError("accumulate() was called between the backward passes of a step; finish it first")
         self.accumulated.append(self._totals(batch))
@@ -236,8 +261,7 @@ class Steps:
         self._end_accumulated(failed=new is None)
         if new is None:
             return self._skipped(step.whole, scaler)
-        absent = step.whole.absent
-        self.state.commit(new, [] if absent is None else [absent], step.whole.last)
+        self.state.commit(self.state.state, new, [step.whole], [None], step.whole.f)
         return StepInfo.of(step.whole, False)
 
     def _end_accumulated(self, failed: bool) -> None:

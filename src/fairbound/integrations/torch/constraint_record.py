@@ -1,0 +1,179 @@
+"""What a loop remembers of its constraints: last values, when each was observed, running means, scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairbound._utils.sequences import LazySequence
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.contrasts import Others
+from fairbound.constraints.running_means import RunningMeans
+from fairbound.integrations.torch.estimate import Observed, ShownCells
+
+SCALE_MEMORY = 0.95  # of the mean size of a constraint, whose largest value is its scale
+
+
+class ConstraintRecord:
+    """Of all m rows. With very many constraints a step reads and writes the rows that its mini-batch shows."""
+
+    def __init__(self, constraints: ConstraintSet, *, gathered: bool, normalize: bool) -> None:
+        self.constraints, self.gathered, self.normalize = constraints, gathered, normalize
+        self.rows = constraints.m + gathered  # one more, for places of no cell
+        self.last: Tensor | None = None  # (rows,) the last value of every constraint; NaN before the first
+        self.steps = 0
+        self.observed: Tensor | None = None  # (rows,) steps that showed it; None: all did
+        self.at: Tensor | None = None  # (rows,) the last of these steps
+        self.running: list[RunningMeans | None] | None = None  # None while no group has been absent
+        self.whole: SumsCounts | None = None  # the last mini-batch without an absent group
+        self.sizes: Tensor | None = None  # (parts,) running mean of the largest |c| of each
+        self.scales: Tensor | None = None  # (parts,) the largest of these means
+
+    # Running means of groups that are absent --------------------------------------------------------------------------
+
+    def others(self, counts: Tensor, cells: ShownCells | None) -> list[Others | None]:
+        """For every part what is known of the cells that a mini-batch does not show."""
+        if self.running is None:
+            if not self.gathered and not bool((counts == 0).any()):
+                return [None] * len(self.constraints.parts)  # NaN has another cause
+            self.running = self.constraints.to(counts.device, torch.float64).running_means()
+            if self.whole is not None:
+                self._add(self.whole, None)
+        parts = self._by_part(counts, cells)
+        return [
+            None if known is None else known.others(own, n) for known, (own, n) in zip(self.running, parts, strict=True)
+        ]
+
+    def _add(self, totals: SumsCounts, cells: ShownCells | None) -> None:
+        assert self.running is not None
+        sums, counts = self._by_part(totals.sums, cells), self._by_part(totals.counts, cells)
+        for known, (own, total), (_, count) in zip(self.running, sums, counts, strict=True):
+            if known is not None:
+                known.add(own, total, count)
+
+    def _by_part(self, values: Tensor, cells: ShownCells | None) -> list[tuple[Tensor, Tensor]]:
+        """For every part its cells, and the entries of (1+q,) values that are theirs."""
+        given = cells or [None] * len(self.constraints.parts)
+        sizes = [
+            part.size if own is None else len(own) for part, own in zip(self.constraints.parts, given, strict=True)
+        ]
+        _, *split = values.split_with_sizes([1, *sizes])
+        return [
+            (torch.arange(len(part), device=part.device) if own is None else own, part)
+            for own, part in zip(given, split, strict=True)
+        ]
+
+    # Scales -----------------------------------------------------------------------------------------------------------
+
+    def scaled(self, seen: Observed) -> Observed:
+        """With what every row of c is divided by; in the first step by its own size."""
+        if not self.normalize or not seen.finite:
+            return seen
+        scales = self._sizes(seen) if self.scales is None else self.scales
+        scales = torch.where(scales > 0, scales, 1.0).to(seen.c.dtype)
+        rows = torch.tensor([part.m for part in seen.own.parts], device=scales.device)
+        return seen._replace(scale=scales.repeat_interleave(rows, output_size=len(seen.c)))
+
+    @staticmethod
+    def _sizes(seen: Observed) -> Tensor:
+        """(parts,) the largest |c| of each; 0 where nothing was observed."""
+        size = seen.c.abs() if seen.absent is None else seen.c.abs().masked_fill(seen.absent, 0.0)
+        parts = size.split_with_sizes([part.m for part in seen.own.parts])
+        return torch.stack([part.max() for part in parts])
+
+    def in_units(self, y: Tensor) -> Tensor:
+        """Multipliers (m,) of the scaled constraints as those of the constraints themselves."""
+        if not self.normalize or self.scales is None:
+            return y
+        scales = torch.where(self.scales > 0, self.scales, 1.0).to(y)
+        rows = torch.tensor([part.m for part in self.constraints.parts], device=y.device)
+        return y / scales.repeat_interleave(rows, output_size=len(y))
+
+    # After a step -----------------------------------------------------------------------------------------------------
+
+    def add(self, seen: Observed, cells: ShownCells | None) -> None:
+        """One more mini-batch of a step."""
+        if self.running is None:
+            self.whole = seen.totals if seen.absent is None else self.whole
+        else:
+            self._add(seen.shown, cells)
+        if self.normalize:
+            self._track_scale(seen)
+        if seen.rows is None:
+            self.last = seen.last
+        else:
+            if self.last is None:
+                self.last = torch.full((self.rows,), torch.nan, dtype=seen.c.dtype, device=seen.c.device)
+            self.last[seen.rows] = seen.last.to(self.last)
+
+    def _track_scale(self, seen: Observed) -> None:
+        sizes = self._sizes(seen)
+        if self.sizes is None:
+            self.sizes = self.scales = sizes
+            return
+        assert self.scales is not None
+        share = torch.where(self.sizes > 0, 1 - SCALE_MEMORY, 1.0)  # the first observation counts whole
+        self.sizes = torch.where(sizes > 0, self.sizes + share * (sizes - self.sizes), self.sizes)
+        self.scales = torch.maximum(self.scales, self.sizes)
+
+    def step(self, seen: Observed) -> None:
+        """A step was made, and this is its last mini-batch."""
+        self.steps += 1
+        if seen.absent is None and self.observed is None:
+            return
+        if seen.rows is not None:
+            self._gathered_step(seen.rows)
+            return
+        if self.observed is None or self.at is None:
+            self.observed = torch.full((self.rows,), self.steps - 1, device=seen.c.device)
+            self.at = self.observed.clone()
+        shown = torch.ones_like(seen.c, dtype=torch.bool) if seen.absent is None else ~seen.absent
+        self.observed, self.at = self.observed + shown, torch.where(shown, self.steps, self.at)
+
+    def _gathered_step(self, rows: Tensor) -> None:
+        if self.at is None:
+            self.at = torch.zeros(self.rows, dtype=torch.long, device=rows.device)
+        self.at[rows] = self.steps
+
+    def observations(self) -> tuple[Tensor, Tensor]:
+        """(m,) steps that showed a constraint (not counted where there are very many), and steps since the last."""
+        m = self.constraints.m
+        everywhere = torch.full((m,), self.steps)
+        observed = everywhere if self.observed is None else self.observed[:m]
+        return observed, torch.zeros_like(everywhere) if self.at is None else self.steps - self.at[:m]
+
+    # Saving -----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """By rows and cells in their order, which is kept beside."""
+        names = self.constraints.names
+        return {
+            "order": None if isinstance(names, LazySequence) else list(names),
+            **{name: _copy(getattr(self, name)) for name in ("observed", "at", "sizes", "scales")},
+            "running": None if self.running is None else [r and r.state_dict() for r in self.running],
+            "whole": None if self.whole is None else [part.clone() for part in self.whole],
+        }
+
+    def load_state_dict(self, kept: dict[str, Any], steps: int, last: Tensor | None, device: torch.device) -> None:
+        """Where constraints are listed in another order, observations and running means begin anew."""
+        self.steps, self.last, names = steps, last, self.constraints.names
+        if kept["order"] != (None if isinstance(names, LazySequence) else list(names)):
+            kept = dict.fromkeys(kept)
+        for name in ("observed", "at", "sizes", "scales"):
+            setattr(self, name, _copy(kept[name], device))
+        self.whole = (
+            None if kept["whole"] is None else SumsCounts(*(part.to(device, copy=True) for part in kept["whole"]))
+        )
+        self.running = None
+        if kept["running"] is not None:
+            self.running = self.constraints.to(device, torch.float64).running_means()
+            for known, state in zip(self.running, kept["running"], strict=True):
+                if known is not None:
+                    known.load_state_dict(state)
+
+
+def _copy(tensor: Tensor | None, device: torch.device | None = None) -> Tensor | None:
+    return None if tensor is None else tensor.to(device or tensor.device, copy=True)

@@ -1,0 +1,183 @@
+"""Very many groups: the rows that a mini-batch shows are gathered, stepped and written back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fairbound import Constrained, constraints
+from fairbound.algorithms import SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.constraints import Constraint, cells
+from fairbound.core import Algorithm
+
+GROUPS = 50
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+
+def batches(count: int, groups: int = GROUPS, size: int = 24) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Inputs, labels and groups; a mini-batch shows about two fifths of the groups, and some examples have none."""
+    generator = torch.Generator().manual_seed(1)
+    made = []
+    for _ in range(count):
+        X = torch.randn(size, 4, generator=generator, dtype=torch.float64)
+        y = (torch.rand(size, generator=generator) < 0.4).double()
+        made.append((X, y, torch.randint(-1, groups, (size,), generator=generator)))
+    return made
+
+
+def losses_of(model: nn.Module, X: Tensor, y: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
+
+
+def trained(method: Algorithm[Any], constraint: Constraint, **settings: Any) -> tuple[Constrained, nn.Module]:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fair = Constrained(model, constraint, method, **settings)
+    for X, y, groups in batches(60):
+        optimizer.zero_grad()
+        fair.backward(losses_of(model, X, y), groups, labels=y, outputs=model(X))
+        optimizer.step()
+    return fair, model
+
+
+METHODS: dict[str, Algorithm[Any]] = {
+    "DescentAscent": DescentAscent(eta=0.05),
+    "Penalty": Penalty(weight=0.1),
+    "SSLALM": SSLALM(samples=1, eta=0.05, rho=0.1, slack_from_first=False),
+}
+MADE: dict[str, Callable[[], Constraint]] = {
+    "each": lambda: constraints.bounded_group_loss(GROUPS, bound=0.5),
+    "each, own bounds": lambda: constraints.bounded_group_loss(GROUPS, bound=[0.4 + k / 200 for k in range(GROUPS)]),
+    "against the mean": lambda: constraints.loss_parity(GROUPS, bound=0.1),
+    "shares": lambda: constraints.loss_parity(
+        GROUPS, bound=0.1, contrast=constraints.against_pooled([k / 1225 for k in range(GROUPS)])
+    ),
+    "rates of a label": lambda: constraints.equal_opportunity(
+        GROUPS, bound=0.1, contrast=constraints.against_mean, proxy=True
+    ),
+}
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("name", METHODS)
+def test_gathered_rows_equal_the_dense_form(
+    name: str, made: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense, plain = trained(METHODS[name], MADE[made](), normalize=normalize)
+    monkeypatch.setattr(cells, "MANY", 10)
+    gathered, model = trained(METHODS[name], MADE[made](), normalize=normalize)
+    assert not dense._steps.gathered
+    assert gathered._steps.gathered
+    for p, own in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(p, own, atol=1e-9)
+    for key in ("multipliers", "ages"):
+        assert getattr(gathered, key) == pytest.approx(getattr(dense, key), abs=1e-9), key
+    assert gathered.constraints == pytest.approx(dense.constraints, abs=1e-9, nan_ok=True)
+    if name != "Penalty":
+        assert max(map(abs, dense.multipliers.values())) > 0.01
+    assert max(dense.ages.values()) > 3
+
+
+def test_a_step_touches_the_groups_of_its_batch_alone() -> None:
+    model = network()
+    fair = Constrained(model, constraints.bounded_group_loss(1_000_000, bound=0.1), DescentAscent(eta=0.5))
+    X, y, _ = batches(1)[0]
+    groups = torch.arange(24) * 41_000
+    info = fair.backward(losses_of(model, X, y), groups)
+    assert info.rows is not None
+    assert torch.equal(info.rows.sort().values, groups)
+    expected = 0.5 * (losses_of(model, X, y) - 0.1).clamp(min=0.0)
+    fair.backward(losses_of(model, X, y), groups + 1)
+    y_of = fair._steps.state.multipliers
+    assert y_of is not None
+    assert y_of.shape == (1_000_000,)
+    assert torch.allclose(y_of[groups], expected.detach())
+    assert torch.allclose(y_of[groups + 1], expected.detach())
+    assert int((y_of != 0).sum()) == 48
+    assert fair.names[41_000] == "loss of 41000 <= 0.1"
+
+
+def test_every_example_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Feasible learning: with the example's number as its group every loss is bounded.
+
+    A line through points of which two are far off: the least squares leave those at squared errors above the bound.
+    """
+    monkeypatch.setattr(cells, "MANY", 10)
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    y = torch.where(x > 0.9, 1.0, 0.0).double()
+    inputs = torch.stack([torch.ones_like(x), x], 1)
+    fits = []
+    for bound in (10.0, 0.4):
+        model = nn.Linear(2, 1, bias=False).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        fair = Constrained(model, constraints.bounded_group_loss(40, bound=bound), DescentAscent(eta=0.02))
+        generator = torch.Generator().manual_seed(2)
+        for _ in range(4000):
+            some = torch.randperm(40, generator=generator)[:16]
+            optimizer.zero_grad()
+            fair.backward((model(inputs[some])[:, 0] - y[some]).square(), some)
+            optimizer.step()
+        fits.append((model(inputs)[:, 0] - y).square().max().item())
+        assert fair._steps.gathered
+    assert fits[0] > 0.55
+    assert fits[1] <= 0.41
+
+
+@pytest.mark.parametrize("made", ["each", "against the mean"])
+def test_a_loop_goes_on_from_its_state(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "MANY", 10)
+    results = []
+    for stop in (None, 17):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05), normalize=True)
+        for k, (X, y, groups) in enumerate(batches(40)):
+            if k == stop:
+                kept = fair.state_dict()
+                fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05), normalize=True)
+                fair.load_state_dict(kept)
+            optimizer.zero_grad()
+            fair.backward(losses_of(model, X, y), groups)
+            optimizer.step()
+        results.append((fair.multipliers, fair.ages, [p.tolist() for p in model.parameters()]))
+    assert results[0] == results[1]
+
+
+def test_a_saved_state_of_another_number_of_groups_is_refused() -> None:
+    model = network()
+    fair = Constrained(model, constraints.bounded_group_loss(2000, bound=0.1), DescentAscent())
+    X, y, groups = batches(1)[0]
+    fair.backward(losses_of(model, X, y), groups)
+    other = Constrained(model, constraints.bounded_group_loss(3000, bound=0.1), DescentAscent())
+    with pytest.raises(ValueError, match="has 2001 entries for constraints, this loop 3001"):
+        other.load_state_dict(fair.state_dict())
+
+
+@pytest.mark.parametrize("method", [SwitchingSubgradient(), StochasticGhost(), SSLALM(), DescentAscent(second=True)])
+def test_methods_that_treat_all_together_refuse_very_many(method: Algorithm[Any]) -> None:
+    with pytest.raises(ValueError, match=r"treats all constraints .* 20000; use a method that treats each alone"):
+        Constrained(network(), constraints.bounded_group_loss(20_000, bound=0.1), method)
+
+
+def test_pairs_of_very_many_groups_are_refused() -> None:
+    with pytest.raises(ValueError, match="there are 39800"):
+        Constrained(network(), constraints.pairwise_loss_parity(200, bound=0.1), SwitchingSubgradient())
+
+
+def test_an_unknown_group_is_told() -> None:
+    model = network()
+    fair = Constrained(model, constraints.bounded_group_loss(2000, bound=0.1), DescentAscent())
+    X, y, groups = batches(1)[0]
+    fair.backward(losses_of(model, X, y), groups)
+    with pytest.warns(RuntimeWarning, match="skipped"), pytest.raises(ValueError, match="groups must be 0 to 1999"):
+        fair.backward(losses_of(model, X, y), groups.clamp(min=0) + 1990)
