@@ -114,7 +114,8 @@ def test_no_module_hides_a_public_name() -> None:
 
     The commands of the command line are in files of their names, which nothing imports from.
     """
-    modules = [name for name in MODULES if not name.startswith("fairbound.integrations.keras")]
+    extras = tuple(f"fairbound.integrations.{name}" for name in ("keras", "lightning", "transformers"))
+    modules = [name for name in MODULES if not name.startswith(extras)]
     code = f"""
 import importlib, types
 import fairbound
@@ -154,7 +155,7 @@ class Refuse:
     def find_spec(self, name, path=None, target=None):
         top = name.split(".")[0]
         if top in ("pandas", "sklearn", "matplotlib", "plotly", "typer", "rich", "pyarrow", "narwhals", "optuna",
-        "keras", "tensorflow", "jax", "pydantic", "jinja2", "pooch"):
+        "keras", "tensorflow", "jax", "lightning", "transformers", "accelerate", "pydantic", "jinja2", "pooch"):
             raise ImportError(f"fairbound must not import {name}")
 sys.meta_path.insert(0, Refuse())
 import fairbound

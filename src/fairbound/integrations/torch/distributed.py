@@ -49,6 +49,11 @@ class Processes:
         return Processes(size, groups, shards, sharding=sharding)
 
     @property
+    def alone(self) -> bool:
+        """Whether nothing is distributed."""
+        return not self.groups
+
+    @property
     def out_of_step(self) -> bool:
         """Whether gradients stay with their process for now: no_sync(), set_requires_gradient_sync(False)."""
         if self.model is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.comparisons import Comparisons, SumsCounts
-from fairbound.constraints.constraint import FunctionValue
+from fairbound.constraints.constraint import FunctionConstraint, FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
@@ -48,6 +48,8 @@ class BatchStatistics:
         if batch.losses.ndim != 1:
             batch.check()  # explains it
         functions = [one._replace(value=whole(one.value)) for one in own.function_values(lambda _: batch)]
+        if batch.losses.requires_grad and torch.is_grad_enabled():
+            _check_graphs(own, functions)
         values, layers, terms = own.example_values(batch, exact=exact), own.layers(batch), list(own.terms)
         cells: list[Tensor | None] = [None] * len(terms)
         if processes is not None:
@@ -184,6 +186,17 @@ class Observed(NamedTuple):
     @property
     def scaled_c(self) -> Tensor:
         return self.c if self.scale is None else self.c / self.scale
+
+
+def _check_graphs(own: ConstraintSet, functions: list[FunctionValue]) -> None:
+    parts = [part for part in own.parts if isinstance(part, FunctionConstraint)]
+    for part, (value, observed) in zip(parts, functions, strict=True):
+        if observed is None and not value.requires_grad:
+            raise ValueError(
+                f"the function of {part.names[0]!r} gives values without a graph to differentiate; compute them from "
+                "the model, outside torch.no_grad() and without .detach(), or return (values, observed) where there "
+                "is nothing to observe"
+            )
 
 
 def added(totals: Sequence[SumsCounts]) -> SumsCounts:

@@ -56,6 +56,11 @@ class FlatParams:
         self._narrow = any(_wide(p) is not p.dtype for p in self.tensors)
         self._runs = list(_runs(self.sizes))
 
+    def moved(self) -> None:
+        """After the model was moved to another device."""
+        self.device = self.tensors[0].device
+        self.x.like = self.x.like.to(self.device)
+
     def flat(self) -> Tensor:
         """All parameters as they are now: (n,)."""
         return self._joined([p.detach() for p in self.tensors])
