@@ -22,7 +22,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from fairbound import Constrained, MiniBatch
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
-from fairbound.algorithms.switching import Adaptive
 from fairbound.core import Algorithm
 
 METHODS: dict[str, Algorithm[Any]] = {
@@ -30,7 +29,6 @@ METHODS: dict[str, Algorithm[Any]] = {
     "Penalty": Penalty(),
     "SSLALM, one draw": SSLALM(samples=1),
     "SSLALM": SSLALM(),
-    "SwitchingSubgradient": SwitchingSubgradient(),
 }
 ONE = {name: method for name, method in METHODS.items() if method.draws == 1}
 
@@ -157,7 +155,7 @@ def refused(rank: int) -> list[str]:
     data = [torch.arange(24)]
     return [
         told(lambda: Loop(StochasticGhost(), rank)),
-        told(lambda: Loop(SwitchingSubgradient(eta_c=Adaptive()), rank)),
+        told(lambda: Loop(SwitchingSubgradient(), rank)),
         told(lambda: held_back.backward(0)),
         told(lambda: Constrained(loop.model.parameters(), three_constraints(), DescentAscent())),
         told(lambda: loop.fair.report(data, lambda numbers: rows_of(loop.model, WHO, numbers))),
@@ -252,7 +250,7 @@ def test_statistics_are_reduced_over_the_data_dimensions(
 def test_what_needs_whole_vectors_is_a_sentence(processes: list[dict[str, Any]]) -> None:
     ghost, norm, held_back, parameters, report = processes[0]["refused"]
     assert "StochasticGhost needs whole vectors (" in ghost
-    assert "SwitchingSubgradient needs whole vectors (square of a vector" in norm
+    assert "SwitchingSubgradient needs whole vectors (" in norm
     assert "spread over processes (FSDP, DTensor); use DescentAscent, Penalty or SSLALM" in norm
     assert "set_requires_gradient_sync(False)" in held_back
     assert "give Constrained the module itself" in parameters

@@ -1,7 +1,7 @@
 """Vectors of the model's size without a copy: `update` runs on symbols, and the result is evaluated in place.
 
-A step that is linear in x, its gradients and the state's vectors (SGD, penalties, descent-ascent, SSL-ALM, switching
-with constant steps) needs none of their numbers: `update` gets a `Combination`, a coefficient for each `Vector`, and
+A step that is linear in x, its gradients and the state's vectors (SGD, penalties, descent-ascent, SSL-ALM) needs none
+of their numbers: `update` gets a `Combination`, a coefficient for each `Vector`, and
 gives one. The coefficient of a gradient goes into the weights of its backward pass, the rest is added to `.grad`.
 Whether a method is linear is found by a trial, `why_not_linear`; one that is not runs on flat vectors.
 """
