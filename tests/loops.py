@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +13,8 @@ from methods import METHODS, bce
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from fairbound import Constrained, MiniBatch, constraints
-from fairbound.core import Algorithm
+from fairbound import SSLALM, Constrained, DescentAscent, MiniBatch, constraints
+from fairbound.core import Algorithm, Draw
 from fairbound.integrations.torch.constrained import StepInfo
 
 F64 = torch.float64
@@ -21,6 +22,22 @@ FIXED: dict[str, Algorithm[Any]] = {name: method for name, method in METHODS.ite
 ONE_DRAW = {name: method for name, method in FIXED.items() if method.draws == 1}
 GHOSTS = {name: method for name, method in METHODS.items() if method.batch_size_probs is not None}
 LR = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeVectors(SSLALM):
+    """SSL-ALM with an operation that is not linear, though it changes nothing: a loop runs it on flat vectors."""
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        d, new = super().update(x, state, draw)
+        return d.clamp(-1e30, 1e30), new
+
+
+BOTH: dict[str, Algorithm[Any]] = {  # of the two ways to write a direction, the first without and with a vector
+    "in place": DescentAscent(),
+    "in place, vector": SSLALM(samples=1),
+    "flat": WholeVectors(samples=1),
+}
 
 
 class People(NamedTuple):

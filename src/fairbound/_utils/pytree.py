@@ -33,11 +33,13 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
                 found.append(part)
             else:
                 _collect(part, found)
+    elif hasattr(tree, "__torch_function__"):  # what torch functions take for a tensor
+        found.append(tree)
     elif tree is not None:
         raise TypeError(f"a tree holds tensors in tuples, lists and dicts, got {type(tree).__name__}")
 
 
-def tree_unflatten(tree: Any, values: Iterator[Tensor]) -> Any:
+def tree_unflatten(tree: Any, values: Iterator[Any]) -> Any:
     """A tree of the same form with other tensors, in order."""
     if isinstance(tree, Tensor):
         return next(values)
@@ -46,4 +48,4 @@ def tree_unflatten(tree: Any, values: Iterator[Tensor]) -> Any:
     if isinstance(tree, tuple | list):
         parts = [tree_unflatten(part, values) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return tree
+    return next(values) if hasattr(tree, "__torch_function__") else tree

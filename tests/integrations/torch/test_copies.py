@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from loops import BOTH
 from torch import Tensor, nn
 
 from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, constraints
@@ -20,7 +21,7 @@ from fairbound.core import Algorithm, Draw, Estimate
 
 GROUP = torch.arange(12) % 2
 HALVES = (torch.arange(12) < 6).long()
-BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+both = pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 
 
 def network() -> nn.Sequential:
@@ -49,7 +50,7 @@ def infinite_gradient(model: nn.Sequential) -> Tensor:
     return losses_of(model) + (model[0].weight.flatten()[0] * 0).sqrt()
 
 
-@BOTH
+@both
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
 def test_a_copy_goes_on_and_leaves_out_what_is_not_finite(
     method: Algorithm[Any], copied: Callable[[Constrained], Constrained]
@@ -67,7 +68,7 @@ def test_a_copy_goes_on_and_leaves_out_what_is_not_finite(
     assert (fair.skipped, twin.skipped) == (0, 1)
 
 
-@BOTH
+@both
 def test_groups_in_memory_that_changes_are_read_anew(method: Algorithm[Any]) -> None:
     model, fair = begun(method)
     memory = GROUP.numpy().copy()
@@ -87,7 +88,7 @@ def test_groups_in_memory_that_changes_are_read_anew(method: Algorithm[Any]) -> 
         assert torch.equal(fair.backward(losses_of(model), groups).c, truth)
 
 
-@BOTH
+@both
 def test_what_a_step_returns_keeps_neither_its_graph_nor_a_model(method: Algorithm[Any]) -> None:
     model, fair = begun(method)
     losses = losses_of(model)
@@ -178,7 +179,7 @@ def test_clipping_gradients_does_not_change_a_method_s_state() -> None:
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
-@BOTH
+@both
 def test_another_default_precision(method: Algorithm[Any], default: torch.dtype) -> None:
     model = network()
     torch.set_default_dtype(default)
@@ -190,7 +191,7 @@ def test_another_default_precision(method: Algorithm[Any], default: torch.dtype)
     assert found == [False, False]
 
 
-@BOTH
+@both
 @pytest.mark.parametrize("steps", [0, 1])
 def test_the_warning_of_a_step_left_out_points_at_the_user_s_line(method: Algorithm[Any], steps: int) -> None:
     for spoilt in (lambda model: losses_of(model) * torch.nan, infinite_gradient):
@@ -201,7 +202,7 @@ def test_the_warning_of_a_step_left_out_points_at_the_user_s_line(method: Algori
         assert [one.filename for one in told] == [__file__]
 
 
-@BOTH
+@both
 def test_the_first_mini_batch_after_a_resumption_is_checked(method: Algorithm[Any]) -> None:
     _, fair = begun(method)
     for given in ({"groups": GROUP + 0.7}, {"groups": GROUP, "weight": -torch.ones(12)}):
@@ -220,12 +221,15 @@ class Normalized(Raises):
         return -self.tau * gradient / gradient.norm(), state
 
 
-def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told_when_accumulating_too() -> None:
+@pytest.mark.parametrize("accumulated", [False, True])
+def test_a_method_may_do_more_with_its_gradient_than_it_declares(accumulated: bool) -> None:
+    """It runs on whole vectors then."""
     model, fair = begun(Normalized(), steps=0)
-    with torch.no_grad():
-        fair.accumulate(losses_of(model), GROUP)
-    with pytest.raises(TypeError, match="let that property be False"):
-        fair.backward(losses_of(model), GROUP)
+    if accumulated:
+        with torch.no_grad():
+            fair.accumulate(losses_of(model), GROUP)
+    fair.backward(losses_of(model), GROUP)
+    assert float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()) == pytest.approx(1.0)
 
 
 # What is skipped changes nothing --------------------------------------------------------------------------------------
@@ -262,7 +266,7 @@ def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) ->
     copy.deepcopy(fair)
 
 
-@BOTH
+@both
 @pytest.mark.parametrize("way", WAYS)
 def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way: str) -> None:
     model = network()
@@ -280,7 +284,7 @@ def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way
     copy.deepcopy(other)
 
 
-@BOTH
+@both
 def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[Any]) -> None:
     """A loop goes on from what it saved, bit for bit."""
     model = network()
@@ -292,7 +296,7 @@ def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[
         assert {value.dtype for value in saved["y"].values()} == {torch.float32}
 
 
-@BOTH
+@both
 def test_what_is_handed_out_is_a_copy(method: Algorithm[Any]) -> None:
     model, fair = begun(method)
     seen = fair.backward(losses_of(model), GROUP)

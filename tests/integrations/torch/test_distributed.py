@@ -5,43 +5,33 @@ Both processes run everything once (this file, as a script), and the tests compa
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from loops import F64, FIXED, LR, ONE_DRAW, flat, knowledge, network, people, rows_of, surroundings, three_constraints
+from loops import (
+    BOTH,
+    F64,
+    FIXED,
+    LR,
+    ONE_DRAW,
+    flat,
+    knowledge,
+    network,
+    rows_of,
+    three_constraints,
+)
+from processes import STEPS, WHO, drawn, own_rows, spoilt_gradient, spoilt_loss, told, two_processes
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairbound import Constrained, MiniBatch, constraints
 from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
-from fairbound.core import Algorithm
-
-WHO = people()
-STEPS = 10
-HALVES = (20, 12)  # rows of the two processes
-
-
-def drawn(method: Algorithm[Any], k: int) -> list[list[Tensor]]:
-    """For every draw of step k the rows of both processes: race 2 is absent from the first one."""
-    generator = torch.Generator().manual_seed(k)
-    without, anybody = (WHO.race < 2).nonzero().flatten(), torch.arange(120)
-    return [
-        [pool[torch.randint(pool.numel(), (size,), generator=generator)] for pool, size in zip((without, anybody), HALVES, strict=True)]  # noqa: E501
-        for _ in range(method.draws)
-    ]  # fmt: skip
-
-
-def own_rows(halves: list[Tensor], rank: int | None) -> Tensor:
-    """A process's rows; all of them, where there is one process."""
-    return torch.cat(halves) if rank is None else halves[rank]
+from fairbound.core import Algorithm, Draw
 
 
 class Loop:
@@ -103,17 +93,11 @@ def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
     return loop.end()
 
 
-def spoilt_loss(rows: MiniBatch) -> MiniBatch:
-    return rows._replace(losses=rows.losses * torch.nan)
-
-
-def spoilt_gradient(rows: MiniBatch) -> MiniBatch:
-    assert rows.outputs is not None
-    return rows._replace(losses=rows.losses + (0 * rows.outputs).sqrt())
-
-
 SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
-SOME: dict[str, Algorithm[Any]] = {"InPlace": DescentAscent(), "Flat": SSLALM(samples=1), "two draws": SSLALM()}
+SOME: dict[str, Algorithm[Any]] = BOTH | {"two draws": SSLALM()}
+
+
+SHARED: dict[str, Algorithm[Any]] = {"descent-ascent": DescentAscent(eta=0.5), "SSL-ALM": SSLALM(eta=0.5, samples=1)}
 
 
 def spoilt(method: Algorithm[Any], kind: str, rank: int) -> dict[str, Any]:
@@ -180,18 +164,17 @@ def many(kind: str, rank: int | None) -> dict[str, Any]:
     return {"model": flat(loop.inner), "knows": [multipliers, torch.tensor([*loop.fair.ages.values()])]}
 
 
-def told(call: Callable[[], object]) -> str:
-    """The sentence that a call is refused with."""
-    try:
-        call()
-    except ValueError as error:
-        return str(error)
-    return "nothing"
+class Clipped(SSLALM):
+    """A direction that is not linear in its gradient."""
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        d, new = super().update(x, state, draw)
+        return d.clamp(-1.0, 1.0), new
 
 
 def refused(rank: int) -> list[str]:
     """What Ghost is told, and a method that needs the gradient of all processes where it is held back."""
-    ghost, whole = Loop(StochasticGhost(), rank), Loop(SSLALM(samples=1), rank)
+    ghost, whole = Loop(StochasticGhost(), rank), Loop(Clipped(samples=1), rank)
     assert isinstance(whole.model, DistributedDataParallel)
     with whole.model.no_sync():
         held_back = told(lambda: whole.fair.backward(rows_of(whole.model, WHO, torch.arange(24))))
@@ -214,7 +197,7 @@ def main(rank: int, folder: Path) -> None:
         "many": {kind: many(kind, rank) for kind in ("each", "against the mean")},
         "empty": empty(rank),
         "compiled": compiled(rank),
-        "shared": shared(DescentAscent(eta=0.5), rank),
+        "shared": {name: shared(method, rank) for name, method in SHARED.items()},
         "saved": saved(rank),
         "refused": refused(rank),
     }
@@ -224,24 +207,7 @@ def main(rank: int, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the two processes found; they are given two minutes."""
-    folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, __file__]
-    logs = [folder / f"{rank}.log" for rank in (0, 1)]
-    running = [
-        subprocess.Popen([*command, str(rank), str(folder)], env=surroundings(), stdout=log.open("w"), stderr=subprocess.STDOUT)  # noqa: E501
-        for rank, log in enumerate(logs)
-    ]  # fmt: skip
-    until = time.monotonic() + 120
-    try:
-        ends = [process.wait(max(0.1, until - time.monotonic())) for process in running]
-    except subprocess.TimeoutExpired:
-        pytest.fail("the processes hang:\n" + "\n".join(log.read_text()[-2000:] for log in logs))
-    finally:
-        for process in running:
-            process.kill()
-    assert ends == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    return two_processes(__file__, tmp_path_factory.mktemp("processes"))
 
 
 def assert_one_process_would(found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
@@ -305,9 +271,10 @@ def test_a_compiled_distributed_model_is_recognized(processes: list[dict[str, An
     assert_one_process_would([found["compiled"] for found in processes], loop.end())
 
 
-def test_a_share_held_back_is_a_share(processes: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("name", SHARED)
+def test_a_share_held_back_is_a_share(name: str, processes: list[dict[str, Any]]) -> None:
     """`backward(scale=1/2)` twice, the first inside `no_sync`."""
-    assert_one_process_would([found["shared"] for found in processes], shared(DescentAscent(eta=0.5), None))
+    assert_one_process_would([found["shared"][name] for found in processes], shared(SHARED[name], None))
 
 
 def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
@@ -324,7 +291,7 @@ def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
 def test_what_cannot_be_reduced_is_a_sentence(processes: list[dict[str, Any]]) -> None:
     ghost, whole = processes[0]["refused"]
     assert "DistributedDataParallel cannot reduce" in ghost
-    assert "SSLALM needs the gradient of all processes" in whole
+    assert "Clipped needs the gradient of all processes" in whole
     assert "use accumulate() first, or omit no_sync()" in whole
 
 

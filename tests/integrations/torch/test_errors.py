@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from loops import F64, FIXED, GHOSTS, knowledge, network, same
+from loops import BOTH, F64, FIXED, GHOSTS, knowledge, network, same
 from methods import bce
 from torch import Tensor, nn
 
@@ -131,7 +131,7 @@ def no_graph_cases() -> dict[str, tuple[Any, Callable[[nn.Module], MiniBatch]]]:
     }
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+@pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 @pytest.mark.parametrize("case", no_graph_cases())
 def test_what_carries_no_graph_is_a_sentence(method: Algorithm[Any], case: str) -> None:
     limit, rows = no_graph_cases()[case]
@@ -143,7 +143,7 @@ def test_what_carries_no_graph_is_a_sentence(method: Algorithm[Any], case: str) 
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+@pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 def test_a_graph_used_twice_is_a_sentence(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, LIMIT, method)

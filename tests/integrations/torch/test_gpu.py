@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import BOTH
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -86,7 +87,7 @@ def test_a_gpu_takes_the_same_path(method: Algorithm[Any], limit: Any) -> None:
     assert seen.stationarity == pytest.approx(report.stationarity, abs=1e-12)
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+@pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 def test_half_precision_with_a_scaler_trains(method: Algorithm[Any]) -> None:
     model = network().float().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import BOTH
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,7 +27,7 @@ from fairbound.core import Algorithm
 
 GROUP = torch.arange(16) % 2
 PARITY = constraints.pairwise_loss_parity(["A", "B"], bound=0.02)
-BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+both = pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 
 
 def rows_of_people() -> tuple[Tensor, Tensor]:
@@ -63,7 +64,7 @@ def test_a_model_with_one_parameter_has_a_state_of_its_own(method: Algorithm[Any
     assert model.weight.grad.grad_fn is None
 
 
-@BOTH
+@both
 def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, PARITY, method)
@@ -128,7 +129,7 @@ def test_a_report_does_not_flatter() -> None:
         report(lambda _: MiniBatch(losses_of(model), GROUP))
 
 
-@BOTH
+@both
 def test_a_scaler_takes_a_step_that_was_left_out(method: Algorithm[Any]) -> None:
     model = network()
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
@@ -145,7 +146,7 @@ def test_a_scaler_takes_a_step_that_was_left_out(method: Algorithm[Any]) -> None
     assert not all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-@BOTH
+@both
 def test_a_scaler_that_is_switched_off_hides_no_gradient_that_is_not_finite(method: Algorithm[Any]) -> None:
     model = nn.Linear(5, 1)
     nn.init.zeros_(model.weight)
@@ -158,7 +159,7 @@ def test_a_scaler_that_is_switched_off_hides_no_gradient_that_is_not_finite(meth
     assert model.weight.grad is None
 
 
-@BOTH
+@both
 def test_other_rows_than_were_gathered_are_refused(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, PARITY, method)
@@ -171,7 +172,7 @@ def test_other_rows_than_were_gathered_are_refused(method: Algorithm[Any]) -> No
     assert fair.steps == 0
 
 
-@BOTH
+@both
 def test_weights_in_another_precision_autocast_and_sparse_gradients(method: Algorithm[Any]) -> None:
     class Embedded(nn.Module):
         def __init__(self) -> None:
@@ -224,11 +225,13 @@ class Decaying(DescentAscent):
         return d - 0.01 * x, new
 
 
-def test_a_method_that_reads_the_gradient_it_says_to_follow_is_told() -> None:
-    model = network()
-    with pytest.raises(TypeError, match="let that property be False"):
-        Constrained(model, PARITY, Decaying()).backward(losses_of(model), GROUP)
-    assert all(p.grad is None for p in model.parameters())
+def test_what_a_method_adds_to_its_gradient_is_written_whatever_it_declares() -> None:
+    plain, decaying = network(), network()
+    Constrained(plain, PARITY, DescentAscent(tau=0.1)).backward(losses_of(plain), GROUP)
+    Constrained(decaying, PARITY, Decaying(tau=0.1)).backward(losses_of(decaying), GROUP)
+    for p, q in zip(plain.parameters(), decaying.parameters(), strict=True):
+        assert p.grad is not None
+        assert torch.allclose(q.grad, p.grad + 0.1 * p)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.0])
@@ -246,7 +249,7 @@ def test_the_direction_is_that_of_the_method_by_its_own_step(rate: float) -> Non
     assert found[0].any() == (rate > 0)
 
 
-@BOTH
+@both
 def test_losses_that_become_a_mean_on_the_way_are_a_sentence(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, PARITY, method)

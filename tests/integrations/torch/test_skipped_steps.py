@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from loops import (
+    BOTH,
     F64,
     FIXED,
     GHOSTS,
@@ -339,7 +340,7 @@ def test_ghost_leaves_out_a_spoilt_step(method: StochasticGhost, spoil: Callable
     assert same(before, knowledge(fair))
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+@pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_spoilt_part_spoils_an_accumulated_step(
     method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
@@ -365,7 +366,7 @@ def test_a_spoilt_part_spoils_an_accumulated_step(
         assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
 
 
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+@pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_what_grad_held_before_survives(method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]) -> None:
     """With `scale=1/k` a spoilt mini-batch adds nothing to those before it."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from loops import (
+    BOTH,
     F64,
     FIXED,
     LR,
@@ -34,7 +35,7 @@ from fairbound.core import Algorithm
 
 WHO = people()
 F32 = torch.float32
-BOTH = pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)], ids=["InPlace", "Flat"])
+both = pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 
 
 def gradients(model: nn.Module) -> Tensor:
@@ -69,7 +70,7 @@ class Mixed:
         return self.fair.backward(rows, scaler=scaler).skipped
 
 
-@BOTH
+@both
 @NARROW
 def test_a_scaled_gradient_unscaled_is_the_gradient(method: Algorithm[Any], dtype: torch.dtype) -> None:
     plain, mixed = Mixed(method, dtype, 1.0), Mixed(method, dtype, 2.0**12)
@@ -90,7 +91,7 @@ def test_a_scaled_gradient_unscaled_is_the_gradient(method: Algorithm[Any], dtyp
 
 
 @pytest.mark.filterwarnings("ignore:step . was skipped:RuntimeWarning")
-@BOTH
+@both
 def test_a_scale_that_is_too_large_is_lowered_by_the_scaler(method: Algorithm[Any]) -> None:
     """It must see the infinities that it made. A method with vectors of its own stays as it was."""
     mixed = Mixed(method, torch.float16, 2.0**40)
@@ -119,7 +120,7 @@ def test_a_scaler_that_is_switched_off_changes_nothing() -> None:
     assert torch.equal(gradients(mixed.model), gradients(other.model))
 
 
-@BOTH
+@both
 def test_a_model_in_bfloat16_trains(method: Algorithm[Any]) -> None:
     who, model = people(dtype=torch.bfloat16), network(dtype=torch.bfloat16)
     fair = Constrained(model, constraints.loss_parity(3, bound=0.02, by="race"), method)
@@ -161,7 +162,7 @@ def test_an_accumulated_step_is_one_on_all_rows(method: Algorithm[Any]) -> None:
     assert fairs[1].steps == 5
 
 
-@BOTH
+@both
 def test_an_accumulated_step_may_be_scaled(method: Algorithm[Any]) -> None:
     models = [network(), network()]
     fairs = [Constrained(model, three_constraints(), method) for model in models]
@@ -211,7 +212,7 @@ def test_a_step_size_of_zero_is_no_division_by_zero(build: Callable[..., Algorit
 # What else a loop does ------------------------------------------------------------------------------------------------
 
 
-@BOTH
+@both
 def test_the_direction_may_be_clipped(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, three_constraints(), method)
@@ -228,7 +229,7 @@ needs_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
 )
 COMPILED = [
-    pytest.param(DescentAscent(), "aot_eager", id="InPlace, traced"),
+    pytest.param(DescentAscent(), "aot_eager", id="in place, traced"),
     pytest.param(SSLALM(samples=1), "aot_eager", id="Flat, traced"),
     pytest.param(SSLALM(samples=2), "inductor", id="Flat, compiled", marks=needs_compiler),
 ]
@@ -275,7 +276,7 @@ def test_frozen_and_unused_parameters_are_left_alone(method: Algorithm[Any]) -> 
             assert torch.equal(p, kept[name])
 
 
-@BOTH
+@both
 def test_parameter_groups_have_rates_of_their_own(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, three_constraints(), method)

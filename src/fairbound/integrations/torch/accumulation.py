@@ -1,8 +1,8 @@
 """One step over several mini-batches: their sums and counts are known first, then each is passed backward.
 
 What the constraints are decides the weights of examples, and so must be known before the first backward pass. The
-method is asked once for its weights, every mini-batch is passed backward with them, and at the end it is asked again
-with the gradient of all.
+method is asked once for its weights, and every mini-batch is passed backward with them. One that is not linear in the
+gradient is asked again at the end, with the gradient of all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.comparisons import SumsCounts
 from fairbound.core import Algorithm, Draw, Sample
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed
-from fairbound.integrations.torch.gradients import LAZY, Flat, InPlace
+from fairbound.integrations.torch.gradients import Flat, InPlace
+from fairbound.integrations.torch.vectors import Coefficient, Combination, Gradient
 
 
 class AccumulatedStep:
@@ -29,33 +30,36 @@ class AccumulatedStep:
         writer: InPlace | Flat,
         whole: Observed,
         state: Any,
-        draw: Callable[[Sample, Tensor], Draw],
+        draw: Callable[[Sample, Any], Draw],
         totals: Sequence[SumsCounts],
     ) -> None:
         self.algorithm, self.writer, self.whole, self.state = algorithm, writer, whole, state
         self.draw, self.left = draw, len(totals)
         self.missing = sum((part.counts for part in totals[1:]), totals[0].counts)  # examples yet to be passed
-        self.asked: list[Tensor] = []  # (1+q,) weights of means
+        self.asked: list[tuple[Tensor, Coefficient]] = []  # (1+q,) weights of means, and what their gradient counts
         if whole.finite:
-            self.x = writer.point()
+            self.x: Any = writer.point()
+            d, self.new = self._update(self._noted)
             if isinstance(writer, InPlace):
-                writer.open()
-            self.new = self._update(self._noted)[1]
+                writer.open(d, algorithm.primal_step(state))
+                self.asked = [(gradient.asked[0], c) for gradient, c in writer.direction.gradients()]
 
-    def _noted(self, mean_weights: Tensor) -> Tensor:
-        self.asked.append(mean_weights)
-        return LAZY if isinstance(self.writer, InPlace) else torch.ones_like(self.x)  # type: ignore[return-value]
+    def _noted(self, mean_weights: Tensor) -> Any:
+        if isinstance(self.writer, InPlace):
+            return Combination({Gradient(mean_weights): 1.0}, self.x.like)
+        self.asked.append((mean_weights, self.writer.loss_scale))
+        return torch.ones_like(self.x)
 
-    def _update(self, vjp: Callable[[Tensor], Tensor]) -> tuple[Tensor, Any]:
+    def _update(self, vjp: Callable[[Tensor], Any]) -> tuple[Any, Any]:
         sample = self.whole.sample(self.x, vjp)
         return self.algorithm.update(self.x, self.state, self.draw(sample, self.x))
 
     def add(self, statistics: BatchStatistics) -> None:
         """Pass one mini-batch backward."""
         if self.whole.finite:
-            for mean_weights in self.asked:
+            for mean_weights, coefficient in self.asked:
                 weights = statistics.weights(mean_weights, self.whole.totals.counts)
-                self.writer.backward(statistics.tensors, weights, self.writer.loss_scale)
+                self.writer.backward(statistics.tensors, weights, coefficient)
         self.missing = self.missing - statistics.totals().counts
         self.left -= 1
         if not self.left and self.missing.abs().max() > 1e-3:
@@ -65,9 +69,10 @@ class AccumulatedStep:
         """The new state, with the direction in `.grad`; None if something was not finite."""
         if not self.whole.finite:
             return None
+        old = tree_leaves(self.state)
         if isinstance(self.writer, InPlace):
-            return self.new if self.writer.close(tree_leaves(self.new)) else None
+            return self.new if self.writer.close(old, tree_leaves(self.new)) else None
         gradient = self.writer.gradient()
         d, new = self._update(lambda _: gradient)
-        done = self.writer.finish(d, self.algorithm.primal_step(self.state), tree_leaves(new))
+        done = self.writer.finish(d, self.algorithm.primal_step(self.state), old, tree_leaves(new))
         return new if done else None

@@ -39,8 +39,8 @@ class Constrained:
     """A constrained method in a custom training loop.
 
     Args:
-        model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model is
-            recognized: sums and counts are added up over its processes.
+        model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model,
+            or one after `fully_shard`, is recognized: sums and counts are added up over its processes.
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
         algorithm: the method.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
@@ -237,12 +237,10 @@ class Constrained:
 
     def load_output(self) -> None:
         """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
-        if self._steps.state.state is None or self.algorithm.is_gradient_step:
-            return
-        output = self.algorithm.output(self._steps.parameters.flat(), self._steps.state.state)
-        with torch.no_grad():
-            for p, part in zip(self._steps.parameters.tensors, output.split(self._steps.parameters.sizes), strict=True):
-                p.copy_(part.view(p.shape))
+        steps = self._steps
+        if steps.state.state is not None:
+            x: Any = steps.parameters.x if steps.state.linear else steps.parameters.flat()
+            steps.parameters.assign(self.algorithm.output(x, steps.state.state))
 
     def report(self, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]) -> KKT:
         """How near the model is to a solution, over all examples of some data: see `report_kkt`."""

@@ -16,7 +16,7 @@ from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Estimate, Sample
-from fairbound.integrations.torch.distributed import Processes
+from fairbound.integrations.torch.distributed import Processes, whole
 
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
 # (counts (1+q,), cells) -> for every part what is known of the cells that are absent.
@@ -47,7 +47,7 @@ class BatchStatistics:
         """
         if batch.losses.ndim != 1:
             batch.check()  # explains it
-        functions = own.function_values(lambda _: batch)
+        functions = [one._replace(value=whole(one.value)) for one in own.function_values(lambda _: batch)]
         if batch.losses.requires_grad and torch.is_grad_enabled():
             _check_graphs(own, functions)
         values, layers, terms = own.example_values(batch, exact=exact), own.layers(batch), list(own.terms)

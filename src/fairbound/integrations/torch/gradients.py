@@ -1,11 +1,11 @@
 """Gradients of a mini-batch into `.grad`: three ways, by what a method does with them.
 
-- `InPlace`: the method's step is a multiple of one gradient (SGD, penalties, descent-ascent). It only gives the
-  weights; one backward pass then writes into `.grad`, as in unconstrained training. No vector of the model's size is
-  made.
-- `Flat`: the method combines the gradient with further vectors (SSL-ALM, switching). The backward pass goes
-  through `.grad` all the same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read,
-  and the direction takes its place.
+- `InPlace`: the method's step is linear in x, the gradient and its own vectors (descent-ascent, SSL-ALM). It only gives
+  coefficients; one backward pass then writes into `.grad`, as in unconstrained training, and the vectors are added
+  there. No further vector of the model's size is made.
+- `Flat`: the method does more with such vectors (a norm, a clamp). The backward pass goes through `.grad` all the
+  same, so that hooks, mixed precision and DistributedDataParallel see it; then it is read as one flat vector, and the
+  direction takes its place.
 - `Closed`: the method wants several gradients of one mini-batch (Ghost). They are taken beside `.grad`.
 """
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.flat_params import FlatParams, Grads, finite
+from fairbound.integrations.torch.vectors import Coefficient, Combination, Gradient
 
 
 class GradientWriter(ABC):
@@ -35,33 +36,37 @@ class GradientWriter(ABC):
         scale: float = 1.0,
     ) -> None:
         self.parameters, self.processes = parameters, processes
-        self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        # As `scaler.scale(loss)` does, which initializes a new scaler for unscale_ and step.
-        one = torch.ones((), device=parameters.device)
-        self.loss_scale = 1.0 if scaler is None else float(scaler.scale(one))
+        self.loss_scale = 1.0
+        if scaler is not None:  # as `scaler.scale(loss)` does, which initializes a new scaler for unscale_ and step
+            self.loss_scale = float(scaler.scale(torch.ones((), device=parameters.device)))
         self.scale = scale
         self.held = []
 
     @abstractmethod
-    def point(self) -> Tensor:
+    def point(self) -> Any:
         """The x that the method sees."""
 
     @abstractmethod
-    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
+    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Any:
         """The gradient of the weighted sum of a mini-batch's values."""
 
     @abstractmethod
-    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
-        """Leave d / -step in `.grad`; False, and nothing changed, if it or the new state's tensors are not finite."""
+    def finish(self, d: Any, step: float | Tensor, old: Sequence[Any], new: Sequence[Any]) -> bool:
+        """Leave d / -step in `.grad`; False, and nothing changed, if it or the new state's tensors are not finite.
+
+        `old` and `new` are the leaves of the state.
+        """
 
     def undo(self) -> None:
         """Leave `.grad` as it was."""
         if self.held:
             self.parameters.restore_grads(self.held)
 
-    def backward(self, tensors: list[Tensor], weights: list[Tensor], factor: float) -> None:
+    def backward(
+        self, tensors: list[Tensor], weights: list[Tensor], factor: Coefficient, *, retain: bool = False
+    ) -> None:
         """One backward pass into `.grad`."""
-        factor *= self.processes.size  # DistributedDataParallel takes the mean over them, and the sum is wanted
+        factor = factor * self.processes.size  # gradients are reduced to their mean, and the sum is wanted
         for tensor in tensors:
             if not tensor.requires_grad:
                 raise ValueError(
@@ -69,7 +74,9 @@ class GradientWriter(ABC):
                     "them from the model outside torch.no_grad(), without .detach() or .item()"
                 )
         try:
-            torch.autograd.backward(tensors, [weight * factor for weight in weights] if factor != 1.0 else weights)
+            if isinstance(factor, Tensor) or factor != 1.0:
+                weights = [weight * factor for weight in weights]
+            torch.autograd.backward(tensors, weights, retain_graph=retain)
         except RuntimeError as error:
             if "second time" not in str(error):
                 raise
@@ -86,69 +93,50 @@ def direction_of(d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> Tens
     return d.div_(-float(step)) if float(step) else torch.zeros_like(d)
 
 
-class LazyGradient:
-    """The gradient of a method whose step is a multiple of it: nothing reads it, so it is not computed."""
-
-    def _itself(self, *_: Any) -> LazyGradient:
-        return self
-
-    def _read(self, *_: Any) -> LazyGradient:
-        raise TypeError(
-            "the method says is_gradient_step, for which its step is a multiple of one gradient, but it does more "
-            "with it; let that property be False"
-        )
-
-    __mul__ = __rmul__ = __truediv__ = __neg__ = _itself
-    __add__ = __radd__ = __sub__ = __rsub__ = _read
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)  # as `inspect` and `copy` expect
-        return self._read()
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> LazyGradient:
-        """A step that is a tensor times it."""
-        return LAZY if func in (Tensor.mul, Tensor.__mul__, torch.mul) else LAZY._read()
-
-
-LAZY = LazyGradient()
-
-
 class InPlace(GradientWriter):
-    """For a method whose step is a multiple of one gradient: x is a placeholder, the gradient is lazy."""
+    """For a method whose step is linear in vectors of the model's size: it runs on symbols (`vectors`)."""
 
-    def point(self) -> Tensor:
-        self.asked: list[tuple[list[Tensor], list[Tensor]]] = []
-        return self.parameters.placeholder
+    def point(self) -> Any:
+        return self.parameters.x
 
-    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
-        self.asked.append((tensors, weights))
-        return LAZY  # type: ignore[return-value]
+    def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Combination:
+        return Combination({Gradient(tensors, weights): 1.0}, self.parameters.x.like)
 
-    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
-        self.open()
-        for tensors, weights in self.asked:
-            self.backward(tensors, weights, self.loss_scale * self.scale)
-        self.asked = []  # the graph of the losses
-        return self.close(new)
+    def finish(self, d: Combination, step: float | Tensor, old: Sequence[Any], new: Sequence[Any]) -> bool:
+        self.open(d, step)
+        *others, last = self.direction.gradients()
+        for gradient, coefficient in others:
+            tensors, weights = gradient.asked
+            self.backward(tensors, weights, coefficient, retain=True)  # perhaps of the same mini-batch
+        tensors, weights = last[0].asked
+        self.backward(tensors, weights, last[1])
+        return self.close(old, new)
 
-    def open(self) -> None:
+    def open(self, d: Combination, step: float | Tensor) -> None:
         """Stash what `.grad` holds; not where DistributedDataParallel reduces what it accumulates."""
-        if self.processes.size == 1:
+        factor = self.loss_scale * self.scale
+        self.direction = d.divided(-step) if factor == 1.0 else d.divided(-step) * factor
+        if self.processes.model is None:
             self.held = self.parameters.stash_grads()
 
-    def close(self, new: Sequence[Tensor]) -> bool:
-        """Check the gradients and add what was stashed; False, and `.grad` as it was, if something is not finite.
+    def close(self, old: Sequence[Any], new: Sequence[Any]) -> bool:
+        """Check the gradients, add the vectors and what was stashed; False, and nothing changed, if not finite.
 
-        Reduced gradients are the same in all processes, so each decides alone. There `.grad` is emptied, since what it
-        had accumulated is lost with what is not finite.
+        Gradients that DistributedDataParallel reduced are the same in all processes, so each decides alone. There
+        `.grad` is emptied, since what it had accumulated is lost with what is not finite.
         """
-        checks = self.scaler is None and not self.processes.out_of_step
-        if not finite([*new, *self.parameters.grads()] if checks else new):
+        numbers = [leaf for leaf in new if isinstance(leaf, Tensor)]
+        checked = numbers if self.processes.out_of_step else [*numbers, *self.parameters.grads()]
+        if not finite(checked, self.processes.shards):
             self.parameters.stash_grads()
             self.undo()
             return False
+        if self.parameters.sharded and self.processes.out_of_step and self.direction.vectors():
+            raise ValueError(
+                "the method adds vectors to the gradients of all processes, which set_requires_gradient_sync(False) "
+                "holds back; use accumulate() first, or omit it"
+            )
+        self.parameters.advance(self.direction, old, new)
         if self.held:
             self.parameters.add_grads(self.held)
         self.held = []
@@ -175,7 +163,7 @@ class Flat(GradientWriter):
         found = self.parameters.gradient()
         return found if self.loss_scale == 1.0 else found / self.loss_scale
 
-    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
         if finite([d, *new]):
             direction = direction_of(d, step, new)
             factor = self.loss_scale * self.scale
@@ -193,7 +181,7 @@ class Closed(Flat):
     def gradient_of(self, tensors: list[Tensor], weights: list[Tensor]) -> Tensor:
         return self.parameters.gradient_of(tensors, weights)
 
-    def finish(self, d: Tensor, step: float | Tensor, new: Sequence[Tensor]) -> bool:
+    def finish(self, d: Tensor, step: float | Tensor, old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
         self.undo()
         if not finite([d, *new]):
             return False

@@ -26,8 +26,8 @@ from fairbound.constraints.comparisons import SumsCounts
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells
 from fairbound.integrations.torch.flat_params import finite
-from fairbound.integrations.torch.gradients import LAZY
 from fairbound.integrations.torch.step import Steps
+from fairbound.integrations.torch.vectors import Combination, Gradient
 
 DROPPED_IN_A_ROW = 30  # windows without an optimizer step that are warned of; a GradScaler may skip its first 16
 
@@ -136,22 +136,23 @@ class TrainerSteps:
 
     def _update(self, seen: Observed) -> tuple[Tensor, Any]:
         """The weights of means that the method asks for, (1+q,), and its next state; nothing is changed."""
-        state, x, asked = self.steps.state, self.steps.parameters.placeholder, []
+        state, x = self.steps.state, self.steps.parameters.x
 
         def vjp(mean_weights: Tensor) -> Any:
-            asked.append(mean_weights)
-            return LAZY
+            return Combination({Gradient(mean_weights): 1.0}, x.like)
 
         begins = state.state is None
         if begins:
             state.begin(seen.estimate())
         try:
-            draw = state.draw([seen.sample(x, vjp)], 1.0, x)
-            _, new = self.steps.algorithm.update(x, state.at_rows(seen.rows), draw)
+            before = state.at_rows(seen.rows)
+            draw = state.draw([seen.sample(x, vjp)], 1.0, x)  # type: ignore[arg-type]
+            d, new = self.steps.algorithm.update(x, before, draw)  # type: ignore[arg-type]
+            step = self.steps.algorithm.primal_step(before)
         finally:
             state.rollback(begins)
-        (mean_weights,) = asked  # is_gradient_step: one gradient
-        return mean_weights, new
+        ((gradient, c),) = d.divided(-step).gradients()  # type: ignore[attr-defined]
+        return gradient.asked[0] * c, new
 
     # Backward passes and optimizer steps ------------------------------------------------------------------------------
 

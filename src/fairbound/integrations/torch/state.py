@@ -18,6 +18,7 @@ from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.estimate import Observed, ShownCells
 from fairbound.integrations.torch.flat_params import FlatParams
+from fairbound.integrations.torch.vectors import why_not_linear
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
@@ -86,6 +87,11 @@ class TrainingState:
         self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
         self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
         self._kinds = state_dict.kinds(algorithm)
+        more = why_not_linear(algorithm, parameters.x)
+        self.linear = more is None  # whether `update` runs on symbols (`vectors`), or on flat vectors
+        if more is not None:
+            what = f"{type(algorithm).__name__} needs whole vectors ({more})"
+            parameters.check_whole(what, "use DescentAscent, Penalty or SSLALM")
         self._warned = False
         self._warned_of_divergence = False
 
@@ -96,10 +102,10 @@ class TrainingState:
         self.state = self._initial(first)
 
     def _initial(self, first: Estimate | None) -> Any:
-        x = self.parameters.placeholder if self.algorithm.is_gradient_step else self.parameters.flat()
+        x: Any = self.parameters.x if self.linear else self.parameters.flat()
         if self.record.gathered or not self.algorithm.needs_initial_estimate:
             first = None  # a mini-batch shows few of very many constraints, so none starts from it
-        state = self.algorithm.init(x, self.record.rows, first, self.equality)
+        state = self.parameters.in_parts(self.algorithm.init(x, self.record.rows, first, self.equality))
         # Tables are written in place, so that no two of them may share memory.
         return state_dict.copied(state, self._kinds) if self.record.gathered else state
 
@@ -118,7 +124,9 @@ class TrainingState:
     def draw(self, samples: Sequence[Sample], weight: float, x: Tensor) -> Draw:
         """What the next step consumes."""
         uniform = self._uniform(UNIFORM)
-        return Draw(tuple(samples), x.new_full((), weight), uniform if x.is_cpu else uniform.to(x.device))
+        return Draw(
+            tuple(samples), x.new_full((), weight), uniform if x.is_cpu else uniform.to(x.device, non_blocking=True)
+        )
 
     def level(self, probs: Sequence[float]) -> tuple[int, float]:
         """The next step's level of a random batch size, and 1 / its probability."""

@@ -16,6 +16,7 @@ from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound._utils.sequences import LazySequence
 from fairbound.core import Algorithm, Estimate
 from fairbound.integrations.torch.flat_params import FlatParams
+from fairbound.integrations.torch.vectors import Combination
 
 CONSTRAINT, PARAMETER, OTHER = "constraint", "parameter", "other"
 
@@ -72,22 +73,25 @@ def scattered(state: Any, new: Any, rows: Tensor, of: list[str]) -> Any:
 
 
 def in_precision_of(old: Any, new: Any) -> Any:
-    """The new state in the old one's precision: losses in another one than the model's would change it."""
-    before, after = tree_leaves(old), tree_leaves(new)
-    if all(a.dtype is b.dtype for a, b in zip(after, before, strict=True)):
+    """The new state in the old one's precision: losses in another one than the model's would change it.
+
+    Vectors that were moved in place are the old ones.
+    """
+    pairs = [*zip(tree_leaves(old), tree_leaves(new), strict=True)]
+    if all(isinstance(b, Tensor) and a.dtype is b.dtype for b, a in pairs):
         return new
-    return tree_unflatten(new, iter([a.to(b.dtype) for a, b in zip(after, before, strict=True)]))
+    kept = [b if isinstance(b, Combination) else a if a.dtype is b.dtype else a.to(b.dtype) for b, a in pairs]
+    return tree_unflatten(new, iter(kept))
 
 
 def saved(state: Any, of: list[str], names: Sequence[str], parameters: FlatParams) -> dict[str, Any]:
     """Copies of a state's tensors, by name."""
     found: dict[str, Any] = {}
     for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
-        leaf = leaf.detach().clone()
         if kind == CONSTRAINT:
-            found[name] = by_name(leaf, names)
+            found[name] = by_name(leaf.detach().clone(), names)
         else:
-            found[name] = parameters.by_name(leaf) if kind == PARAMETER else leaf
+            found[name] = parameters.by_name(leaf) if kind == PARAMETER else leaf.detach().clone()
     return found
 
 
@@ -101,10 +105,11 @@ def loaded(kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str],
     made = []
     for name, kind, leaf in zip(expected, of, tree_leaves(like), strict=True):
         value = kept[name]
+        if kind == PARAMETER:
+            made.append(parameters.from_names(value, leaf))
+            continue
         if kind == CONSTRAINT:
             value = by_constraint(value, names, len(leaf))
-        elif kind == PARAMETER:
-            value = parameters.from_names(value)
         made.append(value.detach().to(leaf).clone())
     return tree_unflatten(like, iter(made))
 

@@ -53,7 +53,7 @@ class Steps:
     ) -> None:
         self.algorithm, self.constraints, self.model = algorithm, constraints, model
         self.parameters = FlatParams(model)
-        self.processes = Processes.of(model)
+        self.processes = Processes.of(model, self.parameters.tensors)
         self.gathered = any(constraints.many) and algorithm.row_wise and algorithm.draws == 1
         if constraints.m > MOST_TOGETHER and not self.gathered:
             raise ValueError(
@@ -80,12 +80,11 @@ class Steps:
                 "the trainer replaced its parameters; build Constrained with the model that is trained"
             )
         kept = self.state.state_dict()
-        own.device = own.tensors[0].device
-        own.placeholder = own.placeholder.to(own.device)
+        own.moved()
         if self.state.equality is not None:
             self.state.equality = self.state.equality.to(own.device)
         self.state.load_state_dict(kept)
-        self.processes = Processes.of(model)
+        self.processes = Processes.of(model, own.tensors)
 
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class Steps:
             if extra_batches or scale != 1.0:
                 raise ValueError("after accumulate(), backward() takes neither extra_batches= nor scale=")
             return self._accumulated_backward(batch, scaler)
-        if self.processes.out_of_step and not self.algorithm.is_gradient_step:
+        if self.processes.out_of_step and not self.state.linear:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
                 "no_sync() prevents; use accumulate() first, or omit no_sync()"
@@ -186,11 +185,12 @@ class Steps:
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
         """One step from a function that draws new examples."""
-        if self.processes.size > 1:
+        kind = InPlace if self.state.linear else Closed
+        if self.processes.size > 1 and kind is Closed:
             raise ValueError(
                 "backward_closure() takes gradients one by one, which DistributedDataParallel cannot reduce"
             )
-        writer = Closed(self.parameters, self.processes, scale=scale)
+        writer = kind(self.parameters, self.processes, scale=scale)
         if self.algorithm.batch_size_probs is None:
             return self._step(writer, [self._drawn(evaluate, what) for what in self.algorithm.evaluates])
         level, weight = self.state.level(self.algorithm.batch_size_probs)
@@ -198,7 +198,7 @@ class Steps:
         return self._step(writer, [single, large, *large.halves()], weight)
 
     def _writer(self, scaler: torch.amp.GradScaler | None, scale: float) -> InPlace | Flat:
-        kind = InPlace if self.algorithm.is_gradient_step else Flat
+        kind = InPlace if self.state.linear else Flat
         return kind(self.parameters, self.processes, scaler, scale)
 
     def _step(
@@ -222,8 +222,9 @@ class Steps:
         samples = [one.sample(x, partial(_gradient, writer, one, own)) for one, own in pairs]
         try:
             d, new = self.algorithm.update(x, before, self.state.draw(samples, weight, x))
-            done = writer.finish(d, self.algorithm.primal_step(before), tree_leaves(new))
-            if begins and done:
+            step = self.algorithm.primal_step(before)
+            done = writer.finish(d, step, tree_leaves(before), tree_leaves(new))
+            if begins and done and not self.processes.out_of_step:
                 check_dependence(self.parameters)
         except BaseException:
             writer.undo()
@@ -306,5 +307,5 @@ class Steps:
         return self._step_in_progress
 
 
-def _gradient(writer: GradientWriter, seen: Observed, statistics: BatchStatistics, mean_weights: Tensor) -> Tensor:
+def _gradient(writer: GradientWriter, seen: Observed, statistics: BatchStatistics, mean_weights: Tensor) -> Any:
     return writer.gradient_of(statistics.tensors, statistics.weights(mean_weights, seen.totals.counts))

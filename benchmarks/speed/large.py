@@ -1,0 +1,201 @@
+"""A step of a large model on a GPU: transformer classifiers of 11, 42 and 184 million parameters beside plain training.
+
+    python benchmarks/speed/large.py [--rounds 12] [--profile]
+
+AdamW (fused), bfloat16 autocast, 64 texts of 128 tokens, loss parity of four groups. Times are wall times of several
+steps with the device waited for, in alternating rounds. SSL-ALM with two mini-batches passes a second one through the
+model without a gradient; so does the plain step that it is compared with. Memory is what a step needs at its peak
+beyond a plain step, in vectors of the model's size (4 bytes a parameter). Without a GPU a small model runs, for the
+times alone and without targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from measuring import Checks, Contestant, Rounds, alternate, machine, skip
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fairbound import SSLALM, Algorithm, Constrained, DescentAscent, MiniBatch, constraints
+
+TEXTS, TOKENS, GROUPS = 64, 128, 4
+PLAIN, TWICE = "plain", "plain, and a second mini-batch forward"
+DA, ALM, ALM2 = "descent-ascent", "SSL-ALM, one mini-batch", "SSL-ALM, two mini-batches"
+COMPARED = {DA: PLAIN, ALM: PLAIN, ALM2: TWICE}
+TIMES = {DA: 1.05, ALM: 1.10, ALM2: 1.10}
+VECTORS = {DA: 0.05, ALM: 1.1, ALM2: 1.1}
+METHODS: dict[str, Algorithm[Any]] = {DA: DescentAscent(), ALM: SSLALM(samples=1), ALM2: SSLALM()}
+Step = Callable[[], None]
+
+
+class Size(NamedTuple):
+    """A text classifier: BERT's small relatives, and DeBERTa's vocabulary on a base model."""
+
+    words: int
+    layers: int
+    width: int
+    steps: int  # in one round
+
+    def model(self, device: str) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return Classifier(self).to(device)
+
+
+SIZES = (Size(30_522, 4, 256, 20), Size(30_522, 8, 512, 20), Size(128_000, 12, 768, 10))
+REDUCED = (Size(1_000, 2, 64, 2),)
+
+
+class Classifier(nn.Module):
+    """Embeddings, a transformer encoder, and two classes from the mean of its outputs."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.words = nn.Embedding(size.words, size.width)
+        self.places = nn.Parameter(0.02 * torch.randn(TOKENS, size.width))
+        layer = nn.TransformerEncoderLayer(
+            size.width, size.width // 64, 4 * size.width, dropout=0.0, activation="gelu", batch_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False)
+        self.out = nn.Linear(size.width, 2)
+
+    def forward(self, texts: Tensor) -> Tensor:
+        found: Tensor = self.out(self.encoder(self.words(texts) + self.places).mean(1))
+        return found
+
+
+class Batches:
+    """The same mini-batches for all, on the device."""
+
+    def __init__(self, size: Size, device: str, count: int = 8) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.device, self.turn = device, 0
+        self.made = [
+            [
+                torch.randint(high, shape, generator=generator).to(device)
+                for high, shape in ((size.words, (TEXTS, TOKENS)), (2, (TEXTS,)), (GROUPS, (TEXTS,)))
+            ]
+            for _ in range(count)
+        ]
+
+    def losses(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Of the next mini-batch, and its groups."""
+        self.turn += 1
+        texts, labels, groups = self.made[self.turn % len(self.made)]
+        with torch.autocast(self.device, torch.bfloat16):
+            logits = model(texts)
+        return cross_entropy(logits.float(), labels, reduction="none"), groups
+
+
+def step_of(name: str, model: nn.Module, batches: Batches) -> Step:
+    """A step of plain training, or of a method."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    method = METHODS.get(name)
+    fair = method and Constrained(model, constraints.loss_parity(GROUPS, bound=0.02), method)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        further = []
+        if name in (TWICE, ALM2):
+            with torch.no_grad():
+                further = [MiniBatch(*batches.losses(model))]
+        losses, groups = batches.losses(model)
+        if fair is None:
+            losses.mean().backward()
+        else:
+            fair.backward(losses, groups, extra_batches=further)
+        optimizer.step()
+
+    return step
+
+
+def contestant(step: Step, steps: int, wait: Step) -> Contestant:
+    def work() -> int:
+        for _ in range(steps):
+            step()
+        wait()
+        return steps
+
+    return work
+
+
+def ratio(found: Rounds, name: str, to: str) -> float:
+    """Of wall times."""
+    return statistics.median(a.wall / b.wall for a, b in zip(found.times[name], found.times[to], strict=True))
+
+
+def peak(name: str, size: Size) -> float:
+    """The memory that three steps need at their peak, in vectors of the model's size."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model = size.model("cuda")
+    step = step_of(name, model, Batches(size, "cuda"))
+    for _ in range(3):
+        step()
+    return (torch.cuda.max_memory_allocated() - before) / (4 * sum(p.numel() for p in model.parameters()))
+
+
+def measure(size: Size, device: str, rounds: int, checks: Checks, profile: bool) -> None:
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    batches, steps = Batches(size, device), {}
+    for name in (PLAIN, TWICE, *METHODS):
+        model = size.model(device)
+        steps[name] = step_of(name, model, batches)
+    where = f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million parameters"
+    found = alternate({name: contestant(step, size.steps, wait) for name, step in steps.items()}, rounds, warm=2)
+    print(where)
+    for name, own in found.medians().items():
+        print(f"  {name:<40} {own.wall / 1e3:7.2f} ms")
+    if profile and device == "cuda":
+        profiled(steps[ALM])
+    for name, to in COMPARED.items():
+        if device == "cuda":
+            checks.at_most(f"{name}, {where}, times {to}", ratio(found, name, to), TIMES[name])
+        else:
+            print(f"  {name}: {ratio(found, name, to):.3g} times {to}")
+    steps.clear()
+    del model
+    if device == "cuda":
+        for name, to in COMPARED.items():
+            extra = peak(name, size) - peak(to, size)
+            checks.at_most(f"{name}, {where}, further vectors at the peak", extra, VECTORS[name])
+
+
+def profiled(step: Step) -> None:
+    """Where the time of three steps goes."""
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profile:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=20, max_name_column_width=60))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    checks = Checks()
+    if not torch.cuda.is_available():
+        skip("large models", "there is no NVIDIA GPU here; a small one in their place")
+        print(machine())
+        for size in REDUCED:
+            measure(size, "cpu", 2, checks, False)
+        return 0
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for size in SIZES:
+        measure(size, "cuda", options.rounds, checks, options.profile)
+    return checks.status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
