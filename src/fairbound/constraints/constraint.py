@@ -224,7 +224,7 @@ class FunctionConstraint:
         return self.mean
 
     def observed(self, present: Tensor) -> Tensor:
-        return torch.ones_like(present)
+        return present
 
 
 AnyConstraint: TypeAlias = Constraint | FunctionConstraint
