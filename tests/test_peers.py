@@ -138,4 +138,4 @@ def test_the_other_peers(title: str) -> None:
     if title == "fairret":
         inputs, groups, labels = space["X"], space["one_hot"](space["group"], 2).float(), space["y"][:, None]
         p = space["TruePositiveRate"]()(space["bounded_model"](inputs).sigmoid(), groups, labels)
-        assert abs(float((p[0] - p[1]).detach())) < 0.035  # the bound .02, with the noise of mini-batches
+        assert float((p[0] - p[1]).detach()) == pytest.approx(0.02, abs=0.002)
