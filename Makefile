@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KERAS := .venv-keras
+TRAINERS := .venv-trainers
+TRAINER_TESTS := $(addprefix tests/integrations/,lightning transformers accelerate test_trainers_page.py test_trainers_processes.py)
 WORKERS ?= 2
 # Two torch threads on small tensors are slower than one.
 export OMP_NUM_THREADS ?= 1
@@ -10,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Of Experiment 1 in `make bench`: three runs a method instead of ten, and none longer than this.
 SHORT := --seeds 3 --steps 5000
 
-.PHONY: test test-slow bench reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras keras-step keras-experiment clean
+.PHONY: test test-slow bench reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras test-trainers keras-step keras-experiment clean
 
 test: lint types suite
 
@@ -37,6 +39,10 @@ types: $(VENV)/.test
 # Keras models: TensorFlow and JAX are large, so they have a separate environment.
 test-keras: $(KERAS)/.installed
 	$(KERAS)/bin/python -m pytest -p no:xdist tests/integrations/keras tests/training/test_one_by_one.py src/fairbound/integrations/keras --durations 10
+
+# Lightning, Transformers and accelerate, in an environment of their own; models are built from configurations.
+test-trainers: $(TRAINERS)/.installed
+	HF_HUB_OFFLINE=1 $(TRAINERS)/bin/python -m pytest -p no:xdist $(TRAINER_TESTS) src/fairbound/integrations/lightning.py src/fairbound/integrations/transformers.py --durations 10
 
 # A step of a Keras model beside the same method hand-written; Experiment 1 through a Keras model.
 keras-step: $(KERAS)/.installed
@@ -87,6 +93,11 @@ $(KERAS)/.installed: pyproject.toml constraints.txt
 	$(KERAS)/bin/python -m pip install -q -c constraints.txt -e ".[test,keras]" jax
 	touch $@
 
+$(TRAINERS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TRAINERS)
+	$(TRAINERS)/bin/python -m pip install -q -c constraints.txt -e ".[data,lightning,transformers]" pytest
+	touch $@
+
 $(VENV)/.report: $(VENV)/.installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[report]"
 	touch $@
@@ -102,4 +113,4 @@ $(VENV)/.test: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(KERAS) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(KERAS) $(TRAINERS) .pytest_cache .mypy_cache .ruff_cache

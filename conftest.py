@@ -4,6 +4,8 @@ from importlib.util import find_spec
 
 OPTIONAL = {
     "keras": ["src/fairbound/integrations/keras/*.py", "src/fairbound/integrations/keras/backends/*.py", "tests/keras_twins.py"],
+    "lightning": ["src/fairbound/integrations/lightning.py"],
+    "transformers": ["src/fairbound/integrations/transformers.py"],
     "tensorflow": ["src/fairbound/integrations/keras/backends/tensorflow.py"],
     "jax": ["src/fairbound/integrations/keras/backends/jax.py"],
 }

@@ -23,6 +23,7 @@ class ExponentiatedAscent(fb.Algorithm[Tensor]):  # the state is one tensor; sev
     solves = "kkt"
 
     def init(self, x, m, first=None, equality=None):
+        fb.core.refuse_equality(self, equality)  # y > 0: for c <= 0 alone
         return x.new_full((m,), 0.1)  # from 0 no factor leads away
 
     def update(self, x, y, draw):

@@ -18,6 +18,7 @@ from fairbound.core import Algorithm
 F64 = torch.float64
 METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHMS.items()} | {
     "DescentAscent, second draw": DescentAscent(second=True, eta=InverseSqrt(0.05)),
+    "DescentAscent, normalized": DescentAscent(normalized_step=True),
     "ALM": SSLALM(mu=0.0),
     "SSLALM, one draw": SSLALM(samples=1, clamp=True, y_max=0.05),
     "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),

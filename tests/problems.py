@@ -7,7 +7,9 @@ c_i, so that noise is a choice of rows and all of them run in one stack.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -258,3 +260,88 @@ def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float
         data,
     )
     return TwoGroups(problem, Split.all_train(sum(per_group)), mean - (y[0] - y[1]) * k, y)
+
+
+@dataclass(frozen=True)
+class HockSchittkowski:
+    """min f(x) s.t. c(x) = 0 from Hock and Schittkowski, Test Examples for Nonlinear Programming Codes (1981)."""
+
+    number: int
+    f: Callable[[Tensor], Tensor]
+    c: Callable[[Tensor], Tensor]  # (m,)
+    start: Tensor
+    x: Tensor
+    y: Tensor  # multipliers: grad f + J'y = 0
+
+    def noisy(self, x: Tensor, noise: Tensor) -> Tensor:
+        """(B, 1+m) [f, c] of every row of `noise` (B, n+m), which is added to grad f and to c."""
+        of_f, of_c = noise.split([len(self.x), len(self.y)], -1)
+        return torch.cat([self.f(x) + (of_f @ x)[:, None], self.c(x) + of_c], -1)
+
+    def problem(self, noise: float = 0.0, rows: int = 20_000) -> tuple[Problem, Sampler]:
+        """For `run`; mini-batches of one row."""
+        width = len(self.x) + len(self.y)
+        X = noise * normal_rows(rows, width, self.number) if noise else torch.zeros(1, width, dtype=F64)
+        cells = Cells.of_members(["all"], [torch.arange(len(X))])
+        names = tuple(f"h{i}" for i in range(len(self.y)))
+        constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], names, cells, equality=True, mean=True)
+        data = Dataset(X, torch.zeros(len(X), dtype=F64))
+        return Problem(self.noisy, lambda outputs, labels: outputs[:, 0], constraint, data), sampler_for(
+            Split.all_train(len(X)), cells, 1
+        )
+
+
+def _hs(number: int, f: Any, c: Any, start: list[float], x: list[float], y: list[float]) -> HockSchittkowski:
+    def stacked(point: Tensor) -> Tensor:
+        return torch.stack(c(*point.unbind()))
+
+    numbers = (torch.tensor(values, dtype=F64) for values in (start, x, y))
+    return HockSchittkowski(number, lambda point: f(*point.unbind()), stacked, *numbers)
+
+
+HS = {
+    one.number: one
+    for one in (
+        _hs(6, lambda a, b: (1 - a) ** 2, lambda a, b: [10 * (b - a**2)], [-1.2, 1], [1, 1], [0]),
+        _hs(
+            26,
+            lambda a, b, c: (a - b) ** 2 + (b - c) ** 4,
+            lambda a, b, c: [(1 + b**2) * a + c**4 - 3],
+            [-2.6, 2, 2],
+            [1, 1, 1],
+            [0],
+        ),
+        _hs(
+            27,
+            lambda a, b, c: 0.01 * (a - 1) ** 2 + (b - a**2) ** 2,
+            lambda a, b, c: [a + c**2 + 1],
+            [2, 2, 2],
+            [-1, 1, 0],
+            [0.04],
+        ),
+        _hs(
+            28,
+            lambda a, b, c: (a + b) ** 2 + (b + c) ** 2,
+            lambda a, b, c: [a + 2 * b + 3 * c - 1],
+            [-4, 1, 1],
+            [0.5, -0.5, 0.5],
+            [0],
+        ),
+        _hs(
+            39,
+            lambda a, b, c, d: -a,
+            lambda a, b, c, d: [b - a**3 - c**2, a**2 - b - d**2],
+            [2, 2, 2, 2],
+            [1, 1, 0, 0],
+            [-1, -1],
+        ),
+        _hs(
+            40,
+            lambda a, b, c, d: -a * b * c * d,
+            lambda a, b, c, d: [a**3 + b**2 - 1, a**2 * d - c, d**2 - b],
+            [0.8, 0.8, 0.8, 0.8],
+            [2 ** (-1 / 3), 2 ** (-1 / 2), 2 ** (-11 / 12), 2 ** (-1 / 4)],
+            [0.5, -(2 ** (-13 / 12)), 2 ** (-3 / 2)],
+        ),
+    )
+}

@@ -71,7 +71,7 @@ def test_imports_point_one_way(name: str) -> None:
 @pytest.mark.parametrize("name", named("fairbound.algorithms"))
 def test_algorithms_see_torch_and_the_contract_only(name: str) -> None:
     outside = {module.split(".")[0] for module in imports(MODULES[name])} - {"fairbound"}
-    plain = {"__future__", "abc", "collections", "dataclasses", "functools", "math", "operator", "typing"}
+    plain = {"__future__", "abc", "collections", "dataclasses", "functools", "math", "operator", "statistics", "typing"}
     assert outside <= plain | {"torch"}, outside
     source = MODULES[name].read_text()
     for word in ("torch.nn", "print(", "torch.rand", "manual_seed", "open("):
@@ -114,7 +114,8 @@ def test_no_module_hides_a_public_name() -> None:
 
     The commands of the command line are in files of their names, which nothing imports from.
     """
-    modules = [name for name in MODULES if not name.startswith("fairbound.integrations.keras")]
+    extras = tuple(f"fairbound.integrations.{name}" for name in ("keras", "lightning", "transformers"))
+    modules = [name for name in MODULES if not name.startswith(extras)]
     code = f"""
 import importlib, types
 import fairbound
@@ -154,7 +155,7 @@ class Refuse:
     def find_spec(self, name, path=None, target=None):
         top = name.split(".")[0]
         if top in ("pandas", "sklearn", "matplotlib", "plotly", "typer", "rich", "pyarrow", "narwhals", "optuna",
-        "keras", "tensorflow", "jax", "pydantic", "jinja2", "pooch"):
+        "keras", "tensorflow", "jax", "lightning", "transformers", "accelerate", "pydantic", "jinja2", "pooch"):
             raise ImportError(f"fairbound must not import {name}")
 sys.meta_path.insert(0, Refuse())
 import fairbound

@@ -14,7 +14,7 @@ from fairbound.benchmark import config
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 # Other pages run where their subject is tested: loop.md in test_examples, verdict.md in auditing, keras.md in
-# integrations/keras.
+# integrations/keras, trainers.md in integrations.
 PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("algorithms", "data", "metrics", "classifier"))]
 CHECKS = {  # by the name of a variable: what an example is about
     "result": lambda space: space["found"].c.amax(1).median() < 0.02,

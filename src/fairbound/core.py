@@ -24,7 +24,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -124,6 +124,15 @@ class Algorithm(ABC, Generic[State]):
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
     """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
 
+    def __new__(cls, *given: Any, **settings: Any) -> Self:
+        """Says which settings a method has, where one is not among them."""
+        known = [field for field, what in getattr(cls, "__dataclass_fields__", {}).items() if what.init]
+        unknown = [name for name in settings if name not in known]
+        if unknown and known:
+            rate = "; in a loop the learning rate is the optimizer's" if unknown[0] in ("lr", "learning_rate") else ""
+            raise TypeError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}{rate}")
+        return super().__new__(cls)
+
     @property
     def draws(self) -> int:
         """Independent mini-batches per step."""
@@ -200,6 +209,15 @@ class Algorithm(ABC, Generic[State]):
 def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
     """(m,) 1 for the constraints that are c = 0, else 0, in the precision of x: for a method's state."""
     return x.new_zeros(m) if equality is None else equality.to(x)
+
+
+def refuse_equality(algorithm: Algorithm[Any], equality: Tensor | None) -> None:
+    """For the methods that are for c <= 0 alone, in `init`."""
+    if equality is not None and bool(equality.any()):
+        raise ValueError(
+            f"{type(algorithm).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
+            "equalities; use a method that takes them, such as DescentAscent, SSLALM or StochasticGhost"
+        )
 
 
 def violations(c: Tensor, equality: Tensor | None) -> Tensor:

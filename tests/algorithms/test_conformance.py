@@ -15,7 +15,7 @@ from transcription import draws
 
 from fairbound import ALGORITHMS, SGD, DescentAscent, Penalty, check_algorithm, run
 from fairbound.algorithms import Adaptive, StochasticGhost, SwitchingSubgradient
-from fairbound.core import Algorithm, Draw, Estimate
+from fairbound.core import Algorithm, Draw, Estimate, refuse_equality
 from fairbound.training.hyperparams import numbers
 
 SETTLING = METHODS | {  # with settings that let them reach a solution at a distance of 1, whose multiplier is 1, soon
@@ -27,7 +27,7 @@ SETTLING = METHODS | {  # with settings that let them reach a solution at a dist
 
 @pytest.mark.parametrize("method", SETTLING.values(), ids=SETTLING)
 def test_it_is_certified(method: Algorithm[Any]) -> None:
-    assert check_algorithm(method).startswith(f"{type(method).__name__} passes 9 checks: ")
+    assert check_algorithm(method).startswith(f"{type(method).__name__} passes 10 checks: ")
 
 
 @every_method
@@ -84,6 +84,7 @@ class Sound(Algorithm[State]):
     keep: float = 0.5
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        refuse_equality(self, equality)
         return State(x.new_zeros(m), torch.zeros_like(x))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
@@ -99,7 +100,7 @@ class Sound(Algorithm[State]):
 
 
 def test_a_sound_method_passes() -> None:
-    assert 'solves ("kkt")' in check_algorithm(Sound())
+    assert check_algorithm(Sound()).endswith('solves, equality ("kkt").')
 
 
 class DoesNothing(Sound):
@@ -212,6 +213,16 @@ class UnconstrainedPenalty(SGD):
     solves = "penalty"
 
 
+class TakesEqualitiesForInequalities(Sound):
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+        return super().init(x, m, first)
+
+
+class PenalizesOneSide(Penalty):
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Any:
+        return super().init(x, m, first)
+
+
 FAULTS = {
     DoesNothing: r"'primal_step'.*does not descend",
     Ascends: r"'primal_step'.*does not descend; d is to be added to x",
@@ -232,6 +243,8 @@ FAULTS = {
     PenalizesBothSides: r"'solves': .*does not reach the minimizer of f.*constraints do not bind",
     PenaltyThatCallsItselfExact: r"'solves': .*it does not reach the KKT point",
     UnconstrainedPenalty: r"'solves': .*it minimizes no penalized objective",
+    TakesEqualitiesForInequalities: r"'equality': .*not met from c < 0.*core\.refuse_equality",
+    PenalizesOneSide: r"'equality': .*it does not penalize c < 0 of a constraint c = 0; use `equality` of init",
 }
 
 

@@ -1,14 +1,18 @@
-"""Constraints c = 0: free multipliers, |c| in a penalty, no slack; a method for c <= 0 alone says so."""
+"""Constraints c = 0: free multipliers, |c| in a penalty, no slack; switching lands on them, Ghost keeps both sides."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from transcription import draws
 
 from fairbound import SGD, SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
-from fairbound.core import Algorithm, Draw, Sample
+from fairbound.algorithms._subproblems import ghost_direction
+from fairbound.algorithms.schedules import Linear
+from fairbound.core import Algorithm, Draw, Sample, refuse_equality
 
 F64 = torch.float64
 # min |x - (0, 3)|^2 / 2  s.t.  x_1 - 1 = 0 (approached from c < 0: multiplier -1),  x_2 <= 2 (multiplier 1)
@@ -25,11 +29,52 @@ def end(method: Algorithm[Any], steps: int, x: torch.Tensor = A) -> tuple[torch.
     return x, state
 
 
-@pytest.mark.parametrize("method", [DescentAscent(tau=0.1, eta=0.1), SSLALM(tau=0.05, eta=0.05), SSLALM(mu=0.0)])
+@pytest.mark.parametrize(
+    "method",
+    [
+        DescentAscent(tau=0.1, eta=0.1),
+        DescentAscent(tau=0.1, eta=0.1, normalized_step=True),
+        SSLALM(tau=0.05, eta=0.05),
+        SSLALM(mu=0.0),
+        StochasticGhost(schedule=Linear(0.5, 300, 0.1), cap=0),
+    ],
+)
 def test_an_equality_is_met_from_below(method: Algorithm[Any]) -> None:
-    x, state = end(method, 3000)
+    x, state = end(method, 300 if isinstance(method, StochasticGhost) else 3000)
     assert torch.allclose(x, B, atol=1e-4)
     assert torch.allclose(method.multipliers(state), torch.tensor([-1.0, 1.0], dtype=F64), atol=1e-3)
+
+
+def test_switching_meets_it_with_steps_longer_than_its_tolerance() -> None:
+    """A constant step of .04 would step over c = 0 and back, and never be within .001 of it."""
+    x, state = end(SwitchingSubgradient(eta_f=Linear(0.05, 3000), eta_c=0.04, eps=0.001), 3000)
+    assert torch.allclose(x, B, atol=0.005)
+    assert state.feasible_steps > 300
+
+
+@pytest.mark.parametrize("worst_of_test", [True, False])
+def test_switching_against_numpy(worst_of_test: bool) -> None:
+    functions, samples, x = draws(12, seed=3)
+    equality = np.array([True, False, True])
+    method = SwitchingSubgradient(eta_f=0.05, eta_c=0.2, eps=0.3, worst_of_test=worst_of_test)
+    point = torch.tensor(x)
+    state = method.init(point, 3, equality=torch.tensor(equality))
+    signs = set()
+    for k in range(6):
+        test, fresh = functions[2 * k], functions[2 * k + 1]
+        d, state = method.update(point, state, Draw.of(samples[2 * k], samples[2 * k + 1]))
+        point = point + d
+        judge = test.c(x) if worst_of_test else fresh.c(x)
+        judged = np.where(equality, np.abs(judge), judge)
+        if np.where(equality, np.abs(test.c(x)), test.c(x)).max() <= 0.3:
+            x = x - 0.05 * fresh.gradient(x)
+        else:
+            i = judged.argmax()
+            s = fresh.jacobian(x)[i] * (np.sign(judge[i]) if equality[i] else 1.0)
+            x = x - (min(0.2, judged[i] / (s @ s)) if equality[i] else 0.2) * s
+            signs.add((bool(equality[i]), np.sign(judge[i])))
+        assert np.allclose(point, x, atol=1e-12)
+    assert (True, -1.0) in signs
 
 
 def test_a_cap_holds_on_both_sides() -> None:
@@ -50,8 +95,47 @@ def test_sgd_asks_for_no_constraint() -> None:
     assert torch.allclose(x, A, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", [SwitchingSubgradient(), StochasticGhost()])
-def test_a_method_for_inequalities_says_so(method: Algorithm[Any]) -> None:
-    with pytest.raises(ValueError, match=rf"{type(method).__name__} is for constraints c <= 0, and 1 of 2 are equalit"):
-        method.init(A, 2, equality=EQUALITY)
-    method.init(A, 2, equality=torch.zeros(2, dtype=torch.bool))
+def test_a_method_for_inequalities_says_so() -> None:
+    with pytest.raises(ValueError, match=r"SGD is for constraints c <= 0, and 1 of 2 are equalities"):
+        refuse_equality(SGD(), EQUALITY)
+    refuse_equality(SGD(), torch.zeros(2, dtype=torch.bool))
+
+
+# The direction of Ghost -----------------------------------------------------------------------------------------------
+
+BOX = {"tau": 0.7, "beta": 4.0, "rho": 0.3, "lam": 0.4}
+
+
+def instances(batch: int, m: int = 3, n: int = 6) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(m)
+    return tuple(
+        torch.randn(*shape, dtype=F64, generator=generator) for shape in ((batch, n), (batch, m), (batch, m, n))
+    )
+
+
+@pytest.mark.parametrize("equality", [(True, True, True), (True, False, False), (False, True, False)])
+def test_an_equality_is_its_two_inequalities(equality: tuple[bool, ...]) -> None:
+    g, c, J = instances(40)
+    mask = torch.tensor(equality)
+    found = ghost_direction(g, c, J, **BOX, equality=mask)
+    both = ghost_direction(g, torch.cat([c, -c[:, mask]], 1), torch.cat([J, -J[:, mask]], 1), **BOX)
+    assert torch.allclose(found.d, both.d, atol=1e-8)
+    assert torch.allclose(found.kappa, both.kappa, atol=1e-8)
+    y = both.multipliers[:, :3].clone()
+    y[:, mask] -= both.multipliers[:, 3:]
+    assert torch.allclose(found.multipliers, y, atol=1e-6)
+    assert (found.multipliers[:, mask] < -1e-3).any()
+    within = (c + torch.einsum("bmn,bn->bm", J, found.d)).abs()[:, mask] - found.kappa[:, None]
+    assert within.max() < 1e-8
+    assert found.violation.max() < 1e-8
+    assert found.gap.abs().max() < 1e-6
+
+
+def test_instances_of_a_stack_may_have_equalities_of_their_own() -> None:
+    g, c, J = instances(6)
+    mask = torch.arange(18).reshape(6, 3) % 4 < 2
+    stacked = torch.func.vmap(lambda *one: ghost_direction(*one[:3], **BOX, equality=one[3]))(g, c, J, mask)
+    for i in range(6):
+        alone = ghost_direction(g[i], c[i], J[i], **BOX, equality=mask[i])
+        assert torch.allclose(stacked.d[i], alone.d, atol=1e-8)
+        assert torch.allclose(stacked.multipliers[i], alone.multipliers, atol=1e-6)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear, Power, value
+from fairbound.algorithms.schedules import Exponential, Factorial, InverseSqrt, Linear, Power, value
 
 
 @pytest.mark.parametrize("k", [0, 1, 5, 100])
@@ -14,6 +14,7 @@ def test_formulas(k: int) -> None:
     assert float(InverseSqrt(0.3).at(step)) == pytest.approx(0.3 / math.sqrt(k + 1))
     assert float(Power(0.3, 0.6).at(step)) == pytest.approx(0.3 / (k + 1) ** 0.6)
     assert float(Linear(0.3, 50, 0.1).at(step)) == pytest.approx(0.3 * (1 - 0.9 * min(k / 50, 1)))
+    assert float(Exponential(0.3, 0.99).at(step)) == pytest.approx(0.3 * 0.99**k)
     assert value(0.3, step) == 0.3
 
 
@@ -29,6 +30,7 @@ def test_factorial_is_the_printed_recursion() -> None:
     (lambda: Linear(0.1, 0), "Linear: steps"),
     (lambda: Linear(0.1, 10, 2.0), "Linear: end"),
     (lambda: Power(0.1, float("nan")), "Power: power"),
+    (lambda: Exponential(0.1, 1.1), "Exponential: ratio"),
 ])  # fmt: skip
 def test_out_of_range_is_named(build: object, named: str) -> None:
     with pytest.raises(ValueError, match=named):

@@ -195,6 +195,24 @@ def test_a_table_of_the_users_own_is_named_in_the_experiment_file(own: Path, tmp
     assert Results.read(prepared, store, planned.batches).rows()["runs"].tolist() == [1, 1]
 
 
+def test_a_table_with_very_many_groups(own: Path, tmp_path: Path) -> None:
+    """One group for each of 600 customers: mini-batches have examples of any of them."""
+    rng = np.random.default_rng(0)
+    customers = [f"c{i % 600}" for i in range(1800)]
+    lines = [f"{rng.integers(18, 80)},{c},{'yes' if rng.random() < 0.5 else 'no'}" for c in customers]
+    (tmp_path / "loans.csv").write_text("\n".join(["age,sex,granted", *lines]))
+    text = OWN_TABLE.replace('"pairwise"', '"bounded_group_loss"').replace("bound = 0.05", "bound = 0.6")
+    own.write_text(text.replace("batch = 4", "batch = 32").replace("steps = 4", "steps = 20"))
+    planned = plan(Job(experiment=str(own)))
+    assert planned.prepared.problem(planned.prepared.experiment.rows[1]).pooled
+    store = Store(tmp_path / "results")
+    assert execute(planned.prepared, store, planned.batches) == 2
+    multipliers = store.get(planned.batches[1].keys[0]).tables["run"]["multipliers"]
+    assert multipliers.shape == (1, 600)
+    assert 0 < (multipliers > 0).sum() < 600
+    assert Results.read(planned.prepared, store, planned.batches).rows()["runs"].tolist() == [1, 1]
+
+
 def test_source_label_and_group_as_options(own: Path, tmp_path: Path) -> None:
     """An installed experiment on a table of the user's."""
     options = ("--source", tmp_path / "loans.csv", "--label", "granted", "--group", "sex", "--steps", "3")

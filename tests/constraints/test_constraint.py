@@ -14,7 +14,7 @@ from tables import EXAMPLES, Free, table
 from torch import nn
 
 from fairbound import Constrained, Dataset, MiniBatch, Problem, Sampler, Split, constraints, report_kkt, run
-from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty
 from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import Constraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
@@ -152,15 +152,6 @@ def test_equality_rows_reach_the_algorithm(method: Algorithm) -> None:
     given = [mask.tolist() for mask in masks if mask is not None]  # without one, a loop asks for the form of a state
     assert given == [[True, False, False]] * 2
     assert result.skipped.sum() == 0
-
-
-@pytest.mark.parametrize("method", [StochasticGhost(), SwitchingSubgradient()], ids=type)
-def test_a_method_without_equalities_says_so(method: Algorithm) -> None:
-    problem, _, x0 = classification()
-    own = equal_losses().bind(problem.data.groups["group"])
-    sampler = Sampler(Split.all_train(problem.data.rows), own.cells)
-    with pytest.raises(ValueError, match="1 of 3 are equalities"):
-        run(replace(problem, constraint=own), method, sampler, x0[0], 3)
 
 
 # In a loop ------------------------------------------------------------------------------------------------------------

@@ -71,6 +71,21 @@ class Linear(Schedule):
 
 
 @dataclass(frozen=True)
+class Exponential(Schedule):
+    """start * ratio^k: for functions with a kink at the solution, such as |c|, which then converge as fast."""
+
+    start: float
+    ratio: float
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "start")
+        require(self, UNIT, "ratio")
+
+    def at(self, k: Tensor) -> Tensor:
+        return self.start * torch.as_tensor(self.ratio).to(k) ** k
+
+
+@dataclass(frozen=True)
 class Factorial(Schedule):
     """start / sqrt(k!): what the paper's Experiment 2 prints, eta_k = eta_{k-1} / sqrt(k).
 

@@ -4,7 +4,7 @@ elsewhere.
     v = max_i c_i(x, zeta_1..zeta_J)                                       the test
     v <= eps_k:   x+ = x - eta^f_k S^f(x, xi)
     otherwise:    x+ = x - eta^c_k S^c_i(x, zeta),   i = the worst constraint, zeta independent of the test
-    of an equality c_i = 0 the value is |c_i| and the subgradient sign(c_i) S^c_i
+    an equality c_i = 0: its value is |c_i|, its subgradient sign(c_i) S^c_i, its step at most |c_i| / |S^c_i|^2
     output: x_k drawn from the saved iterates I = {k >= k0, v <= eps_k} with probability proportional to its step
 
 Huang and Lin, NeurIPS 2023 (arXiv 2301.13314); the paper's Algorithm 3. Steps: constant, a schedule, or `Adaptive`.
@@ -19,7 +19,8 @@ Differs from it:
 - The sign of an equality comes from where the worst constraint does: from the test it is independent of the gradient,
   so that the step is sign(C_i) grad C_i on average wherever the noise does not hide the sign. From the fresh draw it
   would lower E |c_i|, which noise alone makes positive. Noise above eps_k makes |c_i| of the test fail at a solution,
-  and steps on the objective rare: a large test, or a larger eps.
+  and steps on the objective rare: a large test, or a larger eps. The limit on the step is Polyak's, which lands on
+  c_i = 0: a longer one steps over it and back for ever, and never meets a small eps.
 - One copy of x is kept and replaced with probability eta_k / sum of the steps saved so far, which is that very law
   without a list of iterates. Where nothing was saved, the last iterate is returned and `Result.infeasible` says so.
 - The adaptive objective step is not defined in the paper; see `Adaptive`.
@@ -121,9 +122,10 @@ class SwitchingSubgradient(Algorithm[State]):
         slope = torch.where(state.equality > 0, torch.sign(judge), 1.0)
 
         s = fresh.grad(f=ok, c=(1 - ok) * worst * slope)
-        eta = torch.where(
-            ok > 0, self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, judged.max(), s, state.k)
-        )
+        eta_f, eta_c = self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, judged.max(), s, state.k)
+        landing = judged.max() / (s @ s).clamp(min=torch.finfo(s.dtype).tiny)
+        eta_c = torch.where(worst @ state.equality > 0, torch.minimum(eta_c, landing), eta_c)
+        eta = torch.where(ok > 0, eta_f, eta_c)
 
         saved = ((state.k >= self.k0) & ((ok > 0) | (not self.feasible_only))) * eta
         mass = state.mass + saved

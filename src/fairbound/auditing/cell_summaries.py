@@ -25,7 +25,7 @@ class TestedConstraint(NamedTuple):
     """What a verdict needs of a constraint."""
 
     name: str  # of its first row, for messages
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
     contrast: Tensor  # (m, K) float64
     bound: Tensor  # (m,) float64
     statistic: PerExample | None  # what is averaged: exact, never the surrogate; None: the loss

@@ -27,7 +27,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 
 from fairbound.algorithms import ALGORITHMS, Adaptive
-from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear, Power, Schedule
+from fairbound.algorithms.schedules import Exponential, Factorial, InverseSqrt, Linear, Power, Schedule
 from fairbound.constraints.notions import NOTIONS
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Split
@@ -42,7 +42,7 @@ PAPER_NOTIONS = {  # the paper's, beside those of `constraints.NOTIONS`; l_i: me
     "authors' form",
 }
 SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
-    kind.__name__: kind for kind in (InverseSqrt, Power, Linear, Factorial, Adaptive)
+    kind.__name__: kind for kind in (InverseSqrt, Power, Linear, Exponential, Factorial, Adaptive)
 }
 RUN = "run"  # means the number of steps of the run in a schedule that ends with it
 TRAINING_POOLS = ("train", "dual")  # no training step reads the examples that choose or test

@@ -106,14 +106,18 @@ class PreparedExperiment:
         return make_functional(self.network().to(self.device))[0]
 
     def constraint(self, notion: str, bound: float) -> Constraint:
-        """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples."""
+        """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples.
+
+        With very many groups it is not bound to them: a mini-batch then has examples of any groups.
+        """
         groups, names = self.data.groups[self.column], self.experiment.groups
         if notion == "absolute_against_pooled":
             sizes = torch.bincount(groups, minlength=len(names)).double()
             pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
             return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
         build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[notion]
-        return build(names, bound=bound).bind(groups, self.data.y)
+        made = build(names, bound=bound)
+        return made if made.cells.are_many else made.bind(groups, self.data.y)
 
     def problem(self, row: Row) -> Problem:
         """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""

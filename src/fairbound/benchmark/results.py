@@ -52,7 +52,7 @@ def paper_metrics(definition: Definition) -> dict[str, str]:
 class BoundedGaps:
     """The differences of group losses that an experiment bounds."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     contrast: Array  # (m, G) weights of the group losses
     bound: Array  # (m,)
     absolute: bool  # whether the size of a difference is bounded, not the difference

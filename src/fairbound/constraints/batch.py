@@ -75,6 +75,11 @@ class MiniBatch(NamedTuple):
                 raise ValueError(
                     f"{name} must be a vector of whole numbers, got {column.dtype} of shape {tuple(column.shape)}"
                 )
+            if column is not None and column.device != self.losses.device:
+                raise ValueError(
+                    f"{name} are on {column.device} and the losses on {self.losses.device}; use "
+                    f"{name}.to({str(self.losses.device)!r})"
+                )
         if self.objective is not None and self.objective.dtype != torch.bool:
             raise ValueError(f"objective must be True or False for every example, got {self.objective.dtype}")
 

@@ -10,62 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
+from fairbound.constraints.comparisons import Comparison, RestrictedConstraint
 from fairbound.constraints.contrasts import Contrast, Others
 from fairbound.constraints.statistics import Statistic
 
 Column: TypeAlias = Tensor | Mapping[str, Tensor]
-
-
-class Comparison:
-    """contrast of means - bound, with its derivatives: the arithmetic of a constraint."""
-
-    contrast: Contrast
-    bound: Tensor  # (m,)
-    absolute: bool
-
-    def value(self, means: Tensor) -> Tensor:
-        """(m,) c from the cell means (K,)."""
-        gaps = self._gaps(means)
-        return (gaps.abs() if self.absolute else gaps) - self.bound
-
-    def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
-        """(K,) the gradient of w'c in the means."""
-        return self.contrast.transpose(self._gaps(means).sign() * w if self.absolute else w)
-
-    def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
-        """(m, n) from the gradients of the means, (K, n)."""
-        found = self.contrast.apply(rows.mT).mT
-        return self._gaps(means).sign()[:, None] * found if self.absolute else found
-
-    def observed(self, present: Tensor) -> Tensor:
-        """(m,) whether a mini-batch with these cells (K,) determines the value of each row."""
-        return self.contrast.observed(present)
-
-    def _gaps(self, means: Tensor) -> Tensor:
-        gaps, offset = self.contrast.apply(means), self.contrast.offset
-        return gaps if offset is None else gaps + offset
-
-
-@dataclass(frozen=True, eq=False)
-class RestrictedConstraint(Comparison):
-    """The rows of a constraint that are about the cells of one mini-batch."""
-
-    names: ClassVar[Sequence[str]] = ()
-    contrast: Contrast
-    bound: Tensor  # (m,)
-    absolute: bool
-    size: int  # cells
-
-    @property
-    def m(self) -> int:
-        return self.bound.shape[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,44 +23,27 @@ from torch import Tensor
 from fairbound._utils.sequences import LazySequence, sequence
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cells, Layers
-from fairbound.constraints.constraint import AnyConstraint, Column, Constraint, FunctionConstraint, FunctionValue, RestrictedConstraint
+from fairbound.constraints.comparisons import Comparisons, SumsCounts
+from fairbound.constraints.constraint import (
+    AnyConstraint,
+    Column,
+    Constraint,
+    FunctionConstraint,
+    FunctionValue,
+)
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout, Layout, Term
 from fairbound.constraints.running_means import RunningMeans
 from fairbound.constraints.statistics import Statistic
-from fairbound.core import Estimate
 
 Given = AnyConstraint | Iterable[AnyConstraint] | Mapping[str, AnyConstraint]
 
 
-Part = AnyConstraint | RestrictedConstraint
-
-
-class SumsCounts(NamedTuple):
-    """Sums and counts, (1+q,): of the objective, then of every cell; those of a function are its values and 1."""
-
-    sums: Tensor
-    counts: Tensor
-
-    def plus(self, other: SumsCounts) -> SumsCounts:
-        return SumsCounts(self.sums + other.sums, self.counts + other.counts)
-
-    @property
-    def means(self) -> Tensor:
-        """NaN for a cell without examples."""
-        return self.sums / self.counts
-
-    def filled(self) -> SumsCounts:
-        """The same with a mean of 0 for cells without examples, so that the others can be read."""
-        empty = self.counts <= 0
-        return SumsCounts(torch.where(empty, 0.0, self.sums), torch.where(empty, 1.0, self.counts))
-
-
 @dataclass(frozen=True, eq=False)
-class ConstraintSet:
+class ConstraintSet(Comparisons):
     """Objective and constraints, evaluated together; what every driver holds."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AnyConstraint, ...]
     names: Sequence[str] = ()  # of all rows; by default those of the parts
 
     def __post_init__(self) -> None:
@@ -96,10 +78,6 @@ class ConstraintSet:
         if len({id(part) for part in parts}) < len(parts):
             raise ValueError("one constraint is given twice under two names; drop one, or build it twice")
         return ConstraintSet(tuple(parts), names)
-
-    @cached_property
-    def m(self) -> int:
-        return sum(part.m for part in self.parts)
 
     @property
     def cells(self) -> Cells:
@@ -223,25 +201,34 @@ class ConstraintSet:
             found = self.to(totals.sums.device, totals.sums.dtype).value(totals.filled().means)
             return torch.where(self.observed(totals.counts), found, torch.nan)
 
-    # The cells that a mini-batch shows ---------------------------------------------------------------------------------
+    # The cells that a mini-batch shows --------------------------------------------------------------------------------
 
     @cached_property
     def many(self) -> tuple[bool, ...]:
         """For every part whether it has very many cells, of which a mini-batch's own are gathered."""
         return tuple(isinstance(part, Constraint) and part.cells.are_many for part in self.parts)
 
-    def running_means(self) -> list[RunningMeans | None]:
+    def running_means(self, runs: tuple[int, ...] = ()) -> list[RunningMeans | None]:
         """For every part whose rows refer to the mean of all its cells."""
         shares = [part.contrast.shares_of_mean if isinstance(part, Constraint) else None for part in self.parts]
-        return [None if share is None else RunningMeans(share) for share in shares]
+        return [None if share is None else RunningMeans(share, runs) for share in shares]
 
-    def restricted(self, cells: Sequence[Tensor | None], others: Sequence[Others | None]) -> ConstraintSet:
+    def present_alone(self, counts: Tensor) -> list[Others | None]:
+        """For every part: the mean of all cells is that of those with examples, of which (1+q,) `counts` has some."""
+        found: list[Others | None] = []
+        for part, own in zip(self.parts, counts.split_with_sizes(self._sizes)[1:], strict=True):
+            shares = part.contrast.shares_of_mean if isinstance(part, Constraint) else None
+            present = own > 0
+            found.append(None if shares is None else Others(present, (shares * present).sum(), own.new_zeros(())))
+        return found
+
+    def restricted(self, cells: Sequence[Tensor | None], others: Sequence[Others | None]) -> Comparisons:
         """The same for what a mini-batch shows: for every part its cells where there are many, else None."""
         parts = tuple(
             part.restricted(own, rest) if isinstance(part, Constraint) and (own is not None or rest) else part
             for part, own, rest in zip(self.parts, cells, others, strict=True)
         )
-        return ConstraintSet(parts)
+        return Comparisons(parts)
 
     def rows(self, cells: Sequence[Tensor | None]) -> Tensor:
         """The rows of c that a restricted set has, in its order; m for those of no cell."""
@@ -259,59 +246,7 @@ class ConstraintSet:
     def _device(cells: Sequence[Tensor | None]) -> torch.device:
         return next(own.device for own in cells if own is not None)
 
-    # From means to [f, c], and back to weights ------------------------------------------------------------------------
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        return [1, *(part.size for part in self.parts)]
-
-    @cached_property
-    def _rows(self) -> list[int]:
-        return [1, *(part.m for part in self.parts)]
-
-    def split(self, means: Tensor) -> tuple[Tensor, ...]:
-        """(1+q,) by parts: the objective's, then those of every constraint."""
-        return means.split_with_sizes(self._sizes)
-
-    def value(self, means: Tensor) -> Tensor:
-        """(1+m,) [f, c] from the means (1+q,)."""
-        f, *own = means.split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.value(mean) for part, mean in zip(self.parts, own, strict=True))])
-
-    def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
-        """(1+q,) the weight of every mean in w'[f, c], w (1+m,)."""
-        _, *own = means.split_with_sizes(self._sizes)
-        f, *weights = w.split_with_sizes(self._rows)
-        rows = zip(self.parts, own, weights, strict=True)
-        return torch.cat([f, *(part.mean_weights(mean, weight) for part, mean, weight in rows)])
-
-    def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
-        """(m, n) of the constraints, from the gradients of the means (1+q, n)."""
-        _, *own = means.split_with_sizes(self._sizes)
-        _, *gradients = rows.split_with_sizes(self._sizes)
-        parts = zip(self.parts, own, gradients, strict=True)
-        return torch.cat([part.jacobian(mean, gradient) for part, mean, gradient in parts])
-
-    def observed(self, counts: Tensor) -> Tensor:
-        """(1+m,) whether every cell that f or a row of c needs has examples."""
-        f, *own = (counts > 0).split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.observed(present) for part, present in zip(self.parts, own, strict=True))])
-
-    def estimate(self, means: Tensor, vjp: Callable[[Tensor], Tensor], jacobian: Tensor | None = None) -> Estimate:
-        """An `Estimate` from the means (1+q,) and the gradient of a weighted sum of them, (1+q,) -> (n,).
-
-        The Jacobian needs a backward pass for each mean, not for each constraint; none where that of the means is at
-        hand, `jacobian` (1+q, n).
-        """
-        values = self.value(means)
-
-        def rows() -> Tensor:
-            if jacobian is not None:
-                return self.jacobian(means, jacobian)
-            unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-            return self.jacobian(means, torch.stack([vjp(one) for one in unit]))
-
-        return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), rows)
+    # Checks -----------------------------------------------------------------------------------------------------------
 
     def check(self, batch: MiniBatch) -> None:
         """Shapes, columns, and groups beyond those of a constraint, which would not be counted."""

@@ -1,4 +1,4 @@
-"""Running means of cells: what stands for the groups that a mini-batch does not show, where rows refer to a mean of all.
+"""Running means of cells: what stands for groups that a mini-batch does not show, where rows refer to a mean of all.
 
 A row "A - mean" of a mini-batch without group B takes B's part of the mean from B's running mean. A cell that was never
 seen counts as the mean of the others, so that it changes nothing. One table of two numbers a cell; a mini-batch reads
@@ -18,33 +18,34 @@ MEMORY = 0.9  # what earlier mini-batches count, each time that a cell is seen a
 
 
 class RunningMeans:
-    """Of the K cells of one constraint, in double precision; index K is for no cell."""
+    """Of the K cells of one constraint, in double precision; index K is for no cell. With `runs` one table for each."""
 
-    def __init__(self, shares: Tensor) -> None:
+    def __init__(self, shares: Tensor, runs: tuple[int, ...] = ()) -> None:
         self.shares = torch.cat([shares, shares.new_zeros(1)]).double()  # (K+1,) what every cell counts in the mean
-        self.means = torch.zeros_like(self.shares)  # 0 where a cell was never seen
-        self.weights = torch.zeros_like(self.shares)  # the examples behind them, earlier ones counting less
-        self.total = self.shares.new_zeros(())  # shares * means
-        self.share = self.shares.new_zeros(())  # of the cells seen
+        self.means = self.shares.new_zeros(*runs, len(self.shares))  # (..., K+1), 0 where a cell was never seen
+        self.weights = torch.zeros_like(self.means)  # the examples behind them, earlier ones counting less
+        self.total = self.shares.new_zeros(runs)  # (...,) shares * means
+        self.share = self.shares.new_zeros(runs)  # (...,) of the cells seen
 
     def others(self, cells: Tensor, counts: Tensor) -> Others:
-        """What is known of the cells that a mini-batch does not show; it has `counts` examples of `cells`."""
+        """What is known of the cells that a mini-batch does not show; it has `counts` examples of `cells`, (..., S)."""
         present = counts > 0
         shares = self.shares[cells] * present
-        new = shares @ (self.weights[cells] == 0).double()
+        new = (shares * (self.weights.gather(-1, cells) == 0)).sum(-1)
         share = (self.share + new).clamp(min=torch.finfo(torch.float32).tiny)
-        part = self.total - shares @ self.means[cells]
+        part = self.total - (shares * self.means.gather(-1, cells)).sum(-1)
         return Others(present, share.to(counts.dtype), part.to(counts.dtype))
 
     def add(self, cells: Tensor, sums: Tensor, counts: Tensor) -> None:
         """A mini-batch's sums and counts; cells without examples stay as they are."""
-        counts, shares, weights = counts.double(), self.shares[cells], self.weights[cells]
-        mean = self.means[cells]
-        now = torch.where(counts > 0, MEMORY * weights + counts, weights)
-        change = (sums - counts * mean) / now.clamp(min=torch.finfo(torch.float32).tiny)
-        self.share = self.share + shares @ ((weights == 0) & (counts > 0)).double()
-        self.total = self.total + shares @ change
-        self.means[cells], self.weights[cells] = mean + change, now
+        counts, shares, weights = counts.double(), self.shares[cells], self.weights.gather(-1, cells)
+        mean, present = self.means.gather(-1, cells), counts > 0
+        now = torch.where(present, MEMORY * weights + counts, weights)
+        change = torch.where(present, (sums - counts * mean) / now, 0.0)
+        self.share = self.share + (shares * ((weights == 0) & present)).sum(-1)
+        self.total = self.total + (shares * change).sum(-1)
+        self.means.scatter_(-1, cells, mean + change)
+        self.weights.scatter_(-1, cells, now)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in ("means", "weights", "total", "share")}

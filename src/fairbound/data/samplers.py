@@ -48,7 +48,8 @@ class Sampler:
     """The sampling of one run.
 
     `sizes` is one `BatchSpec` for all draws of a step, or one for each. With `replace=False`
-    examples come in shuffled epochs.
+    examples come in shuffled epochs. Cells that are not bound to a dataset are not drawn one by one: there
+    `BatchSpec.cell` examples are drawn from the whole pool, as for a constraint on very many groups.
 
     >>> cells = Cells.of_groups(["A", "B"]).bind(torch.tensor([0, 0, 1, 1, 1]))
     >>> sampler = Sampler(Split.all_train(5), cells, BatchSpec(objective=2, cell=2), seed=1)
@@ -65,6 +66,11 @@ class Sampler:
     ) -> None:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
+        self.pooled = self.cells.members is None
+        if self.pooled:
+            _refuse_masks(split)
+            examples = 1 + max((int(pool.max()) for pool in split if pool.numel()), default=-1)
+            self.cells = Cells.of_members(("all",), (torch.arange(examples),))
         self.sizes = sizes if isinstance(sizes, BatchSpec) else tuple(sizes)
         self.seed = checked_seed(seed)
         self.replace = replace

@@ -1,1 +1,1 @@
-"""Front ends: training loops in PyTorch and Keras, scikit-learn."""
+"""Front ends: training loops in PyTorch and Keras, Lightning, Transformers, scikit-learn."""

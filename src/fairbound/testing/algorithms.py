@@ -4,8 +4,8 @@ The checks are those that every method of `ALGORITHMS` goes through. One that fa
 the check and a remedy; some seconds on a CPU.
 
 >>> from fairbound import DescentAscent
->>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:65]
-'DescentAscent passes 9 checks: declarations, shapes, purity, vmap'
+>>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:66]
+'DescentAscent passes 10 checks: declarations, shapes, purity, vmap'
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.notions import pairwise_loss_parity
-from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.core import Algorithm, Draw, Estimate, Sample, violations
 from fairbound.data import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.torch.constrained import Constrained
@@ -57,6 +57,7 @@ def check_algorithm(method: Method) -> str:
         "Constrained": _constrained,
         "resume": _resume,
         "solves": _solves,
+        "equality": _equality,
     }
     certify(name, checks, method)
     declared = "None" if method.solves is None else f'"{method.solves}"'
@@ -71,11 +72,12 @@ def _close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
 
 
 class QP(NamedTuple):
-    """f = 1/2 |x - a|^2, c = A x - b."""
+    """f = 1/2 |x - a|^2, c = A x - b <= 0, or = 0."""
 
     a: Tensor  # (n,) the minimizer of f
     A: Tensor  # (m, n)
     b: Tensor  # (m,)
+    equality: Tensor | None = None  # (m,) the constraints that are c = 0
 
     def sample(self, evaluates: str = "fc", scale: float = 1.0) -> Sample:
         """The problem as a sample, `scale` times f; what is not evaluated is NaN."""
@@ -103,11 +105,14 @@ MULTIPLIERS = torch.tensor([1.0, 0.5, 0.0], dtype=F64)
 ROWS = torch.tensor([[0.6, 0.8, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.6]], dtype=F64)
 BINDING = QP(SOLUTION + ROWS.T @ MULTIPLIERS, ROWS, ROWS @ SOLUTION + torch.tensor([0.0, 0.0, 1.0], dtype=F64))
 INSIDE = BINDING._replace(b=ROWS @ BINDING.a + 1.0)  # no constraint is active: the minimizer of f solves it
+# The first constraint is an equality, met from below: its multiplier is -1.
+MULTIPLIERS_EQUAL = torch.tensor([-1.0, 0.5, 0.0], dtype=F64)
+EQUAL = BINDING._replace(a=SOLUTION + ROWS.T @ MULTIPLIERS_EQUAL, equality=torch.tensor([True, False, False]))
 START = torch.zeros(4, dtype=F64)
 
 
 def _begin(method: Method, qp: QP, x: Tensor) -> Any:
-    return method.init(x, len(qp.b), qp.sample()(x) if method.needs_initial_estimate else None)
+    return method.init(x, len(qp.b), qp.sample()(x) if method.needs_initial_estimate else None, qp.equality)
 
 
 def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tensor, Any]]:
@@ -455,16 +460,41 @@ def _solves(method: Method) -> None:
         _reaches(method, BINDING, START, lambda x, y: bool((x - solution).norm() < near) and _multiplied(y), text)
     elif method.solves == "penalty":
         text = "it minimizes no penalized objective: f's gradient must be balanced by violated constraints"
-        _reaches(method, BINDING, START, _penalized, text)
+        _reaches(method, BINDING, START, lambda x, y: _penalized(BINDING, x), text)
 
 
-def _multiplied(y: Tensor | None) -> bool:
-    return y is None or bool((y - MULTIPLIERS).abs().max() < 2 * NEAR)
+def _equality(method: Method) -> None:
+    """The same with a constraint c = 0 that is met from below, by every method that does not refuse it in `init`."""
+    if method.solves is None:
+        return
+    try:
+        _begin(method, EQUAL, START)
+    except ValueError:
+        return
+    near = NEAR * float((EQUAL.a - SOLUTION).norm())
+    remedy = "; use `equality` of init, or call core.refuse_equality there"
+    if method.solves == "kkt":
+        text = f"a constraint c = 0 is not met from c < 0, where its multiplier is negative{remedy}"
+        expected = MULTIPLIERS_EQUAL
+        _reaches(
+            method, EQUAL, START, lambda x, y: bool((x - SOLUTION).norm() < near) and _multiplied(y, expected), text
+        )
+    else:
+        text = f"it does not penalize c < 0 of a constraint c = 0{remedy}"
+        _reaches(method, EQUAL, START, lambda x, y: _penalized(EQUAL, x), text)
 
 
-def _penalized(x: Tensor, y: Tensor | None) -> bool:
-    """grad f + A'w = 0 with w >= 0, 0 for constraints that hold, and less violation than without a penalty."""
-    c, worst = ROWS @ x - BINDING.b, ROWS @ BINDING.a - BINDING.b
-    w = torch.linalg.lstsq(ROWS.T, (BINDING.a - x)[:, None]).solution[:, 0]
-    balanced = (BINDING.a - x - ROWS.T @ w).norm() < NEAR and w.min() > -NEAR and w[c < -NEAR].abs().sum() < NEAR
-    return bool(balanced and w.max() > 0.01 and c.max() < worst.max() - 0.01)
+def _multiplied(y: Tensor | None, expected: Tensor = MULTIPLIERS) -> bool:
+    return y is None or bool((y - expected).abs().max() < 2 * NEAR)
+
+
+def _penalized(qp: QP, x: Tensor) -> bool:
+    """grad f + A'w = 0 with weights w of violated constraints alone, and less violation than without a penalty.
+
+    The weight of a violated c <= 0 is >= 0; that of c = 0 has either sign.
+    """
+    c, worst = (violations(ROWS @ point - qp.b, qp.equality) for point in (x, qp.a))
+    w = torch.linalg.lstsq(ROWS.T, (qp.a - x)[:, None]).solution[:, 0]
+    size = violations(w, qp.equality)
+    balanced = (qp.a - x - ROWS.T @ w).norm() < NEAR and size.min() > -NEAR and w[c < -NEAR].abs().sum() < NEAR
+    return bool(balanced and size.max() > 0.01 and c.max() < worst.max() - 0.01)

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint import AnyConstraint, FunctionConstraint
+from fairbound.constraints.constraint import AnyConstraint, Constraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.layouts import BlockedLayout, GroupedLayout
 from fairbound.core import Draw, Estimate, Sample
@@ -68,7 +68,7 @@ class Problem:
         return self.constraints.m
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Sequence[str]:
         """Names of the constraints."""
         return self.constraints.names
 
@@ -76,6 +76,11 @@ class Problem:
     def vectorizes(self) -> bool:
         """Whether the model can be vmapped; a Keras model cannot."""
         return bool(getattr(self.forward, "stacks", True))
+
+    @cached_property
+    def pooled(self) -> bool:
+        """Whether constraints are bound to no dataset: their examples come from the whole pool, in any groups."""
+        return any(isinstance(part, Constraint) and part.cells.members is None for part in self.constraints.parts)
 
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
@@ -85,7 +90,7 @@ class Problem:
         if "f" in evaluates:
             parts["f"] = self._examples(batch.objective, groups=self.regularizer is not None)
         if "c" in evaluates:
-            parts["c"] = self._examples(batch.cells, groups=not self.constraints.by_cell)
+            parts["c"] = self._examples(batch.cells, groups=self.pooled or not self.constraints.by_cell)
         return parts
 
     def _examples(self, numbers: Tensor, groups: bool) -> dict[str, Tensor]:
@@ -105,11 +110,13 @@ class Problem:
 
     def sample(self, parts: Gathered) -> Sample:
         """The random function that gathered tensors fix. What is not evaluated is NaN, so that a use cannot hide."""
+        if self.pooled and "c" in parts:
+            raise ValueError("constraints that are bound to no dataset work in run(); use constraint.bind(groups) here")
         own = self.constraints if "c" in parts else ConstraintSet(())
         layout = self.layout(parts)
 
         def at(x: Tensor) -> Estimate:
-            values, pull = self._vjp(lambda point: self.values(point, parts, layout), x)
+            values, pull = self.vjp(lambda point: self.values(point, parts, layout), x)
             means = self._means(own, layout, values)
             e = own.estimate(means, lambda w: pull(self._cotangents(own, layout, values, w)))
             nothing = x.new_full((), torch.nan)
@@ -127,7 +134,7 @@ class Problem:
 
         return Sample(at)
 
-    def _vjp(
+    def vjp(
         self, function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[Sequence[Tensor]], Tensor]]:
         """The values of a function at x, and the gradient of a weighted sum of them."""
@@ -162,7 +169,7 @@ class Problem:
             found += [value for value, _ in functions]
         if "f" in parts and self.regularizer is not None:
             size = layout.objective
-            found.append(self.regularizer(outputs[:size], labels[:size], _groups(given["f"])))
+            found.append(self.regularizer(outputs[:size], labels[:size], group_columns(given["f"])))
         return tuple(found)
 
     def _block(self, i: int, x: Tensor, batch: MiniBatch, part: dict[str, Tensor], layout: BlockedLayout) -> MiniBatch:
@@ -170,7 +177,7 @@ class Problem:
         assert batch.labels is not None
         assert batch.outputs is not None
         losses, labels, outputs = (layout.block(i, of) for of in (batch.losses, batch.labels, batch.outputs))
-        columns = {name: layout.block(i, column, of_cells=True) for name, column in _groups(part).items()}
+        columns = {name: layout.block(i, column, of_cells=True) for name, column in group_columns(part).items()}
         groups = next(iter(columns.values())) if len(columns) == 1 else columns or None
         return MiniBatch(losses, groups, labels, outputs, parameters=(x,))
 
@@ -199,7 +206,7 @@ class Problem:
         layout = self.layout(parts)
         if self.constraints.by_cell and self.regularizer is None and self.vectorizes:
             return self._jacobian_by_cell(x, parts, layout)
-        values, pull = self._vjp(lambda point: self.values(point, parts, layout), x)
+        values, pull = self.vjp(lambda point: self.values(point, parts, layout), x)
         means = self._means(self.constraints, layout, values)
         unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
         rows = [pull(self._cotangents(self.constraints, layout, values, one)) for one in unit]
@@ -249,6 +256,8 @@ class Problem:
 
     def _evaluator(self, numbers: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """[f, c] (1+m,) of one point from outputs and losses."""
+        if self.pooled:
+            return self._pooled_evaluator(numbers, labels)
         own, device = self.constraints, numbers.device
         inside = torch.zeros(self.data.rows, dtype=torch.bool)
         inside[numbers.cpu()] = True
@@ -276,6 +285,21 @@ class Problem:
             layout = GroupedLayout(own.terms, layers, losses)
             totals = own.sums_counts(own.example_values(batch), own.function_values(block), layout)
             return own.value(totals.means)
+
+        return one
+
+    def _pooled_evaluator(self, numbers: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """The same over the groups that have examples; rows about others are NaN."""
+        own, groups = self.constraints, {name: column[numbers] for name, column in self.data.groups.items()}
+        layers = own.layers(MiniBatch(torch.zeros_like(labels, dtype=self.data.X.dtype), groups, labels))
+
+        def one(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
+            layout = GroupedLayout(own.terms, layers, losses)
+            batch = MiniBatch(losses, groups, labels, outputs)
+            totals = own.sums_counts(own.example_values(batch), [], layout)
+            shown = own.restricted([None] * len(own.parts), own.present_alone(totals.counts))
+            values = shown.value(totals.filled().means)
+            return torch.where(shown.observed(totals.counts), values, torch.nan)
 
         return one
 
@@ -318,7 +342,8 @@ def _flat(part: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: column.flatten(0, 1) for name, column in part.items()}
 
 
-def _groups(part: dict[str, Tensor]) -> dict[str, Tensor]:
+def group_columns(part: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The columns of groups among gathered tensors, by name."""
     return {name.removeprefix(GROUP): column for name, column in part.items() if name.startswith(GROUP)}
 
 

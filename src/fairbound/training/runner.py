@@ -21,6 +21,7 @@ from fairbound.core import Algorithm
 from fairbound.data.samplers import Sampler
 from fairbound.training.compile import decide
 from fairbound.training.hyperparams import structure
+from fairbound.training.pooled import check_pooled
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Record
 from fairbound.training.vectorized import VectorizedRuns
@@ -201,7 +202,14 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
             continue
         if problem.constraint is None:
             raise ValueError(f"{type(algorithm).__name__} needs constraints, and the problem has none")
-        if not sampler.cells.same(problem.constraints.cells):
+        if problem.pooled:
+            check_pooled(problem, algorithm)
+            if not sampler.pooled:
+                raise ValueError(
+                    "the constraints are bound to no dataset, and the sampler draws from cells; build it with "
+                    "constraint.cells, or bind the constraint to the groups of the data: constraint.bind(groups)"
+                )
+        elif sampler.pooled or not sampler.cells.same(problem.constraints.cells):
             raise ValueError(
                 f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
                 f"{_few(problem.constraints.cells.names)}, or their examples differ; build it with constraint.cells"

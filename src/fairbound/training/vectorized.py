@@ -23,6 +23,7 @@ from fairbound.training.compile import Compiler
 from fairbound.training.cuda_graph import CUDAGraphStep
 from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
 from fairbound.training.multilevel import MultilevelTables
+from fairbound.training.pooled import PooledRows, pooled_sample
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Mean, Record
 
@@ -96,12 +97,16 @@ class VectorizedRuns:
         step = self.map(self._step)
         self.step = step if compiler is None else compiler(step, structure(self.algorithm))
         self.x = x0.clone()
+        reads_c = any("c" in read for read in self.algorithm.evaluates)
+        self.rows = PooledRows(problem, len(runs)) if problem.pooled and reads_c else None
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
-        if compiler is not None and x0.is_cuda and self.tables is None:
+        if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None:
             self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
-        self.y: Tensor = self._each(self._multipliers_of)  # (R, m), or (R, 0) for a method that has none
+        self.y: Tensor = self._each(self._multipliers_of)[
+            :, : problem.m
+        ]  # (R, m), or (R, 0) for a method that has none
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
 
@@ -116,10 +121,10 @@ class VectorizedRuns:
         uniform: Tensor,
     ) -> tuple[Tensor, Any, Tensor, Tensor, dict[str, Tensor]]:
         algorithm = with_hyperparams(self.algorithm, hyper)
-        seen: dict[str, list[Tensor]] = {"f": [], "c": []}  # what was read
+        seen: dict[str, list[Tensor]] = {"f": [], "c": [], "sums": []}  # what was read
         samples = tuple(
             _watched(sample, evaluates, seen)
-            for sample, evaluates in zip(self._samples(x, parts), self.algorithm.evaluates, strict=True)
+            for sample, evaluates in zip(self._samples(x, parts, seen["sums"]), self.algorithm.evaluates, strict=True)
         )
         d, new = algorithm.update(x, state, Draw(samples, weight, uniform))
         read = (*seen["f"], *seen["c"], d, *tree_flatten(new)[0])
@@ -134,7 +139,9 @@ class VectorizedRuns:
             {name: values[-1] for name, values in seen.items() if values},
         )
 
-    def _samples(self, x: Tensor, parts: Any) -> tuple[Sample, ...]:
+    def _samples(self, x: Tensor, parts: Any, sums: list[Tensor]) -> tuple[Sample, ...]:
+        if self.rows is not None:
+            return tuple(pooled_sample(self.problem, part, sums) for part in parts)
         if self.tables is None:
             return tuple(self.problem.sample(part) for part in parts)
         return self.tables.samples(x, parts)
@@ -147,12 +154,16 @@ class VectorizedRuns:
         batch = self.stack.block(START, 1)[0]
         evaluates = "fc" if any("c" in read for read in self.algorithm.evaluates) else "f"
         parts = tree_map(lambda t: t[0], self.problem.gather(batch, evaluates))
+        equality, m = self.problem.constraints.equality, self.problem.m
+        if self.rows is not None:
+            parts["shown"], _ = self.rows.show(parts["c"])
+            equality, m = self.rows.padded(equality), m + 1
 
         def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor]:
-            first: Estimate = self.problem.sample(part)(x)
+            first: Estimate = self._samples(x, (part,), [])[0](x) if self.rows else self.problem.sample(part)(x)
             algorithm = with_hyperparams(self.algorithm, hyper)
-            first_of = first if algorithm.needs_initial_estimate else None
-            state = algorithm.init(x, self.problem.m, first_of, self.problem.constraints.equality)
+            first_of = first if algorithm.needs_initial_estimate and self.rows is None else None
+            state = algorithm.init(x, m, first_of, equality)
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite
 
@@ -172,9 +183,24 @@ class VectorizedRuns:
     def _advance(self, step: int, parts: Any, weight: Tensor, uniform: Tensor) -> None:
         if self.tables is not None:
             parts = self.tables.evaluate(self.x, step, parts)
+        if self.rows is not None:
+            self._advance_pooled(self.rows, parts, weight, uniform)
+            return
         self.x, self.state, self.skipped, self.y, self.read = self.step(
             self.x, self.state, self.skipped, self.hyper, parts, weight, uniform
         )
+
+    def _advance_pooled(self, rows: PooledRows, parts: Any, weight: Tensor, uniform: Tensor) -> None:
+        """A step on the rows of the state that the mini-batches show."""
+        ((part),) = parts
+        shown, at = rows.show(part["c"])
+        before = self.skipped
+        self.x, new, self.skipped, _, self.read = self.step(
+            self.x, rows.gather(self.state, at), self.skipped, self.hyper, [part | {"shown": shown}], weight, uniform
+        )
+        self.state = rows.scatter(self.state, new, at)
+        rows.add(shown, self.read.pop("sums"), self.skipped == before)
+        self.y = self._each(self._multipliers_of, copied=False)[:, : self.problem.m]
 
     def _draws(self, steps: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
         """The draws of every step: tensors (R, ...), made in blocks of many steps."""
@@ -201,13 +227,13 @@ class VectorizedRuns:
 
     # What the runs show -----------------------------------------------------------------------------------------------
 
-    def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any]) -> Any:
+    def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any], *, copied: bool = True) -> Any:
         """A function of every run's point and state, as copies."""
         with torch.no_grad():
             found = self.map(lambda x, state, hyper: read(with_hyperparams(self.algorithm, hyper), x, state))(
                 self.x, self.state, self.hyper
             )
-        return tree_map(lambda leaf: leaf.clone(), found)
+        return tree_map(lambda leaf: leaf.clone(), found) if copied else found
 
     def _output(self) -> Tensor:
         output: Tensor = self._each(lambda algorithm, x, state: algorithm.output(x, state))

@@ -298,9 +298,9 @@ def test_what_is_handed_out_is_a_copy(method: Algorithm[Any]) -> None:
     seen = fair.backward(losses_of(model), GROUP)
     before, records = fair.constraints, fair.state_dict()["history"]["records"]
     seen.c.fill_(9.0)
-    records[0]["multipliers"].fill_(7.0)
+    records[0]["objective"] = 7.0
     assert fair.constraints == before
-    assert float(fair.state_dict()["history"]["records"][0]["multipliers"].max()) < 7
+    assert fair.state_dict()["history"]["records"][0]["objective"] < 7
     weight = weakref.ref(model[0].weight)
     del model, fair
     gc.collect()

@@ -104,7 +104,7 @@ def test_a_limit_that_no_row_is_about_is_told_of() -> None:
     X, y = rows_of_people()
     for _ in range(49):
         fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
-    with pytest.warns(UserWarning, match=r"none of 50 mini-batches had the examples that 'rate of 1, y=7 >= 0.8' is about"):
+    with pytest.warns(UserWarning, match=r"none of 50 mini-batches .* that 'rate of 1, y=7 >= 0.8' is about"):
         seen = fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
     assert seen.c.isnan().all()
 

@@ -387,10 +387,3 @@ def test_a_spoilt_first_step_leaves_the_method_unbegun() -> None:
     assert fair.state_dict()["state"] is None
     assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
     assert fair.steps == 1
-
-
-def test_an_empty_mini_batch_is_left_out() -> None:
-    model = network()
-    fair = Constrained(model, GROUP_LOSS, DescentAscent())
-    with pytest.warns(RuntimeWarning, match="skipped"):
-        assert fair.backward(rows_of(model, WHO, torch.arange(0))).skipped

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves
-from fairbound.constraints.constraint_set import SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
 from fairbound.core import Algorithm, Draw, Sample
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed
 from fairbound.integrations.torch.gradients import LAZY, Flat, InPlace

@@ -28,6 +28,7 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.kkt_report import report_kkt
+from fairbound.integrations.torch.loss import TrainerSteps
 from fairbound.integrations.torch.step import StepInfo, Steps
 from fairbound.metrics.kkt import KKT
 
@@ -61,6 +62,7 @@ class Constrained:
             raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
         self.algorithm, self.model = algorithm, model
         self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed, normalize)
+        self._trainer_steps = TrainerSteps(self._steps)
 
     @property
     def names(self) -> Sequence[str]:
@@ -119,6 +121,51 @@ class Constrained:
     def _shown(self, losses: Tensor | MiniBatch, groups: Groups | None, of_batch: dict[str, Any]) -> MiniBatch:
         # `MiniBatch` puts what was given by name in order, and refuses other names
         return self._steps.batch(losses, *MiniBatch(losses, groups, **of_batch)[1:-1])  # type: ignore[arg-type]
+
+    # A loss for a trainer ---------------------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        losses: Tensor | MiniBatch,
+        groups: Groups | None = None,
+        *,
+        labels: Tensor | None = None,
+        outputs: Tensor | None = None,
+        weight: Tensor | None = None,
+        objective: Tensor | None = None,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """In place of `losses.mean()`, where a trainer calls backward: the mean loss; its gradient is the direction.
+
+        The method's state moves at the next step of the model's optimizer, once for all mini-batches that were passed
+        backward before it. Under `torch.no_grad()` and in evaluation mode it is the mean loss, and nothing moves. It is
+        for the methods whose direction is one gradient (SGD, Penalty, DescentAscent), with the arguments of `backward`.
+        """
+        batch = self._steps.batch(losses, groups, labels, outputs, weight, objective, values)
+        training = torch.is_grad_enabled() and (not isinstance(self.model, nn.Module) or self.model.training)
+        with torch.autocast(batch.losses.device.type, enabled=False):  # sums and constraints in full precision
+            return self._trainer_steps.loss(batch) if training else self._trainer_steps.evaluation(batch)
+
+    def prepare(self, model: nn.Module, scaler: torch.amp.GradScaler | None = None) -> None:
+        """What a trainer did after this was built: call it when training begins, before the first `loss`.
+
+        Args:
+            model: the model as it is trained: moved to a device, wrapped in DistributedDataParallel.
+            scaler: the trainer's GradScaler, which a loss that is not finite makes skip its step.
+        """
+        self._steps.prepare(model)
+        self._trainer_steps.scaler = scaler
+
+    def log_values(self, most: int = 20) -> dict[str, float]:
+        """Constraints and multipliers by name, for a logger; the largest alone where there are more than `most`."""
+        m, found = len(self.names), {}
+        state = self._steps.state
+        for kind, values in (("constraint", state.record.last), ("multiplier", state.multipliers)):
+            if values is not None and m > most:
+                found[f"{kind}/largest"] = float(values[:m].nan_to_num(nan=-torch.inf).max())
+            elif values is not None:
+                found |= {f"{kind}/{name}": v for name, v in zip(self.names, values[:m].tolist(), strict=True)}
+        return found
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.sequences import LazySequence
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.running_means import RunningMeans
 from fairbound.integrations.torch.estimate import Observed, ShownCells
@@ -42,7 +43,9 @@ class ConstraintRecord:
             if self.whole is not None:
                 self._add(self.whole, None)
         parts = self._by_part(counts, cells)
-        return [None if known is None else known.others(own, n) for known, (own, n) in zip(self.running, parts, strict=True)]
+        return [
+            None if known is None else known.others(own, n) for known, (own, n) in zip(self.running, parts, strict=True)
+        ]
 
     def _add(self, totals: SumsCounts, cells: ShownCells | None) -> None:
         assert self.running is not None
@@ -54,7 +57,9 @@ class ConstraintRecord:
     def _by_part(self, values: Tensor, cells: ShownCells | None) -> list[tuple[Tensor, Tensor]]:
         """For every part its cells, and the entries of (1+q,) values that are theirs."""
         given = cells or [None] * len(self.constraints.parts)
-        sizes = [part.size if own is None else len(own) for part, own in zip(self.constraints.parts, given, strict=True)]
+        sizes = [
+            part.size if own is None else len(own) for part, own in zip(self.constraints.parts, given, strict=True)
+        ]
         _, *split = values.split_with_sizes([1, *sizes])
         return [
             (torch.arange(len(part), device=part.device) if own is None else own, part)
@@ -159,7 +164,9 @@ class ConstraintRecord:
             kept = dict.fromkeys(kept)
         for name in ("observed", "at", "sizes", "scales"):
             setattr(self, name, _copy(kept[name], device))
-        self.whole = None if kept["whole"] is None else SumsCounts(*(part.to(device, copy=True) for part in kept["whole"]))
+        self.whole = (
+            None if kept["whole"] is None else SumsCounts(*(part.to(device, copy=True) for part in kept["whole"]))
+        )
         self.running = None
         if kept["running"] is not None:
             self.running = self.constraints.to(device, torch.float64).running_means()

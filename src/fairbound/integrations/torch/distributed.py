@@ -11,7 +11,7 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from fairbound.constraints.cells import present_cells
-from fairbound.constraints.constraint_set import SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
 
 
 @dataclass(frozen=True)

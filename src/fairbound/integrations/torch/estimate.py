@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint import FunctionValue
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.comparisons import Comparisons, SumsCounts
+from fairbound.constraints.constraint import FunctionConstraint, FunctionValue
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Estimate, Sample
@@ -47,6 +48,8 @@ class BatchStatistics:
         if batch.losses.ndim != 1:
             batch.check()  # explains it
         functions = own.function_values(lambda _: batch)
+        if batch.losses.requires_grad and torch.is_grad_enabled():
+            _check_graphs(own, functions)
         values, layers, terms = own.example_values(batch, exact=exact), own.layers(batch), list(own.terms)
         cells: list[Tensor | None] = [None] * len(terms)
         if processes is not None:
@@ -91,7 +94,7 @@ class BatchStatistics:
 class Observed(NamedTuple):
     """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
 
-    own: ConstraintSet
+    own: Comparisons
     f: Tensor  # ()
     c: Tensor  # (m,); of a constraint that the batch does not show its last value, but at most 0
     last: Tensor  # (m,) the last values; NaN before the first
@@ -127,12 +130,13 @@ class Observed(NamedTuple):
                 c = values[1:]
                 return Observed(own, values[0], c, c, totals, totals, means, None, True)
         rows = own.rows(cells) if gathered and cells is not None else None
+        shown: Comparisons = own
         if running is not None:
-            own = own.restricted(cells or [None] * len(own.parts), running(totals.counts, cells))
-        observed = own.observed(totals.counts)
+            shown = own.restricted(cells or [None] * len(own.parts), running(totals.counts, cells))
+        observed = shown.observed(totals.counts)
         filled = totals.filled()
         means = filled.means
-        values = own.value(means)
+        values = shown.value(means)
         if last is None:
             known = torch.full_like(values[1:], torch.nan)
         else:
@@ -140,7 +144,7 @@ class Observed(NamedTuple):
         c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
         finite = bool(observed[0] & torch.isfinite(values[0]) & torch.isfinite(c).all())
         known = torch.where(observed[1:], c, known)
-        return Observed(own, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
+        return Observed(shown, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""
@@ -182,6 +186,17 @@ class Observed(NamedTuple):
     @property
     def scaled_c(self) -> Tensor:
         return self.c if self.scale is None else self.c / self.scale
+
+
+def _check_graphs(own: ConstraintSet, functions: list[FunctionValue]) -> None:
+    parts = [part for part in own.parts if isinstance(part, FunctionConstraint)]
+    for part, (value, observed) in zip(parts, functions, strict=True):
+        if observed is None and not value.requires_grad:
+            raise ValueError(
+                f"the function of {part.names[0]!r} gives values without a graph to differentiate; compute them from "
+                "the model, outside torch.no_grad() and without .detach(), or return (values, observed) where there "
+                "is nothing to observe"
+            )
 
 
 def added(totals: Sequence[SumsCounts]) -> SumsCounts:

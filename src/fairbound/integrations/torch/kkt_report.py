@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint_set import ConstraintSet, Given, SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.metrics.kkt import KKT, fitted_multipliers, residuals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairbound._utils.frames import frames_of_ours
 from fairbound._utils.rng import LEVEL, UNIFORM, checked_seed, keys, uniforms
 from fairbound.algorithms.diagnostics import WINDOW, recorded, sign_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, Sample
@@ -159,7 +159,7 @@ class TrainingState:
         sign = None if self._warned_of_divergence else self.history.diverging()
         if sign is not None:
             self._warned_of_divergence = True
-            warnings.warn(f"by step {self.steps} {sign}", RuntimeWarning, stacklevel=_frames_of_ours())
+            warnings.warn(f"by step {self.steps} {sign}", RuntimeWarning, stacklevel=frames_of_ours())
 
     def _warn_of_seldom_observed(self) -> None:
         counts = self.record.observations()[0]
@@ -173,7 +173,7 @@ class TrainingState:
             f"{self.names[least]!r} is about, so it constrains {'nothing' if count == 0 else 'little'}; check groups "
             "and labels (1 is the positive one), merge groups, or draw batches with fairbound.balanced_batch_sampler",
             UserWarning,
-            stacklevel=_frames_of_ours(),
+            stacklevel=frames_of_ours(),
         )
 
     def skip(self) -> None:
@@ -185,7 +185,7 @@ class TrainingState:
                 f"step {self.steps + 1} was skipped: its loss, a constraint or its direction is NaN or infinite; "
                 "such steps are counted in `skipped` and change nothing",
                 RuntimeWarning,
-                stacklevel=_frames_of_ours(),
+                stacklevel=frames_of_ours(),
             )
 
     @property
@@ -225,11 +225,3 @@ class TrainingState:
         steps, skipped = int(kept["steps"]), int(kept["skipped"])
         self.record.load_state_dict(kept["record"], steps, last, self.parameters.device)
         self.state, self.steps, self.skipped, self.history = state, steps, skipped, history
-
-
-def _frames_of_ours() -> int:
-    """How far up from here the user's own line is, so that a warning points at it."""
-    level, frame = 0, sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("fairbound."):
-        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    return level + 1

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint_set import ConstraintSet, SumsCounts
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.accumulation import AccumulatedStep
+from fairbound.integrations.torch.checks import check_dependence, check_first, check_same_parameters
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells, added
@@ -49,7 +51,7 @@ class Steps:
         seed: int,
         normalize: bool,
     ) -> None:
-        self.algorithm, self.constraints = algorithm, constraints
+        self.algorithm, self.constraints, self.model = algorithm, constraints, model
         self.parameters = FlatParams(model)
         self.processes = Processes.of(model)
         self.gathered = any(constraints.many) and algorithm.row_wise and algorithm.draws == 1
@@ -68,6 +70,23 @@ class Steps:
         self._step_in_progress: AccumulatedStep | None = None
         self._begins = False  # whether that step is the first
 
+    def prepare(self, model: nn.Module) -> None:
+        """The model as a trainer moved and wrapped it after this was built."""
+        held, own = {id(p) for p in model.parameters()}, self.parameters
+        lost = [name for name, p in zip(own.names, own.tensors, strict=True) if id(p) not in held]
+        if lost:
+            raise ValueError(
+                f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is another model, or "
+                "the trainer replaced its parameters; build Constrained with the model that is trained"
+            )
+        kept = self.state.state_dict()
+        own.device = own.tensors[0].device
+        own.placeholder = own.placeholder.to(own.device)
+        if self.state.equality is not None:
+            self.state.equality = self.state.equality.to(own.device)
+        self.state.load_state_dict(kept)
+        self.processes = Processes.of(model)
+
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
     def batch(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
@@ -81,6 +100,8 @@ class Steps:
             beside = [name for name, value in zip(MiniBatch._fields[1:-1], given, strict=True) if value is not None]
             if beside:
                 raise ValueError(f"{beside[0]}= was given beside MiniBatch, which has a field for it; put it there")
+        if batch.losses.shape[:1] == (0,) and self.processes.alone:
+            raise ValueError("the mini-batch is empty: it has no losses, and so no mean; leave it out")
         if batch.losses.device != self.parameters.device:
             raise ValueError(
                 f"the losses are on {batch.losses.device}, but the model was on {self.parameters.device} when "
@@ -118,7 +139,8 @@ class Steps:
 
     def _statistics(self, batch: MiniBatch) -> BatchStatistics:
         if not self._checked:
-            self.constraints.check(batch)
+            check_same_parameters(self.model, self.parameters)
+            check_first(self.constraints, batch)
             self._checked = True
         return BatchStatistics.of(self.constraints, batch, processes=self.processes if self.gathered else None)
 
@@ -201,6 +223,8 @@ class Steps:
         try:
             d, new = self.algorithm.update(x, before, self.state.draw(samples, weight, x))
             done = writer.finish(d, self.algorithm.primal_step(before), tree_leaves(new))
+            if begins and done:
+                check_dependence(self.parameters)
         except BaseException:
             writer.undo()
             self.state.rollback(begins)

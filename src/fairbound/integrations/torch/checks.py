@@ -1,0 +1,66 @@
+"""What is checked of a loop's first mini-batch: mistakes that would train something else without a word."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from fairbound._utils.frames import frames_of_ours
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.contrasts import Each
+from fairbound.integrations.torch.flat_params import FlatParams, unwrapped
+
+
+def check_first(constraints: ConstraintSet, batch: MiniBatch) -> None:
+    """Shapes, columns, devices and groups; probabilities in the place of logits; bounds that no loss can meet."""
+    constraints.check(batch)
+    rates = [part for part in constraints.parts if isinstance(part, Constraint) and part.statistic is not None]
+    if rates and batch.outputs is not None and batch.outputs.numel() > 1 and _are_probabilities(batch.outputs.detach()):
+        _warn(
+            f"all outputs of the first mini-batch lie between 0 and 1, as probabilities do, and {rates[0].names[0]!r} "
+            "is computed from logits: a positive prediction is one above 0; pass what goes into the sigmoid or softmax"
+        )
+    for part in constraints.parts:
+        upper = isinstance(part, Constraint) and part.statistic is None and isinstance(part.contrast, Each)
+        if upper and float(part.bound.min()) < 0 and batch.losses.numel() and float(batch.losses.detach().min()) >= 0:  # type: ignore[union-attr]
+            _warn(
+                f"the bound of {part.names[int(part.bound.argmin())]!r} is negative, and all losses of the first "  # type: ignore[union-attr]
+                "mini-batch are >= 0: no model may meet it"
+            )
+
+
+def _are_probabilities(outputs: Tensor) -> bool:
+    inside = bool((outputs >= 0).all()) and bool((outputs <= 1).all())
+    sums = outputs.sum(-1) if outputs.ndim == 2 and outputs.shape[1] > 1 else None
+    return inside and (sums is None or torch.allclose(sums, torch.ones_like(sums), atol=1e-3))
+
+
+def check_same_parameters(model: nn.Module | Iterable[Tensor], parameters: FlatParams) -> None:
+    """Whether the model still has the parameters that it had when the loop was built."""
+    if not isinstance(model, nn.Module):
+        return
+    known = {id(p) for p in parameters.tensors}
+    for name, p in unwrapped(model).named_parameters():
+        if p.requires_grad and id(p) not in known:
+            raise ValueError(
+                f"the parameter {name!r} was not among those to train when Constrained was built: a layer was "
+                "replaced, added or unfrozen since; build Constrained after that"
+            )
+
+
+def check_dependence(parameters: FlatParams) -> None:
+    """Whether a backward pass reached the parameters at all."""
+    if not parameters.grads():
+        raise ValueError(
+            "the losses do not depend on the parameters that Constrained was built with: they are another model's; "
+            "build Constrained with the model that computes them"
+        )
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, UserWarning, stacklevel=frames_of_ours())

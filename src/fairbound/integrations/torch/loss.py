@@ -1,0 +1,231 @@
+"""A loss to hand over: its value is the mean loss, its gradient the method's direction.
+
+A trainer calls `backward` itself, scales and divides the loss, and decides when its optimizer steps. So a step comes in
+two parts. The backward pass of the loss counts its mini-batch as pending; the next step of an optimizer that holds the
+model's parameters moves the method's state by the sums and counts of all pending mini-batches, as one draw. What is
+never passed backward (evaluation) does not count, and what no optimizer step follows (a GradScaler that met infinities)
+is dropped at the first backward pass after `.grad` was emptied.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from fairbound._utils.pytree import tree_leaves
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.cells import present_cells
+from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells
+from fairbound.integrations.torch.flat_params import finite
+from fairbound.integrations.torch.gradients import LAZY
+from fairbound.integrations.torch.step import Steps
+
+DROPPED_IN_A_ROW = 30  # windows without an optimizer step that are warned of; a GradScaler may skip its first 16
+
+
+class _Direction(torch.autograd.Function):
+    """A value with any gradient: `weights()`, asked for at the backward pass, is that of every tensor; None is none."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, weights: Callable[[], list[Tensor | None]], *tensors: Tensor) -> Tensor:
+        ctx.weights = weights
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return None, None, *(None if weight is None else weight * gradient for weight in ctx.weights())
+
+
+class Pending(NamedTuple):
+    """Mini-batches that were passed backward."""
+
+    totals: SumsCounts
+    cells: ShownCells  # those that the totals are of, for every part; None: all
+
+    def joined(self, other: Pending, constraints: ConstraintSet) -> Pending:
+        """Both together. Where each has cells of its own, of very many, the totals become those of all these cells."""
+        if all(cells is None for cells in self.cells):
+            return Pending(self.totals.plus(other.totals), self.cells)
+        (objective, *first), (further, *second) = self._split(constraints), other._split(constraints)
+        totals: list[Tensor] = [objective + further]
+        found: list[Tensor | None] = []
+        parts = zip(constraints.parts, self.cells, other.cells, first, second, strict=True)
+        for part, own, new, one, two in parts:
+            if own is None or new is None:
+                totals.append(one + two)
+                found.append(None)
+                continue
+            shown, places = present_cells(torch.cat([own, new]), part.size)  # its last place is that of no cell
+            both = one.new_zeros(2, len(shown) + 1).index_add(1, places, torch.cat([one, two], 1))
+            totals.append(both[:, :-1])
+            found.append(shown)
+        return Pending(SumsCounts(*torch.cat(totals, 1)), found)
+
+    def _split(self, constraints: ConstraintSet) -> list[Tensor]:
+        """(2, cells) sums and counts: of the objective, then of every part."""
+        pairs = zip(constraints.parts, self.cells, strict=True)
+        sizes = [part.size if cells is None else len(cells) for part, cells in pairs]
+        return list(torch.stack(self.totals).split_with_sizes([1, *sizes], 1))
+
+
+class TrainerSteps:
+    """The steps of a method in a trainer, which makes the backward passes and the optimizer steps."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.scaler: torch.amp.GradScaler | None = None
+        self.pending: Pending | None = None  # of the mini-batches passed backward since the last optimizer step
+        self.dropped = 0  # windows in a row that no optimizer step followed
+
+    def evaluation(self, batch: MiniBatch) -> Tensor:
+        """The mean loss of this process's examples, which nothing may differentiate."""
+        return _Direction.apply(self.steps._totals(batch).means[0], _in_evaluation, batch.losses)  # type: ignore[no-any-return, no-untyped-call]
+
+    def loss(self, batch: MiniBatch) -> Tensor:
+        """The mean loss, with the method's direction as its gradient."""
+        self._check()
+        statistics = self.steps._statistics(batch)
+        if not all(tensor.requires_grad for tensor in statistics.tensors):
+            raise ValueError(
+                "the losses, or the outputs that a constraint reads, carry no graph to differentiate; compute them "
+                "from the model without .detach() or .item()"
+            )
+        own = Pending(statistics.totals(), statistics.cells)
+        seen = self.steps._observed(*own)
+        if not seen.finite:
+            self.steps.constraints.check(batch)  # an unknown group makes NaN: explain it
+
+            def weights() -> list[Tensor | None]:
+                return self._not_finite(statistics)
+        else:
+            mean_weights, _ = self._update(seen)
+
+            def weights() -> list[Tensor | None]:
+                self._count(own)
+                size = self.steps.processes.size  # DistributedDataParallel takes the mean over them
+                found = statistics.weights(mean_weights, seen.totals.counts)
+                return [*found] if size == 1 else [weight * size for weight in found]
+
+        return _Direction.apply(seen.f, weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _check(self) -> None:
+        algorithm = self.steps.algorithm
+        name = type(algorithm).__name__
+        if not algorithm.is_gradient_step:
+            raise ValueError(
+                f"{name} does more with a gradient than scale it, so its direction is not the gradient of a loss; use "
+                "fair.backward(losses, groups), which writes it into .grad (in a trainer: with manual optimization), "
+                "or DescentAscent()"
+            )
+        if algorithm.draws > 1:
+            raise ValueError(
+                f"{name} needs {algorithm.draws} independent mini-batches a step, and a loss is of one; use "
+                "fair.backward(losses, groups, extra_batches=[...]), or a variant with one draw"
+            )
+        if self.steps.accumulated:
+            raise ValueError("a step begun by accumulate() is in progress; finish it with backward()")
+
+    def _update(self, seen: Observed) -> tuple[Tensor, Any]:
+        """The weights of means that the method asks for, (1+q,), and its next state; nothing is changed."""
+        state, x, asked = self.steps.state, self.steps.parameters.placeholder, []
+
+        def vjp(mean_weights: Tensor) -> Any:
+            asked.append(mean_weights)
+            return LAZY
+
+        begins = state.state is None
+        if begins:
+            state.begin(seen.estimate())
+        try:
+            draw = state.draw([seen.sample(x, vjp)], 1.0, x)
+            _, new = self.steps.algorithm.update(x, state.at_rows(seen.rows), draw)
+        finally:
+            state.rollback(begins)
+        (mean_weights,) = asked  # is_gradient_step: one gradient
+        return mean_weights, new
+
+    # Backward passes and optimizer steps ------------------------------------------------------------------------------
+
+    def _not_finite(self, statistics: BatchStatistics) -> list[Tensor | None]:
+        """No gradient, so that `.grad` stays as it was; NaN for a GradScaler, which then skips its step."""
+        self.steps.state.skip()
+        if self.scaler is None or not self.scaler.is_enabled():
+            return [None] * len(statistics.tensors)
+        return [torch.full_like(tensor, torch.nan) for tensor in statistics.tensors]
+
+    def _count(self, own: Pending) -> None:
+        """A mini-batch that is passed backward; where `.grad` was emptied since the last one, it is a first one."""
+        if self.pending is not None and not any(_nonzero(grad) for grad in self.steps.parameters.grads()):
+            self.pending = None
+            self.dropped += 1
+            if self.dropped == DROPPED_IN_A_ROW:
+                _warn_of_no_step()
+        self.pending = own if self.pending is None else self.pending.joined(own, self.steps.constraints)
+        _listen()
+        _WAITING.add(self)
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """After an optimizer's step: if it is one of the model's, the method's state moves by all that is pending."""
+        own = {id(p) for p in self.steps.parameters.tensors}
+        if self.pending is None or not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            return
+        found_inf = getattr(optimizer, "found_inf", None)  # where a fused optimizer skips the step itself
+        if found_inf is not None and found_inf.item():
+            return
+        pending, self.pending, self.dropped = self.pending, None, 0
+        state, whole = self.steps.state, self.steps._observed(*pending)
+        begins = state.state is None
+        if begins:
+            state.begin(whole.estimate())
+        _, new = self._update(whole)
+        if not finite(tree_leaves(new)):
+            state.rollback(begins)
+            state.skip()
+            return
+        state.commit(state.at_rows(whole.rows), new, [whole], [pending.cells], whole.f)
+
+
+_WAITING: WeakSet[TrainerSteps] = WeakSet()  # those with something pending: an optimizer does not know its losses
+
+
+@cache
+def _listen() -> None:
+    register_optimizer_step_post_hook(_stepped)
+
+
+def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    with torch.no_grad():
+        for one in list(_WAITING):
+            one.stepped(optimizer)
+            if one.pending is None:
+                _WAITING.discard(one)
+
+
+def _in_evaluation() -> list[Tensor | None]:
+    raise ValueError(
+        "fair.loss() was called with the model in evaluation mode, where it is the mean loss alone and trains nothing; "
+        "call model.train() before the forward pass, or differentiate losses.mean()"
+    )
+
+
+def _nonzero(grad: Tensor) -> bool:
+    return bool(grad._nnz()) if grad.is_sparse else bool(grad.any())
+
+
+def _warn_of_no_step() -> None:
+    warnings.warn(
+        f"{DROPPED_IN_A_ROW} times in a row .grad was emptied after the backward pass of fair.loss() before any "
+        "optimizer of these parameters made a step, so the multipliers do not move; build Constrained with the "
+        "parameters that the optimizer holds, which must be a torch.optim.Optimizer",
+        UserWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,56 @@
+"""The examples of trainers keep their bounds, and the code of docs/trainers.md runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for package in ("lightning", "transformers", "accelerate"):
+    pytest.importorskip(package, reason=f"{package} is not installed: make test-trainers")
+
+ROOT = Path(__file__).parents[2]
+
+
+def printed(path: Path, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "slack"), [("lightning_module", 0.0), ("transformers_trainer", 0.0), ("accelerate_loop", 0.01)]
+)
+def test_an_example_keeps_its_bound(name: str, slack: float, tmp_path: Path) -> None:
+    """The slack is what mini-batches of 64 examples leave."""
+    path = ROOT / "examples" / f"{name}.py"
+    assert len(path.read_text().splitlines()) <= 60
+    text = printed(path, tmp_path)
+    (bound,) = map(float, re.findall(r"^bound ([\d.]+)", text, flags=re.MULTILINE))
+    plain, fair = (abs(float(gap)) for gap in re.findall(r"gap on training examples ([-+][\d.]+)", text))
+    assert fair <= bound + slack < plain
+    plain, fair = (abs(float(gap)) for gap in re.findall(r"on held-out examples ([-+][\d.]+)", text))
+    assert fair < plain / 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "trainers.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) == 6
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks))
+    lines = printed(script, tmp_path).splitlines()
+    steps = [line.split(" ")[0] for line in lines if re.match(r"\d+ ", line)]
+    assert steps == ["20", "16", "10"]  # Lightning, Transformers, accelerate: half of the mini-batches

@@ -1,0 +1,233 @@
+"""Constraints of every kind in a loop: proxies, values handed over, observed at some steps, bounds, scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fairbound import Constrained, constraints
+from fairbound.algorithms import SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.constraints import MiniBatch
+from fairbound.core import Algorithm
+
+
+def data(size: int = 400) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(size, 3, generator=generator, dtype=torch.float64)
+    y = (X.sum(1) + torch.randn(size, generator=generator, dtype=torch.float64) > 1).double()
+    return X, y
+
+
+def logistic() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(3, 1).double()
+
+
+def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(outputs, y, reduction="none")
+
+
+# Proxies --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("proxy", "reached"), [(True, 0.70), (False, 0.69)])
+def test_a_rate_is_met_exactly_with_a_proxy(proxy: bool, reached: float) -> None:
+    """70 % of the predictions positive: the probabilities' mean is .7 where the decisions' share is another."""
+    X, y = data()
+    model = logistic()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    rate = constraints.minimum_rate(0.7, equality=True, proxy=proxy)
+    fair = Constrained(model, rate, DescentAscent(eta=0.05))
+    for k in range(4000):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.3 / (1 + k / 200)
+        optimizer.zero_grad()
+        outputs = model(X)[:, 0]
+        fair.backward(losses_of(outputs, y), outputs=outputs)
+        optimizer.step()
+    outputs = model(X)[:, 0].detach()
+    share, probability = (outputs > 0).double().mean().item(), torch.sigmoid(outputs).mean().item()
+    if proxy:
+        assert share == pytest.approx(0.7, abs=0.003)
+        assert abs(probability - 0.7) > 0.02
+    else:
+        assert probability == pytest.approx(0.7, abs=0.003)
+        assert abs(share - 0.7) > 0.02
+
+
+def test_a_proxy_moves_multipliers_by_the_rate_and_the_model_by_the_surrogate() -> None:
+    X, y = data(40)
+    group = torch.arange(40) % 2
+    model = logistic()
+    fair = Constrained(model, constraints.demographic_parity(2, bound=0.0, proxy=True), DescentAscent(eta=1.0))
+    outputs = model(X)[:, 0]
+    info = fair.backward(losses_of(outputs, y), group, outputs=outputs)
+    exact = [(outputs[group == g] > 0).double().mean() for g in (0, 1)]
+    assert info.c.tolist() == pytest.approx([float(exact[0] - exact[1]), float(exact[1] - exact[0])], abs=1e-12)
+    multipliers = [*fair.multipliers.values()]
+    assert multipliers == pytest.approx([max(0.0, float(c)) for c in info.c], abs=1e-12)
+    model.zero_grad()
+    outputs = model(X)[:, 0]
+    soft = [torch.sigmoid(outputs)[group == g].mean() for g in (0, 1)]
+    lagrangian = losses_of(outputs, y).mean() + (multipliers[0] - multipliers[1]) * (soft[0] - soft[1])
+    expected = torch.autograd.grad(lagrangian, [*model.parameters()], retain_graph=True)
+    fair.backward(losses_of(outputs, y), group, outputs=outputs)
+    for p, gradient in zip(model.parameters(), expected, strict=True):
+        assert torch.allclose(p.grad, gradient, atol=1e-12)  # type: ignore[arg-type]
+
+
+def test_a_proxy_is_for_rates() -> None:
+    with pytest.raises(ValueError, match="proxy=True is for rates"):
+        constraints.equal_opportunity(2, bound=0.1, of="loss", proxy=True)
+
+
+# Values that the loop computes ----------------------------------------------------------------------------------------
+
+METHODS: dict[str, Algorithm[Any]] = {
+    "DescentAscent": DescentAscent(eta=0.1),
+    "SSLALM": SSLALM(samples=1, eta=0.1),
+    "Penalty": Penalty(weight=3.0),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_second_task_is_bounded_by_a_value_handed_over(name: str, every: int) -> None:
+    """min (x - 2)^2 s.t. (x + 1)^2 <= 2.25, that is x = .5; the second value is there at every third step only."""
+    x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([x], lr=0.02)
+    fair = Constrained([x], constraints.given("second task"), METHODS[name])
+    for k in range(3000):
+        optimizer.param_groups[0]["lr"] = 0.02 / (1 + k / 300)
+        optimizer.zero_grad()
+        values = {"second task": (x + 1).square() - 2.25} if k % every == 0 else None
+        fair.backward((x - 2).square(), values=values)
+        optimizer.step()
+    assert x.item() == pytest.approx(0.5, abs=0.03)
+    assert fair.observed == {"second task": len(range(0, 3000, every))}
+
+
+def test_what_is_not_observed_leaves_no_trace() -> None:
+    x = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    fair = Constrained([x], constraints.given("a", "b", equality=True), DescentAscent(eta=1.0))
+    info = fair.backward(x.square(), values={"a": 2 * x})
+    assert fair.multipliers == {"a": 2.0, "b": 0.0}
+    assert info.c[1].isnan()
+    assert fair.ages == {"a": 0, "b": 1}
+    x.grad = None
+    fair.backward(x.square())
+    assert fair.multipliers == {"a": 2.0, "b": 0.0}
+    assert x.grad.item() == 2.0  # type: ignore[attr-defined]
+
+
+def test_a_function_says_which_of_its_rows_are_observed() -> None:
+    x = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    shown = iter([[True, False], [False, True], [True, True]])
+
+    def some(batch: MiniBatch) -> tuple[Tensor, Tensor]:
+        return batch.parameters[0] * torch.tensor([1.0, 3.0]), torch.tensor(next(shown))
+
+    fair = Constrained([x], constraints.function(some, "one", "two"), DescentAscent(eta=1.0))
+    for expected in ({"one": 1.0, "two": 0.0}, {"one": 1.0, "two": 3.0}, {"one": 2.0, "two": 6.0}):
+        x.grad = None
+        fair.backward(x.sum().reshape(1))
+        assert fair.multipliers == pytest.approx(expected)
+    assert x.grad is not None
+    assert x.grad.tolist() == [1 + 1.0, 1 + 9.0]
+
+
+def test_names_of_values() -> None:
+    with pytest.raises(TypeError, match=r"given\(\) needs a name"):
+        constraints.given()
+
+
+# Bounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_one_bound_for_each_constraint() -> None:
+    losses, groups = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 1, 2])
+    each = constraints.bounded_group_loss(["A", "B", "C"], bound=[0.5, 1.0, 5.0])
+    assert each.names == ("loss of A <= 0.5", "loss of B <= 1", "loss of C <= 5")
+    assert each.evaluate(MiniBatch(losses, groups)).tolist() == pytest.approx([0.5, 1.0, -1.0])
+    parity = constraints.loss_parity(3, bound=[0.1, 0.2, 0.3])
+    assert parity.bound.tolist() == pytest.approx([0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
+    pairs = constraints.pairwise_loss_parity(3, bound=[0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
+    assert pairs.bound.tolist() == pytest.approx([0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
+    with pytest.raises(ValueError, match=r"\(2,\) bounds for 3 constraints; give one, or one for each"):
+        constraints.bounded_group_loss(3, bound=[0.1, 0.2])
+    with pytest.raises(ValueError, match="finite and >= 0"):
+        constraints.loss_parity(2, bound=[0.1, -0.2])
+
+
+# Scales ---------------------------------------------------------------------------------------------------------------
+
+SCALED: dict[str, Algorithm[Any]] = {
+    "DescentAscent": DescentAscent(eta=0.1),
+    "SSLALM": SSLALM(samples=1, eta=0.1),
+    "Penalty": Penalty(weight=1.0),
+    "switching": SwitchingSubgradient(),
+    "Ghost": StochasticGhost(),
+}
+
+
+def trained(scale: float, method: Algorithm[Any], steps: int = 60) -> tuple[Tensor, list[float]]:
+    """A constraint of the user's on losses and one on the weights, both multiplied by `scale`."""
+    X, y = data()
+    model = logistic()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+
+    def own(batch: MiniBatch) -> Tensor:
+        return scale * torch.stack([batch.losses[::2].mean() - 0.5, batch.losses[1::2].mean() - 0.4])
+
+    def norm(batch: MiniBatch) -> Tensor:
+        return scale * 10 * (batch.parameters[0].square().sum() - 1).reshape(1)
+
+    given = [constraints.function(own, "even", "odd"), constraints.function(norm, "norm")]
+    fair = Constrained(model, given, method, normalize=True)
+
+    def batch(size: int = 1) -> MiniBatch:
+        some = torch.randint(len(X), (32 * size,), generator=generator)
+        return MiniBatch(losses_of(model(X[some])[:, 0], y[some]))
+
+    for _ in range(steps):
+        optimizer.zero_grad()
+        if method.draws == 1:
+            fair.backward(batch())
+        else:
+            fair.backward_closure(batch)
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), [*fair.multipliers.values()]
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_normalized_constraint_has_no_unit(name: str) -> None:
+    """Multiplied by 1,000 with its bound it trains the same model, and its multipliers are a thousandth."""
+    plain, y = trained(1.0, SCALED[name])
+    for scale in (1e3, 1e-3):
+        scaled, own = trained(scale, SCALED[name])
+        assert torch.allclose(plain, scaled, atol=1e-9), scale
+        assert [scale * value for value in own] == pytest.approx(y, abs=1e-9)
+    if y:
+        assert max(y) > 0.01
+
+
+def test_without_it_the_unit_matters() -> None:
+    X, y = data()
+    found = []
+    for scale in (1.0, 10.0):
+        model = logistic()
+        fair = Constrained(
+            model,
+            constraints.function(lambda batch, s=scale: s * (batch.losses.mean() - 0.1).reshape(1), "own"),  # type: ignore[misc]
+            DescentAscent(eta=0.1),
+        )
+        for _ in range(2):
+            model.zero_grad()
+            fair.backward(losses_of(model(X)[:, 0], y))
+        found.append(next(iter(model.parameters())).grad)
+    assert not torch.allclose(found[0], found[1])  # type: ignore[arg-type]

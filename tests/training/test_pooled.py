@@ -1,0 +1,126 @@
+"""Constraints on very many groups in `run`: examples of any groups, rows of the state gathered and written back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fairbound import BatchSpec, Constrained, MiniBatch, Problem, Sampler, constraints, make_functional, run
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.constraints import Constraint
+from fairbound.core import Algorithm
+from fairbound.data import Dataset, Split
+from fairbound.data.samplers import SamplerStack
+
+GROUPS, EXAMPLES, STEPS = 50, 400, 40
+SIZES = BatchSpec(objective=8, cell=24)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0)).double()
+
+
+def data() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(EXAMPLES, 4, generator=generator, dtype=torch.float64)
+    y = (torch.rand(EXAMPLES, generator=generator) < 0.4).double()
+    return Dataset(X, y, {"group": torch.randint(GROUPS, (EXAMPLES,), generator=generator)})
+
+
+def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+
+
+def problem(constraint: Any) -> tuple[Problem, Tensor]:
+    forward, x = make_functional(network())
+    return Problem(forward, loss, constraint, data()), x
+
+
+def sampler(constraint: Any) -> Sampler:
+    return Sampler(Split.all_train(EXAMPLES), constraint.cells, SIZES, seed=3)
+
+
+METHODS: dict[str, Algorithm[Any]] = {
+    "DescentAscent": DescentAscent(tau=0.1, eta=0.05),
+    "Penalty": Penalty(tau=0.1, weight=0.1),
+    "SSLALM": SSLALM(tau=0.1, samples=1, eta=0.05, rho=0.1, slack_from_first=False),
+    "SGD": SGD(tau=0.1),
+}
+CONSTRAINTS: dict[str, Constraint] = {
+    "each": constraints.bounded_group_loss(GROUPS, bound=0.5),
+    "against the mean": constraints.loss_parity(GROUPS, bound=0.1),
+    "rates": constraints.equal_opportunity(GROUPS, bound=0.1, contrast=constraints.against_mean, proxy=True),
+}
+
+
+def in_a_loop(method: Algorithm[Any], constraint: Constraint) -> tuple[Tensor, list[float]]:
+    """The same steps by `Constrained`, on the examples that the sampler draws."""
+    model, given = network(), data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fair = Constrained(model, constraint, method)
+    (batch,) = SamplerStack([sampler(constraint)], 1, None).block(0, STEPS)
+    inside = torch.arange(SIZES.objective + SIZES.cell) < SIZES.objective
+    for f, c in zip(batch.objective[:, 0], batch.cells[:, 0, 0], strict=True):
+        chosen = torch.cat([f, c])
+        outputs, labels = model(given.X[chosen]), given.y[chosen]
+        groups = given.groups["group"][chosen].masked_fill(inside, -1)
+        optimizer.zero_grad()
+        fair.backward(MiniBatch(loss(outputs, labels), groups, labels, outputs, objective=inside))
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), [*fair.multipliers.values()]
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_stacked_runs_equal_a_loop(method: str, constraint: str, compiled: bool) -> None:
+    own, x = problem(CONSTRAINTS[constraint])
+    samplers = sampler(CONSTRAINTS[constraint]).seeded(3, 4)
+    found = run(own, METHODS[method], samplers, x, steps=STEPS, compile=compiled).result()
+    point, y = in_a_loop(METHODS[method], CONSTRAINTS[constraint])
+    assert torch.allclose(found.x[0], point, atol=1e-9)
+    if y:
+        assert found.multipliers[0].tolist() == pytest.approx(y, abs=1e-9)
+        assert max(map(abs, y)) > 0.005
+    alone = run(own, METHODS[method], samplers[1], x, steps=STEPS, compile=False).result()
+    assert torch.allclose(found.x[1], alone.x[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("method", [StochasticGhost(), SwitchingSubgradient(), SSLALM()])
+def test_methods_that_treat_all_together_are_refused(method: Algorithm[Any]) -> None:
+    own, x = problem(CONSTRAINTS["each"])
+    with pytest.raises(ValueError, match=r"treats all constraints together.*SSLALM\(samples=1\)"):
+        run(own, method, sampler(CONSTRAINTS["each"]), x, steps=2)
+
+
+def test_a_sampler_and_a_problem_must_agree() -> None:
+    free = CONSTRAINTS["each"]
+    bound = constraints.bounded_group_loss(2, bound=0.5).bind(torch.arange(EXAMPLES) % 2)
+    own, x = problem(free)
+    with pytest.raises(ValueError, match="bound to no dataset, and the sampler draws from cells"):
+        run(own, DescentAscent(), sampler(bound), x, steps=2)
+    own, x = problem(bound)
+    with pytest.raises(ValueError, match="the sampler draws from"):
+        run(own, DescentAscent(), sampler(free), x, steps=2)
+
+
+def test_other_constraints_beside_it_are_told() -> None:
+    both = constraints.combine(CONSTRAINTS["each"], constraints.weight_norm(1.0))
+    own, x = problem(both)
+    with pytest.raises(ValueError, match="'weight norm <= 1' cannot be evaluated on examples of any groups"):
+        run(own, DescentAscent(), sampler(CONSTRAINTS["each"]), x, steps=2)
+    pairs = constraints.pairwise_loss_parity(GROUPS, bound=0.1)
+    own, x = problem(pairs)
+    with pytest.raises(ValueError, match="compares all cells"):
+        run(own, DescentAscent(), sampler(pairs), x, steps=2)
+
+
+def test_a_custom_loop_needs_bound_constraints() -> None:
+    own, _ = problem(CONSTRAINTS["each"])
+    with pytest.raises(ValueError, match=r"work in run\(\); use constraint.bind"):
+        DescentAscent().draw(own.source(sampler(CONSTRAINTS["each"])))
