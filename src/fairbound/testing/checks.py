@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 
 class FailedCheck(Exception):  # noqa: N818
     """A sentence about what is wrong, and what to change."""
@@ -26,3 +28,8 @@ def certify(name: str, checks: Mapping[str, Callable[..., None]], *given: Any) -
             raise AssertionError(
                 f"{name} fails the check {title!r}: it raised {type(error).__name__}: {error}"
             ) from error
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
+    """Whether two tensors of one shape agree up to rounding."""
+    return a.shape == b.shape and bool(((a - b).abs() <= tolerance * (1 + b.abs())).all())
