@@ -59,7 +59,9 @@ class GroupedLayout(Layout):
         like: Tensor,  # (B,) the losses
         objective: Tensor | None = None,  # (B,) bool
         weight: Tensor | None = None,  # (B,)
+        counts: list[Tensor] | None = None,  # where they are known, as `counts`
     ) -> None:
+        self._known = counts
         self.terms, self.layers, self.like = terms, layers, like.detach()
         self.dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         self.weight = None if weight is None else weight.to(self.dtype)
@@ -69,6 +71,8 @@ class GroupedLayout(Layout):
 
     @cached_property
     def counts(self) -> list[Tensor]:
+        if self._known is not None:
+            return self._known
         if self.objective is None:
             objective = self.like.new_full((1,), self.like.shape[-1], dtype=self.dtype)
         else:
@@ -78,9 +82,9 @@ class GroupedLayout(Layout):
             if not layers:
                 found.append(objective[:0])
                 continue
-            count = _counts(layers[0], self.weight, term.cells + 2)
+            count = torch.bincount(layers[0], self.weight, term.cells + 2)
             for layer in layers[1:]:
-                count = count + _counts(layer, self.weight, term.cells + 2)
+                count = count + torch.bincount(layer, self.weight, term.cells + 2)
             # A group that no constraint knows must not count as no group: the objective becomes NaN.
             found[0] = torch.where(count[-1:] > 0, torch.nan, found[0])
             found.append(count[:-2].to(self.dtype))
@@ -133,12 +137,6 @@ class GroupedLayout(Layout):
         assert self.objective is not None
         rank = (self.objective != 0).long().cumsum(0) - 1
         return self.objective * (rank % 2 == keep)
-
-
-def _counts(layer: Tensor, weight: Tensor | None, cells: int) -> Tensor:
-    """(cells,) how often each occurs; not `bincount`, which cannot be vmapped."""
-    one = torch.ones_like(layer, dtype=torch.float64) if weight is None else weight.double()
-    return torch.zeros(cells, dtype=torch.float64, device=layer.device).index_add(0, layer, one)
 
 
 def _rank(layer: Tensor) -> Tensor:

@@ -120,7 +120,8 @@ def pooled_sample(problem: Problem, parts: Gathered, sums: list[Tensor]) -> Samp
     def at(x: Tensor) -> Estimate:
         values, pull = problem.vjp(lambda point: problem.values(point, given, problem.layout(given)), x)
         inside = torch.arange(values[0].shape[0], device=x.device) < objective
-        layout = GroupedLayout(terms, layers, values[0], inside)
+        counts = [x.new_full((1,), objective), *(shown[f"counts {i}"] for i in count)]  # `bincount` cannot be vmapped
+        layout = GroupedLayout(terms, layers, values[0], inside, counts=counts)
         totals = own.sums_counts(values, [], layout)
         sums.append(totals.sums)
         sizes = [1, *(term.cells for term in terms)]

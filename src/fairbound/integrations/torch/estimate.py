@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -60,7 +61,7 @@ class BatchStatistics:
         layout = GroupedLayout(terms, layers, batch.losses, batch.objective, batch.weight)
         return BatchStatistics(own, values, functions, layout, cells)
 
-    @property
+    @cached_property
     def tensors(self) -> list[Tensor]:
         """What is differentiated."""
         return self._differentiated([*self.values, *(value for value, _ in self.functions)])
