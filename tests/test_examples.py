@@ -1,4 +1,4 @@
-"""The examples are short, run as scripts, and what they print is true; the code of docs/loop.md runs as it stands."""
+"""The examples are short, run as scripts, and what they print is true; the code of docs/loop.md and many_groups.md runs."""
 
 from __future__ import annotations
 
@@ -131,9 +131,20 @@ def test_the_page_reaches_what_it_says(page: dict[str, Any]) -> None:
     found = page["found"]
     assert found.feasibility < 0.01
     assert found.stationarity < 0.5 * found.gradient
-    for name in ("fair", "twice", "ghost", "both"):
+    for name in ("fair", "twice", "ghost", "both", "rate", "given"):
         assert page[name].steps > 0
         assert page[name].skipped == 0
+
+
+def test_the_page_on_many_groups_runs() -> None:
+    space: dict[str, Any] = {}
+    text = (ROOT / "docs" / "many_groups.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        with redirect_stdout(io.StringIO()):
+            exec(compile(block, "a block of docs/many_groups.md", "exec"), space)
+    assert space["hardest"].startswith("loss of ")
+    assert max(space["parity"].ages.values()) > 0
+    assert all(space[name].skipped == 0 for name in ("fair", "each", "parity"))
 
 
 def test_the_page_shows_the_report_that_its_code_prints(page: dict[str, Any]) -> None:
