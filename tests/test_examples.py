@@ -1,4 +1,4 @@
-"""The examples are short, run as scripts, and what they print is true; the code of docs/loop.md and many_groups.md runs."""
+"""The examples are short, run as scripts, and print what is true; the code of two pages of docs runs as it stands."""
 
 from __future__ import annotations
 
