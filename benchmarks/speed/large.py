@@ -5,9 +5,9 @@
 AdamW (fused), bfloat16 autocast, 512 texts of 128 tokens, loss parity of four groups. With 64 texts the small models
 keep the GPU busy for a quarter to a half of the time, and launching is what is measured. Times are wall times of
 several steps with the device waited for, in alternating rounds. SSL-ALM with two mini-batches passes a second one
-through the model without a gradient; so does the plain step that it is compared with. Memory is what a step needs at its peak
-beyond a plain step, in vectors of the model's size (4 bytes a parameter). Without a GPU a small model runs, for the
-times alone and without targets.
+through the model without a gradient; so does the plain step that it is compared with. Memory is what a step needs at
+its peak beyond a plain step, in vectors of the model's size (4 bytes a parameter). Without a GPU a small model runs,
+for the times alone and without targets.
 """
 
 from __future__ import annotations
