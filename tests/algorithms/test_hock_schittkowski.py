@@ -1,10 +1,10 @@
 """Equality constraints on problems of Hock and Schittkowski, by every method that takes them, in `run` and in a loop.
 
 What a method cannot do is a test as well: descent-ascent diverges on problem 40, whose Lagrangian has negative
-curvature, and from the starting points of 6 and 26 at the steps that suit the others. The penalty ends at 4e-4 on 28
-instead of 1e-4. With noise .1 it ends at .19 on 39, since the mean of |c| of a noisy c is not |C|, and switching far
-away, since |c| of a test of one row is seldom below its tolerance. Ghost ends at .30 there (rho = 2; 3.4 with rho =
-.1): the noise of c enters kappa through max |c|. These three are not in the table of noisy runs for 39.
+curvature, and from the starting points of 6 and 26 at the steps that suit the others. With noise .1 the penalty ends at
+.19 on 39, since the mean of |c| of a noisy c is not |C|, and switching far away, since |c| of a test of one row is
+seldom below its tolerance. Ghost ends at .30 there (rho = 2; 3.4 with rho = .1): the noise of c enters kappa through
+max |c|. These three are not in the table of noisy runs for 39.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SMOOTH: dict[str, dict[int, Solved]] = {
 # |c| has a kink: steps that fall by a constant factor, and many of them.
 SLOW: dict[str, dict[int, Solved]] = {
     "DescentAscent, normalized": {39: (DescentAscent(tau=0.1, eta=0.1, normalized_step=True), 3000)},
-    "Penalty": {28: penalty(12_000, 0.2, 0.1, 10), 39: penalty(12_000, 0.03, 1.5, 10)},
+    "Penalty": {28: penalty(12_000, 0.2, 0.01, 6), 39: penalty(12_000, 0.03, 1.5, 10)},
     "SwitchingSubgradient": {28: switching(10_000, 0.2, 0.02, 9), 39: switching(10_000, 0.1, 0.1, 9)},
     "StochasticGhost": {27: ghost(4000, 1.0, 10.0, 0.5)},
 }
@@ -135,18 +135,14 @@ def check(problem: HockSchittkowski, x: Tensor, y: Tensor, within: float) -> Non
         assert (y - problem.y).abs().max() < max(within, 1e-3)
 
 
-def reached(number: int, method: Algorithm[Any]) -> float:
-    return 1e-3 if number == 28 and isinstance(method, Penalty) else 1e-4
-
-
 @pytest.mark.parametrize(("number", "method", "steps"), CASES)
 def test_by_run(number: int, method: Algorithm[Any], steps: int) -> None:
-    check(HS[number], *by_run(HS[number], method, steps), within=reached(number, method))
+    check(HS[number], *by_run(HS[number], method, steps), within=1e-4)
 
 
 @pytest.mark.parametrize(("number", "method", "steps"), CASES)
 def test_in_a_loop(number: int, method: Algorithm[Any], steps: int) -> None:
-    check(HS[number], *Loop(HS[number], method).run(steps), within=reached(number, method))
+    check(HS[number], *Loop(HS[number], method).run(steps), within=1e-4)
 
 
 # By the value of the objective: 6 is badly scaled, and 26 flat around its solution ------------------------------------
