@@ -45,8 +45,12 @@ def test_probabilities_of_several_classes() -> None:
         Constrained(model, rate, DescentAscent()).backward(losses, GROUPS, outputs=torch.softmax(model(X), 1))
 
 
-def test_logits_are_taken_without_a_word() -> None:
+@pytest.mark.parametrize("start_at_zero", [False, True])
+def test_logits_are_taken_without_a_word(start_at_zero: bool) -> None:
     model = network()
+    if start_at_zero:
+        nn.init.zeros_(model[2].weight)
+        nn.init.zeros_(model[2].bias)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Constrained(model, RATES, DescentAscent()).backward(losses_of(model), GROUPS, outputs=model(X)[:, 0])
