@@ -54,6 +54,7 @@ METHODS: dict[str, Algorithm[Any]] = {
 CONSTRAINTS: dict[str, Constraint] = {
     "each": constraints.bounded_group_loss(GROUPS, bound=0.5),
     "against the mean": constraints.loss_parity(GROUPS, bound=0.1),
+    "equal rates": constraints.minimum_rate(0.5, groups=GROUPS, equality=True),
     "rates": constraints.equal_opportunity(GROUPS, bound=0.1, contrast=constraints.against_mean, proxy=True),
 }
 

@@ -200,6 +200,9 @@ class VectorizedRuns:
         )
         self.state = rows.scatter(self.state, new, at)
         rows.add(shown, self.read.pop("sums"), self.skipped == before)
+        equality = rows.padded(self.problem.constraints.equality)
+        if equality is not None:
+            self.read["equality"] = equality.to(at.device)[at]
         self.y = self._each(self._multipliers_of, copied=False)[:, : self.problem.m]
 
     def _draws(self, steps: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
@@ -263,7 +266,9 @@ class VectorizedRuns:
 
     def _diagnosed(self) -> dict[str, Tensor]:
         f, c = self.read.get("f"), self.read.get("c")
-        found = recorded(self._monitors(), self.y, f, c, self.problem.constraints.equality)
+        equality = self.problem.constraints.equality
+        found = recorded(self._monitors(), self.y, f, None, equality)
+        found |= recorded({}, None, None, c, self.read.get("equality", equality))  # of the rows that c has
         return {name: values.clone() for name, values in found.items()}  # a CUDA graph writes over what it returned
 
     def _record(self, step: int) -> Record:

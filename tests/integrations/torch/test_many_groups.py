@@ -42,7 +42,7 @@ def trained(method: Algorithm[Any], constraint: Constraint, **settings: Any) -> 
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fair = Constrained(model, constraint, method, **settings)
-    for X, y, groups in batches(60):
+    for X, y, groups in batches(120):
         optimizer.zero_grad()
         fair.backward(losses_of(model, X, y), groups, labels=y, outputs=model(X))
         optimizer.step()
@@ -61,6 +61,7 @@ MADE: dict[str, Callable[[], Constraint]] = {
     "shares": lambda: constraints.loss_parity(
         GROUPS, bound=0.1, contrast=constraints.against_pooled([k / 1225 for k in range(GROUPS)])
     ),
+    "equal rates": lambda: constraints.minimum_rate(0.5, groups=GROUPS, equality=True),
     "rates of a label": lambda: constraints.equal_opportunity(
         GROUPS, bound=0.1, contrast=constraints.against_mean, proxy=True
     ),

@@ -159,7 +159,8 @@ class TrainingState:
             self._warn_of_seldom_observed()
         if self.steps % self.history.every == 0:
             monitors, equality = self.algorithm.monitor(self.state), self.record.constraints.equality
-            self.history.add(self.steps, recorded(monitors, self.multipliers, objective, seen[-1].last, equality))
+            last = None if self.record.last is None else self.record.last[: len(self.names)]
+            self.history.add(self.steps, recorded(monitors, self.multipliers, objective, last, equality))
             self._warn_of_divergence()
 
     def _warn_of_divergence(self) -> None:
