@@ -89,6 +89,34 @@ def test_gathered_rows_equal_the_dense_form(
     assert max(dense.ages.values()) > 3
 
 
+def test_very_many_groups_beside_other_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns of many groups, one of few, the weights, and a value that is there at every third step."""
+    found = []
+    for many in (10**9, 10):
+        monkeypatch.setattr(cells, "MANY", many)
+        model, generator = network(), torch.Generator().manual_seed(2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        own = {
+            "city": constraints.bounded_group_loss(GROUPS, bound=0.3, by="city"),
+            "norm": constraints.weight_norm(0.5),
+            "race": constraints.loss_parity(3, bound=0.01, by="race"),
+            "job": constraints.loss_parity(40, bound=0.1, by="job"),
+            "own": constraints.given("value"),
+        }
+        fair = Constrained(model, own, DescentAscent(eta=0.05), normalize=True)
+        for k, (X, y, city) in enumerate(batches(120)):
+            race, job = (torch.randint(n, (len(X),), generator=generator) for n in (3, 40))
+            optimizer.zero_grad()
+            values = {"value": model[2].bias.sum() - 0.1} if k % 3 == 0 else None  # type: ignore[index]
+            fair.backward(losses_of(model, X, y), {"city": city, "race": race, "job": job}, values=values)
+            optimizer.step()
+        found.append((fair._steps.gathered, fair.multipliers, fair.ages))
+    assert [gathered for gathered, _, _ in found] == [False, True]
+    assert found[1][1] == pytest.approx(found[0][1], abs=1e-9)
+    assert found[1][2] == found[0][2]
+    assert found[0][2]["own: value"] == 2
+
+
 def test_a_step_touches_the_groups_of_its_batch_alone() -> None:
     model = network()
     fair = Constrained(model, constraints.bounded_group_loss(1_000_000, bound=0.1), DescentAscent(eta=0.5))

@@ -123,7 +123,7 @@ class ConstraintRecord:
         """A step was made, and this is its last mini-batch."""
         self.steps += 1
         if seen.rows is not None:
-            self._gathered_step(seen.rows)
+            self._gathered_step(seen.rows, seen.absent)
             return
         if seen.absent is None and self.observed is None:
             return
@@ -133,10 +133,10 @@ class ConstraintRecord:
         shown = torch.ones_like(seen.c, dtype=torch.bool) if seen.absent is None else ~seen.absent
         self.observed, self.at = self.observed + shown, torch.where(shown, self.steps, self.at)
 
-    def _gathered_step(self, rows: Tensor) -> None:
+    def _gathered_step(self, rows: Tensor, absent: Tensor | None) -> None:
         if self.at is None:
             self.at = torch.zeros(self.rows, dtype=torch.long, device=rows.device)
-        self.at[rows] = self.steps
+        self.at[rows] = self.steps if absent is None else torch.where(absent, self.at[rows], self.steps)
 
     def observations(self) -> tuple[Tensor, Tensor]:
         """(m,) steps that showed a constraint (not counted where there are very many), and steps since the last."""
