@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def in_a_loop(method: Algorithm[Any], constraint: Constraint) -> tuple[Tensor, l
     for f, c in zip(batch.objective[:, 0], batch.cells[:, 0, 0], strict=True):
         chosen = torch.cat([f, c])
         outputs, labels = model(given.X[chosen]), given.y[chosen]
-        groups = given.groups["group"][chosen].masked_fill(inside, -1)
+        groups = given.groups["group"][chosen].clamp(max=len(constraint.cells) - 1).masked_fill(inside, -1)
         optimizer.zero_grad()
         fair.backward(MiniBatch(loss(outputs, labels), groups, labels, outputs, objective=inside))
         optimizer.step()
@@ -90,6 +91,18 @@ def test_stacked_runs_equal_a_loop(method: str, constraint: str, compiled: bool)
         assert max(map(abs, y)) > 0.005
     alone = run(own, METHODS[method], samplers[1], x, steps=STEPS, compile=False).result()
     assert torch.allclose(found.x[1], alone.x[0], atol=1e-12)
+
+
+def test_as_many_rows_of_constraints_as_parameters() -> None:
+    """49 parameters, 48 constraints and a row for no cell: a vector of the model's size is no table of constraints."""
+    constraint = constraints.bounded_group_loss(48, bound=0.5)
+    own, x = problem(constraint)
+    own = replace(own, data=replace(own.data, groups={"group": own.data.groups["group"].clamp(max=47)}))
+    assert len(x) == constraint.m + 1
+    found = run(own, METHODS["SSLALM"], sampler(constraint), x, steps=STEPS, compile=False).result()
+    point, y = in_a_loop(METHODS["SSLALM"], constraint)
+    assert torch.allclose(found.x[0], point, atol=1e-9)
+    assert found.multipliers[0].tolist() == pytest.approx(y, abs=1e-9)
 
 
 @pytest.mark.parametrize("method", [StochasticGhost(), SwitchingSubgradient(), SSLALM()])

@@ -26,13 +26,15 @@ class RunningMeans:
         self.weights = torch.zeros_like(self.means)  # the examples behind them, earlier ones counting less
         self.total = self.shares.new_zeros(runs)  # (...,) shares * means
         self.share = self.shares.new_zeros(runs)  # (...,) of the cells seen
-        self._last: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
 
     def others(self, cells: Tensor, counts: Tensor) -> Others:
         """What is known of the cells that a mini-batch does not show; it has `counts` examples of `cells`, (..., S)."""
         present = counts > 0
-        shares, weights, means = self._read(cells)
-        shares = shares * present
+        shares, weights, means = (
+            self.shares[cells] * present,
+            self.weights.gather(-1, cells),
+            self.means.gather(-1, cells),
+        )
         share = (self.share + (shares * (weights == 0)).sum(-1)).clamp(min=torch.finfo(torch.float32).tiny)
         part = self.total - (shares * means).sum(-1)
         return Others(present, share.to(counts.dtype), part.to(counts.dtype))
@@ -47,14 +49,10 @@ class RunningMeans:
         self.total = self.total + (shares * change).sum(-1)
         self.means.scatter_(-1, cells, means + change)
         self.weights.scatter_(-1, cells, now)
-        self._last = None
 
     def _read(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shares, weights and means of some cells; a step asks for the same ones twice."""
-        if self._last is None or self._last[0] is not cells:
-            found = self.shares[cells], self.weights.gather(-1, cells), self.means.gather(-1, cells)
-            self._last = cells, found
-        return self._last[1]
+        """Shares, weights and means of some cells."""
+        return self.shares[cells], self.weights.gather(-1, cells), self.means.gather(-1, cells)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in ("means", "weights", "total", "share")}

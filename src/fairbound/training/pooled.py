@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import present_cells
 from fairbound.constraints.constraint import Constraint
@@ -21,6 +20,7 @@ from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Algorithm, Estimate, Sample
 from fairbound.training.problem import Gathered, Problem, group_columns
+from fairbound.training.state_rows import gathered, kinds, scattered
 
 Shown = dict[str, Tensor]  # by part: cells (S,), the place of every example, what is known of the other cells
 
@@ -47,8 +47,8 @@ def check_pooled(problem: Problem, algorithm: Algorithm[Any]) -> None:
 class PooledRows:
     """The rows that the mini-batches of R runs show: of the method's state, and of the running means of groups."""
 
-    def __init__(self, problem: Problem, runs: int) -> None:
-        self.problem, self.own = problem, problem.constraints
+    def __init__(self, problem: Problem, algorithm: Algorithm[Any], runs: int) -> None:
+        self.problem, self.own, self.kinds = problem, problem.constraints, kinds(algorithm)
         self.running = self.own.running_means((runs,))
 
     def show(self, part: dict[str, Tensor]) -> tuple[Shown, Tensor]:
@@ -78,18 +78,11 @@ class PooledRows:
 
     def gather(self, state: Any, rows: Tensor) -> Any:
         """The state of every run with the rows that its mini-batch shows."""
-        leaves = tree_leaves(state)
-        return tree_unflatten(state, iter([leaf.gather(1, rows) if self._is_table(leaf) else leaf for leaf in leaves]))
+        return gathered(state, rows, self.kinds)
 
     def scatter(self, state: Any, new: Any, rows: Tensor) -> Any:
         """The new state; rows are written into the tables of the old one."""
-        made = []
-        for old, leaf in zip(tree_leaves(state), tree_leaves(new), strict=True):
-            made.append(old.scatter_(1, rows, leaf) if self._is_table(old) else leaf)
-        return tree_unflatten(new, iter(made))
-
-    def _is_table(self, leaf: Tensor) -> bool:
-        return leaf.ndim == 2 and leaf.shape[1] == self.own.m + 1
+        return scattered(state, new, rows, self.kinds)
 
     def add(self, shown: Shown, totals: Tensor, made: Tensor) -> None:
         """The sums (R, 1+q) of the cells of a step; of the runs that made it."""

@@ -98,7 +98,7 @@ class VectorizedRuns:
         self.step = step if compiler is None else compiler(step, structure(self.algorithm))
         self.x = x0.clone()
         reads_c = any("c" in read for read in self.algorithm.evaluates)
-        self.rows = PooledRows(problem, len(runs)) if problem.pooled and reads_c else None
+        self.rows = PooledRows(problem, self.algorithm, len(runs)) if problem.pooled and reads_c else None
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
         if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None:
@@ -192,7 +192,7 @@ class VectorizedRuns:
 
     def _advance_pooled(self, rows: PooledRows, parts: Any, weight: Tensor, uniform: Tensor) -> None:
         """A step on the rows of the state that the mini-batches show."""
-        ((part),) = parts
+        (part,) = parts
         shown, at = rows.show(part["c"])
         before = self.skipped
         self.x, new, self.skipped, _, self.read = self.step(

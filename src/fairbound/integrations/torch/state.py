@@ -19,6 +19,7 @@ from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.estimate import Observed, ShownCells
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.vectors import why_not_linear
+from fairbound.training.state_rows import gathered, kinds, scattered, with_own_tables
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
@@ -86,7 +87,7 @@ class TrainingState:
         self.history = MonitorHistory(100 if record.gathered else 1)
         self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
         self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
-        self._kinds = state_dict.kinds(algorithm)
+        self._kinds = kinds(algorithm)
         more = why_not_linear(algorithm, parameters.x)
         self.linear = more is None  # whether `update` runs on symbols (`vectors`), or on flat vectors
         if more is not None:
@@ -106,8 +107,7 @@ class TrainingState:
         if self.record.gathered or not self.algorithm.needs_initial_estimate:
             first = None  # a mini-batch shows few of very many constraints, so none starts from it
         state = self.parameters.in_parts(self.algorithm.init(x, self.record.rows, first, self.equality))
-        # Tables are written in place, so that no two of them may share memory.
-        return state_dict.copied(state, self._kinds) if self.record.gathered else state
+        return with_own_tables(state, self._kinds) if self.record.gathered else state
 
     def rollback(self, begun: bool) -> None:
         """Also undo the initialization if the first step failed."""
@@ -136,7 +136,7 @@ class TrainingState:
 
     def at_rows(self, rows: Tensor | None) -> Any:
         """The state with the rows of some constraints, as copies; None: all of it, itself."""
-        return self.state if rows is None else state_dict.gathered(self.state, rows, self._kinds)
+        return self.state if rows is None else gathered(self.state, rows, self._kinds)
 
     def commit(
         self,
@@ -152,7 +152,7 @@ class TrainingState:
                 new = state_dict.kept_where(one.absent, before, new, self._kinds)
             self.record.add(one, own)
         new, rows = state_dict.in_precision_of(before, new), seen[-1].rows
-        self.state = new if rows is None else state_dict.scattered(self.state, new, rows, self._kinds)
+        self.state = new if rows is None else scattered(self.state, new, rows, self._kinds)
         self.steps += 1
         self.record.step(seen[-1])
         if self.steps in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.record.gathered:

@@ -14,25 +14,9 @@ from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound._utils.sequences import LazySequence
-from fairbound.core import Algorithm, Estimate
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.vectors import Combination
-
-CONSTRAINT, PARAMETER, OTHER = "constraint", "parameter", "other"
-
-
-def kinds(algorithm: Algorithm[Any]) -> list[str]:
-    """What every leaf of a method's state belongs to: seen from how its shape goes with m and n."""
-
-    def shapes(n: int, m: int) -> list[torch.Size]:
-        x, c = torch.zeros(n), torch.zeros(m)
-        first = Estimate(torch.zeros(()), c, lambda w: x) if algorithm.needs_initial_estimate else None
-        return [leaf.shape for leaf in tree_leaves(algorithm.init(x, m, first))]
-
-    found = []
-    for here, wider, longer in zip(shapes(3, 5), shapes(3, 6), shapes(4, 5), strict=True):
-        found.append(CONSTRAINT if here != wider else PARAMETER if here != longer else OTHER)
-    return found
+from fairbound.training.state_rows import CONSTRAINT, PARAMETER
 
 
 def leaf_names(state: Any) -> list[str]:
@@ -48,28 +32,6 @@ def kept_where(keep: Tensor, old: Any, new: Any, of: list[str]) -> Any:
     return tree_unflatten(
         new, iter([torch.where(keep, before, after) if kind == CONSTRAINT else after for before, after, kind in pairs])
     )
-
-
-def gathered(state: Any, rows: Tensor, of: list[str]) -> Any:
-    """The state with these rows of its constraints."""
-    pairs = zip(tree_leaves(state), of, strict=True)
-    return tree_unflatten(state, iter([leaf[rows] if kind == CONSTRAINT else leaf for leaf, kind in pairs]))
-
-
-def copied(state: Any, of: list[str]) -> Any:
-    """The state with tables of constraints of its own."""
-    pairs = zip(tree_leaves(state), of, strict=True)
-    return tree_unflatten(state, iter([leaf.clone() if kind == CONSTRAINT else leaf for leaf, kind in pairs]))
-
-
-def scattered(state: Any, new: Any, rows: Tensor, of: list[str]) -> Any:
-    """The new state, with these rows written into the tables of the old one, in place."""
-    made = []
-    for table, leaf, kind in zip(tree_leaves(state), tree_leaves(new), of, strict=True):
-        if kind == CONSTRAINT:
-            table[rows] = leaf
-        made.append(table if kind == CONSTRAINT else leaf)
-    return tree_unflatten(new, iter(made))
 
 
 def in_precision_of(old: Any, new: Any) -> Any:
