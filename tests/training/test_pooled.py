@@ -105,6 +105,29 @@ def test_as_many_rows_of_constraints_as_parameters() -> None:
     assert found.multipliers[0].tolist() == pytest.approx(y, abs=1e-9)
 
 
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_evaluation_is_that_of_bound_constraints(name: str) -> None:
+    """Over all examples; over those of some groups, rows about the others are NaN, and the mean is that of the rest."""
+    own, x = problem(CONSTRAINTS[name])
+    labels = own.data.y
+    bound = replace(own, constraint=CONSTRAINTS[name].bind(own.data.groups["group"], labels))
+    everybody = torch.arange(EXAMPLES)
+    if name != "rates":  # some group has no example with label 1
+        found, expected = (one.evaluate(x, everybody) for one in (own, bound))
+        assert torch.allclose(found.loss, expected.loss)
+        assert torch.allclose(found.c, expected.c)
+    some = (own.data.groups["group"] < 20).nonzero().flatten()
+    few = own.evaluate(x, some)
+    rows = 20 * CONSTRAINTS[name].m // GROUPS
+    assert few.c[:, rows:].isnan().all()
+    if name == "each":
+        assert torch.allclose(few.c[:, :rows], bound.evaluate(x, everybody).c[:, :rows])
+    if name == "against the mean":
+        gaps = few.c[0, :rows:2] + 0.1
+        assert gaps.mean().abs() < 1e-9
+        assert gaps.abs().max() > 0.01
+
+
 @pytest.mark.parametrize("method", [StochasticGhost(), SwitchingSubgradient(), SSLALM()])
 def test_methods_that_treat_all_together_are_refused(method: Algorithm[Any]) -> None:
     own, x = problem(CONSTRAINTS["each"])

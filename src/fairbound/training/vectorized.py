@@ -104,9 +104,8 @@ class VectorizedRuns:
         if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None:
             self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
-        self.y: Tensor = self._each(self._multipliers_of)[
-            :, : problem.m
-        ]  # (R, m), or (R, 0) for a method that has none
+        # (R, m), or (R, 0) for a method that has none
+        self.y: Tensor = self._each(self._multipliers_of)[:, : problem.m]
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
 
