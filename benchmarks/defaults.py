@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty
 from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.training.hyperparams import numbers as numbers_of
 from fairbound.training.hyperparams import with_hyperparams
 
 F64, N = torch.float64, 10
@@ -94,7 +95,7 @@ def sample(problem: Known, scale_f: Tensor, scale_c: Tensor, noise: Tensor) -> S
     def at(x: Tensor) -> Estimate:
         f, g, c, J = problem.at(x)
         g, c, J = scale_f * (g + 0.5 * of_g), scale_c * (c + Z @ x + 0.5 * of_c), scale_c * (J + Z)
-        return Estimate(scale_f * f, c, lambda w: w[0] * g + w[1:] @ J, lambda: J)
+        return Estimate(scale_f * f, c, lambda w: w[0] * g + w[1:] @ J)
 
     return Sample(at)
 
@@ -106,9 +107,9 @@ def cases() -> list[tuple[float, float]]:
 
 def solve(problem: Known, methods: list[Algorithm[Any]], steps: int, size: float) -> tuple[Tensor, Tensor]:
     """Errors and violations (methods, cases) of the mean of the last half; all methods are of one class."""
-    names = [name for name in ("tau", "eta", "rho", "mu", "beta", "weight", "y_max") if hasattr(methods[0], name)]
     grid = [(method, f, c) for method in methods for f, c in cases()]
-    numbers = {name: torch.tensor([getattr(method, name) for method, _, _ in grid], dtype=F64) for name in names}
+    tables = [numbers_of(method) for method, _, _ in grid]
+    numbers = {name: torch.tensor([table[name] for table in tables], dtype=F64) for name in tables[0]}
     scale_f, scale_c = (torch.tensor([case[i] for case in grid], dtype=F64) for i in (1, 2))
     numbers["tau"] = numbers["tau"] / scale_f
     width = N + problem.m + problem.m * N

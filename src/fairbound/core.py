@@ -32,13 +32,21 @@ from torch import Tensor
 State = TypeVar("State")
 
 
+class CellGradients(NamedTuple):
+    """Gradients that the Jacobian of c is combined from: those of the cell means, of which there are often fewer."""
+
+    count: int  # q
+    gradients: Callable[[], Tensor]  # -> (q, n)
+    combine: Callable[[Tensor], Tensor]  # (q, n) -> (m, n), linear
+
+
 class Estimate(NamedTuple):
     """Objective and constraints at one point, from one mini-batch; derivatives on demand."""
 
     f: Tensor  # ()
     c: Tensor  # (m,); feasible means c <= 0
     vjp: Callable[[Tensor], Tensor]  # (1+m,) -> (n,): transposed Jacobian of [f, c]
-    jacobian_fn: Callable[[], Tensor] | None = None  # -> (m, n): a cheaper Jacobian of c, where there is one
+    cells: CellGradients | None = None  # where c is a function of the means of cells
 
     def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
         """Gradient of `f * F + c'C` in one backward pass: (n,)."""
@@ -48,8 +56,8 @@ class Estimate(NamedTuple):
 
     def jac(self) -> Tensor:
         """Jacobian of the constraints: (m, n)."""
-        if self.jacobian_fn is not None:
-            return self.jacobian_fn()
+        if self.cells is not None:
+            return self.cells.combine(self.cells.gradients())
         m = self.c.shape[0]
         unit = torch.eye(1 + m, dtype=self.c.dtype, device=self.c.device)[1:]
         return torch.func.vmap(self.vjp)(unit)
@@ -59,9 +67,14 @@ class Sample(NamedTuple):
     """The random function that one mini-batch fixes."""
 
     at: Callable[[Tensor], Estimate]
+    values_at: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # f and c alone, a cheaper forward pass
 
     def __call__(self, x: Tensor) -> Estimate:
         return self.at(x)
+
+    def values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """f () and c (m,) at a point, without the graph that derivatives need."""
+        return self.values_at(x) if self.values_at is not None else self.at(x)[:2]
 
     @staticmethod
     def of(fun: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Sample:
@@ -80,7 +93,11 @@ class Sample(NamedTuple):
             value, pull = torch.func.vjp(stacked, x)[:2]
             return Estimate(value[0], value[1:], lambda w: pull(w)[0])
 
-        return Sample(at)
+        def values_at(x: Tensor) -> tuple[Tensor, Tensor]:
+            value = stacked(x)
+            return value[0], value[1:]
+
+        return Sample(at, values_at)
 
 
 class Draw(NamedTuple):
@@ -142,6 +159,16 @@ class Algorithm(ABC, Generic[State]):
     def evaluates(self) -> tuple[str, ...]:
         """What each draw is asked for: "f", "c" or "fc". Other examples do not pass through the model."""
         return ("fc",) * self.draws
+
+    @property
+    def passes(self) -> tuple[int, ...]:
+        """How often the examples of each draw pass through the model in a step."""
+        return (1,) * self.draws
+
+    @property
+    def points(self) -> int:
+        """At how many points a step evaluates its mini-batches. A training loop has one: the model's parameters."""
+        return 1
 
     @property
     def batch_size_probs(self) -> tuple[float, ...] | None:

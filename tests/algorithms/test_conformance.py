@@ -27,7 +27,7 @@ SETTLING = METHODS | {  # with settings that let them reach a solution at a dist
 
 @pytest.mark.parametrize("method", SETTLING.values(), ids=SETTLING)
 def test_it_is_certified(method: Algorithm[Any]) -> None:
-    assert check_algorithm(method).startswith(f"{type(method).__name__} passes 10 checks: ")
+    assert check_algorithm(method).startswith(f"{type(method).__name__} passes 11 checks: ")
 
 
 @every_method
@@ -191,6 +191,13 @@ class TooManyEvaluated(Sound):
     evaluates = ("fc", "c")
 
 
+class EvaluatesTwice(Sound):
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        draw.samples[0].values(x + d)
+        return d, new
+
+
 class IgnoresConstraints(SGD):
     solves = "kkt"
 
@@ -239,6 +246,7 @@ FAULTS = {
     WrongPrecision: r"'shapes': update changes the form of the state",
     ReadsWhatItDoesNotDeclare: r"'shapes': the step is not finite; it may read what evaluates=\('f',\) does not",
     TooManyEvaluated: r"'declarations': it makes 1 draws a step, so `evaluates` has 1 of",
+    EvaluatesTwice: r"'passes': a step evaluates its mini-batches \(2,\) times, at 2 points, and it declares passes",
     IgnoresConstraints: r"'solves': after 16000 steps it does not reach the KKT point",
     PenalizesBothSides: r"'solves': .*does not reach the minimizer of f.*constraints do not bind",
     PenaltyThatCallsItselfExact: r"'solves': .*it does not reach the KKT point",

@@ -196,7 +196,8 @@ class Row:
         whose halves are the same examples.
         """
         method = self.algorithm(self.steps)
-        draws: list[int] = [self.batch * (("f" in read) + groups * ("c" in read)) for read in method.evaluates]
+        uses = zip(method.evaluates, method.passes, strict=True)
+        draws: list[int] = [passes * self.batch * (("f" in read) + groups * ("c" in read)) for read, passes in uses]
         if method.batch_size_probs is None:
             return float(sum(draws))
         return draws[0] * (1 + math.fsum(2.0 ** (level + 1) * p for level, p in enumerate(method.batch_size_probs)))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairbound.constraints.contrasts import Contrast
-from fairbound.core import Estimate
+from fairbound.core import CellGradients, Estimate
 
 
 class SumsCounts(NamedTuple):
@@ -126,9 +126,9 @@ class Comparisons:
         return torch.cat([f, *(part.mean_weights(mean, weight) for part, mean, weight in rows)])
 
     def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
-        """(m, n) of the constraints, from the gradients of the means (1+q, n)."""
+        """(m, n) of the constraints, from the means (1+q,) and the gradients of their own, (q, n)."""
         _, *own = means.split_with_sizes(self._sizes)
-        _, *gradients = rows.split_with_sizes(self._sizes)
+        gradients = rows.split_with_sizes(self._sizes[1:])
         parts = zip(self.parts, own, gradients, strict=True)
         return torch.cat([part.jacobian(mean, gradient) for part, mean, gradient in parts])
 
@@ -145,13 +145,14 @@ class Comparisons:
         """
         values = self.value(means)
 
-        def rows() -> Tensor:
+        def gradients() -> Tensor:
             if jacobian is not None:
-                return self.jacobian(means, jacobian)
+                return jacobian[1:]
             unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-            return self.jacobian(means, torch.stack([vjp(one) for one in unit]))
+            return torch.stack([vjp(one) for one in unit[1:]])
 
-        return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), rows)
+        cells = CellGradients(means.shape[0] - 1, gradients, lambda rows: self.jacobian(means, rows))
+        return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), cells)
 
     def observed_estimate(self, totals: SumsCounts, vjp: Callable[[Tensor], Tensor]) -> Estimate:
         """An `Estimate` from sums and counts some of them empty: a row that needs those is 0, with gradient 0."""

@@ -5,7 +5,7 @@ the check and a remedy; some seconds on a CPU.
 
 >>> from fairbound import DescentAscent
 >>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:66]
-'DescentAscent passes 10 checks: declarations, shapes, purity, vmap'
+'DescentAscent passes 11 checks: declarations, shapes, purity, vmap'
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def check_algorithm(method: Method) -> str:
         "purity": _purity,
         "vmap": _vmap,
         "primal_step": _primal_step,
+        "passes": _passes,
         "run": check_run,
         "Constrained": check_constrained,
         "resume": check_resume,
@@ -80,7 +81,7 @@ class QP(NamedTuple):
                 known = torch.where((w[:1] != 0).any(), f_known, 1.0) * torch.where((w[1:] != 0).any(), c_known, 1.0)
                 return (w[0] * scale * gap + w[1:] @ A) * known
 
-            return Estimate(f_known * scale * 0.5 * gap.square().sum(), c_known * (A @ x - b), vjp, lambda: c_known * A)
+            return Estimate(f_known * scale * 0.5 * gap.square().sum(), c_known * (A @ x - b), vjp)
 
         return Sample(at)
 
@@ -155,6 +156,33 @@ def _shapes(method: Method) -> None:
             expect(output.shape == x.shape, f"output has shape {tuple(output.shape)}, the point {tuple(x.shape)}")
             expect(all(v.shape == () for v in method.monitor(after).values()), "monitor(state) must give scalars")
             x, state = x + d, after
+
+
+def _passes(method: Method) -> None:
+    """How often each draw is evaluated, and at how many points, is what `passes` and `points` declare."""
+    seen: list[list[Tensor]] = [[] for _ in method.evaluates]
+
+    def noted(i: int, sample: Sample) -> Sample:
+        def at(x: Tensor) -> Estimate:
+            seen[i].append(x)
+            return sample(x)
+
+        return Sample(at)
+
+    x, state = START, _begin(method, BINDING, START)
+    for _ in range(3):
+        for one in seen:
+            one.clear()
+        draw = BINDING.draw(method)
+        d, state = method.update(x, state, draw._replace(samples=tuple(map(noted, range(len(seen)), draw.samples))))
+        found, points = tuple(map(len, seen)), len({tuple(point.tolist()) for one in seen for point in one})
+        expect(
+            found == method.passes and points <= method.points,
+            f"a step evaluates its mini-batches {found} times, at {points} points, and it declares passes = "
+            f"{method.passes} and points = {method.points}; the benchmark counts examples by them, and a loop refuses "
+            "more than one point",
+        )
+        x = x + d
 
 
 def _purity(method: Method) -> None:

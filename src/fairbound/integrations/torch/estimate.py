@@ -16,7 +16,7 @@ from fairbound.constraints.constraint import FunctionConstraint, FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
-from fairbound.core import Estimate, Sample
+from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, whole
 
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
@@ -163,13 +163,10 @@ class Observed(NamedTuple):
         `vjp` gives the gradient (n,) of a weighted sum of the means, (1+q,).
         """
 
-        def jacobian() -> Tensor:
+        def gradients() -> Tensor:
             means = self.means
             unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-            rows = [vjp(one) for one in unit[1:]]
-            found = self.own.jacobian(means, torch.stack([torch.zeros_like(x), *rows]))
-            found = found if self.scale is None else found / self.scale[:, None]
-            return found if self.absent is None else found.masked_fill(self.absent[:, None], 0.0)
+            return torch.stack([vjp(one) for one in unit[1:]])
 
         def at(point: Tensor) -> Estimate:
             if point is not x:
@@ -177,13 +174,24 @@ class Observed(NamedTuple):
                     "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
                     "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
                 )
-            return Estimate(self.f, self.scaled_c, lambda w: vjp(self.mean_weights(w)), jacobian)
+            return Estimate(self.f, self.scaled_c, lambda w: vjp(self.mean_weights(w)), self._cells(gradients))
 
         return Sample(at)
 
+    def _cells(self, gradients: Callable[[], Tensor]) -> CellGradients:
+        def combine(rows: Tensor) -> Tensor:
+            found = self.own.jacobian(self.means, rows)
+            found = found if self.scale is None else found / self.scale[:, None]
+            return found if self.absent is None else found.masked_fill(self.absent[:, None], 0.0)
+
+        return CellGradients(self.means.shape[0] - 1, gradients, combine)
+
     def estimate(self) -> Estimate:
         """The numbers alone."""
-        return Estimate(self.f, self.scaled_c, lambda w: torch.full_like(w, torch.nan))
+        nothing = torch.full((), torch.nan)
+        return Estimate(
+            self.f, self.scaled_c, lambda w: torch.full_like(w, torch.nan), self._cells(lambda: nothing.expand(0, 0))
+        )
 
     @property
     def scaled_c(self) -> Tensor:

@@ -51,6 +51,11 @@ class Steps:
         seed: int,
         normalize: bool,
     ) -> None:
+        if algorithm.points > 1:
+            raise ValueError(
+                f"{type(algorithm).__name__} evaluates a mini-batch at {algorithm.points} points a step, and a loop has it "
+                "at the model's present parameters only; use fairbound.run on a Problem, which evaluates anywhere"
+            )
         self.algorithm, self.constraints, self.model = algorithm, constraints, model
         self.parameters = FlatParams(model)
         self.processes = Processes.of(model, self.parameters.tensors)

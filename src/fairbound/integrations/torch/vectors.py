@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
-from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.core import Algorithm, CellGradients, Draw, Estimate, Sample
 
 Coefficient = float | Tensor  # a tensor is ()
 
@@ -133,11 +133,12 @@ def why_not_linear(algorithm: Algorithm[Any], x: Combination) -> Exception | Non
     Its step must be a combination of gradients, x and the state's vectors, each new vector one of x and the old one.
     """
     m, zero = 2, x.new_zeros(())
+    cells = CellGradients(m, _no_jacobian, lambda rows: rows)
 
     def at(point: Any) -> Estimate:
         if point is not x:
             raise NotLinearError("a mini-batch at a second point")
-        return Estimate(zero, x.new_zeros(m), lambda w: Combination({Gradient(): 1.0}, x.like), _no_jacobian)  # type: ignore[arg-type, return-value]
+        return Estimate(zero, x.new_zeros(m), lambda w: Combination({Gradient(): 1.0}, x.like), cells)  # type: ignore[arg-type, return-value]
 
     try:
         state = algorithm.init(x, m, at(x) if algorithm.needs_initial_estimate else None, None)  # type: ignore[arg-type]
