@@ -35,7 +35,7 @@ State = TypeVar("State")
 class CellGradients(NamedTuple):
     """Gradients that the Jacobian of c is combined from: those of the cell means, of which there are often fewer."""
 
-    count: int  # q
+    size: int  # q
     gradients: Callable[[], Tensor]  # -> (q, n)
     combine: Callable[[Tensor], Tensor]  # (q, n) -> (m, n), linear
 
