@@ -4,6 +4,7 @@ from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.ghost import StochasticGhost
 from fairbound.algorithms.penalty import Penalty
 from fairbound.algorithms.sgd import SGD
+from fairbound.algorithms.sqp_adam import SQPAdam
 from fairbound.algorithms.ssl_alm import SSLALM
 from fairbound.algorithms.switching import Adaptive, SwitchingSubgradient
 from fairbound.algorithms.tracked_sqp import TrackedSQP
@@ -17,6 +18,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "SwitchingSubgradient": SwitchingSubgradient,
     "StochasticGhost": StochasticGhost,
     "TrackedSQP": TrackedSQP,
+    "SQPAdam": SQPAdam,
 }
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Adaptive",
     "DescentAscent",
     "Penalty",
+    "SQPAdam",
     "StochasticGhost",
     "SwitchingSubgradient",
     "TrackedSQP",
