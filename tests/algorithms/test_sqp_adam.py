@@ -64,7 +64,7 @@ def test_the_working_set_and_the_multipliers() -> None:
     p = g + A.T @ y
     scale = (p**2 + 1e-6) ** -0.25
     rows, values = np.concatenate([J, -A]), np.concatenate([c, -c[[0, 2]]])
-    u = ghost_direction(p * scale, values, rows * scale, tau=1.0, beta=20.0, rho=1.0, lam=0.9)
+    u = ghost_direction(p * scale, values, rows * scale, tau=1.0, beta=20.0, rho=0.2, lam=0.9)
     assert np.allclose(d, u * scale, atol=1e-5)
     assert len(samples) == 1
     assert (state.y >= 0).all()

@@ -83,7 +83,7 @@ class SQPAdam(Algorithm[State]):
     average: float | Schedule = Power(1.0, 0.67)  # noqa: RUF009  (frozen)  a_k, what a new estimate of c and J counts
     least: float = 0.0  # a_k does not fall below this
     beta: float = 20.0  # largest coordinate of H^(1/2) d
-    rho: float = 1.0  # the same in kappa's subproblem
+    rho: float = 0.2  # the same in kappa's subproblem
     lam: float = 0.9  # share of the attainable violation in kappa
 
     def __post_init__(self) -> None:
