@@ -6,6 +6,7 @@ from fairbound.algorithms.penalty import Penalty
 from fairbound.algorithms.sgd import SGD
 from fairbound.algorithms.ssl_alm import SSLALM
 from fairbound.algorithms.switching import Adaptive, SwitchingSubgradient
+from fairbound.algorithms.tracked_sqp import TrackedSQP
 from fairbound.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has a state of its own
@@ -15,6 +16,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "SSLALM": SSLALM,
     "SwitchingSubgradient": SwitchingSubgradient,
     "StochasticGhost": StochasticGhost,
+    "TrackedSQP": TrackedSQP,
 }
 
 __all__ = [
@@ -26,4 +28,5 @@ __all__ = [
     "Penalty",
     "StochasticGhost",
     "SwitchingSubgradient",
+    "TrackedSQP",
 ]

@@ -53,8 +53,8 @@ class Steps:
     ) -> None:
         if algorithm.points > 1:
             raise ValueError(
-                f"{type(algorithm).__name__} evaluates a mini-batch at {algorithm.points} points a step, and a loop has "
-                "it at the model's present parameters only; use fairbound.run on a Problem, which evaluates anywhere"
+                f"{type(algorithm).__name__} evaluates a mini-batch at {algorithm.points} points a step, and a loop has"
+                " it at the model's present parameters only; use fairbound.run on a Problem, which evaluates anywhere"
             )
         self.algorithm, self.constraints, self.model = algorithm, constraints, model
         self.parameters = FlatParams(model)
