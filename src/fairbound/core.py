@@ -181,6 +181,11 @@ class Algorithm(ABC, Generic[State]):
         return False
 
     @property
+    def needs_feasible_start(self) -> bool:
+        """Whether the starting point must be feasible; `run` refuses another."""
+        return False
+
+    @property
     def is_gradient_step(self) -> bool:
         """Whether d is minus `primal_step` times one gradient, and x is read through its estimates only.
 

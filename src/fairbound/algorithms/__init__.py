@@ -2,6 +2,7 @@
 
 from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.ghost import StochasticGhost
+from fairbound.algorithms.level_constrained import LevelConstrained
 from fairbound.algorithms.penalty import Penalty
 from fairbound.algorithms.sgd import SGD
 from fairbound.algorithms.ssl_alm import SSLALM
@@ -17,6 +18,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "SwitchingSubgradient": SwitchingSubgradient,
     "StochasticGhost": StochasticGhost,
     "TrackedSQP": TrackedSQP,
+    "LevelConstrained": LevelConstrained,
 }
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "SSLALM",
     "Adaptive",
     "DescentAscent",
+    "LevelConstrained",
     "Penalty",
     "StochasticGhost",
     "SwitchingSubgradient",
