@@ -47,7 +47,7 @@ class LevelDirection(NamedTuple):
 
 
 def level_direction(
-    g: Tensor, c: Tensor, J: Tensor, *, gamma: Number, L: Number | Tensor, level: Number | Tensor
+    g: Tensor, c: Tensor, J: Tensor, *, gamma: Number, L: Number, level: Number
 ) -> LevelDirection:
     """The direction d within the levels.   g (..., n), c (..., m), J (..., m, n).
 
