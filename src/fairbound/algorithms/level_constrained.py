@@ -17,9 +17,10 @@ Differs from it:
 - Mini-batches: g, c and J are running averages with weight a_k, c corrected along the path (`_tracking`), and the
   level has a margin of z standard deviations of the averaged c, from the deviations of mini-batches from it. Feasible
   is then likely, not sure.
-- exact=True is for estimates without noise (all examples in every step): no averages, no margin, and L_i is
-  max(L, 2 max_k |J_i(x_k) - J_i(x_{k-1})| / |x_k - x_{k-1}|). The first step relies on L alone. With mini-batches L
-  holds throughout: differences of noisy Jacobians say nothing about curvature.
+- exact=True is for estimates without noise (all examples in every step): no averages, no margin, and L_i is twice the
+  curvature that was seen, the largest 2 |J_i(x_k) - J_i(x_{k-1})| / |x_k - x_{k-1}|, of which 5 % is forgotten in a
+  step (a kink of one example would stop it for good: a ReLU net had L = 1e7 after 2,000 steps). The first step relies
+  on `L`. With mini-batches it holds throughout: differences of noisy Jacobians say nothing about curvature.
 - Where c is above its level nevertheless (a noisy estimate, an L too small) the levels are softened, which leads back.
 
 It needs a feasible start with room to move: `run` refuses another. For constraints on gaps between groups a last layer
@@ -57,6 +58,9 @@ from fairbound.core import (
 )
 
 
+FORGET = 0.95  # of the largest curvature that was seen stays a step later
+
+
 class State(NamedTuple):
     averages: Averages
     k: Tensor  # () step
@@ -64,7 +68,7 @@ class State(NamedTuple):
     var: Tensor  # (m,) variance of one mini-batch's c
     var_mean: Tensor  # (m,) variance of the averaged c
     J: Tensor  # (m, n) of the last step, for exact=True, else (m, 0)
-    L: Tensor  # (m,) twice the largest curvature that was seen
+    L: Tensor  # (m,) twice the largest curvature that was seen, for exact=True
     y: Tensor  # (m,) multipliers of the last subproblem
     length: Tensor  # () its |d|: 0 at a stationary point
     outside: Tensor  # () 1 if c was above its level
@@ -83,7 +87,7 @@ class LevelConstrained(Algorithm[State]):
     needs_feasible_start = True
 
     tau: float | Schedule = Power(0.5, 0.6)  # noqa: RUF009  (frozen)  primal step
-    L: ForEach = 1.0  # curvature of the constraints; with exact=True of the first step, and at least this later
+    L: ForEach = 1.0  # curvature of the constraints; with exact=True for the first step, then it is measured
     level: float | Schedule = Power(0.5, 1.0)  # noqa: RUF009  (frozen)  share of the start's c in the level
     z: float = 1.0  # standard deviations of the averaged c in the level
     average: float | Schedule = Power(1.0, 0.67)  # noqa: RUF009  (frozen)  a_k, what a new estimate counts
@@ -109,12 +113,14 @@ class LevelConstrained(Algorithm[State]):
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.unpack(self))
         first = state.k == 0
-        a = torch.ones_like(state.k) if self.exact else torch.where(first, 1.0, value(self.average, state.k))
+        one = torch.ones_like(state.k)
+        a = one if self.exact else torch.where(first, one, one * value(self.average, state.k))
         averages, J = state.averages.updated(x, e, a)
         c0 = torch.where(first, averages.c, state.c0)
         var, var_mean = self._variances(state, averages.c, e.c, a)
         seen = self._curvature(state, x, J)
-        L = torch.maximum(values(self.L, state.k, len(e.c)) + torch.zeros_like(seen), seen)
+        given = values(self.L, state.k, len(e.c)) + torch.zeros_like(seen)
+        L = torch.where(first, given, seen) if self.exact else given
         eta = value(self.level, state.k) * c0.clamp(max=0.0) - self.z * var_mean.sqrt()
         solved = level_direction(averages.g, averages.c, J, gamma=1 / self.primal_step(state), L=L, level=eta)
         outside = (averages.c > eta).any().to(x)
@@ -141,7 +147,7 @@ class LevelConstrained(Algorithm[State]):
             return state.L
         moved, change = (x - state.averages.x).norm(), (J - state.J).norm(dim=-1)
         secant = torch.where(moved > 0, 2 * change / moved.clamp(min=torch.finfo(x.dtype).tiny), 0.0)
-        return torch.where(state.k > 0, torch.maximum(state.L, secant), state.L)
+        return torch.where(state.k > 0, torch.maximum(FORGET * state.L, secant), state.L)
 
     def multipliers(self, state: State) -> Tensor:
         return state.y

@@ -61,7 +61,7 @@ def level_direction(
     tensor([0.3333, -0.0000])
     """
     _check(g, c, J, gamma=gamma, L=L)
-    curved, levels = (torch.as_tensor(x).to(c).expand_as(c) for x in (L, level))
+    curved, levels = (torch.as_tensor(x, dtype=c.dtype, device=c.device).expand_as(c) for x in (L, level))
     args = _broadcast((g, c, J, curved, levels), (1, 1, 2, 1, 1), (gamma,))
     return LevelDirection(*torch.ops.fairbound.level_direction(*args))
 
