@@ -18,9 +18,8 @@ Differs from it:
   level has a margin of z standard deviations of the averaged c, from the deviations of mini-batches from it. Feasible
   is then likely, not sure.
 - exact=True is for estimates without noise (all examples in every step): no averages, no margin, and L_i is twice the
-  curvature that was seen, the largest 2 |J_i(x_k) - J_i(x_{k-1})| / |x_k - x_{k-1}|, of which 5 % is forgotten in a
-  step (a kink of one example would stop it for good: a ReLU net had L = 1e7 after 2,000 steps). The first step relies
-  on `L`. With mini-batches it holds throughout: differences of noisy Jacobians say nothing about curvature.
+  largest curvature that was seen, 2 max_k |J_i(x_k) - J_i(x_{k-1})| / |x_k - x_{k-1}|. The first step relies on `L`.
+  With mini-batches `L` holds throughout: differences of noisy Jacobians say nothing about curvature.
 - Where c is above its level nevertheless (a noisy estimate, an L too small) the levels are softened, which leads back.
 
 It needs a feasible start with room to move: `run` refuses another. For constraints on gaps between groups a last layer
@@ -56,9 +55,6 @@ from fairbound.core import (
     require,
     require_switch,
 )
-
-
-FORGET = 0.95  # of the largest curvature that was seen stays a step later
 
 
 class State(NamedTuple):
@@ -147,7 +143,7 @@ class LevelConstrained(Algorithm[State]):
             return state.L
         moved, change = (x - state.averages.x).norm(), (J - state.J).norm(dim=-1)
         secant = torch.where(moved > 0, 2 * change / moved.clamp(min=torch.finfo(x.dtype).tiny), 0.0)
-        return torch.where(state.k > 0, torch.maximum(FORGET * state.L, secant), state.L)
+        return torch.where(state.k > 0, torch.maximum(state.L, secant), state.L)
 
     def multipliers(self, state: State) -> Tensor:
         return state.y
