@@ -10,13 +10,14 @@ import pytest
 import torch
 from known_problems import ONE, PROBLEMS, defaults, errors
 from methods import bce, classification, network
-from moving_balls import Instance, clarabel_solution
+from moving_balls import Instance
 from torch import Tensor
 from transcription import Quadratic, draws
 
 from fairbound import Constrained, constraints, initial_points, run
 from fairbound.algorithms import LevelConstrained
 from fairbound.algorithms.schedules import Power
+from fairbound.constraints.batch import MiniBatch
 from fairbound.core import Draw, Sample
 from fairbound.training.functional import zero_last_layer
 
@@ -27,7 +28,10 @@ F64 = torch.float64
 
 
 def transcribed(functions: list[Quadratic], x: np.ndarray, first: Quadratic, L: Any, z: float) -> Iterator[np.ndarray]:
-    """Points after every step, a_k = (k+1)^-.6, tau_k = .3 (k+1)^-.5, level .5 / (k+1); the subproblem by Clarabel."""
+    """Points after every step, a_k = (k+1)^-.6, tau_k = .3 (k+1)^-.5, level .5 / (k+1).
+
+    The subproblem has tests of its own.
+    """
     m = len(first.b)
     G, C, J, x_old = np.zeros_like(x), np.zeros(m), np.zeros((m, len(x))), x
     var, var_mean, c0 = np.zeros(m), np.zeros(m), first.c(x)
@@ -41,18 +45,18 @@ def transcribed(functions: list[Quadratic], x: np.ndarray, first: Quadratic, L: 
         var = (1 - a) * var + a * deviation**2
         var_mean = (1 - a) ** 2 * var_mean + a**2 * var
         eta = 0.5 / (k + 1) * np.minimum(c0, 0) - z * np.sqrt(var_mean)
-        x_old, x = x, x + clarabel_solution(Instance(G, C - eta, J, np.broadcast_to(L, m), (k + 1) ** 0.5 / 0.3))
+        subproblem = Instance(G, C - eta, J, np.broadcast_to(L, m).copy(), (k + 1) ** 0.5 / 0.3)
+        x_old, x = x, x + subproblem.solved().d.numpy()
         yield x
 
 
 @pytest.mark.parametrize("L", [2.0, (1.0, 2.0, 0.5)])
 def test_steps_are_the_equations(L: Any) -> None:
     functions, _, x = draws(6, n=8, seed=3)
-    functions = [one._replace(b=one.b + 20.0) for one in functions]  # 0 is within the levels in every step
+    functions = [one._replace(p=10 * one.p, b=one.b + 20.0) for one in functions]  # feasible at x, with room
     method = LevelConstrained(
         tau=Power(0.3, 0.5), L=L, z=0.7, average=Power(1.0, 0.6), level=Power(0.5, 1.0)
     )
-    functions = [one._replace(p=10 * one.p) for one in functions]
     point = torch.tensor(x)
     state = method.init(point, 3, functions[0].sample()(point))
     active = 0
@@ -60,8 +64,7 @@ def test_steps_are_the_equations(L: Any) -> None:
         d, state = method.update(point, state, Draw.of(one.sample()))
         point = point + d
         active += int((state.y > 1e-6).any())
-        assert not state.outside
-        assert torch.allclose(point, torch.tensor(expected), rtol=0, atol=1e-6)
+        assert torch.allclose(point, torch.tensor(expected), rtol=1e-8, atol=1e-8)
     assert active >= 3
 
 
@@ -147,16 +150,16 @@ def test_a_shorter_step_is_feasible_too() -> None:
 
 def test_a_curvature_that_is_too_small_leaves_the_feasible_set() -> None:
     """The first step of exact=True; every step with mini-batches, which measure no curvature. And both come back."""
-    small = path("P2", LevelConstrained(exact=True, tau=0.5, L=0.01), 60)[0]
+    small = path("P2", LevelConstrained(exact=True, tau=1.0, L=0.01), 60)[0]
     assert small[0] > 0.05
     assert small[5:].max() <= 0
-    given = {"average": 1.0, "z": 0.0, "level": 0.0, "tau": 0.5}
+    given = {"average": 1.0, "z": 0.0, "level": 0.0, "tau": 1.0}
     assert path("P2", LevelConstrained(L=0.01, **given), 60)[0].max() > 0.05
     assert path("P2", LevelConstrained(L=1.0, **given), 60)[0].max() <= 1e-13
 
 
 def test_a_curvature_that_is_too_large_hardly_moves() -> None:
-    given = {"average": 1.0, "z": 0.0, "level": 0.0, "tau": 0.5}
+    given = {"average": 1.0, "z": 0.0, "level": 0.0, "tau": 1.0}
     away = {L: float((path("P2", LevelConstrained(L=L, **given), 60)[1] - PROBLEMS["P2"].x).norm()) for L in (1.0, 1e5)}
     assert away[1.0] < 1e-6
     assert away[1e5] > 0.5
@@ -219,7 +222,9 @@ def test_a_loop_warns_of_an_infeasible_start(recwarn: pytest.WarningsRecorder) -
         torch.manual_seed(0)
         model = prepared(network().double())
         fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=1e-4), LevelConstrained())
-        fair.backward(bce(model(data.X).squeeze(-1), data.y), data.groups["group"])
+        fair.backward_closure(
+            lambda size, model=model: MiniBatch(bce(model(data.X).squeeze(-1), data.y), data.groups["group"])
+        )
         said.append([str(w.message) for w in recwarn.list if "feasible path" in str(w.message)])
     assert said[0] == []
     assert "the first mini-batch of the loop has a c of" in said[1][0]

@@ -88,7 +88,8 @@ def test_outside_the_levels_it_minimizes_the_softened_problem(kind: str) -> None
         out = one.solved()
         d, y = out.d.numpy(), out.multipliers.numpy()
         square = (one.J**2).sum(1)
-        s = SOFT * np.maximum(square, 1e-6 * square.max()) / one.gamma
+        share = min(1.0, (np.maximum(one.h, 0) / np.sqrt(square)).max() * one.gamma / np.linalg.norm(one.g))
+        s = SOFT * share * np.maximum(square, 1e-6 * square.max()) / one.gamma
         assert np.allclose((one.gamma + one.L @ y) * d, -(one.g + one.J.T @ y), rtol=0, atol=1e-7 * (1 + y.max()))
         assert np.allclose(s * y, np.maximum(one.q(d), 0), rtol=0, atol=1e-9 * one.size(d).max())
 

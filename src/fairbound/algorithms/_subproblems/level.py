@@ -14,9 +14,11 @@ levels: 0 is, and the set is convex, so that feasibility holds to rounding howev
 
 Where d = 0 is not within the levels the set may be empty. Each level is then softened, which always has a solution:
 
-    d = argmin_d  g'd + gamma/2 |d|^2 + sum_i [q_i(d) - level_i]_+^2 / (2 s_i),   s_i = SOFT |J_i|^2 / gamma
+    d = argmin_d  g'd + gamma/2 |d|^2 + sum_i [q_i(d) - level_i]_+^2 / (2 s_i),   s_i = SOFT u |J_i|^2 / gamma
+    u = min(1, max_i [c_i - level_i]_+ / (|J_i| |g| / gamma)),
 
-so that r_i = s_i y_i: nearly the d that is within the levels, if there is one, and one of little violation if not.
+so that r_i = s_i y_i: if some d is within the levels, about SOFT times the excess of c remains, and a d of little
+violation if none is.
 """
 
 from typing import NamedTuple
@@ -34,7 +36,7 @@ __all__ = ["LevelDirection", "level_direction"]
 ACCEPT = 1e-13  # residual at which a solution is final, relative to what q_i is made of
 NOISE = 0.01  # weight of g/w in the size of a residual: d comes from it by cancellation
 STEPS = 100  # 10 are usual, 1 with L = 0; from y = 0, w grows by half of itself a step where |g| is very large
-SOFT = 1e-3  # what a level gives way: y_i = |r_i| gamma / |J_i|^2 / SOFT
+SOFT = 1e-3  # how soft a level is, relative to what a step of |g| / gamma changes
 
 
 class LevelDirection(NamedTuple):
@@ -87,7 +89,7 @@ class Products(NamedTuple):
     h: Tensor  # (B, m) c - level
     L: Tensor  # (B, m)
     gamma: Tensor  # (B,)
-    soft: Tensor  # (B, m) s, 0 where c <= level
+    soft: Tensor  # (B, m) s, 0 for an instance with c <= level
 
 
 class Point(NamedTuple):
@@ -117,12 +119,12 @@ def _flat(g: Tensor, J: Tensor, c: Tensor, L: Tensor, level: Tensor, gamma: Tens
     if finite is not None:
         return _only(finite, _flat, g, J, c, L, level, gamma)
     square = G.diagonal(dim1=-2, dim2=-1)  # (B, m) |J_i|^2
-    rounding = ACCEPT * (c.abs() + level.abs() + NOISE * square.sqrt() * (gg.sqrt() / gamma)[:, None])
-    outside = (c - level > rounding).any(-1)
-    soft = SOFT * torch.maximum(square, 1e-6 * square.amax(-1, keepdim=True)) / gamma[:, None]
-    products = Products(G, Jg, gg, c - level, L, gamma, torch.where(outside[:, None], soft, 0.0))
+    over, row = (c - level).clamp_min(0), square.sqrt().clamp_min(torch.finfo(c.dtype).tiny)  # (B, m) both
+    share = (over / row * gamma[:, None] / gg.sqrt()[:, None]).nan_to_num(0.0, 1.0).amax(-1).clamp_max(1)  # (B,)
+    soft = (SOFT * share / gamma)[:, None] * torch.maximum(square, 1e-6 * square.amax(-1, keepdim=True))
+    products = Products(G, Jg, gg, c - level, L, gamma, soft)
     at = point(newton(products), products)
-    t = torch.where(outside, 1.0, _shortened(at, products.h))
+    t = torch.where((over > 0).any(-1), 1.0, _shortened(at, products.h))
     within = products.h + t[:, None] * at.Jd + (t.square() * at.dd)[:, None] * L / 2
     return _unclipped(J, g, at.y, at.w / t), at.y, within.amax(-1).clamp_min(0), -(at.y * at.r).sum(-1)
 
