@@ -255,8 +255,8 @@ def refuse_equality(algorithm: Algorithm[Any], equality: Tensor | None) -> None:
 def no_feasible_start(algorithm: Algorithm[Any], where: str, c: float) -> str:
     """What a driver says where a method that `needs_feasible_start` has none, or one without room to move."""
     return (
-        f"{type(algorithm).__name__} keeps a feasible path from a start with c < 0, and the first mini-batch of {where} "
-        f"has a c of {c:.3g}; for gaps between groups start from a last layer of 0: "
+        f"{type(algorithm).__name__} keeps a feasible path from a start with c < 0, and the first mini-batch of "
+        f"{where} has a c of {c:.3g}; for gaps between groups start from a last layer of 0: "
         'initial_points(..., feasible="zero-last-layer"), or training.functional.zero_last_layer(model) in a loop'
     )
 

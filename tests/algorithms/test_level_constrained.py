@@ -54,9 +54,7 @@ def transcribed(functions: list[Quadratic], x: np.ndarray, first: Quadratic, L: 
 def test_steps_are_the_equations(L: Any) -> None:
     functions, _, x = draws(6, n=8, seed=3)
     functions = [one._replace(p=10 * one.p, b=one.b + 20.0) for one in functions]  # feasible at x, with room
-    method = LevelConstrained(
-        tau=Power(0.3, 0.5), L=L, z=0.7, average=Power(1.0, 0.6), level=Power(0.5, 1.0)
-    )
+    method = LevelConstrained(tau=Power(0.3, 0.5), L=L, z=0.7, average=Power(1.0, 0.6), level=Power(0.5, 1.0))
     point = torch.tensor(x)
     state = method.init(point, 3, functions[0].sample()(point))
     active = 0
@@ -82,7 +80,7 @@ def test_curvature_is_measured_with_exact_estimates() -> None:
 
 def test_what_it_declares_and_refuses() -> None:
     method = LevelConstrained()
-    assert method.needs_feasible_start and method.needs_initial_estimate and not method.is_gradient_step
+    assert (method.needs_feasible_start, method.needs_initial_estimate, method.is_gradient_step) == (True, True, False)
     assert (method.draws, method.points, method.solves) == (1, 1, "kkt")
     x = torch.zeros(2)
     with pytest.raises(ValueError, match="LevelConstrained is for constraints c <= 0, and 1 of 2 are equalities"):

@@ -121,9 +121,7 @@ class LevelConstrained(Algorithm[State]):
         solved = level_direction(averages.g, averages.c, J, gamma=1 / self.primal_step(state), L=L, level=eta)
         outside = (averages.c > eta).any().to(x)
         J = J if self.exact else state.J
-        new = State(
-            averages, state.k + 1, c0, var, var_mean, J, seen, solved.multipliers, solved.d.norm(), outside
-        )
+        new = State(averages, state.k + 1, c0, var, var_mean, J, seen, solved.multipliers, solved.d.norm(), outside)
         return solved.d, new
 
     def _variances(self, state: State, mean: Tensor, c: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:

@@ -48,9 +48,7 @@ class LevelDirection(NamedTuple):
     gap: Tensor  # (...) primal minus dual value before d is shortened
 
 
-def level_direction(
-    g: Tensor, c: Tensor, J: Tensor, *, gamma: Number, L: Number, level: Number
-) -> LevelDirection:
+def level_direction(g: Tensor, c: Tensor, J: Tensor, *, gamma: Number, L: Number, level: Number) -> LevelDirection:
     """The direction d within the levels.   g (..., n), c (..., m), J (..., m, n).
 
     gamma > 0 is a number or a tensor that broadcasts to the leading dimensions, L >= 0 and level numbers or tensors
