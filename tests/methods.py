@@ -17,6 +17,7 @@ from fairbound.algorithms import (
     LevelConstrained,
     StochasticGhost,
     SwitchingSubgradient,
+    TrackedSQP,
 )
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints.notions import pairwise_loss_parity
@@ -31,6 +32,8 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
     "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
+    "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),
+    "TrackedSQP, decay": TrackedSQP(rhs="decay", gamma=0.3, average=0.2),
     "LevelConstrained, exact": LevelConstrained(exact=True, tau=0.3, L=2.0),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

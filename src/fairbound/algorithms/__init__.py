@@ -5,6 +5,7 @@ from fairbound.algorithms.ghost import StochasticGhost
 from fairbound.algorithms.level_constrained import LevelConstrained
 from fairbound.algorithms.penalty import Penalty
 from fairbound.algorithms.sgd import SGD
+from fairbound.algorithms.sqp_adam import SQPAdam
 from fairbound.algorithms.ssl_alm import SSLALM
 from fairbound.algorithms.switching import Adaptive, SwitchingSubgradient
 from fairbound.algorithms.tracked_sqp import TrackedSQP
@@ -18,6 +19,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "SwitchingSubgradient": SwitchingSubgradient,
     "StochasticGhost": StochasticGhost,
     "TrackedSQP": TrackedSQP,
+    "SQPAdam": SQPAdam,
     "LevelConstrained": LevelConstrained,
 }
 
@@ -29,6 +31,7 @@ __all__ = [
     "DescentAscent",
     "LevelConstrained",
     "Penalty",
+    "SQPAdam",
     "StochasticGhost",
     "SwitchingSubgradient",
     "TrackedSQP",

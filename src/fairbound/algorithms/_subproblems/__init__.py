@@ -57,8 +57,11 @@ def ghost_direction(
     rho: Number,
     lam: Number,
     equality: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> Direction:
     """The Ghost direction d and its kappa, sharing one Gram matrix.   g (..., n), c (..., m), J (..., m, n).
+
+    `scale` (..., n) gives a diagonal metric: tau/2 |d / scale|^2 in place of tau/2 |d|^2, and d / scale in the boxes.
 
     tau, beta, rho, lam are numbers or tensors that broadcast to the leading dimensions; `equality` (..., m) is not 0
     for the constraints c_i = 0. Works inside `torch.func.vmap`, `torch.compile` and `make_fx`; no gradient passes
@@ -70,8 +73,11 @@ def ghost_direction(
     """
     _check(g, c, J, tau=tau, beta=beta, rho=rho, lam=lam)
     equality = torch.zeros_like(c) if equality is None else equality
+    if scale is not None:
+        g, J = g * scale, J * scale.unsqueeze(-2)
     args = _broadcast((g, c, J, equality), (1, 1, 2, 1), (tau, beta, rho, lam))
-    return Direction(*torch.ops.fairbound.ghost_direction(*args))
+    found = Direction(*torch.ops.fairbound.ghost_direction(*args))
+    return found if scale is None else found._replace(d=found.d * scale)
 
 
 def _check(g: Tensor, c: Tensor, J: Tensor, **numbers: Number) -> None:

@@ -56,9 +56,9 @@ def level_direction(g: Tensor, c: Tensor, J: Tensor, *, gamma: Number, L: Number
 
     >>> g, c, J = torch.tensor([-1.0, 0.0]), torch.tensor([-0.5]), torch.tensor([[1.0, 0.0]])
     >>> level_direction(g, c, J, gamma=1.0, L=0.0, level=0.0).d       # up to the constraint
-    tensor([0.5000, -0.0000])
+    tensor([0.5000, 0.0000])
     >>> level_direction(g, c, J, gamma=1.0, L=3.0, level=0.0).d       # 3/2 d^2 + d = 1/2
-    tensor([0.3333, -0.0000])
+    tensor([0.3333, 0.0000])
     """
     _check(g, c, J, gamma=gamma, L=L)
     curved, levels = (torch.as_tensor(x, dtype=c.dtype, device=c.device).expand_as(c) for x in (L, level))
