@@ -230,7 +230,8 @@ def test_a_loop_warns_of_an_infeasible_start(recwarn: pytest.WarningsRecorder) -
 
 # Known answers --------------------------------------------------------------------------------------------------------
 
-# Twice the medians of 32 replicates with another seed: error of x, violation, error of the multipliers.
+# About twice the medians of these very replicates (seed 0), so a guard against change, not an independent measurement:
+# error of x, violation, error of the multipliers.
 KNOWN = {
     "P1": (0.17, 0.02, 0.23),
     "P2": (0.07, 0.02, 0.10),
