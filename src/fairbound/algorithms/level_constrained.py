@@ -35,7 +35,7 @@ one for each group, and the state has 2 + groups vectors of the model's size. Co
 
 Defaults: tau and a_k are those of TrackedSQP, z and level those of the card; 13 settings, one changed at a time, were
 compared on P1, P2 and P4, and none of the first values was replaced. Medians of 32 replicates, 1,000 steps of 4
-examples, P1 to P5: the mean of the last half is .08, .03, .07, .05, .04 from the solution, its violation 0. The margin is
+examples, P1 to P5: the last half's mean is .08, .03, .07, .05, .04 from the solution, its violation 0. The margin is
 paid for: z = 0 has .04, .02, .07, .04, .01. In that comparison (600 steps, 16 replicates, an earlier form of the
 softening) the share of feasible iterates was .28 to .53 with z = 0, .76 to .85 with 1, .97 with 2 (error on P1 .16).
 """
