@@ -2,6 +2,7 @@
 
 from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.ghost import StochasticGhost
+from fairbound.algorithms.level_constrained import LevelConstrained
 from fairbound.algorithms.penalty import Penalty
 from fairbound.algorithms.sgd import SGD
 from fairbound.algorithms.sqp_adam import SQPAdam
@@ -19,6 +20,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "StochasticGhost": StochasticGhost,
     "TrackedSQP": TrackedSQP,
     "SQPAdam": SQPAdam,
+    "LevelConstrained": LevelConstrained,
 }
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "SSLALM",
     "Adaptive",
     "DescentAscent",
+    "LevelConstrained",
     "Penalty",
     "SQPAdam",
     "StochasticGhost",
