@@ -194,6 +194,11 @@ class Algorithm(ABC, Generic[State]):
         return False
 
     @property
+    def uses_jacobian(self) -> bool:
+        """Whether a step takes several gradients of one mini-batch, those of its constraints: a backward pass each."""
+        return False
+
+    @property
     def row_wise(self) -> bool:
         """Whether each constraint is treated alone.
 

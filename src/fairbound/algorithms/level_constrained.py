@@ -86,6 +86,7 @@ class LevelConstrained(Algorithm[State]):
     """
 
     solves = "kkt"
+    uses_jacobian = True
     needs_initial_estimate = True
     needs_feasible_start = True
 

@@ -74,6 +74,7 @@ class SQPAdam(Algorithm[State]):
     """
 
     solves = "kkt"
+    uses_jacobian = True
     needs_initial_estimate = True  # for the number of cells alone
 
     alpha: float | Schedule = Power(0.1, 0.5)  # noqa: RUF009  (frozen)  step size

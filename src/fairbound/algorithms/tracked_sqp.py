@@ -77,6 +77,7 @@ class TrackedSQP(Algorithm[State]):
 
     structural: ClassVar[tuple[str, ...]] = ()
     solves = "kkt"
+    uses_jacobian = True
     needs_initial_estimate = True  # for the number of cells alone
 
     alpha: float | Schedule = Power(0.5, 0.6)  # noqa: RUF009  (frozen)  step size
