@@ -1,6 +1,6 @@
 """Replicates of P1 to P5 (algorithms.md, E) with noise, as one stack: how far a method ends from the known answer.
 
-The problems are those of benchmarks/defaults.py. Noise of one example: sd .5 on every entry of grad f and of c, .2 on J,
+The problems are those of benchmarks/defaults.py. Noise of one example: sd .5 on every entry of grad f and c, .2 on J,
 where c sees the noise of J (c + Zx), so that products of one mini-batch are biased as in training. A mini-batch of B
 examples has 1/B of the variance.
 """

@@ -2,8 +2,11 @@
 
 from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.ghost import StochasticGhost
+from fairbound.algorithms.nu_pi import NuPI
 from fairbound.algorithms.penalty import Penalty
+from fairbound.algorithms.phr_alm import PHRALM
 from fairbound.algorithms.sgd import SGD
+from fairbound.algorithms.spbm import SPBM
 from fairbound.algorithms.ssl_alm import SSLALM
 from fairbound.algorithms.switching import Adaptive, SwitchingSubgradient
 from fairbound.core import Algorithm
@@ -13,16 +16,22 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "Penalty": Penalty,
     "DescentAscent": DescentAscent,
     "SSLALM": SSLALM,
+    "PHRALM": PHRALM,
+    "NuPI": NuPI,
+    "SPBM": SPBM,
     "SwitchingSubgradient": SwitchingSubgradient,
     "StochasticGhost": StochasticGhost,
 }
 
 __all__ = [
     "ALGORITHMS",
+    "PHRALM",
     "SGD",
+    "SPBM",
     "SSLALM",
     "Adaptive",
     "DescentAscent",
+    "NuPI",
     "Penalty",
     "StochasticGhost",
     "SwitchingSubgradient",
