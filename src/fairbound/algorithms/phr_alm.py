@@ -62,8 +62,8 @@ class PHRALM(Algorithm[State]):
     solves = "kkt"
     is_gradient_step = True
 
-    tau: float | Schedule = 0.05  # primal step
-    eta: ForEach = 0.1  # dual step, or a tuple with one for each constraint; eta = rho is the classical one
+    tau: float | Schedule = 0.01  # primal step
+    eta: ForEach = 0.3  # dual step, or a tuple with one for each constraint; eta = rho is the classical one
     rho: float = 2.0  # penalty
     a: float = 0.2  # weight of the newest mini-batch in the tracked value; 1: of it alone
     y_max: float = inf  # cap on every multiplier
