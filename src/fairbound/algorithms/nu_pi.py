@@ -23,8 +23,8 @@ K_P (1 - nu) multiplies the noise of a mini-batch, which nu near 1 averages. Whe
 large beside tau: at tau = eta = .05, K_P = .5 it diverges, with the defaults it ends within .03.
 
 The defaults were chosen from 72 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size .1 to 1: the
-mean of 6,000 steps ends within .05 of |x_0 - x*|, with noise or without. At size 10 it is .05, with noise .7 (eta = .03:
-.2), and at size 50 it diverges: divide such a constraint by its size.
+mean of 6,000 steps ends within .05 of |x_0 - x*|, with noise or without. At size 10 it is .05, with noise .7 (.2 for
+eta = .03), and at size 50 it diverges: divide such a constraint by its size.
 """
 
 from __future__ import annotations

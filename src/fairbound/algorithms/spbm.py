@@ -19,15 +19,14 @@ Differs from it:
 - eta is 1 - gamma there. Its gamma that tends to 1 over the epochs is an eta that falls, a schedule here.
 - t_max bounds phi' by 1 + t_max; infinity is the method as published. Far from feasible its quadratic branch makes
   steps of size y c / p and moves y by as much, so that both explode in a few steps. Clipped, phi is linear from
-  c = t_max p on. Where the noise of c exceeds p this weighs the signs of the mini-batches' values instead of their mean:
-  without bias if the noise is symmetric, too small a weight if it has a long tail upwards. Raise t_max or p there.
+  c = t_max p on. Where the noise of c exceeds p this weighs the signs of the mini-batches' values instead of their
+  mean: no bias if the noise is symmetric, too small a weight if it has a long tail upwards. Raise t_max or p there.
 - y starts at 1 instead of its floor, 1e-9 there: a multiplicative step takes log(y* / y) / log(1 + eta t) steps.
 
 A multiplier of 0 would stay 0, hence the floor y_min, which keeps a pull of y_min phi' on constraints that do not bind.
 An equality has no interior for the barrier: refused; |c| <= tolerance are two inequalities.
 
-Its bias: phi'(c) and J share a mini-batch, and phi' is convex below 0, so that x ends on the safe side by O(Var(c) / p).
-It oscillates for tau y |J|^2 / p >= 2. Where L has negative curvature it needs y |J|^2 / p above it: P4 with p < 1.
+Its bias: phi'(c) and J share a mini-batch, and phi' is convex below 0: x ends on the safe side by O(Var(c) / p). It oscillates for tau y |J|^2 / p >= 2. Where L has negative curvature it needs y |J|^2 / p above it: P4 with p < 1.
 
 The defaults were chosen from 81 settings on P1 to P5 of the known answers (benchmarks/defaults.py): the mean of 6,000
 steps ends within .03 of |x_0 - x*|, with noise within .05, whether c is multiplied by .1, 1, 10 or 50, or f is; no other
@@ -97,7 +96,7 @@ class SPBM(Algorithm[State]):
     shrink: float = 1.0  # F, factor of the penalty after every epoch
     every: int = 1  # steps of an epoch
     p_min: float = 0.01  # smallest value of the penalty
-    t_max: float = 1.0  # largest c / p that phi' sees; infinity: as published
+    t_max: float = 2.0  # largest c / p that phi' sees; infinity: as published
     y_start: float = 1.0  # multipliers at the start, if y_max allows it
     y_min: float = 1e-6  # floor of every multiplier
     y_max: float = 1e3  # cap on every multiplier
