@@ -24,7 +24,7 @@ WITHIN = {
     "Penalty": {"c x 1": (0.15, 0.25)},
     "PHRALM": {"c x 0.1": (0.06, 0.06), "c x 1": (0.02, 0.06), "c x 10": (0.08, 0.50), "f x 10": (0.02, 0.06)},
     "NuPI": {"c x 0.1": (0.06, 0.06), "c x 1": (0.02, 0.06), "c x 10": (0.06, 0.75), "f x 10": (0.02, 0.06)},
-    "SPBM": dict.fromkeys(CASES, (0.03, 0.07)),
+    "SPBM": {case: (0.03, 0.20 if case in ("c x 10", "c x 50") else 0.07) for case in CASES},
 }
 METHODS = [DescentAscent(), SSLALM(), Penalty(), PHRALM(), NuPI(), SPBM()]
 

@@ -139,5 +139,5 @@ def test_known_answers_with_noise(name: str, within: float) -> None:
 
 def test_it_diverges_along_a_concave_direction() -> None:
     """P4: no multiplier makes the Lagrangian convex there; descent-ascent does the same."""
-    for method in (NuPI(kp=0.5), DescentAscent()):
+    for method in (NuPI(tau=0.05, eta=0.05, kp=0.5), DescentAscent()):
         assert not known_problems.errors(method, "P4", 2000, replicates=2).medians()[0] < 1e3

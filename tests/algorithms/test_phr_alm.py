@@ -186,7 +186,7 @@ def test_the_bias_of_the_positive_part(a: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "within"), [("P1", 0.10), ("P2", 0.10), ("P3", 0.10), ("P4", 0.03), ("P5", 0.10)])
+@pytest.mark.parametrize(("name", "within"), [("P1", 0.02), ("P2", 0.02), ("P3", 0.04), ("P4", 0.02), ("P5", 0.06)])
 def test_known_answers_with_noise(name: str, within: float) -> None:
     """Medians of 32 replicates, mini-batches of 4 (algorithms.md, E)."""
     method = PHRALM(tau=Linear(0.05, 20_000), eta=Linear(0.05, 20_000), rho=2.0)
@@ -195,4 +195,4 @@ def test_known_answers_with_noise(name: str, within: float) -> None:
 
 @pytest.mark.slow
 def test_a_penalty_below_the_negative_curvature_does_not_hold_p4() -> None:
-    assert known_problems.errors(PHRALM(rho=0.5), "P4", 2000, replicates=2).medians()[0] > 1e3
+    assert known_problems.errors(PHRALM(tau=0.05, eta=0.05, rho=0.3), "P4", 2000, replicates=2).medians()[0] > 1e3

@@ -156,9 +156,12 @@ def test_an_infeasible_problem_is_reported() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "within"), [("P1", 0.10), ("P2", 0.05), ("P3", 0.10), ("P4", 0.05), ("P5", 0.15)])
+@pytest.mark.parametrize(("name", "within"), [("P1", 0.16), ("P2", 0.05), ("P3", 0.05), ("P4", 0.03), ("P5", 0.15)])
 def test_known_answers_with_noise(name: str, within: float) -> None:
-    """Medians of 32 replicates, mini-batches of 4 (algorithms.md, E); the bias is on the safe side."""
+    """Medians of 32 replicates, mini-batches of 4 (algorithms.md, E); the bias is on the safe side.
+
+    On this P1 it is .14 (as published, t_max = infinity: .145), on the instance of algorithms.md .04.
+    """
     method = SPBM(tau=Linear(0.05, 20_000), eta=Linear(0.05, 20_000))
     x, violation, _ = known_problems.errors(method, name, 20_000).medians()
     assert x < within
