@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairbound.algorithms import SSLALM, DescentAscent, Penalty
+from fairbound.algorithms import PHRALM, SPBM, SSLALM, DescentAscent, NuPI, Penalty
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.training.hyperparams import numbers as numbers_of
 from fairbound.training.hyperparams import with_hyperparams
@@ -152,6 +153,10 @@ SETTINGS: dict[str, dict[str, Algorithm[Any]]] = {
     "DescentAscent": {"before": DescentAscent(tau=0.05, eta=0.005), "now": DescentAscent()},
     "Penalty": {"before": Penalty(tau=0.05, weight=0.4), "now": Penalty()},
     "SSLALM": {"before": SSLALM(tau=0.01, eta=0.05, rho=1.0, mu=2.0, beta=0.5, y_max=10.0), "now": SSLALM()},
+    # "before" are the settings of the methods' cards (algorithms.md, C2 and C11; algorithms-2.md, N1)
+    "PHRALM": {"before": PHRALM(tau=0.05, eta=0.05, rho=1.0), "now": PHRALM()},
+    "NuPI": {"before": NuPI(tau=0.05, eta=0.05, kp=0.5), "now": NuPI()},
+    "SPBM": {"before": SPBM(tau=0.05, t_max=inf), "now": SPBM()},
 }
 
 

@@ -11,10 +11,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, initial_points, make_functional
 from fairbound.algorithms import (
+    PHRALM,
+    SPBM,
     SSLALM,
     Adaptive,
     DescentAscent,
     LevelConstrained,
+    NuPI,
     StochasticGhost,
     SwitchingSubgradient,
     TrackedSQP,
@@ -30,6 +33,11 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "ALM": SSLALM(mu=0.0),
     "SSLALM, one draw": SSLALM(samples=1, clamp=True, y_max=0.05),
     "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
+    "SSLALM, lag": SSLALM(samples=1, lag=True),
+    "ALM, lag": SSLALM(samples=1, lag=True, mu=0.0),
+    "PHRALM, second draw": PHRALM(second=True, lag=False, eta=InverseSqrt(5.0)),
+    "NuPI, without memory": NuPI(nu=0.0, y_max=3.0),
+    "SPBM, adaptive": SPBM(adapt=0.9, shrink=0.9, every=50, reciprocal=True),
     "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
     "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),

@@ -3,8 +3,11 @@
 from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.ghost import StochasticGhost
 from fairbound.algorithms.level_constrained import LevelConstrained
+from fairbound.algorithms.nu_pi import NuPI
 from fairbound.algorithms.penalty import Penalty
+from fairbound.algorithms.phr_alm import PHRALM
 from fairbound.algorithms.sgd import SGD
+from fairbound.algorithms.spbm import SPBM
 from fairbound.algorithms.sqp_adam import SQPAdam
 from fairbound.algorithms.ssl_alm import SSLALM
 from fairbound.algorithms.switching import Adaptive, SwitchingSubgradient
@@ -16,6 +19,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "Penalty": Penalty,
     "DescentAscent": DescentAscent,
     "SSLALM": SSLALM,
+    "PHRALM": PHRALM,
+    "NuPI": NuPI,
+    "SPBM": SPBM,
     "SwitchingSubgradient": SwitchingSubgradient,
     "StochasticGhost": StochasticGhost,
     "TrackedSQP": TrackedSQP,
@@ -25,11 +31,14 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
 
 __all__ = [
     "ALGORITHMS",
+    "PHRALM",
     "SGD",
+    "SPBM",
     "SSLALM",
     "Adaptive",
     "DescentAscent",
     "LevelConstrained",
+    "NuPI",
     "Penalty",
     "SQPAdam",
     "StochasticGhost",
