@@ -38,13 +38,14 @@ class Values(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A problem, where it starts, and its solution."""
+    """A problem, where it starts, and its solution: a point and its multipliers."""
 
     name: str
     m: int
     at: Callable[[Tensor], Values]
     start: Tensor
     x: Tensor
+    y: Tensor  # (m,) multipliers
 
 
 def known_problems() -> list[Known]:
@@ -53,9 +54,12 @@ def known_problems() -> list[Known]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=F64, generator=generator)
 
+    def numbers(*values: float) -> Tensor:
+        return torch.tensor(values, dtype=F64)
+
     A = torch.nn.functional.normalize(normal(3, N), dim=1)
-    x1, y1 = normal(N), torch.tensor([1.0, 0.5, 0.0], dtype=F64)
-    a1, b1 = x1 + A.T @ y1, A @ x1 + torch.tensor([0.0, 0.0, 1.0], dtype=F64)
+    x1, y1 = normal(N), numbers(1, 0.5, 0)
+    a1, b1 = x1 + A.T @ y1, A @ x1 + numbers(0, 0, 1)
     unit = torch.nn.functional.normalize(normal(N), dim=0)
     Q = torch.ones(N, dtype=F64)
     Q[-1] = -1.0
@@ -70,20 +74,24 @@ def known_problems() -> list[Known]:
 
     zero = torch.zeros(N, dtype=F64)
     return [
-        Known("P1", 3, lambda x: Values(0.5 * (x - a1) @ (x - a1), x - a1, A @ x - b1, A), zero, x1),
-        Known("P2", 1, lambda x: Values(2 * unit @ x, 2 * unit, 0.5 * (x @ x - 1)[None], x[None]), zero, -unit),
+        Known("P1", 3, lambda x: Values(0.5 * (x - a1) @ (x - a1), x - a1, A @ x - b1, A), zero, x1, y1),
+        Known(
+            "P2", 1,
+            lambda x: Values(2 * unit @ x, 2 * unit, 0.5 * (x @ x - 1)[None], x[None]), zero, -unit, numbers(2),
+        ),
         Known(
             "P3", 1,
             lambda x: Values(0.5 * (x - a3) @ (x - a3), x - a3, 0.5 * (1 - x @ x)[None], -x[None]), a3 + 0.1, unit,
+            numbers(0.6),
         ),
         Known(
             "P4", 2,
             lambda x: Values(
                 0.5 * (Q * x) @ x, Q * x, torch.cat([ends @ x - 1, -ends @ x - 1]), torch.cat([ends, -ends])
             ),
-            start4, ends[0],
+            start4, ends[0], numbers(1, 0),
         ),
-        Known("P5", 1, p5, zero, a5.clamp(max=0.5)),
+        Known("P5", 1, p5, zero, a5.clamp(max=0.5), numbers(3)),
     ]  # fmt: skip
 
 
