@@ -1,12 +1,12 @@
 r"""Exact penalty on tracked constraint values: SGD on F + weight sum_i h(C_i), h a smoothed hinge.
 
-    w  = weight * clip(u / nu, 0, 1)                        u: tracked values, before this mini-batch
+    u+ = (1 - g) u + g c(x, xi)                             tracked values; g = max(gamma, 1 / (k + 1))
+    w  = weight * clip(u+ / nu, 0, 1)
     x+ = x - tau_k * (grad f(x, xi) + J(x, xi)' w)
-    u+ = (1 - g) u + g c(x, xi)                             g = max(gamma, 1 / (k + 1))
 
-`corrected=True` follows the moves of x by the same mini-batch at two points, and uses the value of this step:
+`corrected=True` follows the moves of x by the same mini-batch at two points:
 
-    u+ = (1 - g) (u + c(x, xi) - c(x_prev, xi)) + g c(x, xi);    w = weight * clip(u+ / nu, 0, 1)
+    u+ = (1 - g) (u + c(x, xi) - c(x_prev, xi)) + g c(x, xi)
 
 An equality is penalized by |c|: clip(u / nu, -1, 1). The multipliers are a running mean of w (1 % a step), which itself
 jumps between 0 and `weight` where tau weight |J|^2 > nu. h'(u) = clip(u / nu, 0, 1), so h is quadratic up to nu.
@@ -69,10 +69,10 @@ class ExactPenalty(Algorithm[State]):
 
     solves = "kkt"  # where weight exceeds the multipliers
 
-    tau: float | Schedule = 0.05  # step
+    tau: float | Schedule = 0.02  # step
     weight: float = 5.0  # of the penalty, beta; above every multiplier
-    gamma: float | Schedule = 0.1  # rate of the tracked values; 1: of one mini-batch (biased)
-    nu: float = 0.02  # width of the smoothed hinge, in units of c
+    gamma: float | Schedule = 0.05  # rate of the tracked values; 1: of one mini-batch (biased)
+    nu: float = 0.05  # width of the smoothed hinge, in units of c
     corrected: bool = False  # follow the moves of x by the same mini-batch at two points
 
     def __post_init__(self) -> None:
@@ -111,8 +111,8 @@ class ExactPenalty(Algorithm[State]):
         g = torch.clamp(1 / (state.k + 1), min=value(self.gamma, state.k))
         moved = e.c - sample.values(state.x_prev)[1] if self.corrected else 0.0
         u = torch.lerp(state.u + moved, e.c, g)
-        ratio = (u if self.corrected else state.u) / self.nu
-        w = self.weight * torch.where(state.equality > 0, ratio.clamp(-1, 1), ratio.clamp(0, 1))
+        slope = (u / self.nu).clamp(-1, 1)
+        w = self.weight * torch.where(state.equality > 0, slope, torch.relu(slope))
         d = -value(self.tau, state.k) * e.grad(f=1.0, c=w)
         y = torch.lerp(state.y, w, MEAN)
         return d, State(u, y, x if self.corrected else state.x_prev, state.k + 1, state.equality)
