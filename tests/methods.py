@@ -10,7 +10,18 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, initial_points, make_functional
-from fairbound.algorithms import SSLALM, Adaptive, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import (
+    SSLALM,
+    AdamDescentAscent,
+    Adaptive,
+    AveragedDual,
+    DescentAscent,
+    ExactPenalty,
+    Extragradient,
+    StochasticGhost,
+    SwitchingSubgradient,
+    Warmup,
+)
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
@@ -23,6 +34,12 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "SSLALM, one draw": SSLALM(samples=1, clamp=True, y_max=0.05),
     "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
     "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
+    "ExactPenalty, corrected": ExactPenalty(corrected=True),
+    "Adam, averaged": AdamDescentAscent(average=True, tau=InverseSqrt(0.1)),
+    "Extragradient, second draw": Extragradient(second=True),
+    "Extragradient, optimistic": Extragradient(optimistic=True, eta=(0.1, 0.1)),
+    "AveragedDual": AveragedDual(DescentAscent(), every=3),
+    "Warmup": Warmup(DescentAscent(), 5, SSLALM(samples=1)),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from known_problems import PROBLEMS, errors
+from known_problems import PROBLEMS
 from transcription import draws
 
-from fairbound.algorithms import AdamDescentAscent, DescentAscent
+from fairbound.algorithms import AdamDescentAscent
 from fairbound.algorithms.schedules import Linear
 from fairbound.core import Draw, Sample
 
@@ -82,20 +82,15 @@ def test_scales_of_the_objective_change_no_step() -> None:
     assert torch.allclose(*ends, atol=1e-6)
 
 
-def p4_path(method: AdamDescentAscent | DescentAscent, steps: int) -> torch.Tensor:
-    problem = PROBLEMS["P4"]
+def test_it_cycles_where_the_lagrangian_is_concave() -> None:
+    """P4: x_n = 1 or -1 solves it. It goes round one of them, between -1.29 and -.46, and comes no nearer."""
     sample = Sample.of(lambda x: (0.5 * x @ torch.cat([x[:-1], -x[-1:]]), torch.stack([x[-1] - 1, -x[-1] - 1])))
-    x, state, path = problem.start, method.init(problem.start, 2), []
-    for _ in range(steps):
+    method, x = AdamDescentAscent(), PROBLEMS["P4"].start
+    state, path = method.init(x, 2), []
+    for _ in range(2000):
         d, state = method.update(x, state, Draw.of(sample))
         x = x + d
         path.append(x[-1])
-    return torch.stack(path)
-
-
-def test_it_cycles_where_the_lagrangian_is_concave() -> None:
-    """P4: x_n = 1 solves it. It crosses x_n = 0 again and again, its excursions no smaller at the end."""
-    path = p4_path(AdamDescentAscent(), 6000)
-    half = len(path) // 2
-    assert (path[half:-1] * path[half + 1 :] < 0).sum() > 2
-    assert (path[half:] - 1).abs().max() > 0.9 * (path[:half] - 1).abs().max() > 0.5
+    widths = [float(part.max() - part.min()) for part in torch.stack(path).split(500)]
+    assert widths[-1] > 0.5
+    assert widths[-1] == pytest.approx(widths[-2], rel=0.01)

@@ -117,6 +117,12 @@ def test_the_optimistic_form_contracts_it_and_descent_ascent_does_not() -> None:
 
 @pytest.mark.parametrize("optimistic", [False, True])
 def test_it_does_not_cure_a_concave_lagrangian(optimistic: bool) -> None:
-    """P4 without noise: the saddle that it would settle at does not exist."""
-    found = errors(Extragradient(optimistic=optimistic), "P4", 3000, batch=float("inf"), replicates=1)
+    """P4, whose negative curvature is 1, without noise: it diverges with a dual step of .1."""
+    found = errors(Extragradient(optimistic=optimistic), "P4", 2000, batch=float("inf"), replicates=1)
     assert not float(found.x) < 0.2
+
+
+def test_a_dual_step_above_the_negative_curvature_acts_as_a_penalty() -> None:
+    """The multipliers ahead, y + eta c, are those of an augmented Lagrangian with rho = eta."""
+    found = errors(Extragradient(eta=1.5), "P4", 2000, batch=float("inf"), replicates=1)
+    assert float(found.x) < 0.02

@@ -130,7 +130,7 @@ def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[i
     if "multiplier_norm" not in own or "kappa" in own:  # Ghost's are those of a subproblem and do not accumulate
         return None
     norm = own["multiplier_norm"]
-    rises = (norm[half:].diff() > 0).double().mean()
+    rises = (norm[half:].diff() >= 0).double().mean()  # they may be held for some steps (AveragedDual)
     if not norm.isfinite().all() or norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None
     return (

@@ -14,13 +14,16 @@ r"""Extragradient: descent-ascent with the gradients of a point ahead; its optim
 Korpelevich 1976, Popov 1980; from memory, checked on the bilinear game L = x y, where a step of length h contracts by
 sqrt(1 - h^2 + h^4) and plain descent-ascent expands by sqrt(1 + h^2).
 
-Differs from `DescentAscent`: it damps the rotation of x against y, and so allows larger dual steps; it has the same
-fixed points, and hence the same limit: it does not reach a solution where L(., y*) has negative curvature (P4). With
-xi' = xi the same mini-batch stands in y~ and in J, a one-sample penalty of size eta, whose bias is eta Var(c) in the
-multipliers; so it is with `optimistic`, one step late and without bias. In a training loop only the optimistic form
-works, since a loop has one point; it keeps the last gradient, a vector of the model's size.
+Differs from `DescentAscent`: it damps the rotation of x against y. The fixed points are the same. The multipliers ahead,
+y + eta c, are those of an augmented Lagrangian with the penalty eta: where L(., y*) has negative curvature it diverges
+as descent-ascent does unless eta exceeds that curvature (P4: diverges at .1 to .3, reached at 1; the default does not
+cure it). With xi' = xi the same mini-batch stands in y~ and in J, and its bias is that of a one-sample penalty; the
+optimistic form has its c one step late. In a training loop only the optimistic form works, since a loop has one
+point; it keeps the last gradient, a vector of the model's size.
 
-DEFAULTS
+The defaults are those of `DescentAscent`: on P1 to P3 the mean of the last half of 10,000 steps ends within .001 of
+|x_0 - x*| for constraints of size 1 and within .01 at sizes .1 and 10; with noise within .06 (.28 at size 10). On P5,
+whose c has a kink, .08 to .14.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ A step draws what the more demanding of the two draws. `first` uses the first mi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -50,12 +50,16 @@ class Warmup(Algorithm[State]):
     def __post_init__(self) -> None:
         for method in (self.first, self.then):
             if not isinstance(method, Algorithm):
-                raise TypeError(f"Warmup takes methods that are built, such as Warmup(SGD(), 100, SSLALM()), got {method!r}")
+                raise TypeError(
+                    f"Warmup takes methods that are built, such as Warmup(SGD(), 100, SSLALM()), got {method!r}"
+                )
         require_whole(self, 0, None, "steps")
         probs = {method.batch_size_probs for method in (self.first, self.then)} - {None}
         names = f"{type(self.first).__name__} and {type(self.then).__name__}"
         if len(probs) > 1:
-            raise ValueError(f"{names} draw mini-batches of random size by different laws; give both the same p0 and cap")
+            raise ValueError(
+                f"{names} draw mini-batches of random size by different laws; give both the same p0 and cap"
+            )
         if probs and min(self.first.draws, self.then.draws) not in (1, 4):
             raise ValueError(
                 f"Warmup: one of {names} draws mini-batches of random size, of which the first alone is of fixed size, and "
@@ -114,9 +118,7 @@ class Warmup(Algorithm[State]):
         return d, State(_where(warm, first, state.first), _where(warm, begun, then), state.k + 1, state.equality)
 
     def output(self, x: Tensor, state: State) -> Tensor:
-        return torch.where(
-            state.k <= self.steps, self.first.output(x, state.first), self.then.output(x, state.then)
-        )
+        return torch.where(state.k <= self.steps, self.first.output(x, state.first), self.then.output(x, state.then))
 
     def multipliers(self, state: State) -> Tensor | None:
         one, other = self.first.multipliers(state.first), self.then.multipliers(state.then)
