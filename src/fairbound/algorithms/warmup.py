@@ -57,12 +57,10 @@ class Warmup(Algorithm[State]):
         probs = {method.batch_size_probs for method in (self.first, self.then)} - {None}
         names = f"{type(self.first).__name__} and {type(self.then).__name__}"
         if len(probs) > 1:
-            raise ValueError(
-                f"{names} draw mini-batches of random size by different laws; give both the same p0 and cap"
-            )
+            raise ValueError(f"{names} draw mini-batches of random size by different laws; give both the same p0, cap")
         if probs and min(self.first.draws, self.then.draws) not in (1, 4):
             raise ValueError(
-                f"Warmup: one of {names} draws mini-batches of random size, of which the first alone is of fixed size, and "
+                f"Warmup: one of {names} draws mini-batches of random size, of which the first alone has a fixed one, and "
                 f"the other needs {min(self.first.draws, self.then.draws)}; use a method with one draw, such as SGD"
             )
 
@@ -102,8 +100,8 @@ class Warmup(Algorithm[State]):
         return torch.where(state.k < self.steps, 0 * state.k + one, 0 * state.k + other)
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        states = (method.init(x, m, first, equality) for method in (self.first, self.then))
-        return State(*states, x.new_zeros(()), equality_mask(x, m, equality))
+        one, other = (method.init(x, m, first, equality) for method in (self.first, self.then))
+        return State(one, other, x.new_zeros(()), equality_mask(x, m, equality))
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         samples = tuple(Sample(_once(sample.at, x), sample.values_at) for sample in draw.unpack(self))

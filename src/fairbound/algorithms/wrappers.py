@@ -26,7 +26,7 @@ from fairbound.core import UNIT, Algorithm, Draw, Estimate, Sample, equality_mas
 class MeanState(NamedTuple):
     method: Any  # the state of the method inside
     sums: tuple[Tensor, ...]  # each (m,) of c since the last dual step, one for each draw
-    count: Tensor  # (m,) steps in them
+    shown: Tensor  # (m,) steps in them
 
     @property
     def equality(self) -> Tensor | None:
@@ -36,7 +36,7 @@ class MeanState(NamedTuple):
 class RestartState(NamedTuple):
     method: Any  # the state of the method inside
     u: Tensor  # (m,) tracked c
-    count: Tensor  # (m,) steps since it was last > 0
+    met: Tensor  # (m,) steps since it was last > 0
     start: tuple[Tensor, ...]  # each (m,) the dual fields at the start
     equality: Tensor  # (m,) 1 where c = 0, which is never met from one side; 0 where c <= 0
 
@@ -129,7 +129,7 @@ def _noting(at: Callable[[Tensor], Estimate], seen: list[Tensor]) -> Callable[[T
 class AveragedDual(DualWrapper):
     """Dual steps every `every` steps, on the mean of c over them: the steps of "epoch-duals".
 
-    In between the multipliers are held, and the primal step works towards the minimizer of one Lagrangian. Every step is
+    In between the multipliers are held, and the primal step works towards the minimizer of one Lagrangian. A step is
     the method's `update` on its mini-batches, whose dual fields are dropped; where one is due they come from a second
     call on the mean of c with a zero gradient, which costs nothing. A constraint that a mini-batch does not show is not
     counted, so its step comes later. Of a method that evaluates at two points it is c at the second.
@@ -156,14 +156,14 @@ class AveragedDual(DualWrapper):
     def update(self, x: Tensor, state: MeanState, draw: Draw) -> tuple[Tensor, MeanState]:
         d, new, c = self._step(x, state, draw)
         sums = [total if own is None else total + own for total, own in zip(state.sums, c, strict=True)]
-        count = state.count + 1
-        due = count >= self.every
-        means = tuple(_constant(total / count, x) for total in sums)
+        shown = state.shown + 1
+        due = shown >= self.every
+        means = tuple(_constant(total / shown, x) for total in sums)
         _, averaged = self.method.update(x, state.method, draw._replace(samples=means))
         new = self._with_dual(
             new, lambda _, name: torch.where(due, getattr(averaged, name), getattr(state.method, name))
         )
-        return d, MeanState(new, tuple(total.masked_fill(due, 0.0) for total in sums), count.masked_fill(due, 0.0))
+        return d, MeanState(new, tuple(total.masked_fill(due, 0.0) for total in sums), shown.masked_fill(due, 0.0))
 
 
 def _constant(c: Tensor, x: Tensor) -> Sample:
@@ -178,8 +178,8 @@ class DualRestarts(DualWrapper):
 
         u+ = (1 - rate) u + rate c,      y_i = its initial value while u_i has been <= 0 for `after` steps or more
 
-    It removes what noise, reflected at 0, leaves in the multipliers of inactive constraints, and what an early overshoot
-    leaves. Where a constraint is active its tracked value has either sign, so let `after` be many times 1 / rate: a run
+    It removes what noise, reflected at 0, leaves in the multipliers of inactive constraints, and an early overshoot.
+    Where a constraint is active its tracked value has either sign, so let `after` be many times 1 / rate: a run
     of negative values of that length is then rare. With rate=1 and after=1, a reset by every mini-batch, the
     multipliers of active constraints never settle. An equality is never restarted.
 
@@ -205,7 +205,6 @@ class DualRestarts(DualWrapper):
         d, new, values = self._step(x, state, draw)
         c = next(own for own in values if own is not None)
         u = torch.lerp(state.u, c, self.rate)
-        met = (u <= 0) & (state.equality == 0)
-        count = (state.count + 1).masked_fill(~met, 0.0)
-        new = self._with_dual(new, lambda i, name: torch.where(count >= self.after, state.start[i], getattr(new, name)))
-        return d, RestartState(new, u, count, state.start, state.equality)
+        met = (state.met + 1).masked_fill((u > 0) | (state.equality > 0), 0.0)
+        new = self._with_dual(new, lambda i, name: torch.where(met >= self.after, state.start[i], getattr(new, name)))
+        return d, RestartState(new, u, met, state.start, state.equality)
