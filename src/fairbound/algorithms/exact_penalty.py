@@ -16,7 +16,7 @@ Only their abstracts were read, so this is the idea and not one of their algorit
 corrected one has the form of STORM and MSVR; restarts with large mini-batches (SPIDER) are left out.
 
 Differs from `Penalty`, the hinge of one mini-batch: that is gamma = 1, whose noise alone makes it positive, and whose
-limit lies inside the feasible set (P1 with mini-batches of 4: .35 from x*, at gamma = .05 a fourth of it). The bias
+limit lies inside the feasible set (P1 with mini-batches of 4: .58 from x*, at gamma = .05 .13). The bias
 falls with the standard deviation of u, by sqrt(gamma / (2 - gamma)). The current mini-batch has the share g in u: with
 u of the mini-batches before alone the bias is the same, and the delay destabilizes (P4 at gamma .03: 1.07 against .04).
 

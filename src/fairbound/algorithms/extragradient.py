@@ -15,9 +15,9 @@ Korpelevich 1976, Popov 1980; from memory, checked on the bilinear game L = x y,
 sqrt(1 - h^2 + h^4) and plain descent-ascent expands by sqrt(1 + h^2).
 
 Differs from `DescentAscent`: it damps the rotation of x against y. Its fixed points are the same. The multipliers
-ahead, y + eta c, are those of an augmented Lagrangian with the penalty eta: where L(., y*) has negative curvature it diverges
-as descent-ascent does unless eta exceeds that curvature (P4: diverges at .1 to .3, reached at 1; the default does not
-cure it). With xi' = xi the same mini-batch stands in y~ and in J, and its bias is that of a one-sample penalty; the
+ahead, y + eta c, are those of an augmented Lagrangian with the penalty eta: where L(., y*) has negative curvature it
+fails as descent-ascent does unless eta is as large as that curvature (P4: not with .1 or .3, but with 1, as a penalty;
+the default does not cure it). With xi' = xi the same mini-batch stands in y~ and in J, and its bias is that of a one-sample penalty; the
 optimistic form has its c one step late. In a training loop only the optimistic form works, since a loop has one
 point; it keeps the last gradient, a vector of the model's size.
 

@@ -60,7 +60,7 @@ class Warmup(Algorithm[State]):
             raise ValueError(f"{names} draw mini-batches of random size by different laws; give both the same p0, cap")
         if probs and min(self.first.draws, self.then.draws) not in (1, 4):
             raise ValueError(
-                f"Warmup: one of {names} draws mini-batches of random size, of which the first alone has a fixed one, and "
+                f"Warmup: one of {names} draws mini-batches of random size, the first alone of a fixed one, and "
                 f"the other needs {min(self.first.draws, self.then.draws)}; use a method with one draw, such as SGD"
             )
 
