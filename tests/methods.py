@@ -14,13 +14,11 @@ from fairbound.algorithms import (
     SSLALM,
     AdamDescentAscent,
     Adaptive,
-    AveragedDual,
     DescentAscent,
     ExactPenalty,
     Extragradient,
     StochasticGhost,
     SwitchingSubgradient,
-    Warmup,
 )
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints.notions import pairwise_loss_parity
@@ -38,10 +36,9 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "Adam, averaged": AdamDescentAscent(average=True, tau=InverseSqrt(0.1)),
     "Extragradient, second draw": Extragradient(second=True),
     "Extragradient, optimistic": Extragradient(optimistic=True, eta=(0.1, 0.1)),
-    "AveragedDual": AveragedDual(DescentAscent(), every=3),
-    "Warmup": Warmup(DescentAscent(), 5, SSLALM(samples=1)),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
 }
+IN_A_LOOP = {name: method for name, method in METHODS.items() if method.points == 1}  # a loop has one point
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 

@@ -17,9 +17,9 @@ sqrt(1 - h^2 + h^4) and plain descent-ascent expands by sqrt(1 + h^2).
 Differs from `DescentAscent`: it damps the rotation of x against y. Its fixed points are the same. The multipliers
 ahead, y + eta c, are those of an augmented Lagrangian with the penalty eta: where L(., y*) has negative curvature it
 fails as descent-ascent does unless eta is as large as that curvature (P4: not with .1 or .3, but with 1, as a penalty;
-the default does not cure it). With xi' = xi the same mini-batch stands in y~ and in J, and its bias is that of a one-sample penalty; the
-optimistic form has its c one step late. In a training loop only the optimistic form works, since a loop has one
-point; it keeps the last gradient, a vector of the model's size.
+the default does not cure it). With xi' = xi the same mini-batch stands in y~ and in J, and its bias is that of a
+one-sample penalty; the optimistic form has its c one step late. In a training loop only the optimistic form works,
+since a loop has one point; it keeps the last gradient, a vector of the model's size.
 
 The defaults are those of `DescentAscent`: on P1 to P3 the mean of the last half of 10,000 steps ends within .001 of
 |x_0 - x*| for constraints of size 1 and within .01 at sizes .1 and 10; with noise within .06 (.28 at size 10). On P5,
