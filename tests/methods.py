@@ -35,7 +35,7 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "ExactPenalty, corrected": ExactPenalty(corrected=True),
     "Adam, averaged": AdamDescentAscent(average=True, tau=InverseSqrt(0.1)),
     "Extragradient, second draw": Extragradient(second=True),
-    "Extragradient, optimistic": Extragradient(optimistic=True, eta=(0.1, 0.1)),
+    "Extragradient, optimistic": Extragradient(optimistic=True),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
 }
 IN_A_LOOP = {name: method for name, method in METHODS.items() if method.points == 1}  # a loop has one point
