@@ -17,14 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Draw, Estimate, Sample, equality_mask, require_whole
+
+T = TypeVar("T")
 
 
 class State(NamedTuple):
@@ -74,13 +75,13 @@ class Warmup(Algorithm[State]):
 
     @property
     def evaluates(self) -> tuple[str, ...]:
-        pairs = zip_longest(self.first.evaluates, self.then.evaluates, fillvalue="")
+        pairs = _pairs(self.first.evaluates, self.then.evaluates, "")
         return tuple("".join(part for part in "fc" if part in one + other) for one, other in pairs)
 
     @property
     def passes(self) -> tuple[int, ...]:
         # the evaluation at x serves both
-        pairs = zip_longest(self.first.passes, self.then.passes, fillvalue=1)
+        pairs = _pairs(self.first.passes, self.then.passes, 1)
         return tuple(one + other - 1 for one, other in pairs)
 
     @property
@@ -127,6 +128,13 @@ class Warmup(Algorithm[State]):
 
     def monitor(self, state: State) -> dict[str, Tensor]:
         return self.then.monitor(state.then)
+
+
+def _pairs(one: tuple[T, ...], other: tuple[T, ...], missing: T) -> list[tuple[T, T]]:
+    """What the two have of every draw; `missing` where one draws less."""
+    size = max(len(one), len(other))
+    padded = (own + (missing,) * (size - len(own)) for own in (one, other))
+    return list(zip(*padded, strict=True))
 
 
 def _once(at: Callable[[Tensor], Estimate], x: Tensor) -> Callable[[Tensor], Estimate]:
