@@ -25,7 +25,7 @@ at the minimizer of F + weight sum [C]_+: `diagnostics` then reports a penalty t
 not raise the weight by itself: on noisy values that is a ratchet, and on an infeasible problem it has no end.
 
 The defaults were chosen on P1 to P5 for constraints of size 1 and multipliers up to 5: the mean of the last half of
-4,000 steps ends within .02 of |x_0 - x*|, with noise .01 to .09 (corrected: P4 and P5 half of that, the others about the
+4,000 steps ends within .02 of |x_0 - x*|, with noise .01 to .09 (corrected: P4 and P5 half of it, the others about the
 same, for twice the passes). No weight serves every size, as for `Penalty`: at size .1 multipliers of 10 and more exceed
 it, and P2 and P4 run away; at size 10 it ends at .06 to .49. Where tau weight |J|^2 > nu it circles within about
 tau weight |J|.
