@@ -127,9 +127,13 @@ def settings(build: type[Algorithm[Any]]) -> list[str]:
     source = inspect.getsource(build)
     rows = []
     for field in fields(build):  # type: ignore[arg-type]
-        comment = re.search(rf"^    {field.name}: .*?#\s*(?!noqa)(.*)$", source.replace("# noqa: RUF009  (frozen)", ""), re.M)
+        comment = re.search(
+            rf"^    {field.name}: .*?#\s*(?!noqa)(.*)$", source.replace("# noqa: RUF009  (frozen)", ""), re.M
+        )
         default = "" if field.default is MISSING else f"`{field.default}`"
-        rows.append(f"| `{field.name}` | {default} | {comment[1].strip().replace('|', chr(92) + '|') if comment else ''} |")
+        rows.append(
+            f"| `{field.name}` | {default} | {comment[1].strip().replace('|', chr(92) + '|') if comment else ''} |"
+        )
     return rows
 
 

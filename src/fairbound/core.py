@@ -140,6 +140,7 @@ class Algorithm(ABC, Generic[State]):
     structural: ClassVar[tuple[str, ...]] = ()  # float fields that decide what is drawn: runs cannot stack over them
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
     """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
+    dual: ClassVar[tuple[str, ...]] = ()  # fields (m,) of the state that a dual step moves, for `algorithms.wrappers`
 
     def __new__(cls, *given: Any, **settings: Any) -> Self:
         """Says which settings a method has, where one is not among them."""

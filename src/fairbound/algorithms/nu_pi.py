@@ -59,6 +59,7 @@ class NuPI(Algorithm[State]):
     """
 
     solves = "kkt"
+    dual = ("y", "xi")
     is_gradient_step = True
 
     tau: float | Schedule = 0.01  # primal step

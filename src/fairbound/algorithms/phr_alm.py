@@ -66,6 +66,7 @@ class PHRALM(Algorithm[State]):
     """
 
     solves = "kkt"
+    dual = ("y",)
     is_gradient_step = True
 
     tau: float | Schedule = 0.01  # primal step

@@ -88,6 +88,7 @@ class SPBM(Algorithm[State]):
     """
 
     solves = "kkt"
+    dual = ("y",)
     is_gradient_step = True
 
     tau: float | Schedule = 0.01  # primal step

@@ -86,6 +86,7 @@ class SSLALM(Algorithm[State]):
     """
 
     solves = "kkt"
+    dual = ("y",)
 
     tau: float | Schedule = 0.01  # primal step
     eta: ForEach = 0.1  # dual step, or a tuple with one for each constraint

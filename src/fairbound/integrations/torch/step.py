@@ -183,8 +183,8 @@ class Steps:
             )
         if self.algorithm.uses_jacobian and self.processes.size > 1:
             raise ValueError(
-                f"{type(self.algorithm).__name__} differentiates a mini-batch once for every group, and processes reduce"
-                " one gradient a step; train in one process, or use one that takes one gradient, such as SSLALM"
+                f"{type(self.algorithm).__name__} differentiates a mini-batch once for every group, and processes "
+                "reduce one gradient a step; train in one process, or use one that takes one gradient, such as SSLALM"
             )
         batches = self._in_order(batch, extra_batches)
         info = self._step(self._writer(scaler, scale), [self._statistics(one) for one in batches], scaler=scaler)
