@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
 
-A page has the method's docstring, what a step costs as the method declares it, its settings with their comments, and the
-plot. `tests/algorithms/test_pages.py` tells when a page is older than its file.
+A page has the method's docstring, what a step costs as the method declares it, its settings with their comments, and
+the plot. `tests/algorithms/test_pages.py` tells when a page is older than its file.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def page(name: str) -> str:
             "",
             f"![distance to the solution of P1 and P4]({stem(name)}.svg)",
             "",
-            f"Distance to the solution on P1 (convex) and P4 (concave in one direction), default settings, mini-batches "
-            f"of {BATCH} with noise: the median of {REPLICATES} replicates, shaded from their 10 % to their 90 % quantile; "
-            "dotted: the largest violation. Problems and noise: `benchmarks/defaults.py`.",
+            "Distance to the solution on P1 (convex) and P4 (concave in one direction), default settings, mini-batches of "
+            f"{BATCH} with noise: the median of {REPLICATES} replicates, shaded from their 10 % to their 90 % quantile. "
+            "Dotted: the largest violation. Problems and noise: `benchmarks/defaults.py`.",
             "",
             "| a step | |",
             "|---|---|",
@@ -124,16 +124,12 @@ def facts(method: Algorithm[Any]) -> dict[str, str]:
 
 
 def settings(build: type[Algorithm[Any]]) -> list[str]:
-    source = inspect.getsource(build)
+    source = inspect.getsource(build).replace("# noqa: RUF009  (frozen)", "#")
     rows = []
     for field in fields(build):  # type: ignore[arg-type]
-        comment = re.search(
-            rf"^    {field.name}: .*?#\s*(?!noqa)(.*)$", source.replace("# noqa: RUF009  (frozen)", ""), re.M
-        )
-        default = "" if field.default is MISSING else f"`{field.default}`"
-        rows.append(
-            f"| `{field.name}` | {default} | {comment[1].strip().replace('|', chr(92) + '|') if comment else ''} |"
-        )
+        comment = re.search(rf"^    {field.name}: .*?#(.*)$", source, re.M)
+        what = comment[1].strip().replace("|", "\\|") if comment else ""
+        rows.append(f"| `{field.name}` | {'' if field.default is MISSING else f'`{field.default}`'} | {what} |")
     return rows
 
 

@@ -143,6 +143,7 @@ def least_squares_multipliers(g: Tensor, J: Tensor) -> Tensor:
     """y (m,) with the shortest g + J'y, for J (m, n) some of whose rows may be 0 or dependent."""
     gram = J @ J.mT
     size = gram.diagonal()
-    ridge = torch.where(size > 0, RIDGE * size.amax(), 1.0)
+    share = max(RIDGE, 10 * torch.finfo(J.dtype).eps)
+    ridge = torch.where(size > 0, share * size.amax(), 1.0)
     y: Tensor = torch.linalg.solve(gram + torch.diag(ridge), -(J @ g))
     return y
