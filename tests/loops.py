@@ -19,7 +19,8 @@ from fairbound.integrations.torch.constrained import StepInfo
 
 F64 = torch.float64
 FIXED = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is None}
-ONE_DRAW = {name: method for name, method in FIXED.items() if method.draws == 1}
+ONE_GRADIENT = {name: method for name, method in FIXED.items() if not method.uses_jacobian}
+ONE_DRAW = {name: method for name, method in ONE_GRADIENT.items() if method.draws == 1}
 GHOSTS = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is not None}
 LR = 0.05
 

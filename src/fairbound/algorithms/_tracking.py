@@ -33,9 +33,18 @@ class Averages(NamedTuple):
 
     def updated(self, x: Tensor, e: Estimate, a: float | Tensor) -> tuple[Averages, Tensor]:
         """With a new estimate, which counts a; and the averaged Jacobian (m, n)."""
-        combine = (lambda rows: rows) if e.cells is None else e.cells.combine
         own = e.jac() if e.cells is None else e.cells.gradients()
-        moved = combine((self.rows @ (x - self.x)).unsqueeze(-1)).squeeze(-1)
+        moved = combined(e, (self.rows @ (x - self.x)).unsqueeze(-1)).squeeze(-1)
         c = (1 - a) * (self.c + moved) + a * e.c
         rows, g = (1 - a) * self.rows + a * own, (1 - a) * self.g + a * e.grad(f=1.0)
-        return Averages(g, c, rows, x), combine(rows)
+        return Averages(g, c, rows, x), combined(e, rows)
+
+
+def combined(e: Estimate, rows: Tensor) -> Tensor:
+    """The Jacobian (m, n) of the gradients of cells, (q, n)."""
+    return rows if e.cells is None else e.cells.combine(rows)
+
+
+def absent(J: Tensor) -> Tensor:
+    """(m,) the constraints that no step changes: in a loop those of groups that a mini-batch lacks have gradient 0."""
+    return (J == 0).all(-1)

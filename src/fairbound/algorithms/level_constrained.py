@@ -49,7 +49,7 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms._subproblems.level import level_direction
-from fairbound.algorithms._tracking import Averages
+from fairbound.algorithms._tracking import Averages, absent, combined
 from fairbound.algorithms.schedules import ForEach, Power, Schedule, value, values
 from fairbound.core import (
     NONNEGATIVE,
@@ -70,7 +70,6 @@ class State(NamedTuple):
     c0: Tensor  # (m,) c at the start
     var: Tensor  # (m,) variance of one mini-batch's c
     var_mean: Tensor  # (m,) variance of the averaged c
-    J: Tensor  # (m, n) of the last step, for exact=True, else (m, 0)
     L: Tensor  # (m,) twice the largest curvature that was seen, for exact=True
     y: Tensor  # (m,) multipliers of the last subproblem
     length: Tensor  # () its |d|: 0 at a stationary point
@@ -111,8 +110,7 @@ class LevelConstrained(Algorithm[State]):
         refuse_equality(self, equality)
         zero, zeros = x.new_zeros(()), x.new_zeros(m)
         c0 = zeros if first is None else first.c.to(x)
-        J = x.new_zeros(m, x.shape[0] if self.exact else 0)
-        return State(Averages.start(x, m, first), zero, c0, zeros, zeros, J, zeros, zeros, zero, zero)
+        return State(Averages.start(x, m, first), zero, c0, zeros, zeros, zeros, zeros, zero, zero)
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.unpack(self))
@@ -122,14 +120,14 @@ class LevelConstrained(Algorithm[State]):
         averages, J = state.averages.updated(x, e, a)
         c0 = torch.where(first, averages.c, state.c0)
         var, var_mean = self._variances(state, averages.c, e.c, a)
-        seen = self._curvature(state, x, J)
+        seen = self._curvature(state, x, J - combined(e, state.averages.rows)) if self.exact else state.L
         given = values(self.L, state.k, len(e.c)) + torch.zeros_like(seen)
         L = torch.where(first, given, seen) if self.exact else given
         eta = value(self.level, state.k) * c0.clamp(max=0.0) - self.z * var_mean.sqrt()
-        solved = level_direction(averages.g, averages.c, J, gamma=1 / self.primal_step(state), L=L, level=eta)
-        outside = (averages.c > eta).any().to(x)
-        J = J if self.exact else state.J
-        new = State(averages, state.k + 1, c0, var, var_mean, J, seen, solved.multipliers, solved.d.norm(), outside)
+        c, L = torch.where(absent(J), torch.minimum(averages.c, eta), averages.c), L.masked_fill(absent(J), 0.0)
+        solved = level_direction(averages.g, c, J, gamma=1 / self.primal_step(state), L=L, level=eta)
+        outside = (c > eta).any().to(x)
+        new = State(averages, state.k + 1, c0, var, var_mean, seen, solved.multipliers, solved.d.norm(), outside)
         return solved.d, new
 
     def _variances(self, state: State, mean: Tensor, c: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,11 +142,10 @@ class LevelConstrained(Algorithm[State]):
         var = torch.lerp(state.var, deviation.square(), a)
         return var, (1 - a).square() * state.var_mean + a.square() * var
 
-    def _curvature(self, state: State, x: Tensor, J: Tensor) -> Tensor:
-        if not self.exact:
-            return state.L
-        moved, change = (x - state.averages.x).norm(), (J - state.J).norm(dim=-1)
-        secant = torch.where(moved > 0, 2 * change / moved.clamp(min=torch.finfo(x.dtype).tiny), 0.0)
+    def _curvature(self, state: State, x: Tensor, change: Tensor) -> Tensor:
+        """With exact estimates: twice the largest change of a row of J (m, n) against that of x."""
+        moved = (x - state.averages.x).norm()
+        secant = torch.where(moved > 0, 2 * change.norm(dim=-1) / moved.clamp(min=torch.finfo(x.dtype).tiny), 0.0)
         return torch.where(state.k > 0, torch.maximum(state.L, secant), state.L)
 
     def multipliers(self, state: State) -> Tensor:

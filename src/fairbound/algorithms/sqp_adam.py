@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms._subproblems import ghost_direction
-from fairbound.algorithms._tracking import Averages
+from fairbound.algorithms._tracking import Averages, absent
 from fairbound.algorithms.schedules import Power, Schedule, value
 from fairbound.core import (
     NONNEGATIVE,
@@ -109,27 +109,27 @@ class SQPAdam(Algorithm[State]):
         (e,) = (sample(x) for sample in draw.unpack(self))
         a = (x.new_zeros(()) + value(self.average, state.k)).clamp(min=self.least)
         averages, J = state.averages.updated(x, e, torch.where(state.k == 0, 1.0, a))
-        active = (state.y != 0) | (averages.c > 0) | (state.equality > 0)
+        c = averages.c.masked_fill(absent(J), 0.0)
+        active = (state.y != 0) | (c > 0) | (state.equality > 0)
         J_A = J * active.to(x)[:, None]
-        p = e.grad(f=1.0) + least_squares_multipliers(e.grad(f=1.0), J_A) @ J_A
+        p = e.grad(f=1.0)
+        p = p + least_squares_multipliers(p, J_A) @ J_A
         momentum = self.b1 * state.momentum + (1 - self.b1) * p
         square = self.b2 * state.square + (1 - self.b2) * p.square()
         made = state.k + 1
         root = torch.sqrt(square / (1 - (x.new_zeros(()) + self.b2) ** made) + self.mu)
         solved = ghost_direction(
-            momentum / (1 - (x.new_zeros(()) + self.b1) ** made),
-            averages.c,
+            momentum / (1 - (x.new_zeros(()) + self.b1) ** made) - least_squares_multipliers(averages.g, J_A) @ J_A,
+            c,
             J,
             tau=1.0,
             beta=self.beta,
             rho=self.rho,
             lam=self.lam,
-            equality=active,
+            equality=state.equality,
             scale=root.rsqrt(),
         )
-        y = solved.multipliers + least_squares_multipliers(averages.g, J_A)
-        y = torch.where(state.equality > 0, y, torch.relu(y))
-        new = State(averages, momentum, square, made, y, solved.kappa, solved.d.norm(), state.equality)
+        new = State(averages, momentum, square, made, solved.multipliers, solved.kappa, solved.d.norm(), state.equality)
         return value(self.alpha, state.k) * solved.d, new
 
     def multipliers(self, state: State) -> Tensor:

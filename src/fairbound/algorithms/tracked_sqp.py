@@ -29,7 +29,7 @@ Differs from them:
 The average lags where J moves fast (a network early in training): `least` keeps a_k from falling further, at the price
 of noise; the largest violation at the end is set by how long it averages. A step costs a backward pass for the
 objective and one for each group, and the state has 2 + groups vectors of the model's size. An equality is |c_i| as in
-Stochastic Ghost. It wants every group in every mini-batch: an absent one would count as a gradient of 0.
+Stochastic Ghost. In a loop the averages of a group that a mini-batch lacks wait for the next one that shows it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms._subproblems import ghost_direction
-from fairbound.algorithms._tracking import Averages
+from fairbound.algorithms._tracking import Averages, absent
 from fairbound.algorithms.schedules import Power, Schedule, value
 from fairbound.core import (
     NONNEGATIVE,
@@ -116,7 +116,7 @@ class TrackedSQP(Algorithm[State]):
         (e,) = (sample(x) for sample in draw.unpack(self))
         a = (x.new_zeros(()) + value(self.average, state.k)).clamp(min=self.least)
         averages, J = state.averages.updated(x, e, torch.where(state.k == 0, 1.0, a))
-        c, lam = self._right_hand_side(averages.c, J, state.equality)
+        c, lam = self._right_hand_side(averages.c.masked_fill(absent(J), 0.0), J, state.equality)
         # The second, of the objective 0, is the shortest d that repairs the constraints.
         g = averages.g if self.alpha_c is None else torch.stack([averages.g, torch.zeros_like(x)])
         solved = ghost_direction(g, c, J, tau=self.tau, beta=self.beta, rho=self.rho, lam=lam, equality=state.equality)

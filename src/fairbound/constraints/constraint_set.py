@@ -85,6 +85,13 @@ class ConstraintSet(Comparisons):
         return sum((part.cells for part in self.parts), Cells((), ()))
 
     @cached_property
+    def mean_names(self) -> list[str]:
+        """(q,) a name for every mean that the constraints compare: its part's first row, and its cell."""
+        firsts = [self.names[i] for i in accumulate([0, *(part.m for part in self.parts[:-1])])]
+        own = [part.cells.names if isinstance(part, Constraint) else part.names for part in self.parts]
+        return [f"{first}, {name}" for first, names in zip(firsts, own, strict=True) for name in names]
+
+    @cached_property
     def equality(self) -> Tensor | None:
         """(m,) the rows that are equalities; None where there are none."""
         if not any(part.equality for part in self.parts):

@@ -14,7 +14,7 @@ from torch import Tensor
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Estimate
 
-CONSTRAINT, PARAMETER, OTHER = "constraint", "parameter", "other"
+CONSTRAINT, PARAMETER, CELL, OTHER = "constraint", "parameter", "cell", "other"
 
 
 def kinds(algorithm: Algorithm[Any]) -> list[str]:
@@ -27,7 +27,8 @@ def kinds(algorithm: Algorithm[Any]) -> list[str]:
 
     found = []
     for here, wider, longer in zip(shapes(3, 5), shapes(3, 6), shapes(4, 5), strict=True):
-        found.append(CONSTRAINT if here != wider else PARAMETER if here != longer else OTHER)
+        with_m, with_n = here != wider, here != longer  # a gradient for every cell goes with both
+        found.append(CELL if with_m and with_n else CONSTRAINT if with_m else PARAMETER if with_n else OTHER)
     return found
 
 

@@ -16,9 +16,9 @@ import torch
 from loops import (
     BOTH,
     F64,
-    FIXED,
     LR,
     ONE_DRAW,
+    ONE_GRADIENT,
     flat,
     knowledge,
     network,
@@ -190,7 +190,7 @@ def main(rank: int, folder: Path) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     found: dict[str, Any] = {
-        "whole": {name: whole(method, rank=rank) for name, method in FIXED.items()},
+        "whole": {name: whole(method, rank=rank) for name, method in ONE_GRADIENT.items()},
         "view": {name: whole(method, True, rank) for name, method in SOME.items()},
         "accumulated": {name: accumulated(method, rank) for name, method in ONE_DRAW.items()},
         "spoilt": {f"{name}, {kind}": spoilt(m, kind, rank) for name, m in SOME.items() for kind in SPOILT},
@@ -224,10 +224,10 @@ def test_a_race_is_absent_from_one_process() -> None:
     assert 2 in WHO.race[second]
 
 
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("name", ONE_GRADIENT)
 def test_two_processes_are_one(name: str, processes: list[dict[str, Any]]) -> None:
     """Ten steps, float64, 1e-12: sums and counts are reduced, not means."""
-    assert_one_process_would([found["whole"][name] for found in processes], whole(FIXED[name]))
+    assert_one_process_would([found["whole"][name] for found in processes], whole(ONE_GRADIENT[name]))
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -63,11 +63,10 @@ NOT_LINEAR: dict[str, Algorithm[Any]] = {
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_which_methods_are_linear(method: Algorithm[Any]) -> None:
-    """Switching reads the norm of a gradient, Adam its squares; the optimistic form keeps one."""
+    """Switching reads the norm of a gradient, Adam its squares; the optimistic form keeps one; some use Jacobians."""
     found = why_not_linear(method, FlatParams(network()).x)
-    assert (found is None) is not isinstance(
-        method, StochasticGhost | SwitchingSubgradient | AdamDescentAscent | Extragradient
-    )
+    other = isinstance(method, SwitchingSubgradient | AdamDescentAscent | Extragradient)
+    assert (found is None) is not (other or method.uses_jacobian)
 
 
 @pytest.mark.parametrize("why", NOT_LINEAR)

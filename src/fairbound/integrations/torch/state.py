@@ -13,13 +13,13 @@ from torch import Tensor
 from fairbound._utils.frames import frames_of_ours
 from fairbound._utils.rng import LEVEL, UNIFORM, checked_seed, keys, uniforms
 from fairbound.algorithms.diagnostics import WINDOW, recorded, sign_of_divergence, signs_of_infeasibility
-from fairbound.core import Algorithm, Draw, Estimate, Sample, no_feasible_start
+from fairbound.core import Algorithm, CellGradients, Draw, Estimate, Sample, no_feasible_start
 from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.estimate import Observed, ShownCells
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.vectors import why_not_linear
-from fairbound.training.state_rows import gathered, kinds, scattered, with_own_tables
+from fairbound.training.state_rows import CELL, gathered, kinds, scattered, with_own_tables
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
@@ -152,7 +152,7 @@ class TrainingState:
         """After a step from the state `before`; constraints that a mini-batch did not show keep what the state has."""
         for one, own in zip(seen, cells, strict=True):
             if one.absent is not None:
-                new = state_dict.kept_where(one.absent, before, new, self._kinds)
+                new = state_dict.kept_where(one.absent, one.shown.counts[1:] <= 0, before, new, self._kinds)
             self.record.add(one, own)
         new, rows = state_dict.in_precision_of(before, new), seen[-1].rows
         self.state = new if rows is None else scattered(self.state, new, rows, self._kinds)
@@ -206,14 +206,26 @@ class TrainingState:
         y = None if self.state is None else self.algorithm.multipliers(self.state)
         return None if y is None else self.record.in_units(y[: len(self.names)])
 
+    def _form(self) -> Estimate:
+        """An estimate without its numbers, for the form of a state."""
+        nothing = torch.zeros(self.record.rows, device=self.parameters.device)
+        cells = CellGradients(len(self._cells), lambda: nothing, lambda rows: rows)
+        return Estimate(nothing.sum(), nothing, lambda w: w, cells)
+
+    @property
+    def _cells(self) -> Sequence[str]:
+        return self.record.constraints.mean_names if CELL in self._kinds else ()
+
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers, by the names of constraints and parameters."""
         last, state = self.record.last, self.state
+        if state is not None:
+            state = state_dict.saved(state, self._kinds, self.names, self._cells, self.parameters)
         return {
             "method": type(self.algorithm).__name__,
-            "state": None if state is None else state_dict.saved(state, self._kinds, self.names, self.parameters),
+            "state": state,
             "constraints": None if last is None else state_dict.by_name(last.detach().clone(), self.names),
             "record": self.record.state_dict(),
             "steps": self.steps,
@@ -231,7 +243,8 @@ class TrainingState:
         state, last, history = kept["state"], kept["constraints"], MonitorHistory()
         history.load_state_dict(kept["history"])  # before anything is changed, like the rest of what is kept
         if state is not None:
-            state = state_dict.loaded(state, self._initial(None), self._kinds, self.names, self.parameters)
+            form = self._initial(self._form())
+            state = state_dict.loaded(state, form, self._kinds, self.names, self._cells, self.parameters)
         if last is not None:
             last = state_dict.by_constraint(last, self.names, self.record.rows).to(self.parameters.device)
         steps, skipped = int(kept["steps"]), int(kept["skipped"])

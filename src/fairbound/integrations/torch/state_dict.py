@@ -16,7 +16,7 @@ from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound._utils.sequences import LazySequence
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.vectors import Combination
-from fairbound.training.state_rows import CONSTRAINT, PARAMETER
+from fairbound.training.state_rows import CELL, CONSTRAINT, PARAMETER
 
 
 def leaf_names(state: Any) -> list[str]:
@@ -26,12 +26,12 @@ def leaf_names(state: Any) -> list[str]:
     return list(fields) if len(fields) == len(flat) else [f"leaf {i}" for i in range(len(flat))]
 
 
-def kept_where(keep: Tensor, old: Any, new: Any, of: list[str]) -> Any:
-    """The new state, but for the constraints marked in `keep`, (m,): those stay as they were."""
-    pairs = zip(tree_leaves(old), tree_leaves(new), of, strict=True)
-    return tree_unflatten(
-        new, iter([torch.where(keep, before, after) if kind == CONSTRAINT else after for before, after, kind in pairs])
-    )
+def kept_where(constraints: Tensor, cells: Tensor, old: Any, new: Any, of: list[str]) -> Any:
+    """The new state, but for the marked constraints (m,) and cells (q,): those stay as they were."""
+    keep = {CONSTRAINT: constraints, CELL: cells[:, None]}
+    triples = zip(tree_leaves(old), tree_leaves(new), of, strict=True)
+    made = [torch.where(keep[kind], before, after) if kind in keep else after for before, after, kind in triples]
+    return tree_unflatten(new, iter(made))
 
 
 def in_precision_of(old: Any, new: Any) -> Any:
@@ -46,18 +46,24 @@ def in_precision_of(old: Any, new: Any) -> Any:
     return tree_unflatten(new, iter(kept))
 
 
-def saved(state: Any, of: list[str], names: Sequence[str], parameters: FlatParams) -> dict[str, Any]:
-    """Copies of a state's tensors, by name."""
+def saved(
+    state: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: FlatParams
+) -> dict[str, Any]:
+    """Copies of a state's tensors, by the names of constraints, cells and parameters."""
     found: dict[str, Any] = {}
     for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
         if kind == CONSTRAINT:
             found[name] = by_name(leaf.detach().clone(), names)
+        elif kind == CELL:
+            found[name] = {cell: parameters.by_name(row) for cell, row in zip(cells, leaf, strict=True)}
         else:
             found[name] = parameters.by_name(leaf) if kind == PARAMETER else leaf.detach().clone()
     return found
 
 
-def loaded(kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str], parameters: FlatParams) -> Any:
+def loaded(
+    kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: FlatParams
+) -> Any:
     """The state that `saved` gave; `like` has its form."""
     expected = leaf_names(like)
     if sorted(kept) != sorted(expected):
@@ -70,6 +76,10 @@ def loaded(kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str],
         if kind == PARAMETER:
             made.append(parameters.from_names(value, leaf))
             continue
+        if kind == CELL:
+            if sorted(value) != sorted(cells):
+                raise ValueError(f"the saved state has the cells {sorted(value)[:6]}, this loop {sorted(cells)[:6]}")
+            value = torch.stack([parameters.from_names(value[cell], leaf[0]) for cell in cells])  # type: ignore[misc]
         if kind == CONSTRAINT:
             value = by_constraint(value, names, len(leaf))
         made.append(value.detach().to(leaf).clone())
