@@ -16,6 +16,7 @@ Needs the 42-state file (FAIRBOUND_DATA or ../shared/data).
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,8 +33,11 @@ from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
 from fairbound.data.sources import load as load_data
+from fairbound.data.table import Table
 
-FORMS = {"race": ("methods-ok-race", "AL"), "marital": ("methods-va-marital", "NC")}
+DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
+FILE = DATA / "acs" / "acsincome_2018_42states.parquet"
+FORMS = {"race": ("methods-ok-race", "AL", 1), "marital": ("methods-va-marital", "NC", 37)}  # state and its FIPS code
 TOLERANCE = 0.01  # above the bound
 UNCONSTRAINED = ("SGD",)  # rows that their loss decides
 ROW_FIELDS = ("fairret",)  # what a grid varies of a row beside its settings
@@ -77,8 +81,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("/tmp/tuned"))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    name, state = FORMS[asked.form]
-    experiment, table, store = load(name), load_data(f"acs:{state}"), Store(asked.out)
+    name, state, code = FORMS[asked.form]
+    experiment, table, store = load(name), census(state, code, asked.out / "data"), Store(asked.out / "results")
     print(f"{name} on {table.source}, {asked.seeds} seeds, {asked.share:g} of the steps")
     for row in [row for row in experiment.rows if row.name in asked.only]:
         before = time.process_time()
@@ -86,6 +90,13 @@ def main() -> None:
         best = choice(found, row.name in UNCONSTRAINED)
         print(f"\n{row.name}, {time.process_time() - before:.0f} s of CPU time\n{found.to_string(float_format='%.4f')}")
         print(f"chosen: {settings[best]}", flush=True)
+
+
+def census(state: str, code: int, folder: Path) -> Table:
+    """The state's rows of the 42-state file, by way of a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.read_parquet(FILE, filters=[("ST", "==", code)]).to_parquet(folder / f"acsincome_2018_{state}.parquet")
+    return load_data(f"acs:{state}", folder=folder)
 
 
 def candidates(experiment: Experiment, row: Row, share: float, seeds: int) -> Experiment:
@@ -105,7 +116,7 @@ def _words(setting: tuple[str, Any]) -> str:
     return f"{name} {value['start'] if isinstance(value, Mapping) else value:g}"
 
 
-def tuned(experiment: Experiment, table: Any, store: Store) -> tuple[pd.DataFrame, dict[str, Mapping[str, Any]]]:
+def tuned(experiment: Experiment, table: Table, store: Store) -> tuple[pd.DataFrame, dict[str, Mapping[str, Any]]]:
     """Medians of loss, violation and the largest violation over seeds, by combination; and the settings of each."""
     prepared = PreparedExperiment.of(experiment, table)
     batches = run_batches(prepared)
