@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, initial_points, make_functional
-from fairbound.algorithms import SSLALM, Adaptive, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import SSLALM, Adaptive, DescentAscent, StochasticGhost, SwitchingSubgradient, TrackedSQP
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
@@ -24,6 +24,8 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
     "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
+    "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),
+    "TrackedSQP, decay": TrackedSQP(rhs="decay", gamma=0.3, average=0.2),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 

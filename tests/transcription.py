@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy import optimize
 
 from fairbound.core import Sample
 
@@ -55,3 +56,29 @@ def draws(count: int, n: int = 6, m: int = 3, seed: int = 0) -> tuple[list[Quadr
     functions = [symmetric(q) for q in quadratics(count, n, m, seed)]
     x = np.random.default_rng(seed + 1).normal(size=n)
     return functions, [q.sample() for q in functions], x
+
+
+def ghost_direction(
+    g: np.ndarray, c: np.ndarray, J: np.ndarray, tau: float, beta: float, rho: float, lam: float
+) -> np.ndarray:
+    """(A1.1) and (A1.2) as printed: kappa by a linear program, d by a general solver."""
+    n, m = len(g), len(c)
+    linear = optimize.linprog(
+        np.r_[np.zeros(n), 1.0],
+        A_ub=np.c_[J, -np.ones(m)],
+        b_ub=-c,
+        bounds=[(-rho, rho)] * n + [(0, None)],
+        method="highs",
+    )
+    kappa = (1 - lam) * max(c.max(), 0) + lam * linear.fun
+    solved = optimize.minimize(
+        lambda d: g @ d + tau / 2 * d @ d,
+        linear.x[:n],  # feasible: its violation is at most kappa
+        jac=lambda d: g + tau * d,
+        bounds=[(-beta, beta)] * n,
+        constraints={"type": "ineq", "fun": lambda d: kappa - c - J @ d, "jac": lambda d: -J},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    assert solved.success
+    return solved.x

@@ -8,9 +8,9 @@ import numpy as np
 import problems
 import pytest
 import torch
-from scipy import optimize, stats
+from scipy import stats
 from torch import Tensor
-from transcription import Quadratic, draws
+from transcription import draws, ghost_direction
 
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, run
 from fairbound.algorithms import StochasticGhost
@@ -19,31 +19,6 @@ from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.core import Draw
 from fairbound.data.samplers import Batch, SamplerStack
-
-
-def numpy_direction(q: Quadratic, x: np.ndarray, tau: float, beta: float, rho: float, lam: float) -> np.ndarray:
-    """(A1.1) and (A1.2) as printed: kappa by a linear program, d by a general solver."""
-    g, c, J = q.gradient(x), q.c(x), q.jacobian(x)
-    n, m = len(x), len(c)
-    linear = optimize.linprog(
-        np.r_[np.zeros(n), 1.0],
-        A_ub=np.c_[J, -np.ones(m)],
-        b_ub=-c,
-        bounds=[(-rho, rho)] * n + [(0, None)],
-        method="highs",
-    )
-    kappa = (1 - lam) * max(c.max(), 0) + lam * linear.fun
-    solved = optimize.minimize(
-        lambda d: g @ d + tau / 2 * d @ d,
-        linear.x[:n],  # feasible: its violation is at most kappa
-        jac=lambda d: g + tau * d,
-        bounds=[(-beta, beta)] * n,
-        constraints={"type": "ineq", "fun": lambda d: kappa - c - J @ d, "jac": lambda d: -J},
-        method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 500},
-    )
-    assert solved.success
-    return solved.x
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
@@ -57,7 +32,7 @@ def test_steps(seed: int) -> None:
     for k in range(3):
         quadruple, weight = functions[4 * k : 4 * k + 4], 1 / (0.4 * 0.6**k)
         d, state = method.update(point, state, Draw.of(*samples[4 * k : 4 * k + 4], weight=weight))
-        single, full, odd, even = (numpy_direction(q, x, **setting) for q in quadruple)
+        single, full, odd, even = (ghost_direction(q.gradient(x), q.c(x), q.jacobian(x), **setting) for q in quadruple)
         step = alpha * (single + weight * (full - (odd + even) / 2))
         assert np.allclose(d, step, atol=1e-6)
         point, x = point + d, x + step

@@ -28,7 +28,7 @@ Method = Algorithm[Any]
 MOST_STEPS = 16_000  # of a run that is to reach a known solution; it starts with FEWEST_STEPS and doubles
 FEWEST_STEPS = 250
 NEAR = 0.05  # of a known solution, relative to its distance from the unconstrained one
-SCALE = 1.25  # by which one hyper-parameter at a time is changed to see what primal_step follows
+SCALE = 0.8  # by which one hyper-parameter at a time is changed to see what primal_step follows; a share stays one
 
 
 def check_algorithm(method: Method) -> str:

@@ -55,7 +55,7 @@ def report_kkt(
         rows = _gradients(own, parameters, batches, evaluate, surrogate)
     means = surrogate.means.double()
     precise = own.to(means.device, torch.float64)
-    g, J, c = rows[0], precise.jacobian(means, rows), found.c.double()
+    g, J, c = rows[0], precise.jacobian(means, rows[1:]), found.c.double()
     y = fitted_multipliers(g, c, J) if multipliers is None else _given(multipliers, own.names, g)
 
     def by_name(values: Tensor) -> dict[str, float]:
