@@ -106,7 +106,8 @@ def candidates(experiment: Experiment, row: Row, share: float, seeds: int) -> Ex
     for values in product(*grid.values()):
         picked = dict(zip(grid, values, strict=True))
         own = {name: picked.pop(name) for name in ROW_FIELDS if name in picked}
-        one = replace(row, name=", ".join(map(_words, (own | picked).items())), settings={**row.settings, **picked}, **own)
+        name = ", ".join(map(_words, (own | picked).items()))
+        one = replace(row, name=name, settings={**row.settings, **picked}, **own)
         made.append(replace(one, steps=max(1, round(share * experiment.equal_examples_steps(one)))))
     return replace(experiment, rows=tuple(made), seeds=seeds, records=1)
 
@@ -125,7 +126,7 @@ def tuned(experiment: Experiment, table: Table, store: Store) -> tuple[pd.DataFr
     by_row = final[final["part"] == "train"].groupby("row", sort=False)[["loss", "violation"]]
     found = by_row.median()
     found["largest violation"] = by_row.max()["violation"]
-    return found, {row.name: {**row.settings, **({"fairret": row.fairret} if row.fairret else {})} for row in experiment.rows}
+    return found, {row.name: {**row.settings, "fairret": row.fairret} for row in experiment.rows}
 
 
 def choice(found: pd.DataFrame, by_loss: bool = False) -> str:
