@@ -18,8 +18,10 @@ from fairbound.benchmark.store import Store
 from ..small_experiment import small_experiment
 
 SGD = '{ name = "SGD", method = "SGD", steps = 30, settings = { tau = 0.05 } }'
-ASCENT = """{ name = "Ascent", method = "DescentAscent", steps = 10, settings = { tau = 0.05, eta = 0.1, y_max = inf,
-    second = false, normalized_step = false } }"""
+ASCENT = (
+    '{ name = "Ascent", method = "DescentAscent", steps = 10, settings = { tau = 0.05, eta = 0.1, y_max = inf, '
+    "second = false, normalized_step = false } }"
+)
 
 
 def test_the_front_by_hand() -> None:
@@ -65,9 +67,8 @@ def test_the_table_of_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert frame[f"{part} loss", "mean"].tolist() == results.summary(part)["loss", "mean"].tolist()
     losses = frame["train loss", "mean"]
     assert frame["above the best"].tolist() == pytest.approx((losses / losses.min() - 1).tolist())
-    points = {
-        part: frame[[(f"{part} loss", "mean"), (f"{part} violation", "mean")]].to_numpy() for part in ("train", "test")
-    }
+    fields = {part: [(f"{part} loss", "mean"), (f"{part} violation", "mean")] for part in ("train", "test")}
+    points = {part: frame[columns].to_numpy() for part, columns in fields.items()}
     wanted = [" and ".join(part for part in points if on_front(points[part].tolist())[i]) or None for i in range(2)]
     assert frame["front"].tolist() == wanted
     assert any(wanted)
