@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairbound.algorithms import SSLALM, DescentAscent, Penalty
+from fairbound.algorithms import PHRALM, SPBM, SSLALM, DescentAscent, NuPI, Penalty
 from fairbound.core import Algorithm, Draw, Estimate, Sample
 from fairbound.training.hyperparams import numbers as numbers_of
 from fairbound.training.hyperparams import with_hyperparams
@@ -38,13 +39,14 @@ class Values(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A problem, where it starts, and its solution."""
+    """A problem, where it starts, and its solution: a point and its multipliers."""
 
     name: str
     m: int
     at: Callable[[Tensor], Values]
     start: Tensor
     x: Tensor
+    y: Tensor  # (m,) multipliers
 
 
 def known_problems() -> list[Known]:
@@ -53,9 +55,12 @@ def known_problems() -> list[Known]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=F64, generator=generator)
 
+    def numbers(*values: float) -> Tensor:
+        return torch.tensor(values, dtype=F64)
+
     A = torch.nn.functional.normalize(normal(3, N), dim=1)
-    x1, y1 = normal(N), torch.tensor([1.0, 0.5, 0.0], dtype=F64)
-    a1, b1 = x1 + A.T @ y1, A @ x1 + torch.tensor([0.0, 0.0, 1.0], dtype=F64)
+    x1, y1 = normal(N), numbers(1, 0.5, 0)
+    a1, b1 = x1 + A.T @ y1, A @ x1 + numbers(0, 0, 1)
     unit = torch.nn.functional.normalize(normal(N), dim=0)
     Q = torch.ones(N, dtype=F64)
     Q[-1] = -1.0
@@ -70,20 +75,24 @@ def known_problems() -> list[Known]:
 
     zero = torch.zeros(N, dtype=F64)
     return [
-        Known("P1", 3, lambda x: Values(0.5 * (x - a1) @ (x - a1), x - a1, A @ x - b1, A), zero, x1),
-        Known("P2", 1, lambda x: Values(2 * unit @ x, 2 * unit, 0.5 * (x @ x - 1)[None], x[None]), zero, -unit),
+        Known("P1", 3, lambda x: Values(0.5 * (x - a1) @ (x - a1), x - a1, A @ x - b1, A), zero, x1, y1),
+        Known(
+            "P2", 1,
+            lambda x: Values(2 * unit @ x, 2 * unit, 0.5 * (x @ x - 1)[None], x[None]), zero, -unit, numbers(2),
+        ),
         Known(
             "P3", 1,
             lambda x: Values(0.5 * (x - a3) @ (x - a3), x - a3, 0.5 * (1 - x @ x)[None], -x[None]), a3 + 0.1, unit,
+            numbers(0.6),
         ),
         Known(
             "P4", 2,
             lambda x: Values(
                 0.5 * (Q * x) @ x, Q * x, torch.cat([ends @ x - 1, -ends @ x - 1]), torch.cat([ends, -ends])
             ),
-            start4, ends[0],
+            start4, ends[0], numbers(1, 0),
         ),
-        Known("P5", 1, p5, zero, a5.clamp(max=0.5)),
+        Known("P5", 1, p5, zero, a5.clamp(max=0.5), numbers(3)),
     ]  # fmt: skip
 
 
@@ -144,6 +153,10 @@ SETTINGS: dict[str, dict[str, Algorithm[Any]]] = {
     "DescentAscent": {"before": DescentAscent(tau=0.05, eta=0.005), "now": DescentAscent()},
     "Penalty": {"before": Penalty(tau=0.05, weight=0.4), "now": Penalty()},
     "SSLALM": {"before": SSLALM(tau=0.01, eta=0.05, rho=1.0, mu=2.0, beta=0.5, y_max=10.0), "now": SSLALM()},
+    # "before" are the settings of the methods' cards (algorithms.md, C2 and C11; algorithms-2.md, N1)
+    "PHRALM": {"before": PHRALM(tau=0.05, eta=0.05, rho=1.0), "now": PHRALM()},
+    "NuPI": {"before": NuPI(tau=0.05, eta=0.05, kp=0.5), "now": NuPI()},
+    "SPBM": {"before": SPBM(tau=0.05, t_max=inf), "now": SPBM()},
 }
 
 

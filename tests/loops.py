@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from methods import METHODS, bce
+from methods import IN_A_LOOP, bce
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
@@ -18,9 +18,9 @@ from fairbound.core import Algorithm, Draw
 from fairbound.integrations.torch.constrained import StepInfo
 
 F64 = torch.float64
-FIXED: dict[str, Algorithm[Any]] = {name: method for name, method in METHODS.items() if method.batch_size_probs is None}
+FIXED = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is None}
 ONE_DRAW = {name: method for name, method in FIXED.items() if method.draws == 1}
-GHOSTS = {name: method for name, method in METHODS.items() if method.batch_size_probs is not None}
+GHOSTS = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is not None}
 LR = 0.05
 
 

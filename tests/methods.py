@@ -10,7 +10,21 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, initial_points, make_functional
-from fairbound.algorithms import SSLALM, Adaptive, DescentAscent, StochasticGhost, SwitchingSubgradient, TrackedSQP
+from fairbound.algorithms import (
+    PHRALM,
+    SPBM,
+    SSLALM,
+    AdamDescentAscent,
+    Adaptive,
+    DescentAscent,
+    ExactPenalty,
+    Extragradient,
+    LevelConstrained,
+    NuPI,
+    StochasticGhost,
+    SwitchingSubgradient,
+    TrackedSQP,
+)
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
@@ -22,11 +36,22 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "ALM": SSLALM(mu=0.0),
     "SSLALM, one draw": SSLALM(samples=1, clamp=True, y_max=0.05),
     "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
+    "SSLALM, lag": SSLALM(samples=1, lag=True),
+    "ALM, lag": SSLALM(samples=1, lag=True, mu=0.0),
+    "PHRALM, second draw": PHRALM(second=True, lag=False, eta=InverseSqrt(5.0)),
+    "NuPI, without memory": NuPI(nu=0.0, y_max=3.0),
+    "SPBM, adaptive": SPBM(adapt=0.9, shrink=0.9, every=50, reciprocal=True),
     "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
+    "ExactPenalty, corrected": ExactPenalty(corrected=True),
+    "Adam, averaged": AdamDescentAscent(average=True, tau=InverseSqrt(0.1)),
+    "Extragradient, second draw": Extragradient(second=True),
+    "Extragradient, optimistic": Extragradient(optimistic=True),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
     "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),
     "TrackedSQP, decay": TrackedSQP(rhs="decay", gamma=0.3, average=0.2),
+    "LevelConstrained, exact": LevelConstrained(exact=True, tau=0.3, L=2.0),
 }
+IN_A_LOOP = {name: method for name, method in METHODS.items() if method.points == 1}  # a loop has one point
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 

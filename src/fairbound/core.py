@@ -140,6 +140,7 @@ class Algorithm(ABC, Generic[State]):
     structural: ClassVar[tuple[str, ...]] = ()  # float fields that decide what is drawn: runs cannot stack over them
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
     """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
+    dual: ClassVar[tuple[str, ...]] = ()  # fields (m,) of the state that a dual step moves, for `algorithms.wrappers`
 
     def __new__(cls, *given: Any, **settings: Any) -> Self:
         """Says which settings a method has, where one is not among them."""
@@ -181,11 +182,21 @@ class Algorithm(ABC, Generic[State]):
         return False
 
     @property
+    def needs_feasible_start(self) -> bool:
+        """Whether it keeps what it promises from a feasible start alone; the drivers warn of another."""
+        return False
+
+    @property
     def is_gradient_step(self) -> bool:
         """Whether d is minus `primal_step` times one gradient, and x is read through its estimates only.
 
         In a user's loop such a method costs one backward pass into `.grad` and no vector of the model's size.
         """
+        return False
+
+    @property
+    def uses_jacobian(self) -> bool:
+        """Whether a step takes several gradients of one mini-batch, those of its constraints: a backward pass each."""
         return False
 
     @property
@@ -245,6 +256,15 @@ def refuse_equality(algorithm: Algorithm[Any], equality: Tensor | None) -> None:
             f"{type(algorithm).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
             "equalities; use a method that takes them, such as DescentAscent, SSLALM or StochasticGhost"
         )
+
+
+def no_feasible_start(algorithm: Algorithm[Any], where: str, c: float) -> str:
+    """What a driver says where a method that `needs_feasible_start` has none, or one without room to move."""
+    return (
+        f"{type(algorithm).__name__} keeps a feasible path from a start with c < 0, and the first mini-batch of "
+        f"{where} has a c of {c:.3g}; for gaps between groups start from a last layer of 0: "
+        'initial_points(..., feasible="zero-last-layer"), or training.functional.zero_last_layer(model) in a loop'
+    )
 
 
 def violations(c: Tensor, equality: Tensor | None) -> Tensor:

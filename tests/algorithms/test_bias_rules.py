@@ -15,6 +15,11 @@ from fairbound.algorithms import SSLALM, SwitchingSubgradient
 S = 0.5  # sd of zeta
 
 
+def mean_and_error(of_runs: torch.Tensor) -> tuple[float, float]:
+    """Mean over independent runs, and its standard error."""
+    return float(of_runs.mean()), float(of_runs.std() / len(of_runs) ** 0.5)
+
+
 @pytest.mark.parametrize("samples", [1, 2, 3])
 def test_slack_form_rule(samples: int) -> None:
     """Multipliers settle at 1 with independent draws, 1 - eta s^2 with the paper's sharing, 1 - (rho + eta) s^2 with
@@ -45,6 +50,32 @@ def test_penalty_fixed_point(samples: int) -> None:
     ).result()
     expected = {1: rho / (1 + rho * (1 + S**2)), 2: rho / (1 + rho)}[samples]
     assert float(result.mean_x[:, 0].mean()) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("eta", "rho", "start", "known"), [(0.0, 10.0, 0.8, "S2"), (0.2, 1.0, 1.0, "slack")], ids=["S2", "slack"]
+)
+def test_with_lag_one_mini_batch_is_unbiased(eta: float, rho: float, start: float, known: str) -> None:
+    """S2: x = rho/(1+rho) = .9091, where one mini-batch without lag gives .7407; slack form: y = 1, not .7.
+
+    256 runs: the standard errors are asserted to be a third of the tolerances at most.
+    """
+    one = problems.penalty_bias(S) if known == "S2" else problems.sample_bias(S)
+    problem, (split,), cells = problems.table_of([one])
+    runs = problems.sampler_for(split, cells, 1).seeded(*range(256))
+    method = SSLALM(tau=5e-4 if known == "S2" else 0.02, eta=eta, rho=rho, mu=0.0, samples=1, lag=True)
+    result = run(
+        problem, method, runs, torch.tensor([start, 0, 0], dtype=F64), 8000, average_from=2000, compile=True
+    ).result()
+    if known == "S2":
+        mean, error = mean_and_error(result.mean_x[:, 0])
+        assert error < 0.005 / 3
+        assert mean == pytest.approx(rho / (1 + rho), abs=0.005)
+    else:
+        mean, error = mean_and_error(result.mean_multipliers[:, 0])
+        assert error < 0.01 / 3
+        assert mean == pytest.approx(1.0, abs=0.01)
 
 
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 3.0])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairbound import SSLALM, DescentAscent, Penalty
+from fairbound.algorithms import PHRALM, SPBM, NuPI
 from fairbound.core import Algorithm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -21,11 +22,15 @@ WITHIN = {
     "DescentAscent": {"c x 0.1": (0.09, 0.09), "c x 1": (0.07, 0.07), "c x 10": (0.14, 0.50), "f x 10": (0.07, 0.07)},
     "SSLALM": {"c x 0.1": (0.09, 0.09), "c x 1": (0.02, 0.06), "c x 10": (0.14, 0.25), "f x 10": (0.02, 0.06)},
     "Penalty": {"c x 1": (0.15, 0.25)},
+    "PHRALM": {"c x 0.1": (0.06, 0.06), "c x 1": (0.02, 0.06), "c x 10": (0.08, 0.50), "f x 10": (0.02, 0.06)},
+    "NuPI": {"c x 0.1": (0.06, 0.06), "c x 1": (0.02, 0.06), "c x 10": (0.06, 0.75), "f x 10": (0.02, 0.06)},
+    "SPBM": {case: (0.03, 0.20 if case in ("c x 10", "c x 50") else 0.07) for case in CASES},
 }
+METHODS = [DescentAscent(), SSLALM(), Penalty(), PHRALM(), NuPI(), SPBM()]
 
 
 @pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(), Penalty()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_a_default_serves_the_scales_that_it_names(method: Algorithm, noisy: bool) -> None:
     for problem in defaults.known_problems():
         if problem.name == "P4":
@@ -36,7 +41,9 @@ def test_a_default_serves_the_scales_that_it_names(method: Algorithm, noisy: boo
             assert found[case] <= within[noisy], (problem.name, case)
 
 
-@pytest.mark.parametrize(("method", "within"), [(SSLALM(), 0.02), (Penalty(), 0.02)])
+@pytest.mark.parametrize(
+    ("method", "within"), [(SSLALM(), 0.02), (Penalty(), 0.02), (PHRALM(), 0.03), (NuPI(), 0.04), (SPBM(), 0.02)]
+)
 def test_the_concave_direction_at_size_one(method: Algorithm, within: float) -> None:
     (p4,) = (problem for problem in defaults.known_problems() if problem.name == "P4")
     for noise in (0.0, 0.5):

@@ -53,8 +53,66 @@ def test_steps(samples: int, mu: float, clamp: bool) -> None:
         x, own = numpy_step(parts, x, own, 0.05, 0.4, 1.5, mu, 0.3, 1.0, clamp)
         assert np.allclose(point, x, atol=1e-10)
         for name, expected in own.items():
+            if name == "zx" and mu == 0:
+                continue  # nothing is smoothed, so nothing is kept
             assert np.allclose(getattr(state, name), expected, atol=1e-10), name
     assert own["resets"] > 0  # the safeguard was part of the comparison
+
+
+@pytest.mark.parametrize("mu", [0.0, 2.0])
+def test_steps_with_lag(mu: float) -> None:
+    """The penalty's value is the last mini-batch's, the primal step uses the old y; an equality has no slack."""
+    functions, made, x = draws(8, seed=4)
+    equal = np.array([True, False, False])
+    tau, eta, rho, beta, y_max = 0.05, 0.4, 1.5, 0.3, 1.5
+    method = SSLALM(tau=tau, eta=eta, rho=rho, mu=mu, beta=beta, y_max=y_max, samples=1, lag=True)
+    assert (method.draws, method.evaluates, method.is_gradient_step) == (1, ("fc",), mu == 0)
+    point = torch.tensor(x)
+    state = method.init(point, 3, made[0](point), torch.tensor(equal))
+    s = np.where(equal, 0, np.maximum(-functions[0].c(x), 0))
+    y, r, zx, zs, resets = np.zeros(3), np.zeros(3), x, s, 0
+    for k in range(8):
+        d, state = method.update(point, state, Draw.of(made[k]))
+        point = point + d
+        w = y + rho * r
+        r = functions[k].c(x) + s
+        y = y + eta * r
+        if np.linalg.norm(y) >= y_max:
+            y, resets = np.zeros(3), resets + 1
+        after = x - tau * (functions[k].gradient(x) + functions[k].jacobian(x).T @ w + mu * (x - zx))
+        s_after = np.where(equal, 0, np.maximum(s - tau * (w + mu * (s - zs)), 0))
+        zx, zs = zx + beta * (x - zx), zs + beta * (s - zs)
+        x, s = after, s_after
+        assert np.allclose(point, x, atol=1e-10)
+        for name, expected in {"y": y, "s": s, "r": r, "resets": resets}.items():
+            assert np.allclose(getattr(state, name), expected, atol=1e-10), name
+    assert 0 < resets < 8
+
+
+def test_without_smoothing_no_vector_of_the_model_is_kept() -> None:
+    x = torch.zeros(7)
+    assert SSLALM(mu=0.0).init(x, 3).zx.shape == ()
+    assert SSLALM().init(x, 3).zx.shape == (7,)
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_lag_is_for_one_mini_batch(samples: int) -> None:
+    with pytest.raises(ValueError, match=rf"samples={samples} draws more; use samples=1 with it, or lag=False"):
+        SSLALM(samples=samples, lag=True)
+
+
+@pytest.mark.parametrize(("lag", "limit"), [(True, 1.0), (False, 2.0)])
+def test_the_penalty_is_stable_below_its_limit(lag: bool, limit: float) -> None:
+    """c = 2 x = 0, eta = 0: with a = tau rho |J|^2 the roots of z^2 - z + a = 0 (lag) or z = 1 - a decide."""
+    sample = Sample.of(lambda x: (0 * x.sum(), 2 * x))
+    for share in (0.9, 1.1):
+        method = SSLALM(tau=0.05, eta=0.0, rho=share * limit / (0.05 * 4), mu=0.0, samples=1, lag=lag)
+        x = torch.ones(1, dtype=torch.float64)
+        state = method.init(x, 1, None, torch.tensor([True]))
+        for _ in range(200):
+            d, state = method.update(x, state, Draw.of(sample))
+            x = x + d
+        assert (abs(float(x)) < 1e-3) if share < 1 else (abs(float(x)) > 1e3)
 
 
 def test_scheduled_steps_fall() -> None:

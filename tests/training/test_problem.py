@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from methods import bce, classification, network
@@ -14,6 +16,7 @@ from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.constraints.constraint_set import combine
 from fairbound.constraints.notions import demographic_parity, pairwise_loss_parity
 from fairbound.data.samplers import SamplerStack
+from fairbound.training.functional import zero_last_layer
 
 F64 = torch.float64
 
@@ -163,6 +166,31 @@ def test_initial_points_are_torch_s_own_and_leave_the_global_stream_alone() -> N
     assert torch.equal(points[0], expected)
     assert not torch.equal(points[0], points[1])
     assert torch.equal(torch.rand(3), untouched)
+
+
+def test_a_last_layer_of_0_is_strictly_feasible_for_gaps() -> None:
+    """Every group has the loss log 2: c = -bound. The other layers are those of the seed."""
+    problem, _, x0 = classification(bound=0.01)
+    points = initial_points(network, range(8), feasible="zero-last-layer").to(x0.dtype)
+    found = problem.evaluate(points, torch.arange(problem.data.rows))
+    assert torch.allclose(found.loss, torch.full_like(found.loss, math.log(2)), rtol=1e-12)
+    assert torch.allclose(found.c, torch.full_like(found.c, -0.01), rtol=1e-9)
+    assert torch.equal(points[:, :-7], x0[:, :-7])  # 6 weights and a bias
+    assert not points[:, -7:].any()
+
+
+def test_no_last_layer_to_set_to_0_is_a_sentence() -> None:
+    normed = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+    with pytest.raises(ValueError, match=r"the last layer with parameters is 1 \(LayerNorm\), not a Linear"):
+        zero_last_layer(normed)
+    with pytest.raises(ValueError, match=r"the last layer with parameters is none \(NoneType\), not a Linear"):
+        zero_last_layer(nn.ReLU())
+    frozen = nn.Linear(3, 1)
+    frozen.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="the last layer's bias is frozen; unfreeze it"):
+        zero_last_layer(frozen)
+    with pytest.raises(ValueError, match='feasible must be "zero-last-layer" or None, got True'):
+        initial_points(network, [0], feasible=True)  # type: ignore[arg-type]
 
 
 def test_frozen_parameters_stay_as_they_are() -> None:

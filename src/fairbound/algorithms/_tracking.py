@@ -37,6 +37,5 @@ class Averages(NamedTuple):
         own = e.jac() if e.cells is None else e.cells.gradients()
         moved = combine((self.rows @ (x - self.x)).unsqueeze(-1)).squeeze(-1)
         c = (1 - a) * (self.c + moved) + a * e.c
-        rows = torch.lerp(self.rows, own, torch.as_tensor(a).to(own))
-        g = torch.lerp(self.g, e.grad(f=1.0), torch.as_tensor(a).to(own))
+        rows, g = (1 - a) * self.rows + a * own, (1 - a) * self.g + a * e.grad(f=1.0)
         return Averages(g, c, rows, x), combine(rows)

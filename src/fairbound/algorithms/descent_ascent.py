@@ -50,6 +50,7 @@ class DescentAscent(Algorithm[State]):
 
     solves = "kkt"
     is_gradient_step = True
+    dual = ("y",)
 
     tau: float | Schedule = 0.05  # primal step
     eta: ForEach = 0.1  # dual step, or a tuple with one for each constraint

@@ -18,6 +18,7 @@ from fairbound.core import violations
 GROWTH = 1.1
 STILL = 1e-3  # |d| at the end against its largest value on the way: the direction has died out
 VIOLATED = 1e-3  # kappa above this is a violation that the direction no longer reduces
+FULL = 0.99  # of an exact penalty's weight, as a mean over steps: the constraint is violated for good
 WINDOW = 5  # records whose median is a level: one bad mini-batch is no divergence
 LOSS_GROWTH = 10.0  # growth of the loss, in units of its size at the start, that is divergence
 # ... if the violation has grown as well: from a start where the loss is small, it grows until the constraints hold.
@@ -90,7 +91,7 @@ def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) 
         if diverges is not None:
             continue
         own = {name: values[:, run].double().cpu() for name, values in history.items()}
-        for sign in (_no_feasible_step, _resets, _growing_multipliers, _stuck_direction):
+        for sign in (_no_feasible_step, _resets, _full_weight, _growing_multipliers, _stuck_direction):
             found[run] = found[run] or sign(own, half, steps)
     return found
 
@@ -115,11 +116,21 @@ def _resets(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str |
     return None
 
 
+def _full_weight(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    share = own.get("full_weight")
+    if share is None or share[half:].min() < FULL:
+        return None
+    return (
+        "the penalty of a constraint stands at its full weight: the problem is infeasible, or its multiplier is larger "
+        "than the weight; raise it"
+    )
+
+
 def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
     if "multiplier_norm" not in own or "kappa" in own:  # Ghost's are those of a subproblem and do not accumulate
         return None
     norm = own["multiplier_norm"]
-    rises = (norm[half:].diff() > 0).double().mean()
+    rises = (norm[half:].diff() >= 0).double().mean()  # they may be held for some steps (AveragedDual)
     if not norm.isfinite().all() or norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None
     return (

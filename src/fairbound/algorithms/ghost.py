@@ -68,6 +68,7 @@ class StochasticGhost(Algorithm[State]):
 
     structural: ClassVar[tuple[str, ...]] = ("p0",)
     solves = "kkt"
+    uses_jacobian = True
     draws = 4
 
     alpha: float = 0.05  # first step size

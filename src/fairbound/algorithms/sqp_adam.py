@@ -74,6 +74,7 @@ class SQPAdam(Algorithm[State]):
     """
 
     solves = "kkt"
+    uses_jacobian = True
     needs_initial_estimate = True  # for the number of cells alone
 
     alpha: float | Schedule = Power(0.1, 0.5)  # noqa: RUF009  (frozen)  step size
@@ -106,7 +107,7 @@ class SQPAdam(Algorithm[State]):
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.unpack(self))
-        a = torch.as_tensor(value(self.average, state.k)).to(x).clamp(min=self.least)
+        a = (x.new_zeros(()) + value(self.average, state.k)).clamp(min=self.least)
         averages, J = state.averages.updated(x, e, torch.where(state.k == 0, 1.0, a))
         active = (state.y != 0) | (averages.c > 0) | (state.equality > 0)
         J_A = J * active.to(x)[:, None]
@@ -114,9 +115,9 @@ class SQPAdam(Algorithm[State]):
         momentum = self.b1 * state.momentum + (1 - self.b1) * p
         square = self.b2 * state.square + (1 - self.b2) * p.square()
         made = state.k + 1
-        root = torch.sqrt(square / (1 - torch.as_tensor(self.b2).to(x) ** made) + self.mu)
+        root = torch.sqrt(square / (1 - (x.new_zeros(()) + self.b2) ** made) + self.mu)
         solved = ghost_direction(
-            momentum / (1 - torch.as_tensor(self.b1).to(x) ** made),
+            momentum / (1 - (x.new_zeros(()) + self.b1) ** made),
             averages.c,
             J,
             tau=1.0,
@@ -142,6 +143,7 @@ def least_squares_multipliers(g: Tensor, J: Tensor) -> Tensor:
     """y (m,) with the shortest g + J'y, for J (m, n) some of whose rows may be 0 or dependent."""
     gram = J @ J.mT
     size = gram.diagonal()
-    ridge = torch.where(size > 0, RIDGE * size.amax(), 1.0)
+    share = max(RIDGE, 10 * torch.finfo(J.dtype).eps)
+    ridge = torch.where(size > 0, share * size.amax(), 1.0)
     y: Tensor = torch.linalg.solve(gram + torch.diag(ridge), -(J @ g))
     return y

@@ -77,6 +77,7 @@ class TrackedSQP(Algorithm[State]):
 
     structural: ClassVar[tuple[str, ...]] = ()
     solves = "kkt"
+    uses_jacobian = True
     needs_initial_estimate = True  # for the number of cells alone
 
     alpha: float | Schedule = Power(0.5, 0.6)  # noqa: RUF009  (frozen)  step size
@@ -113,7 +114,7 @@ class TrackedSQP(Algorithm[State]):
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.unpack(self))
-        a = torch.as_tensor(value(self.average, state.k)).to(x).clamp(min=self.least)
+        a = (x.new_zeros(()) + value(self.average, state.k)).clamp(min=self.least)
         averages, J = state.averages.updated(x, e, torch.where(state.k == 0, 1.0, a))
         c, lam = self._right_hand_side(averages.c, J, state.equality)
         # The second, of the objective 0, is the shortest d that repairs the constraints.

@@ -238,7 +238,9 @@ def compute(
         prepared.sampler(plan.row, problem, method.draws, plan.split, plan.seed)
         for plan, method in zip(batch.plans, batch.algorithms, strict=True)
     ]
-    starts = initial_points(prepared.network, [plan.seed for plan in batch.plans]).to(prepared.device)
+    feasible = "zero-last-layer" if batch.algorithms[0].needs_feasible_start else None
+    starts = initial_points(prepared.network, [plan.seed for plan in batch.plans], feasible=feasible)
+    starts = starts.to(prepared.device)
     computation = run(problem, batch.algorithms, samplers, starts, batch.steps, every=every)
     examples = sum(len(prepared.splits[0].pool(part)) for part in prepared.measured())
     examples *= len(batch.plans) * prepared.experiment.records

@@ -78,17 +78,49 @@ def make_functional(module: nn.Module) -> tuple[ModuleForward, Tensor]:
     return forward, torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad]).clone()
 
 
-def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int]) -> Tensor:
-    """Flat parameters of a newly built module for every seed: (R, n). The global random state is unchanged."""
+def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int], *, feasible: str | None = None) -> Tensor:
+    """Flat parameters of a newly built module for every seed: (R, n). The global random state is unchanged.
+
+    Args:
+        feasible: "zero-last-layer" for a start at which all examples have the same outputs (`zero_last_layer`).
+    """
+    if feasible not in (None, "zero-last-layer"):
+        raise ValueError(f'feasible must be "zero-last-layer" or None, got {feasible!r}')
     points, generator = [], torch.default_generator
     kept = generator.get_state()
     try:
         for seed in seeds:
             generator.manual_seed(seed)
-            points.append(make_functional(build())[1])
+            module = build()
+            points.append(make_functional(module if feasible is None else zero_last_layer(module))[1])
     finally:
         generator.set_state(kept)
     return torch.stack(points)
+
+
+def zero_last_layer(module: nn.Module) -> nn.Module:
+    """Set the last layer's weight and bias to 0, in place: a strictly feasible start for bounds on gaps in loss.
+
+    All outputs are 0, and with cross-entropy each example has the loss log 2 (log of the number of classes): every
+    group's loss is the same, a gap is 0, and c = -bound. Rates of positive predictions, and losses that depend on the
+    labels at output 0 (squares), differ between groups as the labels do.
+
+    >>> zero_last_layer(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))(torch.ones(1, 2)).item()
+    0.0
+    """
+    with_parameters = [(name, layer) for name, layer in module.named_modules() if list(layer.parameters(False))]
+    name, last = with_parameters[-1] if with_parameters else ("none", None)
+    if not isinstance(last, nn.Linear):
+        raise ValueError(
+            f"the last layer with parameters is {name or 'the module'} ({type(last).__name__}), not a Linear, so that "
+            "zeros in it need not make the outputs constant; set your own feasible start"
+        )
+    frozen = [key for key, p in last.named_parameters() if not p.requires_grad]
+    if frozen:
+        raise ValueError(f"the last layer's {' and '.join(frozen)} is frozen; unfreeze it, or set your own start")
+    for parameter in last.parameters():
+        nn.init.zeros_(parameter)
+    return module
 
 
 def load_flat(module: nn.Module, x: Tensor) -> nn.Module:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.algorithms.diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
-from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.core import Algorithm, Draw, Estimate, Sample, no_feasible_start
 from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.compile import Compiler
 from fairbound.training.cuda_graph import CUDAGraphStep
@@ -158,21 +158,24 @@ class VectorizedRuns:
             parts["shown"], _ = self.rows.show(parts["c"])
             equality, m = self.rows.padded(equality), m + 1
 
-        def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor]:
+        def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor, Tensor]:
             first: Estimate = self._samples(x, (part,), [])[0](x) if self.rows else self.problem.sample(part)(x)
             algorithm = with_hyperparams(self.algorithm, hyper)
             first_of = first if algorithm.needs_initial_estimate and self.rows is None else None
             state = algorithm.init(x, m, first_of, equality)
             finite = torch.isfinite(first.f)
-            return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite
+            return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite, first.c
 
         with torch.no_grad(), _explained():
-            state, finite = self.map(start)(self.x, self.hyper, parts)
+            state, finite, c = self.map(start)(self.x, self.hyper, parts)
         if not finite.all():
             bad = [run for run, ok in zip(self.runs, finite.tolist(), strict=True) if not ok]
             raise ValueError(
                 f"the loss or a constraint is NaN or infinite at the starting point of runs {bad[:5]}; nothing was run"
             )
+        if self.algorithm.needs_feasible_start and bool((c >= 0).any()):
+            worst = c.amax(-1)  # (R,)
+            log.warning(no_feasible_start(self.algorithm, f"run {self.runs[int(worst.argmax())]}", float(worst.max())))
         # Values that vmap shares between runs become their own, with plain strides: others would mean a second
         # compilation.
         return tree_map(lambda leaf: leaf.new_empty(leaf.shape).copy_(leaf), state)

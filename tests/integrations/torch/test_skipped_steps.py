@@ -26,7 +26,7 @@ from loops import (
     step,
     tensors,
 )
-from methods import METHODS
+from methods import IN_A_LOOP as METHODS
 from torch import Tensor, nn
 
 from fairbound import Constrained, MiniBatch, constraints

@@ -24,7 +24,7 @@ from loops import (
     tensors,
     three_constraints,
 )
-from methods import METHODS
+from methods import IN_A_LOOP as METHODS
 from torch import nn
 
 from fairbound import Constrained, constraints

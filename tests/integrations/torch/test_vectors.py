@@ -9,12 +9,19 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from loops import LR, WholeVectors, flat, knowledge, network, numbers_for, people, rows_of, step, three_constraints
-from methods import METHODS
+from methods import IN_A_LOOP as METHODS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairbound import Constrained, constraints
-from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import (
+    SSLALM,
+    AdamDescentAscent,
+    DescentAscent,
+    Extragradient,
+    StochasticGhost,
+    SwitchingSubgradient,
+)
 from fairbound.algorithms.schedules import Linear
 from fairbound.algorithms.switching import Adaptive
 from fairbound.core import Algorithm, Draw, Estimate
@@ -55,10 +62,12 @@ NOT_LINEAR: dict[str, Algorithm[Any]] = {
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_all_but_ghost_and_switching_are_linear(method: Algorithm[Any]) -> None:
-    """Switching reads the norm of a gradient."""
+def test_which_methods_are_linear(method: Algorithm[Any]) -> None:
+    """Switching reads the norm of a gradient, Adam its squares; the optimistic form keeps one."""
     found = why_not_linear(method, FlatParams(network()).x)
-    assert (found is None) is not isinstance(method, StochasticGhost | SwitchingSubgradient)
+    assert (found is None) is not isinstance(
+        method, StochasticGhost | SwitchingSubgradient | AdamDescentAscent | Extragradient
+    )
 
 
 @pytest.mark.parametrize("why", NOT_LINEAR)

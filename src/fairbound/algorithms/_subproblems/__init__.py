@@ -20,13 +20,14 @@ finite (or whose square is not) gets NaN.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import box_qp, kappa_lp
 from .algebra import both, halved, net, pick
+from .operators import register
 
 __all__ = ["Direction", "ghost_direction"]
 
@@ -264,21 +265,10 @@ def _shapes(g: Tensor, c: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
     return (torch.empty_like(g), torch.empty_like(c), *(c.new_empty(c.shape[:-1]) for _ in range(4)))
 
 
-def _batch(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Any, Any]:
-    size = info.batch_size
-    front = [x.expand(size, *x.shape) if k is None else x.movedim(k, 0) for x, k in zip(args, in_dims, strict=True)]
-    out = torch.ops.fairbound.ghost_direction(*front)
-    return out, (0,) * len(out)
-
-
-# An operator that vmap batches, and that compile and make_fx treat as opaque. Not `torch.library.custom_op`, whose
-# wrappers cost a fifth of an easy solve: they serve gradients and mutation.
-if not hasattr(torch.ops.fairbound, "ghost_direction"):  # pytest imports modules under two names; torch takes one once
-    torch.library.define(
-        "fairbound::ghost_direction",
-        "(Tensor g, Tensor c, Tensor J, Tensor equality, Tensor tau, Tensor beta, Tensor rho, Tensor lam)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    )
-    torch.library.impl("fairbound::ghost_direction", "default", _solve_ghost)
-    torch.library.register_fake("fairbound::ghost_direction", _shapes)
-    torch.library.register_vmap("fairbound::ghost_direction", _batch)
+register(
+    "ghost_direction",
+    "(Tensor g, Tensor c, Tensor J, Tensor equality, Tensor tau, Tensor beta, Tensor rho, Tensor lam)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _solve_ghost,
+    _shapes,
+)

@@ -146,7 +146,8 @@ class InPlace(GradientWriter):
 class Flat(GradientWriter):
     """For a method with vectors of the model's size."""
 
-    again = False  # whether `.grad` has the gradient of another mini-batch of this step
+    again = False  # whether `.grad` has another gradient of this step
+    several = False  # whether a mini-batch is differentiated more than once
 
     def point(self) -> Tensor:
         self.held, self.again = self.parameters.stash_grads(), False
@@ -156,7 +157,7 @@ class Flat(GradientWriter):
         if self.again:
             self.parameters.stash_grads()
         self.again = True
-        self.backward(tensors, weights, self.loss_scale)
+        self.backward(tensors, weights, self.loss_scale, retain=self.several)
         return self.gradient()
 
     def gradient(self) -> Tensor:

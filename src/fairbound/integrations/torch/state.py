@@ -13,7 +13,7 @@ from torch import Tensor
 from fairbound._utils.frames import frames_of_ours
 from fairbound._utils.rng import LEVEL, UNIFORM, checked_seed, keys, uniforms
 from fairbound.algorithms.diagnostics import WINDOW, recorded, sign_of_divergence, signs_of_infeasibility
-from fairbound.core import Algorithm, Draw, Estimate, Sample
+from fairbound.core import Algorithm, Draw, Estimate, Sample, no_feasible_start
 from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.estimate import Observed, ShownCells
@@ -100,6 +100,9 @@ class TrainingState:
 
     def begin(self, first: Estimate | None) -> None:
         """The method's state at the start, from a first estimate where it starts from one."""
+        if self.algorithm.needs_feasible_start and first is not None and bool((first.c >= 0).any()):
+            sentence = no_feasible_start(self.algorithm, "the loop", float(first.c.max()))
+            warnings.warn(sentence, UserWarning, stacklevel=frames_of_ours())
         self.state = self._initial(first)
 
     def _initial(self, first: Estimate | None) -> Any:

@@ -181,6 +181,11 @@ class Steps:
                 f"{type(self.algorithm).__name__} needs the gradient of all processes at every backward(), which "
                 "no_sync() prevents; use accumulate() first, or omit no_sync()"
             )
+        if self.algorithm.uses_jacobian and self.processes.size > 1:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} differentiates a mini-batch once for every group, and processes "
+                "reduce one gradient a step; train in one process, or use one that takes one gradient, such as SSLALM"
+            )
         batches = self._in_order(batch, extra_batches)
         info = self._step(self._writer(scaler, scale), [self._statistics(one) for one in batches], scaler=scaler)
         if info.skipped:
@@ -203,8 +208,11 @@ class Steps:
         return self._step(writer, [single, large, *large.halves()], weight)
 
     def _writer(self, scaler: torch.amp.GradScaler | None, scale: float) -> InPlace | Flat:
-        kind = InPlace if self.state.linear else Flat
-        return kind(self.parameters, self.processes, scaler, scale)
+        if self.state.linear:
+            return InPlace(self.parameters, self.processes, scaler, scale)
+        found = Flat(self.parameters, self.processes, scaler, scale)
+        found.several = self.algorithm.uses_jacobian
+        return found
 
     def _step(
         self,
@@ -264,6 +272,11 @@ class Steps:
             raise ValueError(
                 f"{type(self.algorithm).__name__} needs {self.algorithm.draws} mini-batches a step, and accumulate() "
                 f"gathers one; use backward(..., scale=1/k). {ONE_BATCH}"
+            )
+        if self.algorithm.uses_jacobian:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} wants every constraint's gradient of a whole mini-batch, which "
+                "accumulate() takes apart; use backward(..., scale=1/k)"
             )
         if self.gathered:
             raise ValueError(

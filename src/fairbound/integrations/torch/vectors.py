@@ -110,7 +110,7 @@ def _scalar(value: Any) -> Coefficient:
 
 
 def _where(mask: Tensor, one: Any, other: Any) -> Any:
-    chosen = mask.to(torch.float32)
+    chosen = mask.to((one if isinstance(one, Combination) else other).dtype)
     return one * chosen + other * (1 - chosen)
 
 

@@ -1,0 +1,202 @@
+"""Write docs/algorithms/: a page for every method, from its own file, with a plot on known problems.
+
+    OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
+
+A page has the method's docstring, what a step costs as the method declares it, its settings with their comments, and
+the plot. `tests/algorithms/test_pages.py` tells when a page is older than its file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairbound.algorithms import ALGORITHMS
+from fairbound.core import Algorithm, Draw
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "algorithms"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import defaults  # noqa: E402
+
+BATCH, REPLICATES, STEPS, SHOWN = 4, 16, 4_000, 120
+SOLVES = {"kkt": "a KKT point", "penalty": "the minimizer of a penalized objective", None: "a minimizer of f alone"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--no-plots", action="store_true", help="the text alone")
+    parser.add_argument("--only", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    PAGES.mkdir(exist_ok=True)
+    for name in options.only:
+        (PAGES / f"{stem(name)}.md").write_text(page(name))
+        if not options.no_plots:
+            plot(name)
+        print(f"{PAGES.relative_to(ROOT)}/{stem(name)}.md", flush=True)
+
+
+def stem(name: str) -> str:
+    """The name of the method's file."""
+    return ALGORITHMS[name].__module__.rsplit(".", 1)[-1]
+
+
+# The text -------------------------------------------------------------------------------------------------------------
+
+
+def page(name: str) -> str:
+    """Markdown of a method's page."""
+    build = ALGORITHMS[name]
+    method, module = build(), inspect.getmodule(build)
+    title, _, text = str(inspect.getdoc(module)).partition("\n\n")
+    return "\n".join(
+        [
+            f"# {name}",
+            "",
+            " ".join(title.split("\n")),
+            "",
+            markdown(text),
+            "",
+            f"![distance to the solution of P1 and P4]({stem(name)}.svg)",
+            "",
+            "Distance to the solution on P1 (convex) and P4 (concave in one direction), default settings, mini-batches of "
+            f"{BATCH} with noise: the median of {REPLICATES} replicates, shaded from their 10 % to their 90 % quantile. "
+            "Dotted: the largest violation. Problems and noise: `benchmarks/defaults.py`.",
+            "",
+            "| a step | |",
+            "|---|---|",
+            *(f"| {what} | {said} |" for what, said in facts(method).items()),
+            "",
+            f"| setting of `{name}` | default | |",
+            "|---|---|---|",
+            *settings(build),
+            "",
+            f"Source: [`src/fairbound/algorithms/{stem(name)}.py`](../../src/fairbound/algorithms/{stem(name)}.py). "
+            "All methods: [algorithms.md](../algorithms.md).",
+            "",
+        ]
+    )
+
+
+def markdown(text: str) -> str:
+    """A docstring as Markdown: equations are indented by four and so are code; what is not is escaped."""
+    lines = [line if line.startswith("    ") else re.sub(r"([<|*])", r"\\\1", line) for line in text.split("\n")]
+    inside, out = False, []
+    for line in lines:  # a list item's second line is indented by two, which Markdown joins
+        code = line.startswith("    ")
+        if code != inside and line.strip():
+            out.append("```" if code else "```\n")
+            if not code:
+                while out[-2] == "":
+                    out.pop(-2)
+            inside = code
+        out.append(line[4:] if code else line)
+    return "\n".join([*out, "```"] if inside else out)
+
+
+def facts(method: Algorithm[Any]) -> dict[str, str]:
+    """What a step costs and needs, as the method declares it."""
+    x, m = torch.zeros(1000), 2
+    leaves = torch.utils._pytree.tree_leaves(method.init(x, m, None))
+    vectors = sum(leaf.numel() // 1000 for leaf in leaves)
+    random = method.batch_size_probs is not None
+    loop = "no: it evaluates at a second point" if method.points > 1 else "yes"
+    if method.is_gradient_step:
+        loop += ", one backward pass into `.grad`"
+    return {
+        "mini-batches" + (", two of them halves of another" if random else ""): str(method.draws),
+        "evaluated for": ", ".join(method.evaluates),
+        "passes of each through the model": ", ".join(map(str, method.passes)),
+        "vectors of the model's size in the state (2 constraints)": str(vectors),
+        "tends to": SOLVES[method.solves],
+        "in a training loop": loop,
+        "very many groups": "yes, each constraint is treated alone" if method.row_wise else "up to 10,000 constraints",
+    }
+
+
+def settings(build: type[Algorithm[Any]]) -> list[str]:
+    source = inspect.getsource(build).replace("# noqa: RUF009  (frozen)", "#")
+    rows = []
+    for field in fields(build):  # type: ignore[arg-type]
+        comment = re.search(rf"^    {field.name}: .*?#(.*)$", source, re.M)
+        what = comment[1].strip().replace("|", "\\|") if comment else ""
+        rows.append(f"| `{field.name}` | {'' if field.default is MISSING else f'`{field.default}`'} | {what} |")
+    return rows
+
+
+# The plot -------------------------------------------------------------------------------------------------------------
+
+
+def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tensor, Tensor]:
+    """Steps (T,), distances (T, replicates) and violations (T, replicates)."""
+    one, generator = torch.ones((), dtype=torch.float64), torch.Generator().manual_seed(0)
+    width = defaults.N + problem.m + problem.m * defaults.N
+
+    def draw(noises: Tensor) -> Draw:
+        weight, samples = 1.0, [defaults.sample(problem, one, one, noise) for noise in noises]
+        if method.batch_size_probs is not None:  # one level alone: the full mini-batch is the mean of its halves
+            halves = noises[2:]
+            samples[1] = defaults.sample(problem, one, one, halves.mean(0))
+            weight = 1.0
+        return Draw.of(*samples, weight=weight)
+
+    def step(x: Tensor, state: Any, noises: Tensor) -> Any:
+        d, new = method.update(x, state, draw(noises))
+        return x + d, new
+
+    def noise(draws: int) -> Tensor:
+        return BATCH**-0.5 * torch.randn(REPLICATES, draws, width, dtype=torch.float64, generator=generator)
+
+    x = problem.start.expand(REPLICATES, -1)
+    state = torch.func.vmap(lambda x, own: method.init(x, problem.m, draw_first(problem, own)(x)))(x, noise(1)[:, 0])
+    shown = sorted({round(STEPS ** (i / SHOWN)) for i in range(SHOWN + 1)})
+    stepped, found = torch.func.vmap(step), []
+    for k in range(1, STEPS + 1):
+        x, state = stepped(x, state, noise(method.draws))
+        if k in shown:
+            worst = torch.func.vmap(lambda point: problem.at(point).c.max().clamp(min=0.0))(x)
+            found.append(((x - problem.x).norm(dim=1), worst))
+    distance, violation = (torch.stack(part) for part in zip(*found, strict=True))
+    return torch.tensor(shown), distance, violation
+
+
+def draw_first(problem: defaults.Known, noise: Tensor) -> Any:
+    one = torch.ones((), dtype=torch.float64)
+    return defaults.sample(problem, one, one, noise)
+
+
+def plot(name: str) -> None:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 10})
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.8), sharey=True, constrained_layout=True)
+    known = {problem.name: problem for problem in defaults.known_problems()}
+    for axis, label in zip(axes, ("P1", "P4"), strict=True):
+        method = ALGORITHMS[name]()
+        steps, distance, violation = path(method, known[label])
+        examples = steps * BATCH * sum(method.passes)
+        low, middle, high = distance.nan_to_num(nan=1e9).quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
+        axis.plot(examples, middle, color="#1b6ca8", label="distance to the solution")
+        axis.fill_between(examples, low, high, color="#1b6ca8", alpha=0.2, linewidth=0)
+        axis.plot(examples, violation.nan_to_num(nan=1e9).median(1)[0], ":", color="#b3541e", label="largest violation")
+        axis.set(xscale="log", yscale="log", ylim=(1e-3, 10), xlabel="examples", title=label)
+        axis.grid(alpha=0.3)
+    axes[0].legend(loc="lower left", fontsize=8, frameon=False)
+    figure.savefig(PAGES / f"{stem(name)}.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
