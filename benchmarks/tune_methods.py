@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/tune_methods.py race       Experiment 1's form on Alabama
     OMP_NUM_THREADS=1 python benchmarks/tune_methods.py marital    Experiment 2's form on North Carolina
-        [--only "Tracked SQP" ...] [--share 0.25] [--seeds 3] [--out /tmp/tuned]
+        [--only "Tracked SQP" ...] [--share 0.5] [--seeds 3] [--out /tmp/tuned]
 
-For every row at most 12 combinations of step sizes and what else decides (GRIDS), each with a quarter of the
-experiment's steps and the same total decay of its step sizes. Chosen is the smallest loss on training examples among
+For every row at most 12 combinations of step sizes and what else decides (GRIDS), each with half of the experiment's
+steps and the same total decay of its step sizes. Chosen is the smallest loss on training examples among
 the combinations whose largest violation there is at most .01 above the bound, else the smallest violation; medians over
 seeds. Plain SGD has no constraints, so its loss decides. The test examples decide nothing.
 
@@ -48,27 +48,27 @@ def falling(*starts: float) -> list[dict[str, Any]]:
     return [{"schedule": "Linear", "start": start, "steps": "run", "end": 0.05} for start in starts]
 
 
-SSLALM_GRID = {"tau": falling(0.02, 0.05, 0.1), "eta": [0.005, 0.02], "rho": [0.3, 1.0]}
+SSLALM_GRID = {"tau": falling(0.05, 0.1), "eta": falling(0.02, 0.05, 0.1), "rho": [0.3, 1.0]}
 GRIDS: dict[str, dict[str, list[Any]]] = {  # by row: the choices, at most 12 combinations
-    "SGD": {"tau": falling(0.02, 0.05, 0.1, 0.2)},
-    "SGD-Fairret": {"tau": falling(0.05, 0.1), "fairret": [0.3, 1.0, 3.0]},
-    "Penalty": {"tau": falling(0.05, 0.1), "weight": [0.05, 0.1, 0.2, 0.4, 1.0, 2.0]},
-    "Exact penalty, tracked": {"tau": falling(0.05, 0.1), "weight": [0.5, 2.0], "gamma": [0.01, 0.05, 0.2]},
-    "Switching subgradient": {"eta_f": falling(0.05, 0.1), "eta_c": falling(0.01, 0.04), "eps": [0.05, 0.1, 0.2]},
-    "Descent-ascent": {"tau": falling(0.05, 0.1), "eta": [0.002, 0.005, 0.01, 0.02, 0.05]},
-    "Descent-ascent, Adam": {"tau": falling(0.001, 0.003, 0.01), "eta": [0.002, 0.005, 0.02, 0.05]},
-    "Extragradient": {"tau": falling(0.05, 0.1, 0.2), "eta": [0.005, 0.01, 0.02, 0.05]},
-    "Extragradient, optimistic": {"tau": falling(0.02, 0.05, 0.1), "eta": [0.002, 0.005, 0.02, 0.05]},
-    "nuPI": {"tau": falling(0.05, 0.1), "eta": [0.005, 0.02, 0.05], "kp": [1.0, 5.0]},
+    "SGD": {"tau": falling(0.05, 0.1, 0.2, 0.4)},
+    "SGD-Fairret": {"tau": falling(0.1, 0.2), "fairret": [0.3, 1.0, 2.0, 3.0]},
+    "Penalty": {"tau": falling(0.1, 0.2), "weight": [0.4, 1.0, 1.3, 1.6, 2.0, 3.0]},
+    "Exact penalty, tracked": {"tau": falling(0.05, 0.1), "weight": [1.0, 2.0, 4.0], "gamma": [0.01, 0.03]},
+    "Switching subgradient": {"eta_f": falling(0.05, 0.1), "eta_c": falling(0.04, 0.1), "eps": [0.0, 0.02, 0.05]},
+    "Descent-ascent": {"tau": falling(0.05, 0.1, 0.2), "eta": falling(0.01, 0.03, 0.1)},
+    "Descent-ascent, Adam": {"tau": falling(0.003, 0.01, 0.03), "eta": falling(0.01, 0.03, 0.1)},
+    "Extragradient": {"tau": falling(0.05, 0.1), "eta": falling(0.01, 0.03, 0.1), "second": [False, True]},
+    "Extragradient, optimistic": {"tau": falling(0.02, 0.05, 0.1), "eta": falling(0.01, 0.03, 0.1)},
+    "nuPI": {"tau": falling(0.05, 0.1), "eta": falling(0.01, 0.03, 0.1), "kp": [1.0, 5.0]},
     "SSL-ALM": SSLALM_GRID,
     "SSL-ALM, lagged": SSLALM_GRID,
     "ALM": SSLALM_GRID,
-    "PHR-ALM": {"tau": falling(0.05, 0.1), "eta": [0.005, 0.02, 0.05], "rho": [0.5, 2.0]},
-    "SPBM": {"tau": falling(0.05, 0.1), "eta": [0.005, 0.02, 0.05], "p": [0.1, 0.5]},
+    "PHR-ALM": {"tau": falling(0.05, 0.1), "eta": falling(0.01, 0.05, 0.1), "rho": [0.5, 2.0]},
+    "SPBM": {"tau": falling(0.1, 0.2), "eta": falling(0.02, 0.05, 0.1), "p": [0.5, 1.0]},
     "Ghost": {"schedule": falling(0.05, 0.1, 0.3), "p0": [0.4, 0.6], "lam": [0.5, 0.9]},
-    "Tracked SQP": {"alpha": falling(0.05, 0.1), "lam": [0.5, 0.9], "least": [0.005, 0.02, 0.1]},
-    "SQP-Adam": {"alpha": falling(0.001, 0.003, 0.01), "lam": [0.5, 0.9], "least": [0.005, 0.02]},
-    "Level-constrained": {"tau": falling(0.05, 0.1), "L": [0.1, 1.0, 10.0], "z": [0.0, 0.2]},
+    "Tracked SQP": {"alpha": falling(0.05, 0.1, 0.2), "lam": [0.5, 0.9], "least": [0.005, 0.02]},
+    "SQP-Adam": {"alpha": falling(0.003, 0.01, 0.03), "rho": [0.2, 1.0], "least": [0.001, 0.005]},
+    "Level-constrained": {"tau": falling(0.1, 0.2, 0.4), "L": [1.0, 10.0], "z": [0.0, 0.2]},
 }
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("form", choices=FORMS)
     parser.add_argument("--only", nargs="+", choices=GRIDS, default=list(GRIDS), metavar="ROW")
-    parser.add_argument("--share", type=float, default=0.25, help="of the experiment's steps")
+    parser.add_argument("--share", type=float, default=0.5, help="of the experiment's steps")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("/tmp/tuned"))
     asked = parser.parse_args()
