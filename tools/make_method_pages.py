@@ -68,8 +68,9 @@ def page(name: str) -> str:
             "",
             f"![distance to the solution of P1 and P4]({stem(name)}.svg)",
             "",
-            "Distance to the solution on P1 (convex) and P4 (concave in one direction), default settings, mini-batches of "
-            f"{BATCH} with noise: the median of {REPLICATES} replicates, shaded from their 10 % to their 90 % quantile. "
+            "Distance to the solution on P1 (convex) and P4 (concave in one direction), default settings, mini-batches "
+            f"of {BATCH} with noise: the median of {REPLICATES} replicates, shaded from their 10 % to their 90 % "
+            "quantile. "
             "Dotted: the largest violation. Problems and noise: `benchmarks/defaults.py`.",
             "",
             "| a step | |",

@@ -145,5 +145,5 @@ def least_squares_multipliers(g: Tensor, J: Tensor) -> Tensor:
     size = gram.diagonal()
     share = max(RIDGE, 10 * torch.finfo(J.dtype).eps)
     ridge = torch.where(size > 0, share * size.amax(), 1.0)
-    y: Tensor = torch.linalg.solve(gram + torch.diag(ridge), -(J @ g))
+    y: Tensor = torch.linalg.solve_ex(gram + torch.diag(ridge), -(J @ g))[0]
     return y

@@ -96,6 +96,10 @@ class Warmup(Algorithm[State]):
     def needs_initial_estimate(self) -> bool:
         return self.first.needs_initial_estimate or self.then.needs_initial_estimate
 
+    @property
+    def uses_jacobian(self) -> bool:
+        return self.first.uses_jacobian or self.then.uses_jacobian
+
     def primal_step(self, state: State) -> Tensor:
         one, other = self.first.primal_step(state.first), self.then.primal_step(state.then)
         return torch.where(state.k < self.steps, 0 * state.k + one, 0 * state.k + other)

@@ -90,6 +90,10 @@ class DualWrapper(Algorithm[Any]):
         return self.method.is_gradient_step
 
     @property
+    def uses_jacobian(self) -> bool:
+        return self.method.uses_jacobian
+
+    @property
     def row_wise(self) -> bool:
         return self.method.row_wise  # both treat each constraint alone
 

@@ -101,7 +101,8 @@ class VectorizedRuns:
         self.rows = PooledRows(problem, self.algorithm, len(runs)) if problem.pooled and reads_c else None
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
-        if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None:
+        waits = self.algorithm.uses_jacobian  # the solver of its subproblem looks at its numbers
+        if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None and not waits:
             self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
         # (R, m), or (R, 0) for a method that has none
