@@ -29,7 +29,7 @@ def evaluator(tmp_path: Path) -> tuple[Evaluator, torch.Tensor]:
 def test_a_run_that_diverged_leaves_the_others_of_its_batch(
     evaluator: tuple[Evaluator, torch.Tensor], factor: float
 ) -> None:
-    """Its scores are infinite or NaN, of which there are no distances: its losses say so, and the other run is whole."""
+    """Infinite or NaN scores have no distances: the losses of the run say so, and the other run is whole."""
     measure, x = evaluator
     recorder, alone = (Recorder({0: measure}, [0] * runs) for runs in (2, 1))
     both = torch.stack([x[0], x[1] * factor])
