@@ -6,6 +6,7 @@ most as large, one of them smaller.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from fairbound.benchmark.report_table import WHOLE, ReportTable, frame_of
 from fairbound.benchmark.results import Results
 
 PARTS = ("train", "test")
+TOLERANCE = 0.01  # above the bound: rows within it keep their constraints well enough to be compared by loss
 
 
 def on_front(points: Sequence[Sequence[float]]) -> list[bool]:
@@ -50,9 +52,9 @@ def methods_table(results: Results) -> ReportTable:
         columns |= {f"{part} loss": summary["loss"], f"{part} violation": summary["violation"]}
         means = summary[[("loss", "mean"), ("violation", "mean")]].to_numpy(dtype=float)
         if part == "train":
-            losses = means[:, 0]
-            best = losses[np.isfinite(losses)].min(initial=np.inf)
-            columns["above the best"] = pd.Series(losses / best - 1, index=rows.index)
+            within = means[means[:, 1] <= TOLERANCE, 0]
+            best = within.min() if len(within) else math.nan
+            columns["above the best"] = pd.Series(means[:, 0] / best - 1, index=rows.index)
         for row, there in zip(rows.index, on_front(means.tolist()), strict=True):
             fronts[row] += [part] if there else []
     columns["front"] = pd.Series({row: " and ".join(parts) or None for row, parts in fronts.items()}, dtype=object)
@@ -62,9 +64,10 @@ def methods_table(results: Results) -> ReportTable:
         (
             "Front: the parts on which no other row has a mean loss and a mean violation at most as large.",
             f"Violation: the largest excess of a constraint over the bound {experiment.bound:g}, at least 0. "
-            "Above the best: the train loss, against the smallest of the table.",
+            f"Above the best: the train loss, against the smallest of the rows with at most {TOLERANCE:g} of it.",
             "Examples of a run: those that it passes through the model; the expectation where their number is random.",
             _seconds_note(results),
+            *_diverged_notes(results),
             *results.notes(),
         ),
         formats={"runs": WHOLE, "steps": WHOLE, "examples": WHOLE, "CPU seconds": "{:.1f}", "above the best": "{:.1%}"},
@@ -77,3 +80,10 @@ def _seconds_note(results: Results) -> str:
         return f"Seconds of a run were not measured: fairbound time {name}."
     where = f" ({results.timed_on['cpu']})" if "cpu" in results.timed_on else ""
     return f"CPU seconds: of one run alone, its steps in an eager loop on one thread, without evaluation{where}."
+
+
+def _diverged_notes(results: Results) -> list[str]:
+    """Which rows lost runs, since their means then say nothing."""
+    lost = results.final[(results.final["part"] == "train") & ~np.isfinite(results.final["loss"])]
+    named = [f"{row} ({runs} of {results.rows().loc[row, 'runs']})" for row, runs in lost.groupby("row").size().items()]
+    return [f"Runs that diverged, so that the row is on no front: {', '.join(named)}."] if named else []
