@@ -38,14 +38,7 @@ def methods_table(results: Results) -> ReportTable:
     """Examples and seconds of a run, loss and largest violation on both parts, and on which parts' front a row is."""
     experiment, rows = results.prepared.experiment, results.rows()
     examples = {row.name: row.examples_per_step(len(experiment.groups)) for row in experiment.rows}
-    columns: dict[str, Any] = {
-        "row": rows.index.to_series(),
-        "runs": rows["runs"],
-        "steps": rows["steps"],
-        "examples": rows["steps"] * pd.Series(examples),
-    }
-    if results.cpu_seconds:
-        columns["CPU seconds"] = rows["steps"] * pd.Series(results.cpu_seconds).reindex(rows.index)
+    columns: dict[str, Any] = {}
     fronts: dict[str, list[str]] = {row: [] for row in rows.index}
     for part in PARTS:
         summary = results.summary(part).reindex(rows.index)
@@ -57,7 +50,12 @@ def methods_table(results: Results) -> ReportTable:
             columns["above the best"] = pd.Series(means[:, 0] / best - 1, index=rows.index)
         for row, there in zip(rows.index, on_front(means.tolist()), strict=True):
             fronts[row] += [part] if there else []
-    columns["front"] = pd.Series({row: " and ".join(parts) or None for row, parts in fronts.items()}, dtype=object)
+    front = pd.Series({row: " and ".join(parts) or None for row, parts in fronts.items()}, dtype=object)
+    columns = {"row": rows.index.to_series(), "front": front} | columns
+    columns["examples"] = rows["steps"] * pd.Series(examples)
+    if results.cpu_seconds:
+        columns["CPU seconds"] = rows["steps"] * pd.Series(results.cpu_seconds).reindex(rows.index)
+    columns |= {"steps": rows["steps"], "runs": rows["runs"]}
     return ReportTable(
         f"{experiment.name}: all methods at equal numbers of examples; mean ± standard deviation over runs",
         frame_of(columns),
