@@ -17,6 +17,7 @@ from setting import Stack, examples
 
 from fairbound.algorithms import ALGORITHMS, SSLALM, Extragradient
 from fairbound.core import Algorithm
+from fairbound.training import vectorized
 
 STEPS = {10: 100, 100: 20, 1000: 50}  # at a time, at least
 VARIANTS: dict[str, Algorithm] = {  # type: ignore[type-arg]
@@ -45,6 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     gpu = torch.cuda.is_available()
+    vectorized.GPU_BLOCK_BYTES = 64 << 20  # a call does a whole number of blocks, and some methods are slow
     print(torch.cuda.get_device_name() if gpu else machine(), flush=True)
     data = examples(device="cuda" if gpu else "cpu")
     methods = {name: build() for name, build in ALGORITHMS.items()} | VARIANTS
