@@ -21,10 +21,10 @@ from fairbound.benchmark.executor import PlannedJob, RunBatch, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.paper_comparison import beside, comparisons
 from fairbound.benchmark.report import Section, write_report
+from fairbound.benchmark.report_table import ReportTable, frame_of
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.tables import ReportTable, frame_of
 from fairbound.cli.report import show, with_results
 from fairbound.data.dataset import Dataset
 from fairbound.data.splits import random_split

@@ -21,18 +21,10 @@ from fairbound.benchmark.executor import RunBatch, RunPlan, execute, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.paper_comparison import PAPERS_CHOICE, chosen
 from fairbound.benchmark.report import Section
+from fairbound.benchmark.report_table import ReportTable, frame_of, latex
 from fairbound.benchmark.results import ReportItem, Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.tables import (
-    TABLES,
-    ReportTable,
-    fairness_table,
-    frame_of,
-    latex,
-    split_table,
-    summary_table,
-    tuning_table,
-)
+from fairbound.benchmark.tables import TABLES, fairness_table, split_table, summary_table, tuning_table
 from fairbound.data.dataset import Dataset
 from fairbound.data.splits import random_split
 

@@ -17,7 +17,7 @@ FEW = ("income-ok-race", "tune-ok-fairret")
 def test_every_experiment_is_planned_and_those_that_compare_methods_twice() -> None:
     planned = [(job.experiment, job.budget) for job in reproduce.all_jobs(None, None, None)]
     assert [name for name, budget in planned if budget == "examples"] == ["income-ok-race", "income-va-marital"]
-    assert sorted(name for name, budget in planned if budget == "paper") == sorted(config.names())
+    assert sorted(name for name, budget in planned if budget == "paper") == sorted(config.paper_names())
 
 
 def test_one_command_computes_times_and_reports_and_does_nothing_twice(

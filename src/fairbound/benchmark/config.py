@@ -293,6 +293,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in INSTALLED.glob("*.toml")))
 
 
+def paper_names() -> tuple[str, ...]:
+    """Those that reproduce the paper; the others compare every method of the toolkit, at equal examples.
+
+    >>> set(names()) - set(paper_names()) == {"methods-ok-race", "methods-va-marital"}
+    True
+    """
+    return tuple(name for name in names() if not name.startswith("methods-"))
+
+
 def load(name_or_path: str | Path) -> Experiment:
     """An installed experiment by its name, or one of the user's own by its file.
 

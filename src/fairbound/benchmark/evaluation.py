@@ -144,7 +144,7 @@ class Recorder:
         columns: dict[str, list[Any]] = {"part": list(self.parts)}
         for part in self.parts:
             examples = evaluator.split.pool(part)
-            logits = evaluator.scores(x, part).cpu()
+            logits = torch.nan_to_num(evaluator.scores(x, part).cpu())  # of a run that diverged: its losses say so
             labels, groups = data.y[examples].cpu(), data.groups[evaluator.group][examples].cpu()
             for name, value in _of_scores(logits, labels, groups, names).items():
                 columns.setdefault(name, []).append(value)

@@ -22,8 +22,9 @@ from fairbound.benchmark import plots_matplotlib, plots_plotly
 from fairbound.benchmark.config import REFERENCE_STEPS
 from fairbound.benchmark.executor import Budget
 from fairbound.benchmark.plots import PLOTS, FigureSpec
+from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
-from fairbound.benchmark.tables import TABLES, ReportTable
+from fairbound.benchmark.tables import TABLES
 
 OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them
 BUDGET_WORDS = {  # how long every method runs
@@ -51,7 +52,7 @@ class Section:
         return Section(
             name=experiment.name,
             title=experiment.title,
-            budget=results.budget,
+            budget="examples" if results.equal_examples else results.budget,
             reference=experiment.reference,
             source=results.prepared.source,
             notes={row.name: row.note for row in experiment.rows if row.note},

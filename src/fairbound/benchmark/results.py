@@ -116,6 +116,7 @@ class Results:
     runs: Mapping[str, Sequence[StoredRun]]  # by row: all that are planned, those without results too
     budget: Budget = "paper"
     seconds: Mapping[str, float] = field(default_factory=dict)  # of a step, by row, where they were measured
+    cpu_seconds: Mapping[str, float] = field(default_factory=dict)  # the same, of the processor
     timed_on: Mapping[str, Any] = field(default_factory=dict)  # the system that they were measured on
 
     @staticmethod
@@ -131,6 +132,12 @@ class Results:
     def tuning(self) -> bool:
         """Whether the experiment chooses settings, on the validation split."""
         return self.prepared.experiment.last_states > 1
+
+    @property
+    def equal_examples(self) -> bool:
+        """Whether all rows pass as many examples through the model, within whichever budget."""
+        experiment, steps = self.prepared.experiment, self.rows()["steps"]
+        return all(steps[row.name] == experiment.equal_examples_steps(row) for row in experiment.rows)
 
     @cached_property
     def gaps(self) -> BoundedGaps:

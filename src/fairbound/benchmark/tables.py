@@ -5,29 +5,27 @@
 | loss | none: loss, gap and violation on every part | runs |
 | fairness-reported, fairness-printed | Table 4: Ind, Sp, Ina, Sf, Wd of the last state, train and test | runs |
 | tuning | Tables 5 to 12: loss and violation on the validation split, last records | runs |
+| methods | none: all methods at equal examples, and the front of loss against violation (`front`) | runs |
 | splits | none: the gap on training examples and on held-out ones | splits |
 | differences | every number that is not the paper's | |
 
-A table is a data frame whose columns have two levels, (name, field): ("loss", "mean"), ("loss", "std"); a plain column
-has the field "". CSV holds every field in full; text, LaTeX and pages write the fields of a name together, rounded.
-Runs that the store lacks are missing from the means and named below the table; a row without any is shown without
-values. Where ours differs from the paper's by more than two of its standard deviations, the difference has a `*`.
+How a table is written, `report_table` says. Runs that the store lacks are missing from the means and named below the
+table; a row without any is shown without values. Where ours differs from the paper's by more than two of its standard
+deviations, the difference has a `*`.
 
 To add a table, write a function of `Results` that returns a `ReportTable`, and enter it in `TABLES`.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from textwrap import shorten
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
+from fairbound.benchmark.front import methods_table
 from fairbound.benchmark.paper_comparison import HALF_A_DIGIT, PAPERS_CHOICE, TOLERANCE, beside, chosen, comparisons
+from fairbound.benchmark.report_table import MARK, PERCENT, WHOLE, ReportTable, frame_of
 from fairbound.benchmark.results import (
     QUANTITIES,
     Definition,
@@ -38,136 +36,8 @@ from fairbound.benchmark.results import (
     student_interval,
 )
 
-MISSING = "—"
-MARK = "*"  # after a difference that is larger than chance explains
 MARK_NOTE = f"{MARK} more than two of the paper's standard deviations from its mean."
-WHOLE, PERCENT = "{:,.0f}", "{:.0%}"
-MAX_NAME = 28  # letters of a row's name on a terminal, so that three columns fit in 80
 PARTS = ("train", "test")
-
-
-class ShownColumn(NamedTuple):
-    """The heading of a column."""
-
-    name: str
-    detail: str  # "paper", say, of the paper's number beside ours; or ""
-    text: list[str]
-    sort_keys: list[Any]  # None: missing or not finite, always last
-    marked: list[bool]  # differences that are larger than chance explains
-    is_text: bool
-
-    @property
-    def heading(self) -> str:
-        return ", ".join(filter(None, (self.name, self.detail)))
-
-
-@dataclass(frozen=True, eq=False)
-class ReportTable:
-    r"""A data frame with a title above and notes below.
-
-    >>> loss = pd.DataFrame({"mean": [0.4064, math.nan], "std": [0.0031, math.nan]})
-    >>> table = ReportTable("Losses", frame_of({"row": pd.Series(["SGD", "SSw"]), "loss": loss}), ("Two runs.",))
-    >>> table.to_csv().splitlines()
-    ['row,loss mean,loss std', 'SGD,0.4064,0.0031', 'SSw,,']
-    >>> print(table.to_text())
-                    loss
-    SGD  0.4064 ± 0.0031
-    SSw                —
-    """
-
-    title: str
-    frame: pd.DataFrame  # columns (name, field); the first is the row's name
-    notes: tuple[str, ...] = ()
-    digits: int = 4  # after the point
-    formats: Mapping[str, str] = field(default_factory=dict)  # by name, of columns that are written otherwise
-
-    def shown(self) -> Iterator[ShownColumn]:
-        """The fields of a name together."""
-        for name in self.frame.columns.unique(0):
-            fields = self.frame.loc[:, [name]].droplevel(0, axis=1)
-            for detail, wanted, write in FORMS:
-                if wanted[0] in fields:
-                    lines = [tuple(line) for line in fields[list(wanted)].itertuples(index=False)]
-                    text = [MISSING if pd.isna(line[0]) else write(self, name, *line) for line in lines]
-                    marked = [wanted[-1] == "differs" and line[-1] is True for line in lines]
-                    keys = [line[0] if _has_order(line[0]) else None for line in lines]
-                    is_text = pd.api.types.is_string_dtype(fields[wanted[0]])
-                    yield ShownColumn(name, detail, text, keys, marked, is_text)
-
-    def number(self, name: str, value: float, sign: str = "") -> str:
-        """In the column's form; text as it is."""
-        if isinstance(value, str):
-            return value
-        return (
-            self.formats.get(name, f"{{:{sign}.{self.digits}f}}").format(value)
-            if math.isfinite(value)
-            else "not finite"
-        )
-
-    def to_csv(self) -> str:
-        """One line a row, without title and notes."""
-        names = [" ".join(filter(None, column)) for column in self.frame.columns]
-        return str(self.frame.to_csv(index=False, header=names, lineterminator="\n"))
-
-    def to_text(self, width: int = 80) -> str:
-        """For a terminal: columns that do not fit beside each other stand in blocks below each other."""
-        first, *others = self.shown()
-        names = [shorten(name, max(MAX_NAME, width // 3), placeholder=" …") for name in first.text]
-        text = pd.DataFrame({(column.name, column.detail): column.text for column in others}, index=names)
-        if not any(column.detail for column in others):
-            text.columns = text.columns.droplevel(1)
-        lines = text.to_string(line_width=width, sparsify=False).splitlines()
-        return "\n".join(line.rstrip(" \\") for line in lines)  # pandas ends a block with a backslash
-
-    def to_latex(self) -> str:
-        r"""A `table` that needs the package booktabs; whatever is special to LaTeX is escaped."""
-        columns = list(self.shown())
-        text = pd.DataFrame({latex(column.heading): map(latex, column.text) for column in columns})
-        # After the \\ of a line, [ and * would be read as its arguments
-        text.iloc[:, 0] = [f"{{}}{name}" if name[:1] in ("[", "*") else name for name in text.iloc[:, 0]]
-        sides = "".join("l" if column.is_text else "r" for column in columns)
-        written = text.to_latex(index=False, escape=False, caption=latex(self.title), column_format=sides)
-        notes = "".join(f"\\par\\footnotesize {latex(note)}\n" for note in self.notes)
-        return str(written).replace("\\end{table}", f"{notes}\\end{{table}}")
-
-
-def _has_order(value: Any) -> bool:
-    return isinstance(value, str) or (not pd.isna(value) and math.isfinite(value))
-
-
-def _spread(table: ReportTable, name: str, mean: float, std: float) -> str:
-    return f"{table.number(name, mean)} ± {table.number(name, std)}"
-
-
-FORMS: tuple[tuple[str, tuple[str, ...], Callable[..., str]], ...] = (  # detail, fields, how they are written
-    ("", ("",), lambda t, name, value: t.number(name, value)),
-    ("", ("mean", "std"), _spread),
-    ("paper", ("paper mean", "paper std"), _spread),
-    ("difference", ("difference", "differs"), lambda t, name, value, far: t.number(name, value, "+") + MARK * far),
-    ("95 %", ("low", "high"), lambda t, name, low, high: f"[{t.number(name, low)}, {t.number(name, high)}]"),
-)
-
-LATEX = str.maketrans({
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", "±": r"$\pm$", "—": "---", "+": "$+$",
-})  # fmt: skip
-MINUS = re.compile(r"(?<![\w.])-(?=\d)")  # not a hyphen
-
-
-def latex(text: str) -> str:
-    r"""Text as LaTeX prints it: pandas escapes cells, but neither captions nor notes, and has no minus sign.
-
-    >>> latex("a_b & 5 %")
-    'a\\_b \\& 5 \\%'
-    """
-    return MINUS.sub("$-$", text.translate(LATEX))
-
-
-def frame_of(columns: Mapping[str, pd.Series | pd.DataFrame]) -> pd.DataFrame:
-    """Plain columns, and frames of the fields of a name, side by side; all have the same index."""
-    whole = pd.concat({name: c.to_frame("") if c.ndim == 1 else c for name, c in columns.items()}, axis=1)
-    return whole.reset_index(drop=True)
 
 
 def _row_columns(results: Results) -> dict[str, pd.Series]:
@@ -369,9 +239,15 @@ def _one_split(results: Results) -> bool:
     return not results.tuning and len(results.prepared.splits) == 1
 
 
+def _comparable(results: Results) -> bool:
+    """Whether its rows can be compared as methods."""
+    return _one_split(results) and results.equal_examples and {"train", "test"} <= set(results.prepared.measured())
+
+
 TABLES: dict[str, ReportItem] = {
     "tuning": ReportItem("Settings, chosen on the validation split", lambda r: r.tuning, tuning_table),
     "loss": ReportItem("Loss and violation", lambda r: not r.tuning, loss_table),
+    "methods": ReportItem("Methods at equal examples", _comparable, methods_table),
     "splits": ReportItem(
         "Training and held-out examples", lambda r: not r.tuning and len(r.prepared.splits) > 1, split_table
     ),

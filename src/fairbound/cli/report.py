@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fairbound.benchmark.executor import Budget as BudgetName
 from fairbound.benchmark.executor import Job, PlannedJob, plan
 from fairbound.benchmark.report import Section, file_stems, write_report
+from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.tables import ReportTable
 from fairbound.cli.printing import console
 from fairbound.cli.run import (
     Algorithm,
@@ -80,8 +80,10 @@ def report_command(
 def section_of(found: PlannedJob, store: Store, budget: BudgetName) -> Section:
     """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
     name = found.prepared.experiment.name
-    seconds = {row: timing.wall for row, timing in (store.times(name) or {}).items()}
-    timed = {"seconds": seconds, "timed_on": store.timed_on(name) or {}}
+    times = store.times(name) or {}
+    seconds = {row: timing.wall for row, timing in times.items()}
+    cpu_seconds = {row: timing.cpu for row, timing in times.items()}
+    timed = {"seconds": seconds, "cpu_seconds": cpu_seconds, "timed_on": store.timed_on(name) or {}}
     return Section.of(Results.read(found.prepared, store, found.batches, budget=budget, **timed))
 
 

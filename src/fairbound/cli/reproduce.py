@@ -34,7 +34,7 @@ def reproduce_command(
     planned = all_jobs(folder, seeds, steps)
     screen = console()
     screen.print(
-        f"{len(config.names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
+        f"{len(config.paper_names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
     )
     for name in compared():
         announce(prepare(next(job for job in planned if job.experiment == name)))
@@ -63,14 +63,14 @@ def _timed_here(store: Store, experiment: str) -> bool:
 
 def compared() -> list[str]:
     """The experiments that compare methods on one split: both budgets, and axes of time."""
-    found = {name: config.load(name) for name in config.names()}
+    found = {name: config.load(name) for name in config.paper_names()}
     return [name for name, one in found.items() if one.split.splits == 1 and one.last_states == 1]
 
 
 def all_jobs(folder: Path | None, seeds: int | None, steps: int | None) -> list[Job]:
     """Every experiment within the paper's budget; those that compare methods also within that of equal examples."""
     first = compared()
-    names = [*first, *(name for name in config.names() if name not in first)]
+    names = [*first, *(name for name in config.paper_names() if name not in first)]
     return [
         Job(experiment=name, budget=budget, folder=folder, seeds=seeds, steps=steps)
         for name in names

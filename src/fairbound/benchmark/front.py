@@ -1,0 +1,87 @@
+"""All rows of an experiment at equal numbers of examples, and which are on the front of loss against violation.
+
+A row is on the front of a part of the split if no other has both a mean loss and a mean violation there that are at
+most as large, one of them smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fairbound.benchmark.report_table import WHOLE, ReportTable, frame_of
+from fairbound.benchmark.results import Results
+
+PARTS = ("train", "test")
+TOLERANCE = 0.01  # above the bound: rows within it keep their constraints well enough to be compared by loss
+
+
+def on_front(points: Sequence[Sequence[float]]) -> list[bool]:
+    """Which points, small numbers being good, no other dominates; those that are not finite are never on the front.
+
+    >>> on_front([(0.40, 0.08), (0.41, 0.01), (0.42, 0.01), (0.39, float("nan"))])
+    [True, True, False, False]
+    """
+    finite = [tuple(point) for point in points if np.isfinite(point).all()]
+
+    def dominated(point: tuple[float, ...]) -> bool:
+        return any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in finite)
+
+    return [bool(np.isfinite(point).all()) and not dominated(tuple(point)) for point in points]
+
+
+def methods_table(results: Results) -> ReportTable:
+    """Examples and seconds of a run, loss and largest violation on both parts, and on which parts' front a row is."""
+    experiment, rows = results.prepared.experiment, results.rows()
+    examples = {row.name: row.examples_per_step(len(experiment.groups)) for row in experiment.rows}
+    columns: dict[str, Any] = {}
+    fronts: dict[str, list[str]] = {row: [] for row in rows.index}
+    for part in PARTS:
+        summary = results.summary(part).reindex(rows.index)
+        columns |= {f"{part} loss": summary["loss"], f"{part} violation": summary["violation"]}
+        means = summary[[("loss", "mean"), ("violation", "mean")]].to_numpy(dtype=float)
+        if part == "train":
+            within = means[means[:, 1] <= TOLERANCE, 0]
+            best = within.min() if len(within) else math.nan
+            columns["above the best"] = pd.Series(means[:, 0] / best - 1, index=rows.index)
+        for row, there in zip(rows.index, on_front(means.tolist()), strict=True):
+            fronts[row] += [part] if there else []
+    front = pd.Series({row: " and ".join(parts) or None for row, parts in fronts.items()}, dtype=object)
+    columns = {"row": rows.index.to_series(), "front": front} | columns
+    columns["examples"] = rows["steps"] * pd.Series(examples)
+    if results.cpu_seconds:
+        columns["CPU seconds"] = rows["steps"] * pd.Series(results.cpu_seconds).reindex(rows.index)
+    columns |= {"steps": rows["steps"], "runs": rows["runs"]}
+    return ReportTable(
+        f"{experiment.name}: all methods at equal numbers of examples; mean ± standard deviation over runs",
+        frame_of(columns),
+        (
+            "Front: the parts on which no other row has a mean loss and a mean violation at most as large.",
+            f"Violation: the largest excess of a constraint over the bound {experiment.bound:g}, at least 0. "
+            f"Above the best: the train loss, against the smallest of the rows with at most {TOLERANCE:g} of it.",
+            "Examples of a run: those that it passes through the model; the expectation where their number is random.",
+            _seconds_note(results),
+            *_diverged_notes(results),
+            *results.notes(),
+        ),
+        formats={"runs": WHOLE, "steps": WHOLE, "examples": WHOLE, "CPU seconds": "{:.1f}", "above the best": "{:.1%}"},
+    )
+
+
+def _seconds_note(results: Results) -> str:
+    name = results.prepared.experiment.name
+    if not results.cpu_seconds:
+        return f"Seconds of a run were not measured: fairbound time {name}."
+    where = f" ({results.timed_on['cpu']})" if "cpu" in results.timed_on else ""
+    return f"CPU seconds: of one run alone, its steps in an eager loop on one thread, without evaluation{where}."
+
+
+def _diverged_notes(results: Results) -> list[str]:
+    """Which rows lost runs, since their means then say nothing."""
+    lost = results.final[(results.final["part"] == "train") & ~np.isfinite(results.final["loss"])]
+    named = [f"{row} ({runs} of {results.rows().loc[row, 'runs']})" for row, runs in lost.groupby("row").size().items()]
+    return [f"Runs that diverged, so that the row is on no front: {', '.join(named)}."] if named else []

@@ -1,0 +1,108 @@
+"""The front of loss against violation, and the table of all methods at equal examples."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from fairbound.benchmark import config, front
+from fairbound.benchmark.executor import Job, execute, plan
+from fairbound.benchmark.front import methods_table, on_front
+from fairbound.benchmark.report import Section
+from fairbound.benchmark.results import Results
+from fairbound.benchmark.store import Store
+
+from ..small_experiment import small_experiment
+
+SGD = '{ name = "SGD", method = "SGD", steps = 30, settings = { tau = 0.05 } }'
+ASCENT = (
+    '{ name = "Ascent", method = "DescentAscent", steps = 10, settings = { tau = 0.05, eta = 0.1, y_max = inf, '
+    "second = false, normalized_step = false } }"
+)
+
+
+def test_the_front_by_hand() -> None:
+    points = [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0), (2.0, 2.5), (3.5, 1.0), (1.0, 3.0), (0.0, math.inf), (math.nan, 0.0)]
+    #         on          on          on          by (2, 2)   by (3, 1)   equal to the first: on; not finite: off
+    assert on_front(points) == [True, True, True, False, False, True, False, False]
+    assert on_front([]) == []
+    assert on_front([(math.inf, 1.0)]) == [False]
+
+
+def test_the_front_against_its_other_description() -> None:
+    """Sorted by loss, a point is on the front where its violation is below all before it; 50 random sets."""
+    rng = random.Random(0)
+    for _ in range(50):
+        points = [(rng.random(), rng.random()) for _ in range(12)]  # no two are equal
+        found = {point for point, there in zip(points, on_front(points), strict=True) if there}
+        lowest, wanted = math.inf, set()
+        for point in sorted(points):
+            if point[1] < lowest:
+                lowest = point[1]
+                wanted.add(point)
+        assert found == wanted
+
+
+def results_of(folder: Path, rows: str, **others: object) -> Results:
+    path = folder / "mine.toml"
+    path.write_text(small_experiment(rows, seeds=2, records=2))
+    found, store = plan(Job(experiment=str(path), source="synthetic:OK")), Store(folder / "results")
+    execute(found.prepared, store, found.batches)
+    return Results.read(found.prepared, store, found.batches, **others)
+
+
+def test_the_table_of_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)  # of 40 examples: as many as 30 of 8, and 10 of 24
+    results = results_of(tmp_path, f"{SGD}, {ASCENT}", cpu_seconds={"SGD": 0.5, "Ascent": 2.0})
+    section = Section.of(results)
+    assert section.budget == "examples"  # though its runs were planned by the experiment's own steps
+    frame = section.tables["methods"].frame
+    assert frame["row"].tolist() == ["SGD", "Ascent"]
+    assert frame["examples"].tolist() == [240, 240]
+    assert frame["CPU seconds"].tolist() == [15.0, 20.0]
+    for part in ("train", "test"):
+        assert frame[f"{part} loss", "mean"].tolist() == results.summary(part)["loss", "mean"].tolist()
+    losses = frame["train loss", "mean"]
+    assert frame["train violation", "mean"].min() > front.TOLERANCE
+    assert frame["above the best"].isna().all()  # there is no best that keeps the constraints
+    monkeypatch.setattr(front, "TOLERANCE", frame["train violation", "mean"].min())
+    kept = losses[frame["train violation", "mean"].idxmin()]
+    assert methods_table(results).frame["above the best"].tolist() == pytest.approx((losses / kept - 1).tolist())
+    fields = {part: [(f"{part} loss", "mean"), (f"{part} violation", "mean")] for part in ("train", "test")}
+    points = {part: frame[columns].to_numpy() for part, columns in fields.items()}
+    wanted = [" and ".join(part for part in points if on_front(points[part].tolist())[i]) or None for i in range(2)]
+    assert frame["front"].tolist() == wanted
+    assert any(wanted)
+
+
+def test_there_is_no_such_table_where_examples_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)
+    results = results_of(tmp_path, f"{SGD.replace('30', '31')}, {ASCENT}")
+    section = Section.of(results)
+    assert section.budget == "paper"
+    assert "methods" not in section.tables
+    assert "loss" in section.tables
+
+
+def test_seconds_that_were_not_measured_are_no_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)
+    table = Section.of(results_of(tmp_path, SGD)).tables["methods"]
+    assert "CPU seconds" not in table.frame
+    assert "Seconds of a run were not measured: fairbound time mine." in table.notes
+
+
+def test_runs_that_diverged_are_named_and_keep_their_row_off_the_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)
+    results = results_of(tmp_path, f"{SGD}, {ASCENT}")
+    lost = results.runs["SGD"][1].result
+    assert lost is not None
+    lost.tables["records"]["train"][:] = math.inf
+    table = Section.of(results).tables["methods"]
+    assert table.frame["front"].tolist()[0] in (None, "test")
+    assert table.frame["front"].tolist()[1] in ("train", "train and test")
+    assert "Runs that diverged, so that the row is on no front: SGD (1 of 2)." in table.notes
