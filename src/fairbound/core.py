@@ -47,6 +47,7 @@ class Estimate(NamedTuple):
     c: Tensor  # (m,); feasible means c <= 0
     vjp: Callable[[Tensor], Tensor]  # (1+m,) -> (n,): transposed Jacobian of [f, c]
     cells: CellGradients | None = None  # where c is a function of the means of cells
+    absent: Tensor | None = None  # (m,) in a loop: the constraints whose groups the mini-batch lacks; None: none
 
     def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
         """Gradient of `f * F + c'C` in one backward pass: (n,)."""

@@ -45,6 +45,6 @@ def combined(e: Estimate, rows: Tensor) -> Tensor:
     return rows if e.cells is None else e.cells.combine(rows)
 
 
-def absent(J: Tensor) -> Tensor:
-    """(m,) the constraints that no step changes: in a loop those of groups that a mini-batch lacks have gradient 0."""
-    return (J == 0).all(-1)
+def absent(e: Estimate) -> Tensor:
+    """(m,) the constraints that the mini-batch says nothing of."""
+    return torch.zeros_like(e.c, dtype=torch.bool) if e.absent is None else e.absent

@@ -124,7 +124,7 @@ class LevelConstrained(Algorithm[State]):
         given = values(self.L, state.k, len(e.c)) + torch.zeros_like(seen)
         L = torch.where(first, given, seen) if self.exact else given
         eta = value(self.level, state.k) * c0.clamp(max=0.0) - self.z * var_mean.sqrt()
-        c, L = torch.where(absent(J), torch.minimum(averages.c, eta), averages.c), L.masked_fill(absent(J), 0.0)
+        c, L = torch.where(absent(e), torch.minimum(averages.c, eta), averages.c), L.masked_fill(absent(e), 0.0)
         solved = level_direction(averages.g, c, J, gamma=1 / self.primal_step(state), L=L, level=eta)
         outside = (c > eta).any().to(x)
         new = State(averages, state.k + 1, c0, var, var_mean, seen, solved.multipliers, solved.d.norm(), outside)

@@ -1,23 +1,22 @@
 r"""SQP-Adam: an SQP step in Adam's diagonal metric, whose moments are those of the projected gradient.
 
-    A  = the constraints with a multiplier, those with c_i > 0, the equalities
-    p  = g - J_A' (J_A J_A')^-1 J_A g                             the mini-batch's gradient along the active constraints
+    A  = the constraints with a multiplier, those with c_i > 0, the equalities;   y_A(g) = -(J_A J_A')^-1 J_A g
+    p  = g + J_A' y_A(g)                               the mini-batch's gradient along the active constraints
     m+ = b1 m + (1 - b1) p,   q+ = b2 q + (1 - b2) p^2,   H = diag(sqrt(q^ + mu)),  hats: bias-corrected
-    d  = argmin m^'d + 1/2 d'H d   s.t.  |c + J d| <= kappa in A,  c + J d <= kappa elsewhere,  |H^(1/2) d|_inf <= beta
-    y+ = [the subproblem's multipliers - (J_A J_A')^-1 J_A g]_+,    with the average of g
+    d  = argmin (m^ - J_A' y_A)'d + 1/2 d'H d  s.t.  c + J d <= kappa e,  |H^(1/2) d|_inf <= beta;   y = its multipliers
     x+ = x + alpha_k d
 
-c and J are running averages, c corrected as x moves (`_tracking`); kappa as in Stochastic Ghost, in the metric H. With
-the gradient itself in place of p, the part of it that the constraints balance would stay in q for ever and shorten
-every step.
+c, J and the g of the last y_A are running averages, c corrected as x moves (`_tracking`); kappa as in Stochastic Ghost,
+in the metric H. With the gradient itself in place of p, the part of it that the constraints balance would stay in q for
+ever and shorten every step.
 
 "Projected stochastic momentum" (arXiv 2601.11795, known from its abstract and public code): equalities, exact c, and
 the solution of this subproblem with kappa = 0 in closed form, d = v - r + H^-1 J'(J H^-1 J')^-1 J r with
 v = -J'(J J')^-1 c and r = H^-1 m^ + v, which the tests compare.
 
 Differs from it:
-- Inequalities by the working set A, which is ours: a constraint of A is held at its bound from either side, since p has
-  no part that pushes against it, and leaves A when its multiplier is 0 and it is met.
+- Inequalities by the working set A, which is ours. The part of the gradient that was projected out comes back in the
+  subproblem, averaged: it is what pushes against an active constraint, and y its multiplier.
 - Averages of c and J: mini-batches of them bias d. Kappa in place of c + J d = 0, which may have no solution.
 - The public code starts the first moment from the squared gradient; here both start at 0.
 
@@ -109,7 +108,7 @@ class SQPAdam(Algorithm[State]):
         (e,) = (sample(x) for sample in draw.unpack(self))
         a = (x.new_zeros(()) + value(self.average, state.k)).clamp(min=self.least)
         averages, J = state.averages.updated(x, e, torch.where(state.k == 0, 1.0, a))
-        c = averages.c.masked_fill(absent(J), 0.0)
+        c = averages.c.masked_fill(absent(e), 0.0)
         active = (state.y != 0) | (c > 0) | (state.equality > 0)
         J_A = J * active.to(x)[:, None]
         p = e.grad(f=1.0)

@@ -116,7 +116,7 @@ class TrackedSQP(Algorithm[State]):
         (e,) = (sample(x) for sample in draw.unpack(self))
         a = (x.new_zeros(()) + value(self.average, state.k)).clamp(min=self.least)
         averages, J = state.averages.updated(x, e, torch.where(state.k == 0, 1.0, a))
-        c, lam = self._right_hand_side(averages.c.masked_fill(absent(J), 0.0), J, state.equality)
+        c, lam = self._right_hand_side(averages.c.masked_fill(absent(e), 0.0), J, state.equality)
         # The second, of the objective 0, is the shortest d that repairs the constraints.
         g = averages.g if self.alpha_c is None else torch.stack([averages.g, torch.zeros_like(x)])
         solved = ghost_direction(g, c, J, tau=self.tau, beta=self.beta, rho=self.rho, lam=lam, equality=state.equality)

@@ -174,7 +174,9 @@ class Observed(NamedTuple):
                     "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
                     "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
                 )
-            return Estimate(self.f, self.scaled_c, lambda w: vjp(self.mean_weights(w)), self._cells(gradients))
+            return Estimate(
+                self.f, self.scaled_c, lambda w: vjp(self.mean_weights(w)), self._cells(gradients), self.absent
+            )
 
         return Sample(at)
 
