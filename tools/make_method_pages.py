@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms import ALGORITHMS
-from fairbound.core import Algorithm, Draw
+from fairbound.core import Algorithm, Draw, Sample
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "algorithms"
@@ -139,30 +139,31 @@ def settings(build: type[Algorithm[Any]]) -> list[str]:
 
 def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tensor, Tensor]:
     """Steps (T,), distances (T, replicates) and violations (T, replicates)."""
-    one, generator = torch.ones((), dtype=torch.float64), torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     width = defaults.N + problem.m + problem.m * defaults.N
 
-    def draw(noises: Tensor) -> Draw:
-        weight, samples = 1.0, [defaults.sample(problem, one, one, noise) for noise in noises]
-        if method.batch_size_probs is not None:  # one level alone: the full mini-batch is the mean of its halves
-            halves = noises[2:]
-            samples[1] = defaults.sample(problem, one, one, halves.mean(0))
-            weight = 1.0
-        return Draw.of(*samples, weight=weight)
+    probs = torch.tensor(method.batch_size_probs or (1.0,), dtype=torch.float64)
 
-    def step(x: Tensor, state: Any, noises: Tensor) -> Any:
-        d, new = method.update(x, state, draw(noises))
+    def draw(noises: Tensor, level: Tensor) -> Draw:
+        if method.batch_size_probs is not None:  # X1, X and its halves, of BATCH 2^level examples each
+            halves = noises[2:] * 2.0 ** (-level / 2)
+            noises = torch.cat([noises[:1], halves.mean(0, keepdim=True), halves])
+        return Draw.of(*(sampled(problem, noise) for noise in noises), weight=1 / probs[level])
+
+    def step(x: Tensor, state: Any, noises: Tensor, level: Tensor) -> Any:
+        d, new = method.update(x, state, draw(noises, level))
         return x + d, new
 
     def noise(draws: int) -> Tensor:
         return BATCH**-0.5 * torch.randn(REPLICATES, draws, width, dtype=torch.float64, generator=generator)
 
     x = problem.start.expand(REPLICATES, -1)
-    state = torch.func.vmap(lambda x, own: method.init(x, problem.m, draw_first(problem, own)(x)))(x, noise(1)[:, 0])
+    state = torch.func.vmap(lambda x, own: method.init(x, problem.m, sampled(problem, own)(x)))(x, noise(1)[:, 0])
     shown = sorted({round(STEPS ** (i / SHOWN)) for i in range(SHOWN + 1)})
     stepped, found = torch.func.vmap(step), []
     for k in range(1, STEPS + 1):
-        x, state = stepped(x, state, noise(method.draws))
+        level = torch.multinomial(probs, REPLICATES, replacement=True, generator=generator)
+        x, state = stepped(x, state, noise(method.draws), level)
         if k in shown:
             worst = torch.func.vmap(lambda point: problem.at(point).c.max().clamp(min=0.0))(x)
             found.append(((x - problem.x).norm(dim=1), worst))
@@ -170,7 +171,7 @@ def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tenso
     return torch.tensor(shown), distance, violation
 
 
-def draw_first(problem: defaults.Known, noise: Tensor) -> Any:
+def sampled(problem: defaults.Known, noise: Tensor) -> Sample:
     one = torch.ones((), dtype=torch.float64)
     return defaults.sample(problem, one, one, noise)
 
@@ -187,7 +188,9 @@ def plot(name: str) -> None:
     for axis, label in zip(axes, ("P1", "P4"), strict=True):
         method = ALGORITHMS[name]()
         steps, distance, violation = path(method, known[label])
-        examples = steps * BATCH * sum(method.passes)
+        probs = method.batch_size_probs
+        draws = sum(method.passes) if probs is None else 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs))
+        examples = steps * BATCH * draws
         low, middle, high = distance.nan_to_num(nan=1e9).quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
         axis.plot(examples, middle, color="#1b6ca8", label="distance to the solution")
         axis.fill_between(examples, low, high, color="#1b6ca8", alpha=0.2, linewidth=0)

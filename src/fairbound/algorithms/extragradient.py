@@ -24,6 +24,9 @@ since a loop has one point; it keeps the last gradient, a vector of the model's 
 The defaults are those of `DescentAscent`: on P1 to P3 the mean of the last half of 10,000 steps ends within .001 of
 |x_0 - x*| for constraints of size 1 and within .01 at sizes .1 and 10; with noise within .06 (.28 at size 10). On P5,
 whose c has a kink, .08 to .14.
+
+On Experiment 1 at equal examples it makes half of the steps of the others, and single seeds end up to .08 above the
+bound (mean .015, loss 8 % above the best); the optimistic form is within 2 % and .005.
 """
 
 from __future__ import annotations
