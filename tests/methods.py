@@ -19,7 +19,6 @@ from fairbound.algorithms import (
     DescentAscent,
     ExactPenalty,
     Extragradient,
-    LevelConstrained,
     NuPI,
     StochasticGhost,
     SwitchingSubgradient,
@@ -49,7 +48,6 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
     "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),
     "TrackedSQP, decay": TrackedSQP(rhs="decay", gamma=0.3, average=0.2),
-    "LevelConstrained, exact": LevelConstrained(exact=True, tau=0.3, L=2.0),
 }
 IN_A_LOOP = {name: method for name, method in METHODS.items() if method.points == 1}  # a loop has one point
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

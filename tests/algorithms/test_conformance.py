@@ -14,13 +14,14 @@ from torch import Tensor
 from transcription import draws
 
 from fairbound import ALGORITHMS, SGD, DescentAscent, Penalty, check_algorithm, run
-from fairbound.algorithms import Adaptive, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import Adaptive, LevelConstrained, StochasticGhost, SwitchingSubgradient
 from fairbound.core import Algorithm, Draw, Estimate, refuse_equality
 from fairbound.training.hyperparams import numbers
 
 SETTLING = METHODS | {  # with settings that let them reach a solution at a distance of 1, whose multiplier is 1, soon
     "SSLALM, one draw": replace(METHODS["SSLALM, one draw"], y_max=5.0),
     "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, eps=0.02),
+    "LevelConstrained, exact": LevelConstrained(exact=True, tau=0.3, L=2.0),
     "Ghost, small box": StochasticGhost(beta=0.5, rho=0.1, p0=0.6, cap=3, alpha=0.1),
 }
 
