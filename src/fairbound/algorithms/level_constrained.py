@@ -33,7 +33,7 @@ exact=True it leaves the feasible set of P5, and a small ReLU net stays within i
 (one seed: L grew to 1e7 within 2,000 steps; with tanh to .5). A step costs a backward pass for the objective and
 one for each group, and the state has 2 + groups vectors of the model's size. Constraints c <= 0 only.
 
-Defaults: tau and a_k are those of TrackedSQP, z and level those of the card; 13 settings, one changed at a time, were
+Defaults: tau and a_k are those of TrackedSQP, z and level those of the card; 11 settings, one changed at a time, were
 compared on P1, P2 and P4, and none of the first values was replaced. Medians of 32 replicates, 1,000 steps of 4
 examples, P1 to P5: the last half's mean is .08, .03, .07, .05, .04 from the solution, its violation 0. The margin is
 paid for: z = 0 has .04, .02, .07, .04, .01. In that comparison (600 steps, 16 replicates, an earlier form of the

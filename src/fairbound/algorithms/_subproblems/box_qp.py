@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .algebra import adjoint, both, dot, net, pick, times
+from .algebra import adjoint, both, dot, line_search, net, pick, times
 from .interior import interior
 from .nnqp import nnqp
 
@@ -171,22 +171,10 @@ def _newton_step(at: Point, qp: Program, damping: Tensor) -> tuple[Tensor, Tenso
 
 
 def _line_search(p: Tensor, w: Tensor, v: Tensor, f0: Tensor, qp: Program) -> Tensor:
-    """Step with |slope| <= 0.3 slope(0), or 1 if still rising there: regula falsi (Illinois) on the slope."""
+    """How far along p (B,)."""
     ph = (p * qp.h).sum(-1)  # (B,)
 
     def slope(s: Tensor) -> Tensor:  # of theta along p
         return dot(w, _clip(torch.addcmul(v, s.unsqueeze(-1), w), qp.tau, qp.beta)) - ph
 
-    lo, hi = torch.zeros_like(f0), torch.ones_like(f0)
-    f_lo, f_hi = f0, slope(hi)
-    step = torch.where(f_hi >= -0.3 * f0, hi, -hi)  # -1: not found yet
-    for _ in range(12):
-        if bool((step >= 0).all()):
-            break
-        s = lo + (hi - lo) * (f_lo / (f_lo - f_hi)).clamp(0.01, 0.99)
-        f = slope(s)
-        step = torch.where((step < 0) & (f.abs() <= 0.3 * f0), s, step)
-        up = f > 0
-        lo, hi = torch.where(up, s, lo), torch.where(up, hi, s)
-        f_lo, f_hi = torch.where(up, f, f_lo / 2), torch.where(up, f_hi / 2, f)
-    return torch.where(step < 0, lo, step)
+    return line_search(slope, f0)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from . import Number, _broadcast, _finite, _only, _products, _unclipped
-from .algebra import pick, times
+from .algebra import line_search, pick, times
 from .nnqp import nnqp
 from .operators import register
 
@@ -183,7 +183,7 @@ def _newton_step(at: Point, of: Products, damping: Tensor) -> tuple[Tensor, Tens
 
 
 def _line_search(p: Tensor, at: Point, of: Products) -> Tensor:
-    """Step with |slope| <= 0.3 slope(0), or 1 if still rising there: regula falsi (Illinois) on the slope."""
+    """How far along p (B,)."""
     ph, Lp, pGp = (p * of.h).sum(-1), (of.L * p).sum(-1), (p * times(of.G, p)).sum(-1)
     pv, vv = -at.w * (p * at.Jd).sum(-1), at.dd * at.w.square()  # p'J v, |v|^2
     psy, psp = (p * of.soft * at.y).sum(-1), (p * of.soft * p).sum(-1)
@@ -193,19 +193,7 @@ def _line_search(p: Tensor, at: Point, of: Products) -> Tensor:
         return ph - along / w + Lp / 2 * (vv + s * (pv + along)) / w.square() - psy - s * psp
 
     f0 = (p * at.r).sum(-1)
-    lo, hi = torch.zeros_like(f0), torch.ones_like(f0)
-    f_lo, f_hi = f0, slope(hi)
-    step = torch.where(f_hi >= -0.3 * f0, hi, -hi)  # -1: not found yet
-    for _ in range(12):
-        if bool((step >= 0).all()):
-            break
-        s = lo + (hi - lo) * (f_lo / (f_lo - f_hi)).clamp(0.01, 0.99)
-        f = slope(s)
-        step = torch.where((step < 0) & (f.abs() <= 0.3 * f0), s, step)
-        up = f > 0
-        lo, hi = torch.where(up, s, lo), torch.where(up, hi, s)
-        f_lo, f_hi = torch.where(up, f, f_lo / 2), torch.where(up, f_hi / 2, f)
-    return torch.where(step < 0, lo, step)
+    return line_search(slope, f0)
 
 
 def _shortened(at: Point, h: Tensor) -> Tensor:
