@@ -9,17 +9,16 @@ WORKERS ?= 2
 # Two torch threads on small tensors are slower than one.
 export OMP_NUM_THREADS ?= 1
 
-# Of Experiment 1 in `make bench`: three runs a method instead of ten, and none longer than this.
-SHORT := --seeds 3 --steps 5000
-
-.PHONY: test test-slow bench reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras test-trainers keras-step keras-experiment clean
+.PHONY: test test-slow bench board reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras test-trainers keras-step keras-experiment clean
 
 test: lint types suite
 
-# A short Experiment 1 with all methods, on real census data where they are found, else on the synthetic census.
+# A board of a reduced suite, on real census data where they are found, else on the synthetic census; `make board`: all.
 bench: $(VENV)/.report
-	$(BIN)/fairbound run income-ok-race $(SHORT)
-	$(BIN)/fairbound report income-ok-race $(SHORT)
+	$(BIN)/fairbound board --short
+
+board: $(VENV)/.report
+	$(BIN)/fairbound board
 
 # The whole paper.
 reproduce: $(VENV)/.report

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,8 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe",
 )  # fmt: skip
+
+KEYS = {"Enter": 13, "Tab": 9, "ArrowRight": 39}
 
 START = """
 import fcntl, os, sys
@@ -41,8 +43,20 @@ class Seen(NamedTuple):
     requests: list[str]  # addresses of all that was asked for, the page first
 
 
-def browsed(page: Path, probe: str, *, width: int, height: int = 900) -> Seen:
-    """The value of a JavaScript expression, often a promise, in a window of this size that shows the page."""
+def browsed(
+    page: Path,
+    probe: str,
+    *,
+    width: int,
+    height: int = 900,
+    focus: str = "",
+    keys: Sequence[str] = (),
+    dark: bool = False,
+) -> Seen:
+    """The value of a JavaScript expression, often a promise, in a window of this size that shows the page.
+
+    Before it, the element that the selector `focus` finds gets the focus, and keys are pressed.
+    """
     with _browser(page.parent / "profile", width, height) as browser:
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -50,8 +64,17 @@ def browsed(page: Path, probe: str, *, width: int, height: int = 900) -> Seen:
             browser.call(f"{domain}.enable", session)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         browser.call("Emulation.setDeviceMetricsOverride", session, **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        browser.call("Emulation.setEmulatedMedia", session, features=[scheme])
         browser.call("Page.navigate", session, url=page.as_uri())
         browser.wait_for("Page.loadEventFired")
+        if focus:
+            browser.call("Runtime.evaluate", session, expression=f"document.querySelector({json.dumps(focus)}).focus()")
+        for key in keys:
+            pressed = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+            text = {"text": "\r"} if key == "Enter" else {}
+            browser.call("Input.dispatchKeyEvent", session, type="keyDown", **pressed, **text)
+            browser.call("Input.dispatchKeyEvent", session, type="keyUp", **pressed)
         answer = browser.call("Runtime.evaluate", session, expression=probe, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return Seen(answer["result"].get("value"), browser.complaints(), browser.requests())

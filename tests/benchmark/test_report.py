@@ -159,6 +159,55 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
     assert comparisons([frame_of({"row": pd.Series(["A"])})]).empty
 
 
+# What was found ------------------------------------------------------------------------------------------------------
+
+
+def losses_of(prepared: PreparedExperiment, folder: Path, ends: dict[str, tuple[float, float, float]]) -> Results:
+    """Two runs of every row: the loss, larger by .002 in the second, and the violation on train and on test."""
+    store, planned = Store(folder), run_batches(prepared)
+    for stack in planned:
+        for plan, settings in zip(stack.plans, stack.settings, strict=True):
+            run = made_run(prepared, plan.steps, np.random.default_rng(0), 1.0)
+            loss, *violations = ends[plan.row.name]
+            for part, violation in zip(("train", "test"), violations, strict=True):
+                gap = prepared.experiment.bound + violation if violation else 0.0
+                run["records"][part][:] = (loss + 0.002 * plan.seed, gap, 0.0)
+            store.put(settings, run)
+    return Results.read(prepared, store, planned)
+
+
+def test_finding_names_the_first_the_second_and_held_out_examples(tmp_path: Path) -> None:
+    ends = {"SGD": (0.30, 0.2, 0.2), "SSL-ALM": (0.40, 0.0, 0.05), "SSw": (0.45, 0.005, 0.0)}
+    results = losses_of(made_setting(), tmp_path, ends)
+    said = Section.of(results).finding
+    assert "within 0.01 of the bound 0.005, SSL-ALM has the smallest loss (0.401 ± 0.001)" in said
+    assert "the difference to the second, SSw (0.451), is significant: 0.050 [0.050, 0.050], 95 % over 2 runs." in said
+    assert said.endswith("its largest violation is 0.050 ± 0.000; no constraint is violated in 0 of 2 runs.")
+    far = losses_of(made_setting(), tmp_path / "far", dict.fromkeys(ROWS, (0.3, 0.2, 0.2)))
+    assert "no method ends within 0.01 of the bound 0.005; the nearest is SGD" in Section.of(far).finding
+
+
+def test_short_runs_say_so_and_are_not_compared(tmp_path: Path) -> None:
+    prepared = made_setting()
+    planned = run_batches(prepared, seeds=1, steps=5)
+    results = Results.read(prepared, filled(prepared, planned, Store(tmp_path / "store")), planned)
+    found = Section.of(results)
+    steps = max(row.steps for row in prepared.experiment.rows)
+    assert found.short == f"1 of 2 runs of a method, at most 5 of {steps:,} steps"
+    assert "differences" not in found.tables
+    for table in found.tables.values():
+        assert not any("paper" in field for _, field in table.frame.columns)
+    html = write_report([replace(found, figures={})], tmp_path / "report", []).read_text()
+    assert html.index("A short run.") < html.index("Contents")
+    whole, _ = made_section(prepared, tmp_path / "whole")
+    assert whole.short == ""
+    html = write_report([replace(whole, figures={})], tmp_path / "report", []).read_text()
+    assert "A short run." not in html
+    heading = html.index('<h2 id="income-ok-race">')
+    order = [html.index(f'id="income-ok-race-{name}"') for name in ("loss", "fairness-reported", "differences")]
+    assert heading < html.index('class="finding"') < order[0] < order[1] < order[2]
+
+
 # Budgets and the terminal ---------------------------------------------------------------------------------------------
 
 
@@ -319,7 +368,7 @@ for (const plot of plots) {
 return {
   up, down, early, late: drawn(), all: plots.length, width: innerWidth,
   scroll: document.documentElement.scrollWidth,
-  curves: plots[0].querySelectorAll(".js-line").length,
+  points: plots[0].querySelectorAll(".point").length, curves: plots[1].querySelectorAll(".js-line").length,
   wide: plots.map(plot => plot.querySelector(".main-svg")?.clientWidth ?? 0),
   boxes: plots.map(plot => plot.parentNode.clientWidth),
 };
@@ -333,6 +382,7 @@ def test_browser_draws_what_is_near_and_sorts(both: list[Section], written: Path
     assert requests == [written.as_uri()]
     assert seen["all"] == sum(len(one.figures) for one in both)
     assert 0 <= seen["early"] < seen["late"] == seen["all"]
+    assert seen["points"] >= 3 * 2  # what was found is drawn first: loss against violation, train and test
     assert seen["curves"] >= 3 * 2 * 2  # three methods, loss and gap, train and test
     means = [line["train loss mean"] for line in lines_of(both[0].tables["loss"])]
     assert seen["up"] == pytest.approx(sorted(means))

@@ -23,6 +23,7 @@ class TableCell(NamedTuple):
     small: str = ""  # below the text
     is_alert: bool = False
     title: str = ""  # explains it
+    href: str = ""  # where its text leads
 
 
 def render(template: str, **values: Any) -> str:

@@ -28,6 +28,7 @@ from pydantic.dataclasses import dataclass
 
 from fairbound.algorithms import ALGORITHMS, Adaptive
 from fairbound.algorithms.schedules import Exponential, Factorial, InverseSqrt, Linear, Power, Schedule
+from fairbound.benchmark.budget import examples_per_step
 from fairbound.constraints.notions import NOTIONS
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Split
@@ -186,21 +187,12 @@ class Row:
         >>> load("income-ok-race").rows[0].algorithm(steps=1000)
         SGD(tau=0.05)
         """
-        made: Algorithm[Any] = _built(self.algorithm_type, self.settings, steps)
+        made: Algorithm[Any] = build_with_settings(self.algorithm_type, self.settings, steps)
         return made
 
     def examples_per_step(self, groups: int) -> float:
-        """Examples that a step passes through the model, for objective and constraints, forward only or also backward.
-
-        Of a random batch size it is the expectation: one mini-batch, and one of 2^(level + 1) times its examples,
-        whose halves are the same examples.
-        """
-        method = self.algorithm(self.steps)
-        uses = zip(method.evaluates, method.passes, strict=True)
-        draws: list[int] = [passes * self.batch * (("f" in read) + groups * ("c" in read)) for read, passes in uses]
-        if method.batch_size_probs is None:
-            return float(sum(draws))
-        return draws[0] * (1 + math.fsum(2.0 ** (level + 1) * p for level, p in enumerate(method.batch_size_probs)))
+        """Examples that a step passes through the model (`budget`)."""
+        return examples_per_step(self.algorithm(self.steps), self.batch, groups * self.batch)
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
@@ -263,10 +255,10 @@ class Experiment:
         return max(1, round(REFERENCE_STEPS * reference / row.examples_per_step(len(self.groups))))
 
 
-def _built(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:
+def build_with_settings(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:
     """A method or a schedule with its settings, for a run of this many steps; a table is a schedule.
 
-    >>> _built(Linear, {"start": 0.05, "steps": "run"}, steps=1000)
+    >>> build_with_settings(Linear, {"start": 0.05, "steps": "run"}, steps=1000)
     Linear(start=0.05, steps=1000.0, end=0.05)
     """
     made = dict(settings)
@@ -275,7 +267,7 @@ def _built(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:
         if isinstance(value, Mapping):
             known_name(value.get("schedule"), SCHEDULES, f"schedule of {name} called")
             numbers = {key: entry for key, entry in value.items() if key != "schedule"}
-            made[name] = _built(SCHEDULES[value["schedule"]], numbers, steps)
+            made[name] = build_with_settings(SCHEDULES[value["schedule"]], numbers, steps)
         elif (name, value) == ("steps", RUN):
             made[name] = float(steps)
     return kind(**made)

@@ -43,7 +43,7 @@ def load_custom_algorithm(text: str) -> CustomAlgorithm:
     if found is None:
         raise ValueError(f"{FORM}; got {text!r}")
     path, name = Path(found["path"]).expanduser(), found["name"]
-    method = _class(_module(path), name, path)
+    method = _class(load_module(path, FORM), name, path)
     settings = _settings(method, found["settings"] or "()", f"{path.name}:{name}")
     shown = ", ".join(f"{key}={value}" for key, value in settings.items())
     custom = CustomAlgorithm(f"{name}({shown})" if shown else name, path, method, settings)
@@ -92,7 +92,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def _module(path: Path) -> ModuleType:
+def load_module(path: Path, form: str = "") -> ModuleType:
     """The file as a module whose name is made from its place and content.
 
     So the same file is the same class, also in another process that has loaded it, and a changed one is another class.
@@ -100,9 +100,9 @@ def _module(path: Path) -> ModuleType:
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no file {path} (seen from {Path.cwd()}); {FORM}") from error
+        raise FileNotFoundError(f"there is no file {path} (seen from {Path.cwd()}); {form}") from error
     except OSError as error:
-        raise OSError(f"{path} cannot be read ({error.strerror}); {FORM}") from error
+        raise OSError(f"{path} cannot be read ({error.strerror}); {form}") from error
     place = str(path.resolve())
     name = "fairbound_custom_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
     if name not in sys.modules:

@@ -1,4 +1,4 @@
-"""Jobs carried out by several processes, each with one thread.
+"""Tasks carried out by several processes, each with one thread.
 
 Small tensors are faster on one thread than on two, so cores are used by processes. Batches of runs that share a
 compiled step go to one process, the longest first. A process writes its results itself; the store makes each write
@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -36,13 +36,38 @@ KEEP_FREED_BYTES = {
 }  # 32 MB is the most that glibc takes
 
 
+class Task(Protocol):
+    """Work for one process, as an object that can be sent to it."""
+
+    @property
+    def work(self) -> int: ...  # about how long it takes, in examples that pass through the model
+
+    def complete(self, store: Store, advanced: Callable[[float], None]) -> Spent:
+        """Compute it and store the results; `advanced` receives the share of it that is done."""
+
+
 @dataclass(frozen=True)
-class Task:
+class JobTask:
     """Batches of one job that share a compiled step, by their numbers in the job's plan."""
 
     job: Job
     batches: tuple[int, ...]
     work: int
+
+    def complete(self, store: Store, advanced: Callable[[float], None]) -> Spent:
+        spent, whole = Spent(), _planned(self.job)
+        for count, number in enumerate(self.batches):
+
+            def of_task(share: float, count: int = count) -> None:
+                advanced((count + share) / len(self.batches))
+
+            spent = spent.plus(compute_and_store(whole.prepared, whole.batches[number], store, of_task))
+        return spent
+
+
+@lru_cache(maxsize=1)  # one at a time: the data of many splits fill memory
+def _planned(job: Job) -> PlannedJob:
+    return plan(job)
 
 
 class Done(NamedTuple):
@@ -56,18 +81,24 @@ def carry_out(jobs: Sequence[Job], folder: Path, processes: int, progress: Progr
     """Compute what the results folder lacks of the jobs."""
     store = Store(folder)
     waiting, runs = _waiting([(job, plan(job)) for job in jobs], store)
+    return Done(runs, complete_all(waiting, store, processes, progress))
+
+
+def complete_all(tasks: Sequence[Task], store: Store, processes: int, progress: Progress | None = None) -> Spent:
+    """Complete tasks, the longest first, in this process or in several; what they took."""
+    waiting = sorted(tasks, key=lambda task: -task.work)
     following = _Following([task.work for task in waiting], progress)
     if processes == 1 or len(waiting) <= 1:
         for number, task in enumerate(waiting):
-            following.add(_completed(task, plan(task.job), store, partial(following.advanced, number)))
+            following.add(task.complete(store, partial(following.advanced, number)))
     else:
-        _in_processes(waiting, folder, min(processes, len(waiting)), following)
-    return Done(runs, following.spent)
+        _in_processes(waiting, store.folder, min(processes, len(waiting)), following)
+    return following.spent
 
 
-def _waiting(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[list[Task], int]:
-    """What is still to be computed, the longest first, and how many runs that are."""
-    tasks: list[Task] = []
+def _waiting(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[list[JobTask], int]:
+    """What is still to be computed, and how many runs that are."""
+    tasks: list[JobTask] = []
     runs = 0
     claimed: set[str] = set()  # budgets share runs: SSL-ALM runs as long within either
     for job, whole in planned:
@@ -79,21 +110,10 @@ def _waiting(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[l
                 claimed |= set(batch.keys)
                 runs += len(batch.plans)
         tasks += [
-            Task(job, tuple(numbers), sum(whole.batches[number].work(groups) for number in numbers))
+            JobTask(job, tuple(numbers), sum(whole.batches[number].work(groups) for number in numbers))
             for numbers in by_compile_key.values()
         ]
-    return sorted(tasks, key=lambda task: -task.work), runs
-
-
-def _completed(task: Task, whole: PlannedJob, store: Store, advanced: Callable[[float], None]) -> Spent:
-    spent = Spent()
-    for count, number in enumerate(task.batches):
-
-        def of_task(share: float, count: int = count) -> None:
-            advanced((count + share) / len(task.batches))
-
-        spent = spent.plus(compute_and_store(whole.prepared, whole.batches[number], store, of_task))
-    return spent
+    return tasks, runs
 
 
 class _Following:
@@ -189,14 +209,11 @@ def _work(tasks: Any, messages: Any, folder: Path, parent: int) -> None:
     """The body of a process: tasks until there are none."""
     torch.set_num_threads(1)
     logging.getLogger("fairbound").addHandler(_Passing(messages))
-    store, known = Store(folder), dict[Job, PlannedJob]()
+    store = Store(folder)
     try:
         while (numbered := tasks.get()) is not None:
             number, task = numbered
-            if task.job not in known:
-                known = {task.job: plan(task.job)}  # one at a time: the data of many splits fill memory
-            advanced = partial(_report, messages, parent, number)
-            messages.put(("spent", _completed(task, known[task.job], store, advanced)))
+            messages.put(("spent", task.complete(store, partial(_report, messages, parent, number))))
         messages.put(("finished",))
     except EXPECTED as error:
         messages.put(("failed", type(error)(str(error)) if type(error) in EXPECTED else OSError(str(error))))

@@ -36,6 +36,28 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
 
 
+def fully_connected(inputs: int, *hidden: int) -> nn.Module:
+    """ReLU, one output."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise((inputs, *hidden)):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear((inputs, *hidden)[-1], 1), nn.Flatten(0))
+
+
+def named_constraint(notion: str, bound: float, groups: Tensor, labels: Tensor, names: Sequence[str]) -> Constraint:
+    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples.
+
+    With very many groups it is not bound to them: a mini-batch then has examples of any groups.
+    """
+    if notion == "absolute_against_pooled":
+        sizes = torch.bincount(groups, minlength=len(names)).double()
+        pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
+        return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
+    build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[notion]
+    made = build(names, bound=bound)
+    return made if made.cells.are_many else made.bind(groups, labels)
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedExperiment:
     """What the runs of an experiment share on one source of data."""
@@ -94,30 +116,14 @@ class PreparedExperiment:
         return Split(*(indices + offset for indices in self.splits[split]))
 
     def network(self) -> nn.Module:
-        """Fully connected, ReLU, one output."""
-        widths = (self.data.X.shape[1], *self.experiment.hidden)
-        layers: list[nn.Module] = []
-        for inputs, outputs in itertools.pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], 1), nn.Flatten(0))
+        return fully_connected(self.data.X.shape[1], *self.experiment.hidden)
 
     @cached_property
     def forward(self) -> Callable[[Tensor, Tensor], Tensor]:
         return make_functional(self.network().to(self.device))[0]
 
     def constraint(self, notion: str, bound: float) -> Constraint:
-        """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples.
-
-        With very many groups it is not bound to them: a mini-batch then has examples of any groups.
-        """
-        groups, names = self.data.groups[self.column], self.experiment.groups
-        if notion == "absolute_against_pooled":
-            sizes = torch.bincount(groups, minlength=len(names)).double()
-            pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
-            return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
-        build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[notion]
-        made = build(names, bound=bound)
-        return made if made.cells.are_many else made.bind(groups, self.data.y)
+        return named_constraint(notion, bound, self.data.groups[self.column], self.data.y, self.experiment.groups)
 
     def problem(self, row: Row) -> Problem:
         """What a row trains on; one object for all rows that train on the same, which share what is compiled for it."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 PACKAGE = Path(__file__).parents[1]
 ROOT = "benchmark/executor.py"  # it computes results: whatever it imports decides them, and what that imports, but for
 DECIDED_ELSEWHERE = (  # files whose outcome is in the name already (settings, checksum of the data), or which have none
+    "benchmark/board/entries.py",
     "benchmark/config.py",
     "benchmark/custom_algorithm.py",
     "benchmark/fingerprint.py",
@@ -54,8 +55,8 @@ def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def code_hash(method: type[Any]) -> str:
-    """Of the code that decides a method's results: its own file, `ROOT`, and all that these import of ours.
+def code_hash(method: type[Any], root: str = ROOT, *others: Path) -> str:
+    """Of the code that decides a method's results: its own file, `root`, others, and all that these import of ours.
 
     Imports are followed through the source: no file can be forgotten, and another method, a plot or a command changes
     nothing. Comments, docstrings and blank lines do not count.
@@ -64,24 +65,28 @@ def code_hash(method: type[Any]) -> str:
     >>> code_hash(SGD) == code_hash(SGD), code_hash(SGD) == code_hash(SSLALM)
     (True, False)
     """
-    return hash_of_sources(PACKAGE, Path(str(sys.modules[method.__module__].__file__)))
+    return hash_of_sources(PACKAGE, Path(str(sys.modules[method.__module__].__file__)), root, *others)
 
 
-def hash_of_sources(package: Path, method: Path) -> str:
-    """The same for a package in any place; `method` is a file of it, or one of the user's."""
+def hash_of_sources(package: Path, method: Path, root: str = ROOT, *others: Path) -> str:
+    """The same for a package in any place; `method` and the others are files of it, or the user's."""
     digest = hashlib.sha256()
-    for name, code in sorted(deciding_sources(package, method).items()):
+    for name, code in sorted(deciding_sources(package, method, root, *others).items()):
         digest.update(json.dumps([name, len(code)]).encode() + code.encode())
     return digest.hexdigest()
 
 
-def deciding_sources(package: Path, method: Path) -> dict[str, str]:
-    """The code that decides a method's results, by file name in the package; a file of the user's has no name."""
+def deciding_sources(package: Path, method: Path, root: str = ROOT, *others: Path) -> dict[str, str]:
+    """The code that decides a method's results, by file name in the package.
+
+    A method of the user's has no name, a further file of the user's has a number: where they lie decides nothing.
+    """
     found: dict[str, str] = {}
-    waiting = [package / ROOT, method]
+    own = {method: "", **{path: str(number) for number, path in enumerate(others, 1) if path != method}}
+    waiting = [package / root, method, *others]
     while waiting:
         path = waiting.pop()
-        name = path.relative_to(package).as_posix() if path.is_relative_to(package) else ""
+        name = path.relative_to(package).as_posix() if path.is_relative_to(package) else own[path]
         if name in found or name in DECIDED_ELSEWHERE:
             continue
         try:

@@ -1,5 +1,7 @@
 """All rows of an experiment at equal numbers of examples, and which are on the front of loss against violation.
 
+`finding` says in words which row has the smallest loss of those that keep the bound, and whether that is certain.
+
 A row is on the front of a part of the split if no other has both a mean loss and a mean violation there that are at
 most as large, one of them smaller.
 """
@@ -14,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fairbound.benchmark.report_table import WHOLE, ReportTable, frame_of
-from fairbound.benchmark.results import Results
+from fairbound.benchmark.results import Results, student_interval
 
 PARTS = ("train", "test")
 TOLERANCE = 0.01  # above the bound: rows within it keep their constraints well enough to be compared by loss
@@ -85,3 +87,53 @@ def _diverged_notes(results: Results) -> list[str]:
     lost = results.final[(results.final["part"] == "train") & ~np.isfinite(results.final["loss"])]
     named = [f"{row} ({runs} of {results.rows().loc[row, 'runs']})" for row, runs in lost.groupby("row").size().items()]
     return [f"Runs that diverged, so that the row is on no front: {', '.join(named)}."] if named else []
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def finding(results: Results) -> str:
+    """Which row has the smallest loss of those near the bound, whether the second differs, and held-out examples."""
+    part, words = ("validation", "validation") if results.tuning else ("train", "training")
+    summary, bound = results.summary(part), results.prepared.experiment.bound
+    means = summary[[("loss", "mean"), ("violation", "mean")]].set_axis(["loss", "violation"], axis=1)
+    means = means[np.isfinite(means).all(axis=1)]
+    near = means[means["violation"] <= TOLERANCE].sort_values("loss", kind="stable")
+    if means.empty:
+        return "No run ended with finite numbers."
+    if near.empty:
+        least = means["violation"].idxmin()
+        return (
+            f"On {words} examples no method ends within {TOLERANCE:g} of the bound {bound:g}; the nearest is {least}, "
+            f"with a violation of {means['violation'][least]:.3f}."
+        )
+    first, *others = near.index
+    said = (
+        f"On {words} examples, of the methods that end within {TOLERANCE:g} of the bound {bound:g}, {first} has the "
+        f"smallest loss ({_spread(summary, first, 'loss')})"
+    )
+    said += f"; {_difference(results, part, first, others[0])}." if others else "; no other one does."
+    if results.tuning or "test" not in results.prepared.measured():
+        return said
+    held = results.final[(results.final["part"] == "test") & (results.final["row"] == first)]
+    return (
+        f"{said} On held-out examples its largest violation is {_spread(results.summary('test'), first, 'violation')}; "
+        f"no constraint is violated in {int((held['violation'] == 0).sum())} of {len(held)} runs."
+    )
+
+
+def _spread(summary: pd.DataFrame, row: str, name: str) -> str:
+    return f"{summary[name, 'mean'][row]:.3f} ± {summary[name, 'std'][row]:.3f}"
+
+
+def _difference(results: Results, part: str, first: str, second: str) -> str:
+    """Runs with the same seed and split are compared with each other."""
+    final = results.final[results.final["part"] == part]
+    losses = [final[final["row"] == row].set_index(["split", "seed"])["loss"] for row in (first, second)]
+    apart = (losses[1] - losses[0]).dropna()
+    low, high = student_interval(apart.to_numpy())
+    words = f"the difference to the second, {second} ({losses[1].mean():.3f}),"
+    if math.isnan(low):
+        return f"{words} cannot be judged from one run"
+    certain = "is significant" if low > 0 else "is not significant"
+    return f"{words} {certain}: {apart.mean():.3f} [{low:.3f}, {high:.3f}], 95 % over {len(apart)} runs"

@@ -21,6 +21,7 @@ from fairbound._utils.pages import TableCell, figure_json, render
 from fairbound.benchmark import plots_matplotlib, plots_plotly
 from fairbound.benchmark.config import REFERENCE_STEPS
 from fairbound.benchmark.executor import Budget
+from fairbound.benchmark.front import finding
 from fairbound.benchmark.plots import PLOTS, FigureSpec
 from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
@@ -42,6 +43,8 @@ class Section:
     budget: Budget
     reference: str  # where it stands in the paper
     source: str  # of the data
+    finding: str  # in words
+    short: str  # in what the runs are fewer or shorter than the experiment's
     notes: Mapping[str, str]  # by row: where the paper contradicts itself, or is ambiguous
     tables: Mapping[str, ReportTable]  # by key of TABLES
     figures: Mapping[str, FigureSpec]  # by key of PLOTS
@@ -55,6 +58,8 @@ class Section:
             budget="examples" if results.equal_examples else results.budget,
             reference=experiment.reference,
             source=results.prepared.source,
+            finding=finding(results),
+            short=results.short,
             notes={row.name: row.note for row in experiment.rows if row.note},
             tables={name: item.make(results) for name, item in TABLES.items() if item.applies(results)},
             figures={name: item.make(results) for name, item in PLOTS.items() if item.applies(results)},
@@ -66,7 +71,9 @@ class Section:
 
     @property
     def agreement(self) -> str:
-        """How many numbers meet the paper's; empty where none is compared."""
+        """How many numbers meet the paper's, or why a short run is not compared; empty where the paper has none."""
+        if self.short:
+            return f"A short run, not compared with the paper: {self.short}."
         return self.tables["differences"].notes[0] if "differences" in self.tables else ""
 
 
@@ -137,14 +144,15 @@ def page(sections: Sequence[Section], systems: Sequence[Mapping[str, Any]]) -> s
     """The whole page as text."""
     details = {"Data": ", ".join(dict.fromkeys(one.source for one in sections))}
     for number, system in enumerate(systems, start=1):
-        details[f"Computed on{f' ({number})' if len(systems) > 1 else ''}"] = _system_words(system)
+        details[f"Computed on{f' ({number})' if len(systems) > 1 else ''}"] = system_words(system)
     if systems:
         details["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
     views = [_section_view(one, stem) for one, stem in zip(sections, file_stems(sections), strict=True)]
     return render("benchmark.html", sections=views, details=details)
 
 
-def _system_words(system: Mapping[str, Any]) -> str:
+def system_words(system: Mapping[str, Any]) -> str:
+    """Where it was computed."""
     details = [str(system[name]) for name in ("cpu", "platform") if name in system]
     details += [f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system]
     device = system.get("device", "cpu")
@@ -153,11 +161,18 @@ def _system_words(system: Mapping[str, Any]) -> str:
 
 def _section_view(one: Section, stem: str) -> dict[str, Any]:
     """What the template shows of a section."""
-    tables = [_table_view(table) | {"heading": TABLES[name].heading, "file": f"{stem}-{name}"}
+    tables = [_table_view(table) | {"name": name, "heading": TABLES[name].heading, "file": f"{stem}-{name}"}
               for name, table in one.tables.items()]  # fmt: skip
-    figures = [_figure_view(spec) | {"heading": PLOTS[name].heading, "file": f"{stem}-{name}"}
+    figures = [_figure_view(spec) | {"name": name, "heading": PLOTS[name].heading, "file": f"{stem}-{name}"}
                for name, spec in one.figures.items()]  # fmt: skip
-    own = {"stem": stem, "budget_words": BUDGET_WORDS[one.budget], "tables": tables, "figures": figures}
+    # What was found comes first, and what the paper found last
+    picture = [item for item in figures if item["name"] == "trade-off"]
+    comparison = [item for item in tables if item["name"] == "differences"]
+    own = {
+        "stem": stem, "budget_words": BUDGET_WORDS[one.budget], "picture": picture, "comparison": comparison,
+        "tables": [item for item in tables if item not in comparison],
+        "figures": [item for item in figures if item not in picture],
+    }  # fmt: skip
     return vars(one) | {"synthetic": one.synthetic, "agreement": one.agreement} | own
 
 

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from fairbound.benchmark.config import Paper, Row
 from fairbound.benchmark.executor import Budget, RunBatch, RunPlan
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.result_file import StoredResult
@@ -138,6 +139,23 @@ class Results:
         """Whether all rows pass as many examples through the model, within whichever budget."""
         experiment, steps = self.prepared.experiment, self.rows()["steps"]
         return all(steps[row.name] == experiment.equal_examples_steps(row) for row in experiment.rows)
+
+    @cached_property
+    def short(self) -> str:
+        """In what these runs are fewer or shorter than the experiment's; empty where they are not."""
+        experiment = self.prepared.experiment
+        of_paper = self.budget == "paper"
+        whole = {row.name: row.steps if of_paper else experiment.equal_examples_steps(row) for row in experiment.rows}
+        steps = {row: runs[0].plan.steps for row, runs in self.runs.items() if runs}
+        runs, all_runs = max(map(len, self.runs.values())), experiment.seeds * len(self.prepared.splits)
+        found = [f"{runs} of {all_runs} runs of a method"] if runs < all_runs else []
+        if any(steps[row] < whole[row] for row in steps):
+            found.append(f"at most {max(steps.values()):,} of {max(whole.values()):,} steps")
+        return ", ".join(found)
+
+    def paper(self, row: Row) -> Paper:
+        """What the paper prints for a row; nothing beside a short run, which is not comparable."""
+        return Paper({}, {}, {}) if self.short else row.paper
 
     @cached_property
     def gaps(self) -> BoundedGaps:

@@ -57,7 +57,7 @@ def _mark_notes(frame: pd.DataFrame) -> tuple[str, ...]:
 def loss_table(results: Results) -> ReportTable:
     """Steps, examples per step, and loss, gap and largest violation on every part; the paper's beside validation's."""
     experiment = results.prepared.experiment
-    with_paper = any(row.paper.validation for row in experiment.rows)
+    with_paper = any(results.paper(row).validation for row in experiment.rows)
     columns = _row_columns(results)
     sizes = [row.examples_per_step(len(experiment.groups)) for row in experiment.rows]
     columns["examples per step"] = pd.Series(sizes, index=columns["row"].index)
@@ -65,7 +65,7 @@ def loss_table(results: Results) -> ReportTable:
         summary = results.summary(part).reindex(columns["row"].index)
         for quantity in QUANTITIES:
             if part == "validation" and with_paper and quantity != "gap":  # of which the paper prints none
-                printed = [row.paper.validation.get(quantity) for row in experiment.rows]
+                printed = [results.paper(row).validation.get(quantity) for row in experiment.rows]
                 columns[f"{part} {quantity}"] = beside(summary[quantity], printed)
             else:
                 columns[f"{part} {quantity}"] = summary[quantity]
@@ -110,8 +110,8 @@ def fairness_table(results: Results, definition: Definition) -> ReportTable:
     }
     for part in PARTS:
         of_part = ours[ours.index.get_level_values("part") == part].droplevel("part").reindex(index)
-        printed = [getattr(row.paper, part).get(figure.partition(" ")[0]) for row, figure in lines]
-        columns[part] = beside(of_part, printed)
+        printed = [getattr(results.paper(row), part).get(figure.partition(" ")[0]) for row, figure in lines]
+        columns[part] = beside(of_part, printed) if any(printed) else of_part
     frame = frame_of(columns)
     counts = {place: (int(group["value"].isna().sum()), len(group)) for place, group in by_figure}
     undefined = [
@@ -151,15 +151,16 @@ def tuning_table(results: Results) -> ReportTable:
     columns: dict[str, Any] = _row_columns(results)
     summary = results.summary("validation").reindex(columns["row"].index)
     for quantity in ("loss", "violation"):
-        columns[quantity] = beside(summary[quantity], [row.paper.validation.get(quantity) for row in experiment.rows])
+        printed = [results.paper(row).validation.get(quantity) for row in experiment.rows]
+        columns[quantity] = beside(summary[quantity], printed) if any(printed) else summary[quantity]
     means = summary.dropna()[[("loss", "mean"), ("violation", "mean")]]
     choices = {"here": chosen(dict(zip(means.index, means.to_numpy().tolist(), strict=True)))}
-    choices["paper"] = PAPERS_CHOICE.get(experiment.name)
+    choices["paper"] = None if results.short else PAPERS_CHOICE.get(experiment.name)
     by = {row: ", ".join(who for who, choice in choices.items() if choice == row) or None for row in summary.index}
     columns["chosen"] = pd.Series(by, dtype=object)
     frame = frame_of(columns)
-    printed = {row.name: row.paper.validation for row in experiment.rows}
-    on_papers = chosen({row: (p["loss"].mean, p["violation"].mean) for row, p in printed.items() if len(p) == 2})
+    papers = {row.name: results.paper(row).validation for row in experiment.rows}
+    on_papers = chosen({row: (p["loss"].mean, p["violation"].mean) for row, p in papers.items() if len(p) == 2})
     last = experiment.last_states
     notes = (
         *_mark_notes(frame),
@@ -231,7 +232,7 @@ def differences_table(results: Results) -> ReportTable:
 
 def _compared(results: Results) -> bool:
     """Whether the paper prints something for these runs; its numbers are for its own budget."""
-    printed = [paper for row in results.prepared.experiment.rows for paper in vars(row.paper).values()]
+    printed = [paper for row in results.prepared.experiment.rows for paper in vars(results.paper(row)).values()]
     return results.budget == "paper" and any(printed)
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fairbound.cli.audit import audit_command
+from fairbound.cli.board import board_command
 from fairbound.cli.data import fetch_command, list_command
 from fairbound.cli.groups import groups_command
 from fairbound.cli.report import report_command
@@ -70,6 +71,7 @@ app.command("groups")(errors_as_sentences(groups_command))
 app.command("run")(errors_as_sentences(run_command))
 app.command("reproduce")(errors_as_sentences(reproduce_command))
 app.command("time")(errors_as_sentences(time_command))
+app.command("board")(errors_as_sentences(board_command))
 app.command("report")(errors_as_sentences(report_command))
 data.command("list")(errors_as_sentences(list_command))
 data.command("fetch")(errors_as_sentences(fetch_command))

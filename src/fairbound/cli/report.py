@@ -106,8 +106,9 @@ def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[B
 
 
 def show(sections: Sequence[Section], to: Path) -> None:
-    """The tables that are short enough for a terminal, and where the others will be."""
+    """What was found, the tables that are short enough for a terminal, and where the others will be."""
     for one, stem in zip(sections, file_stems(sections), strict=True):
+        console().print(f"\n{escape(one.finding)}", highlight=False)
         for name, table in one.tables.items():
             show_table(table, to / "tables" / f"{stem}-{name}.csv")
         if one.agreement:

@@ -48,8 +48,8 @@ def reproduce_command(
     sections = [section_of(plan(job), store, job.budget) for job in planned]
     page = write_with_progress(sections, to, store)
     for one in sections:
-        if "differences" in one.tables:
-            screen.print(f"{escape(one.name)}: {escape(one.tables['differences'].notes[0])}", highlight=False)
+        if one.agreement:
+            screen.print(f"{escape(one.name)}: {escape(one.agreement)}", highlight=False)
     _say_where_time_went(done, computed - start, measured - computed, time.perf_counter() - measured)
     screen.print(f"Report: {page}", highlight=False, soft_wrap=True)
 

@@ -83,7 +83,7 @@ def _read(found: SurveyFile, task: Task, year: int, horizon: str, missing: int |
     else:
         table = apply(task, _raw_columns(found, task, year, horizon), missing, f"acs:{found.state}")
     if table.rows == 0:
-        raise ValueError(f"{found.path} has no rows for {task.name}")
+        raise ValueError(f"{found.path} has no rows of {found.state} for {task.name}")
     if found.state in STATES and "ST" in table.columns:
         others = sorted(set(np.unique(table.columns["ST"]).tolist()) - {STATES[found.state]})
         if others:
@@ -111,7 +111,8 @@ def _extract(found: SurveyFile, task: Task, missing: int | None) -> Table:
     if absent:
         raise ValueError(f"{found.path} lacks columns of {task.name}: {describe_absent(absent, names)}")
     with _reading(found.path):
-        frame = parquet.read_table(found.path, columns=list(wanted))
+        own = [("ST", "==", STATES[found.state])] if found.several else None
+        frame = parquet.read_table(found.path, columns=list(wanted), filters=own)
     columns = {name: fill(numbers(name, column), missing) for name, column in read_columns(frame).items()}
     columns[task.label] = columns[task.label] == 1
     return Table(columns, task.label, task.features, f"acs:{found.state}", missing=missing)

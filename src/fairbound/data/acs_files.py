@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -54,6 +54,7 @@ class SurveyFile:
     horizon: str | None
     form: str  # one of FORMS
     path: Path
+    several: bool = False  # an extract of several states, of which those of `state` are meant
 
     @property
     def source(self) -> str:
@@ -199,6 +200,9 @@ def file_of(
     for found in there:
         if found.serves(state, task, year, horizon):
             return found
+    for found in there:
+        if state in STATES and found.state not in STATES and found.serves(found.state, task, year, horizon):
+            return replace(found, state=state, several=True)
     extract = f"acs{task.name.lower()}_{year}_{state}.parquet"
     names = [raw_name(state, year), archive_name(state), extract] if state in STATES else [extract]
     others = [f"{found.path} ({found.task or 'raw'}, {found.year})" for found in there if found.state == state]

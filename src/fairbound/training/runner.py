@@ -51,7 +51,7 @@ class Run:
         self,
         groups: Sequence[VectorizedRuns],
         steps: int,
-        every: int,
+        every: int | Sequence[int],
         average_from: int | None,
         compiled: bool,
         note: str,
@@ -125,7 +125,7 @@ def run(
     x0: Tensor,
     steps: int,
     *,
-    every: int | None = None,
+    every: int | Sequence[int] | None = None,
     average_from: int | None = None,
     compile: bool | None = None,  # noqa: A002
 ) -> Run:
@@ -136,15 +136,16 @@ def run(
         samplers: one for each run (`sampler.seeded(0, 1, 2)`); a single one is for all.
         x0: starting points, (n,) for all or (R, n). Device and precision are theirs.
         steps: steps of every run.
-        every: give a record after this many steps, and at the end; None: at the end only.
+        every: give a record after this many steps, or at the steps listed, and at the end; None: at the end only.
         average_from: from this step on keep means of x and of the multipliers.
         compile: into machine code; None decides by the length of the run and says so in `note`.
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
     """
-    for name, number in (("steps", steps), ("every", every)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+    listed_steps = list(every) if isinstance(every, Sequence) else [] if every is None else [every]
+    for name, number in (("steps", steps), *(("every", one) for one in listed_steps)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, got {number!r}")
     if x0.ndim not in (1, 2):
         raise ValueError(f"x0 must be a vector (n,) or a row for each run (R, n), got shape {tuple(x0.shape)}")

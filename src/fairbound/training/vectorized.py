@@ -249,8 +249,11 @@ class VectorizedRuns:
         monitors: dict[str, Tensor] = self._each(lambda algorithm, x, state: algorithm.monitor(state))
         return monitors
 
-    def records(self, steps: int, every: int, average_from: int | None) -> Generator[Record, None, FinalState]:
-        """Step to the end; a record every `every` steps and at the end. Returns the final state."""
+    def records(
+        self, steps: int, every: int | Sequence[int], average_from: int | None
+    ) -> Generator[Record, None, FinalState]:
+        """Step to the end; a record every `every` steps (or at those) and at the end. Returns the final state."""
+        recorded_at = range(every, steps, every) if isinstance(every, int) else frozenset(every)
         history: list[dict[str, Tensor]] = []
         seen: list[int] = []
         mean = None if average_from is None else Mean(average_from)
@@ -263,7 +266,7 @@ class VectorizedRuns:
             if last or done % max(1, steps // MONITORED) == 0:
                 history.append(self._diagnosed())
                 seen.append(done)
-            if last or done % every == 0:
+            if last or done in recorded_at:
                 yield self._record(done)
         return self._final(history, seen, mean)
 

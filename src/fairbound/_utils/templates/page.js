@@ -14,9 +14,11 @@ function colored(styles) {
 
 function draw(figure, printed = 0) {
   const available = printed || figure.clientWidth;
-  if (!available || figure.closest("details:not([open])")) return; // folded up: drawn when it is opened
+  if (!available || !figure.offsetParent || figure.closest("details:not([open])")) return; // drawn when it is shown
   figure.drawn = available;
-  const spec = JSON.parse(figure.querySelector("script").textContent, colored(getComputedStyle(figure)));
+  // A script of the page may have set a function that makes the figure for this width
+  const text = figure.spec ? JSON.stringify(figure.spec(available)) : figure.querySelector("script").textContent;
+  const spec = JSON.parse(text, colored(getComputedStyle(figure)));
   const width = printed || Math.max(available, spec.minWidth); // what is wider than its box scrolls there
   const layout = width < NARROW && spec.narrow || spec.wide;
   Plotly.react(figure.querySelector("div"), spec.data, Object.assign(layout, {width}), SETTINGS);

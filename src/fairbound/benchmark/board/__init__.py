@@ -1,0 +1,1 @@
+"""Boards: methods x problems, scored, ranked and shown."""

@@ -1,0 +1,151 @@
+"""`fairbound board`: methods x problems, scored, as one page."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fairbound.benchmark.board.entries import Entry, load_entries, ours
+from fairbound.benchmark.board.findings import Summary, epochs_words, finding, interval, listed, overall
+from fairbound.benchmark.board.page import write_board
+from fairbound.benchmark.board.plan import BoardPlan
+from fairbound.benchmark.collection.catalog import TRACKS, load, names
+from fairbound.benchmark.custom_algorithm import load_custom_algorithm
+from fairbound.benchmark.environment import describe, usable_cpus
+from fairbound.benchmark.store import Store
+from fairbound.cli.printing import console
+from fairbound.cli.run import MAX_DEFAULT_JOBS, Jobs, Out
+
+
+class RuleSet(enum.StrEnum):
+    """How settings are found."""
+
+    DEFAULT = "default"
+    TUNED = "tuned"
+
+
+Problems = Annotated[
+    list[str] | None, typer.Argument(help="Problems: names, or files of your own (.toml, .py); all if not given.")
+]
+Method = Annotated[list[str] | None, typer.Option("--method", help="Only these entries, by name; may be repeated.")]
+EntryFile = Annotated[
+    list[Path] | None, typer.Option("--entry", help="A TOML file with entries of your own; may be repeated.")
+]
+Algorithm = Annotated[
+    list[str] | None,
+    typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod(tau=0.1)."),
+]
+RulesOption = Annotated[
+    list[RuleSet] | None,
+    typer.Option("--rules", help="The classes' own defaults (if not given), or 20 points tried first; or both."),
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
+Splits = Annotated[int | None, typer.Option(min=1, help="Splits of the held-out track.")]
+Epochs = Annotated[float | None, typer.Option(min=1.5, help="No run is longer: a trial.")]
+Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a trial, in about a minute.")]
+List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
+To = Annotated[Path, typer.Option(help="The folder for the page and its data.")]
+
+
+def board_command(
+    problems: Problems = None,
+    method: Method = None,
+    entry: EntryFile = None,
+    algorithm: Algorithm = None,
+    rules: RulesOption = None,
+    seeds: Seeds = None,
+    splits: Splits = None,
+    epochs: Epochs = None,
+    short: Short = False,
+    show_list: List = False,
+    jobs: Jobs = None,
+    out: Out = Path("results"),
+    to: To = Path("board"),
+) -> None:
+    """Compare methods on a collection of problems; what the results folder already has is not computed again."""
+    if show_list:
+        _list()
+        return
+    own = _own(entry or (), algorithm or ())
+    plans = [
+        BoardPlan.of(
+            problems or (), (), rules=one.value, seeds=seeds, splits=splits, epochs=epochs, short=short
+        ).with_entries(own, only=method or ())
+        for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
+    ]
+    screen, plan = console(), plans[0]
+    words = f"{len(plan.entries)} methods x {len(plan.problems)} problems, {plan.seeds} seeds, "
+    words += " and ".join(f"{one.rules} rules" for one in plans)
+    screen.print(f"{words}; results in {out}", highlight=False)
+    if plan.short:
+        screen.print("[bold yellow]a short run[/]: fewer problems, seeds or epochs than the board has", highlight=False)
+    torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
+    store = Store(out)
+    store.note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "cpu"))
+    columns = (TextColumn("computing"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
+    with Progress(*columns, TimeRemainingColumn(), console=screen, transient=True) as progress:
+        task = progress.add_task("board", total=None)
+        for one in plans:
+            one.compute(
+                out,
+                jobs or min(usable_cpus(), MAX_DEFAULT_JOBS),
+                lambda done, total: progress.update(task, completed=done, total=total),
+            )
+    boards = [one.read(store) for one in plans]
+    page = write_board(boards, to)
+    for board in boards:
+        _show(Summary(board))
+    screen.print(f"Page: {page}", highlight=False, soft_wrap=True)
+
+
+def _own(files: Sequence[Path], algorithms: Sequence[str]) -> list[Entry]:
+    found = [one for path in files for one in load_entries(path)]
+    return found + [
+        Entry(name=load_custom_algorithm(text).name, method=text, authors="your own") for text in algorithms
+    ]
+
+
+def _list() -> None:
+    screen = console()
+    screen.print("[bold]Problems[/]")
+    for name in names():
+        screen.print(f"  {name:<24} {escape(load(name).title)}", highlight=False, soft_wrap=True)
+    screen.print("[bold]Entries[/]")
+    for one in ours():
+        screen.print(f"  {one.name:<24} {one.method}", highlight=False)
+
+
+def _show(summary: Summary) -> None:
+    """The ranking of the first track, and the answer for one problem."""
+    screen = console()
+    screen.print(f"\n[bold]{summary.board.rules} rules[/]", highlight=False)
+    screen.print(escape(overall(summary)), highlight=False)
+    if not summary.tracks:
+        return
+    track = summary.tracks[0]
+    ranking, speeds = summary.rankings[track], summary.speeds.get(track, {})
+    screen.print(f"\n[bold]{TRACKS[track]}[/]", highlight=False)
+    screen.print(f"{'rank':>4}  {'method':<24} {'score':>5}  {'95 % interval':<13}  {'reached':>7}  {'epochs':>6}")
+    for i in ranking.order:
+        method = summary.board.methods[i]
+        own = speeds.get(method.name)
+        reached = "" if own is None else f"{own.reached:>7.0%}  {epochs_words(own.epochs):>6}"
+        score = f"{ranking.score[i]:>5.2f}  {interval(ranking.interval[i]):<13}"
+        screen.print(escape(f"{ranking.rank[i]:>4}  {method.name[:24]:<24} {score}  {reached}"), highlight=False)
+    if speeds:
+        screen.print("reached, epochs: runs that reach a loss within .1 and a violation within .3, and how soon")
+    found = finding(summary, summary.default_problem)
+    screen.print(f"\n{escape(found.sentence)} {escape(found.heldout)}", highlight=False)
+    refused: dict[str, list[str]] = {}
+    for name, problem in summary.board.failures:
+        refused.setdefault(name, []).append(problem)
+    for name, some in refused.items():
+        screen.print(escape(f"{name} has no runs on {listed(some)}: its page says why"), highlight=False)

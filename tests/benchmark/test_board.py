@@ -1,0 +1,246 @@
+"""Boards: planned, computed, interrupted, resumed and read."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairbound.benchmark.board.entries import TUNING_POINTS, TUNING_SEEDS, Entry
+from fairbound.benchmark.board.plan import BoardPlan
+from fairbound.benchmark.board.runs import ROOT, BoardTask
+from fairbound.benchmark.collection import names
+from fairbound.benchmark.fingerprint import PACKAGE, deciding_sources
+from fairbound.benchmark.store import Store
+
+PROBLEM = """
+import torch
+from fairbound.benchmark.collection import BenchmarkProblem, Solution
+from fairbound.benchmark.collection.expectation import centered, expectation
+
+def values(x, noise):  # min |x - (2, 1)|^2 / 2 s.t. x0 <= 1, x1 = .5: x* = (1, .5), y* = (1, .5)
+    f = ((x - torch.tensor([2.0, 1.0])).square().sum() / 2).expand(len(noise)) + noise @ x
+    return torch.stack([f, x[0] - 1 + noise[:, 0], x[1] - 0.5 + noise[:, 1]], 1)
+
+def build(instance=0, splits=1):
+    noise = centered(0.1 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0)))
+    solution = Solution(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 0.5]))
+    return expectation(values, noise, torch.zeros(2), inequalities=1, equalities=1, batch=4, solution=solution,
+                       instance=instance)
+
+PROBLEMS = (BenchmarkProblem(name="two-lines", title="Two lines", family="test", tracks=("solve", "known", "robust"),
+                             build=build, noise="Gaussian", kinds="<= and = linear", convex=True, epochs=20.0),)
+"""
+DESCENT, LEVEL = Entry(name="Descent", method="DescentAscent"), Entry(name="Level", method="LevelConstrained")
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> str:
+    path = tmp_path / "two_lines.py"
+    path.write_text(textwrap.dedent(PROBLEM))
+    return str(path)
+
+
+def plan(problem: str, *entries: Entry, **options: object) -> BoardPlan:
+    return BoardPlan.of([problem], entries, seeds=3, **options)  # type: ignore[arg-type]
+
+
+def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tmp_path: Path) -> None:
+    made = plan(problem, DESCENT)
+    made.compute(tmp_path / "results", 1)
+    board = made.read(Store(tmp_path / "results"))
+    curves = board.curves["Descent", "two-lines"]
+    # 12 examples a step (4 for the objective, 4 for the constraints of each kind), 200 in an epoch, 20 epochs
+    assert curves.steps == 333
+    assert curves.epochs[-1] == pytest.approx(333 * 12 / 200)
+    assert curves.epochs[0] == pytest.approx(5 * 12 / 200)  # the first step at or after a quarter of an epoch
+    assert curves.loss.shape == curves.violation.shape == (3, len(curves.epochs))
+    assert np.abs(curves.loss[:, -1] - 0.625).max() < 0.1  # |(1, .5) - (2, 1)|^2 / 2
+    assert curves.distance is not None
+    assert curves.distance[:, -1].max() < 0.1
+    assert curves.multiplier_distance is not None
+    assert curves.multiplier_distance.max() < 0.3
+    card = board.problem("two-lines")
+    assert (card.n, card.m, card.examples, card.provisional) == (2, 2, 200, True)
+
+
+def test_transformed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:
+    made = plan(problem, DESCENT)
+    made.compute(tmp_path / "results", 1)
+    board = made.read(Store(tmp_path / "results"))
+    first, second = board.robust["Descent", "two-lines"]
+    stated = board.curves["Descent", "two-lines"]
+    for one in (first, second):
+        assert one.loss.shape[0] == 3
+        assert one.loss[0, 0] == pytest.approx(stated.loss[0, 0], rel=0.3)  # the same start, turned with the problem
+        assert not np.array_equal(one.loss, stated.loss)
+
+
+def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_score(problem: str, tmp_path: Path) -> None:
+    made = plan(problem, DESCENT, LEVEL)
+    made.compute(tmp_path / "results", 1)
+    board = made.read(Store(tmp_path / "results"))
+    assert "1 of 2 are equalities" in board.failures["Level", "two-lines"]
+    assert ("Level", "two-lines") not in board.curves
+    assert ("Descent", "two-lines") in board.curves
+
+
+def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing(problem: str, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    plan(problem, DESCENT).compute(folder, 1)
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
+    plan(problem, DESCENT).compute(folder, 1)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()} == before
+    plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01})).compute(folder, 1)
+    after = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
+    assert {path: after[path] for path in before} == before
+    assert len(after) == 2 * len(before)
+
+
+def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_path: Path) -> None:
+    made = plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01}))
+    made.compute(tmp_path / "whole", 1)
+    store = Store(tmp_path / "part")
+    tasks = made.tasks(store)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(share: float) -> None:
+        if share > 0.5:
+            raise Killed
+
+    tasks[0].complete(store, lambda share: None)
+    with pytest.raises(Killed):
+        tasks[1].complete(store, killed)
+    assert not store.missing(tasks[0].result_keys())
+    assert store.missing(tasks[1].result_keys()) == tasks[1].result_keys()
+    made.compute(tmp_path / "part", 1)
+    whole, part = (made.read(Store(tmp_path / name)) for name in ("whole", "part"))
+    for cell, curves in whole.curves.items():
+        assert np.array_equal(curves.loss, part.curves[cell].loss)
+        assert np.array_equal(curves.violation, part.curves[cell].violation)
+
+
+def test_several_processes_give_the_same_numbers(problem: str, tmp_path: Path) -> None:
+    made = plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01}))
+    for processes in (1, 2):
+        made.compute(tmp_path / str(processes), processes)
+    one, two = (made.read(Store(tmp_path / str(processes))) for processes in (1, 2))
+    for cell, curves in one.curves.items():
+        assert np.array_equal(curves.loss, two.curves[cell].loss)
+
+
+def test_a_run_does_not_depend_on_how_the_board_is_composed(problem: str) -> None:
+    """Results are named by what decides them: the name of the entry and the other problems do not."""
+    named = BoardTask(problem, (DESCENT,), "solve", (0, 1))
+    other = BoardTask(problem, (replace(DESCENT, name="Other"),), "solve", (0, 1))
+    assert named.result_keys() == other.result_keys()
+    assert not set(named.result_keys()) & set(replace(named, entries=(LEVEL,)).result_keys())
+    assert not set(named.result_keys()) & set(replace(named, instance=1).result_keys())
+    assert not set(named.result_keys()) & set(replace(named, epochs=10.0).result_keys())
+
+
+def test_what_decides_a_result_is_the_code_that_computes_it(problem: str) -> None:
+    """Not the page, the scores or the entries: those may change without computing anything again."""
+    sources = deciding_sources(PACKAGE, PACKAGE / "algorithms" / "sgd.py", ROOT, Path(problem))
+    assert {ROOT, "training/runner.py", "benchmark/collection/catalog.py", "algorithms/sgd.py", "1"} <= set(sources)
+    assert "two-lines" in sources["1"]
+    others = ("page", "scoring", "findings", "plan", "entries")
+    assert not {f"benchmark/board/{name}.py" for name in others} & set(sources)
+
+
+def test_the_tuned_rules_take_the_best_point_on_other_seeds(problem: str, tmp_path: Path) -> None:
+    entry = replace(DESCENT, space={"tau": (1e-4, 0.3), "eta": (1e-3, 1.0)})
+    made = plan(problem, entry, rules="tuned", epochs=10.0)
+    made.compute(tmp_path / "results", 1)
+    store = Store(tmp_path / "results")
+    (task,) = made.tuning()
+    assert len(task.entries) == TUNING_POINTS
+    assert {seed for _, seed in task.runs} == set(TUNING_SEEDS)
+    chosen = made.chosen(problem, entry, store)
+    ends = {
+        one.settings["tau"]: [
+            float(found.tables["records"]["violation"][-1])
+            for key, (own, _) in zip(task.result_keys(), task.runs, strict=True)
+            if own == one and (found := store.get(key))
+        ]
+        for one in task.entries
+    }
+    assert np.median(ends[chosen.settings["tau"]]) <= 0.3  # feasible at the end
+    assert np.median(ends[min(ends)]) > 0.03
+    board = made.read(store)
+    assert board.methods[0].chosen["two-lines"].startswith(f"DescentAscent(tau={chosen.settings['tau']}")
+    assert board.short  # ten of twenty epochs
+
+
+def test_points_of_a_space_are_spread_and_repeatable() -> None:
+    entry = replace(DESCENT, space={"tau": (0.01, 1.0)}, settings={"eta": 0.2})
+    taus = [one.settings["tau"] for one in entry.tuning_entries()]
+    assert taus == [one.settings["tau"] for one in entry.tuning_entries()]
+    assert len(set(taus)) == TUNING_POINTS
+    assert 0.01 <= min(taus) < 0.02
+    assert 0.5 < max(taus) <= 1.0
+    assert 6 <= sum(tau < 0.1 for tau in taus) <= 14  # half of them below the geometric mean
+    scheduled = replace(entry, settings={"tau": {"schedule": "Linear", "start": 1.0, "steps": "run"}})
+    assert scheduled.tuning_entries()[0].settings["tau"]["schedule"] == "Linear"
+    assert scheduled.tuning_entries()[0].settings["tau"]["start"] == taus[0]
+
+
+def test_too_many_constraints_for_a_subproblem_are_refused_beforehand(problem: str) -> None:
+    text = Path(problem).read_text().replace("inequalities=1", "inequalities=600")
+    text = text.replace("noise[:, 0], x[1]", "noise[:, 0], *([x[0] - 1 + noise[:, 0]] * 599), x[1]")
+    text = text.replace("torch.tensor([1.0, 0.5]))", "torch.ones(601))").replace("two-lines", "many-lines")
+    path = Path(problem).with_name("many.py")
+    path.write_text(text)
+    task = BoardTask(str(path), (Entry(name="SQP", method="TrackedSQP"),), "solve", (0,))
+    assert task.refusal() == "a step solves a subproblem in all constraints, and 601 are more than 50"
+    assert replace(task, entries=(DESCENT,)).refusal() is None
+
+
+def test_wrong_plans_are_sentences(problem: str) -> None:
+    with pytest.raises(ValueError, match="there is no problem 'income-okrace'; the nearest is 'income-ok-race'"):
+        BoardPlan.of(["income-okrace"])
+    with pytest.raises(ValueError, match="the tuned rules need entries with a search space"):
+        plan(problem, DESCENT, rules="tuned")
+    with pytest.raises(ValueError, match="two entries are called 'Descent'"):
+        plan(problem, DESCENT).with_entries([DESCENT])
+    with pytest.raises(ValueError, match="there is no entry 'SSLALM'; the nearest is 'SSL-ALM'"):
+        plan(problem).with_entries([], only=["SSLALM"])
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "board.md"
+
+
+def block(language: str, number: int = 0) -> str:
+    return DOCS.read_text().split(f"```{language}\n")[1 + number].split("```")[0]
+
+
+def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
+    own = tmp_path / "five_means.py"
+    own.write_text(block("python"))
+    generator = np.random.default_rng(0)
+    sex, income = generator.integers(2, size=400), generator.normal(size=400)
+    approved = (income + 0.5 * sex + generator.normal(size=400) > 0).astype(int)
+    rows = [f"{i:.3f},{'women' if s else 'men'},{a}" for i, s, a in zip(income, sex, approved, strict=True)]
+    (tmp_path / "loans.csv").write_text("\n".join(["income,sex,approved", *rows]))
+    table = tmp_path / "loans.toml"
+    table.write_text(block("toml").replace("[64, 32]", "[4]").replace("128", "16"))
+    made = BoardPlan.of([str(own), str(table)], [DESCENT], seeds=2, splits=2, epochs=4.0)
+    made.compute(tmp_path / "results", 1)
+    board = made.read(Store(tmp_path / "results"))
+    assert {name for _, name in board.curves} == {"five-means", "loans"}
+    loans = board.problem("loans")
+    assert (loans.groups, loans.bound, loans.source, loans.summary) == (2, 0.02, "loans.csv", "2 groups, bound 0.02")
+    held = board.heldout["Descent", "loans"]
+    assert len(held.decisions) == 2
+    assert set(held.decisions) <= {"holds", "violated", "undecided"}
+    assert 0.5 < held.accuracy.mean() <= 1.0
+
+
+def test_the_docs_name_every_problem() -> None:
+    text = DOCS.read_text()
+    assert [name for name in names() if f"`{name}`" not in text] == []

@@ -1,0 +1,55 @@
+"""Entries of a board as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairbound.benchmark.board.entries import load_entries, ours
+
+OWN = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "entry.toml"
+    path.write_text("[[entries]]\n" + text)
+    return path
+
+
+def test_ours_are_the_classes_own_defaults() -> None:
+    """The default rules: beside the variants, no setting is stated."""
+    stated = {entry.name: dict(entry.settings) for entry in ours() if entry.settings}
+    assert stated == {"SSL-ALM, lagged": {"samples": 1, "lag": True}, "ALM": {"mu": 0}}
+    for entry in ours():
+        if not entry.settings:
+            assert entry.algorithm(100) == entry.algorithm_type()
+        assert 1 <= len(entry.space) <= 5
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.read_text())
+    (entry,) = load_entries(
+        written(tmp_path, 'name = "Mine"\nmethod = "mine.py:ExponentiatedAscent"\nauthors = "me"\n')
+    )
+    assert entry.algorithm(10).__class__.__name__ == "ExponentiatedAscent"
+    assert entry.authors == "me"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('name = "A"\nmethod = "SSLAML"\n', "there is no method 'SSLAML'; the nearest is 'SSLALM'"),
+        ('name = "A"\nmethod = "SGD"\nsetings = {}\n', "there is no key 'setings'; the nearest is 'settings'"),
+        ('name = "A"\nmethod = "SGD"\nsettings = { tau = -1 }\n', "tau must be a finite number >= 0"),
+        ('name = "A"\nmethod = "SGD"\nsettings = { eta = 1 }\n', "there is no setting of SGD 'eta'"),
+        ('name = "A"\nmethod = "SGD"\nspace = { tau = [1, 0.1] }\n', "the space of tau is low < high, both positive"),
+        ('name = "A"\nmethod = "SGD"\nspace = { eta = [0.1, 1] }\n', "there is no setting 'eta'"),
+        ('name = "A"\nmethod = "nowhere.py:Mine"\n', "there is no file"),
+        ('name = "A"\nmethod = "SGD"\n[[entries]]\nname = "A"\nmethod = "SGD"\n', "two entries are called 'A'"),
+        ('name = "A"\n', "entry 'A', method: Field required"),
+    ],
+)
+def test_wrong_entries_are_sentences(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        load_entries(written(tmp_path, text))

@@ -1,0 +1,123 @@
+"""A board of made-up numbers, to look at its page and to test it: `python tests/demonstration.py FOLDER` writes one.
+
+Methods have a speed and a noise level, problems a difficulty; curves fall towards the reference at that speed.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, MethodInfo, ProblemInfo, Shift
+from fairbound.benchmark.collection import Reference
+
+METHODS = (
+    "SSLALM", "Ghost", "SPBM", "NuPI", "ExactPenalty", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",
+    "AdamDescentAscent", "Extragradient", "LevelConstrained", "Switching", "Penalty", "WarmUp", "SGD",
+    "SSLALM (tau .1)",
+)  # fmt: skip
+PROBLEMS = {  # name: (summary, tracks, groups, bound)
+    "income-ok-race": ("Two groups, bound 0.02", ("solve", "heldout", "shift"), 2, 0.02),
+    "income-va-marital": ("Five groups, bound 0.05", ("solve", "heldout"), 5, 0.05),
+    "income-pairs": ("Ten groups in pairs, bound 0.1", ("solve", "many", "heldout"), 10, 0.1),
+    "hs71": ("Hock-Schittkowski 71 with noise", ("known", "robust"), None, None),
+    "hs40": ("Hock-Schittkowski 40 with noise", ("known", "robust"), None, None),
+    "qcqp": ("Expectation QCQP, 20 constraints", ("solve", "known"), None, None),
+    "neyman-pearson": ("Neyman-Pearson on digits", ("solve",), None, 0.1),
+    "grid-world": ("Constrained Markov decision process", ("known", "solve"), None, None),
+    "classes": ("9,900 pairs of classes, bound 0.1", ("many",), 100, 0.1),
+}
+
+
+def curves(random: Any, problem: ProblemInfo, speed: float, feasible: float, seeds: int, points: int = 40) -> Curves:
+    epochs = np.geomspace(0.3, 100, points)
+    reference = problem.reference
+    pace = np.exp(random.normal(0, 0.15, (seeds, 1))) * speed
+    noise = np.exp(random.normal(0, 0.05, (seeds, points)))
+    left = np.exp(-((pace * epochs) ** 0.5)) * noise + 0.004 / speed
+    loss = reference.loss + (reference.start - reference.loss) * left
+    violation = reference.scale * np.maximum(8 * np.exp(-((pace * feasible * epochs) ** 0.5)) * noise - 0.02, 0)
+    distance = np.sqrt(left) if "known" in problem.tracks else None
+    return Curves(
+        epochs=epochs, loss=loss, violation=violation, mean_violation=violation / 2, distance=distance,
+        step_seconds=1e-3 / speed, steps=2000,
+    )  # fmt: skip
+
+
+def card_of(name: str, summary: str, tracks: tuple[str, ...], groups: int | None, bound: float | None) -> ProblemInfo:
+    reference = Reference(
+        loss=0.39, start=0.71, scale=bound or 0.5, residual=3.2e-7, exact=groups is None,
+        how="SLSQP on the mean problem, from the best of 20 long runs",
+    )  # fmt: skip
+    return ProblemInfo(
+        name=name, title="Cross-entropy of a network under bounds on the differences of group losses", family="fairness"
+        if groups else "known answers", tracks=tracks, n=2753, m=max((groups or 2) * ((groups or 2) - 1), 1),
+        kinds="<= nonlinear", convex=groups is None, noise="mini-batches of the training examples", examples=12_000,
+        batch="64 + 2 x 32", epochs=100.0, origin="Kliachkin et al., Experiment 1", license="public domain",
+        source="synthetic:OK" if name == "income-va-marital" else "acs:OK" if groups else "generated",
+        transformations=("order of constraints", "scale of constraints"), reference=reference, groups=groups,
+        bound=bound, summary=summary,
+    )  # fmt: skip
+
+
+def demonstration(methods: int = len(METHODS), problems: int = len(PROBLEMS), seeds: int = 5, **settings: Any) -> Board:
+    """Problems beyond those named are copies."""
+    random = np.random.default_rng(18)
+    named = list(PROBLEMS.items())
+    cards = [card_of(f"{name}{'' if i < len(named) else f'-{i}'}", *about)
+             for i, (name, about) in ((i, named[i % len(named)]) for i in range(problems))]  # fmt: skip
+    names = METHODS[:methods]
+    speed = {name: 2.0 / (1 + 0.35 * i) for i, name in enumerate(names)}
+    feasible = {name: 0.0 if name == "SGD" else 1.5 / (1 + 0.1 * ((3 * i) % 7)) for i, name in enumerate(names)}
+    found: dict[Cell, Curves] = {}
+    robust: dict[Cell, list[Curves]] = {}
+    heldout: dict[Cell, HeldOut] = {}
+    shift: dict[Cell, Shift] = {}
+    failures: dict[Cell, str] = {}
+    for card in cards:
+        for i, name in enumerate(names):
+            if name == "TrackedSQP" and "many" in card.tracks:
+                failures[name, card.name] = f"its subproblem with {card.m:,} constraints takes longer than the limit"
+                continue
+            pace = speed[name] * float(np.exp(random.normal(0, 0.25)))
+            curve = curves(random, card, pace, feasible[name], seeds)
+            if name == "Switching" and card.name == "qcqp":
+                curve = replace(curve, loss=np.where(curve.epochs > 5, np.nan, curve.loss))
+            found[name, card.name] = curve
+            if "robust" in card.tracks:
+                robust[name, card.name] = [curves(random, card, pace / 3, feasible[name], seeds) for _ in range(2)]
+            if "heldout" in card.tracks:
+                end = float(curve.violation[:, -1].mean())
+                loss = float(curve.loss[:, -1].mean()) + random.normal(0, 0.003, 20)
+                violation = np.maximum(end + random.normal(0.004 + 0.001 * i, 0.006, 20), 0)
+                decided = np.where(violation < 0.002, "holds", np.where(violation > 0.012, "violated", "undecided"))
+                heldout[name, card.name] = HeldOut(
+                    train_loss=loss, train_violation=np.maximum(end + random.normal(0, 0.001, 20), 0),
+                    loss=loss + 0.012 + random.normal(0, 0.004, 20), violation=violation,
+                    accuracy=0.8 - 0.1 * loss, decisions=tuple(map(str, decided)),
+                )  # fmt: skip
+            if "shift" in card.tracks:
+                shift[name, card.name] = Shift(
+                    populations=("TX", "VA", "CA"), loss=random.normal(0.45, 0.02, (seeds, 3)),
+                    violation=np.abs(random.normal(0.01, 0.01, (seeds, 3))),
+                )  # fmt: skip
+    infos = [
+        MethodInfo(name=name, method=name.partition(" ")[0], settings=f"{name.partition(' ')[0]}(tau=0.05, eta=0.05)",
+                   summary="A made-up entry.", rules="default", authors="nobody") for name in names
+    ]  # fmt: skip
+    system = {"cpu": "a made-up machine", "platform": "Linux", "torch": "2.6"}
+    made: dict[str, Any] = {"version": "1", "rules": "default", "seeds": seeds, "short": False, "systems": [system]}
+    return Board(
+        **(made | settings), methods=infos, problems=cards, curves=found, robust=robust, heldout=heldout, shift=shift,
+        failures=failures,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    from fairbound.benchmark.board.page import write_board
+
+    print(write_board(demonstration(), Path(sys.argv[1])))
