@@ -2,16 +2,16 @@
 
 1. The examples are divided into development and calibration data; the development data into folds.
 2. A model is cross-fitted without any constraint. Where it is within the bounds, with the margin of step 5, it stays.
-3. Leverage: which gaps could re-weighting the groups reach? Where it can reach the bounds of losses, it is tried.
+3. Leverage: which gaps could re-weighting the groups reach? Weights are used for bounds on the losses themselves.
 4. A second model is cross-fitted for the probability of each group, unless the group may be used at prediction.
 5. Corrections of the scores are chosen on out-of-fold data, with the bounds tightened by their standard errors there,
    and stricter ones.
-6. The certified choice among them, on the calibration data. Where none can be certified, it is that of step 5.
+6. The certified choice among them, on the calibration data: the least corrected that is certified and within the
+   tightened bounds of step 5. Where none can be certified, it is that of step 5.
 """
 
 from __future__ import annotations
 
-import copy
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
@@ -88,6 +88,8 @@ class FairEstimator(BaseEstimator):
     random_state: Any
     verbose: bool
 
+    cross_fit_cache: dict[Any, CrossFitted] | None = None  # models of other fits with the same examples and seed
+
     constraints_: tuple[Constraint, ...]
     groups_: dict[str, list[str]]  # names of the groups, by column
 
@@ -107,6 +109,20 @@ class FairEstimator(BaseEstimator):
         """Models of a target; `main`: of the label, else of groups or for the leverage, where fewer will do."""
         raise TypeError(f"{type(self).__name__} gives no models")
 
+    def _fitted(
+        self, data: Development, target: NDArray[Any], classes: int, weight: Tensor | None, *, main: bool
+    ) -> CrossFitted:
+        """The same, once for all fits that share a cache."""
+        if self.cross_fit_cache is None:
+            return self._cross_fit(data, target, classes, weight, main=main)
+        key = (main, classes, target.tobytes(), None if weight is None else weight.numpy().tobytes())
+        if key not in self.cross_fit_cache:
+            self.cross_fit_cache[key] = self._cross_fit(data, target, classes, weight, main=main)
+        return self.cross_fit_cache[key]
+
+    def _check_constraints(self) -> None:
+        """Refuse constraints that are not for it."""
+
     def _retrainable(self) -> bool:
         """Whether its models can be trained again with other weights."""
         return True
@@ -120,6 +136,8 @@ class FairEstimator(BaseEstimator):
     def _fit(self, X: Any, labels: Tensor, classes: int, sensitive: Any, weights: Any, outcomes: Any) -> None:
         """From validated X and numbered labels; `weights`: (sample weights, those with class weights)."""
         n, self._classes = len(labels), classes
+        if n < 2:
+            raise ValueError(f"X has n_samples = {n}, and cross-fitting needs 2 or more")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._encoder: GroupEncoder | None = None
         self.constraints_ = ()
@@ -129,7 +147,10 @@ class FairEstimator(BaseEstimator):
         else:
             self._encoder = GroupEncoder.fit(sensitive, n, self.subgroups)
             groups = self._encoder.transform(sensitive, n)
-            self.constraints_ = make_constraints(self.constraint, self.bound, self._encoder.columns, outcomes)
+            self.constraints_ = make_constraints(
+                self.constraint, self.bound, self._encoder.columns, outcomes, units=classes == 1
+            )
+            self._check_constraints()
             refuse_empty_cells(self.constraints_, groups, labels)
         columns = {} if self._encoder is None else self._encoder.columns
         self.groups_ = {name: list(column.names) for name, column in columns.items()}
@@ -160,7 +181,7 @@ class FairEstimator(BaseEstimator):
         nothing = no_correction(self.constraints_)
         self.leverage_: Leverage | None = None
         self._membership: Membership | None = None
-        plain = self._cross_fit(data, data.target, self._classes, data.train_weight, main=True)
+        plain = self._fitted(data, data.target, self._classes, data.train_weight, main=True)
         candidates, of_groups, preferred = [Candidate("unconstrained", plain, nothing)], {}, "unconstrained"
         margin = margins(self.constraints_, self._scores(data, plain, {})) if self.constraints_ else torch.zeros(0)
         if self.constraints_ and bool((self._evaluated(data, plain).c > -margin).any()):
@@ -184,7 +205,7 @@ class FairEstimator(BaseEstimator):
         self._tables = {by: group_table(before, after, correction, by, own) for by, own in self.groups_.items()}
 
     def _certified(self, candidates: Sequence[Candidate], chosen: Candidate, held_out: HeldOut) -> Candidate:
-        """The certified candidate; the chosen one where none is."""
+        """The last certified candidate up to the one chosen on out-of-fold data; that one where none is certified."""
         self.verdict_: Verdict | None = None
         self.certified_ = False
         if not self.constraints_ or not len(held_out.labels):
@@ -192,7 +213,8 @@ class FairEstimator(BaseEstimator):
         of_groups = self._of_groups(held_out.inputs)
         logits = {id(one.fitted): one.fitted.model.logits(held_out.inputs) for one in candidates}
         scores = {key: self._made_scores(found, of_groups, *held_out[1:]) for key, found in logits.items()}
-        tested = [(one.correction, scores[id(one.fitted)]) for one in candidates]
+        wanted = candidates[: 1 + next(i for i, one in enumerate(candidates) if one is chosen)]
+        tested = [(one.correction, scores[id(one.fitted)]) for one in wanted]  # a lucky sample certifies nothing beyond
         certificate = certify(tested, self.level)
         self._first_verdict = certificate.verdicts[0]
         if certificate.chosen is not None:
@@ -206,18 +228,18 @@ class FairEstimator(BaseEstimator):
         return ConstraintRows.of(self.constraints_).correctable
 
     def _reweighted(self, data: Development, plain: CrossFitted, margin: Tensor) -> CrossFitted:
-        """The model with the best weights of the groups, where these have leverage on losses; else the plain one."""
+        """The model with the best weights of the groups, where losses have bounds; else the plain one."""
         if not self._retrainable():
             return plain
         own = self._evaluated(data, plain)
         self.leverage_ = self._measure_leverage(data, own)
-        if not weights_can_help(self.constraints_, own, margin, self.leverage_):
+        if not weights_can_help(self.constraints_, own, margin):
             return plain
 
         def fit(mu: Tensor) -> CrossFitted:
             weight = group_weights(self.constraints_, mu, data.groups, data.labels)
             weight = weight if data.train_weight is None else weight * data.train_weight
-            return self._cross_fit(data, data.target, self._classes, weight, main=True)
+            return self._fitted(data, data.target, self._classes, weight, main=True)
 
         return reweighted(self.constraints_, plain, margin, lambda one: self._evaluated(data, one), fit)
 
@@ -237,7 +259,7 @@ class FairEstimator(BaseEstimator):
         def without(by: str, group: int) -> Evaluated:
             weight = (data.groups[by] != group).double()
             weight = weight if data.train_weight is None else weight * data.train_weight
-            fitted = self._cross_fit(data, data.target, self._classes, weight, main=False)
+            fitted = self._fitted(data, data.target, self._classes, weight, main=False)
             return self._evaluated(data, fitted)
 
         return measure_leverage(self.constraints_, own, without)
@@ -246,7 +268,7 @@ class FairEstimator(BaseEstimator):
         """Models of the groups, or none where the group is used at prediction."""
 
         def models(target: NDArray[np.int64], size: int) -> CrossFitted:
-            return self._cross_fit(data, target, size, data.weight, main=False)
+            return self._fitted(data, target, size, data.weight, main=False)
 
         given = self.group_at_prediction
         self._membership, found = fit_membership(
@@ -273,7 +295,7 @@ class FairEstimator(BaseEstimator):
         weight: Tensor | None,
     ) -> Scores:
         ratios: tuple[Tensor, ...] = ()
-        if self._membership is not None and (of_groups or self.group_at_prediction):
+        if self._membership is not None and (of_groups or not self._membership.models):
             ratios = self._membership.ratios(logits, of_groups, groups if self.group_at_prediction else None)
         return Scores(logits, ratios, labels, groups, weight, type(self)._loss)
 
@@ -305,8 +327,8 @@ class FairEstimator(BaseEstimator):
     def unconstrained_(self) -> Any:
         """The same models without re-weighting and correction, as a fitted estimator."""
         check_is_fitted(self)
-        found = copy.copy(self)
-        found._candidate = self._plain
+        found = object.__new__(type(self))  # copy.copy would refuse a constraint that cannot be saved
+        found.__dict__ = self.__dict__ | {"_candidate": self._plain}
         return found
 
     def _judged(self, X: Any, labels: Tensor, sensitive: Any, sample_weight: Any) -> Verdict:

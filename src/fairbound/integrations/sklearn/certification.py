@@ -3,7 +3,8 @@
 Candidates come in an order that was fixed without the calibration data, from the most corrected to the uncorrected
 model. In that order each is tested on the calibration data, which nothing else has used; the first whose verdict is not
 "holds" ends the sequence, and the last one before it is certified. A violating model is certified only if the test of
-the first violating candidate fails, so P(the certified model violates) <= 1 - level, however many are tested.
+the first violating candidate fails, so P(the certified model violates) <= 1 - level, however many are tested. The
+sequence may end anywhere that was fixed without the calibration data.
 """
 
 from __future__ import annotations

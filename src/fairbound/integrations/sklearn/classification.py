@@ -34,6 +34,8 @@ class FairClassification(ClassifierMixin, FairEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class only, {self.classes_.tolist()}; a classifier needs two or more")
         weight = checked_weight(sample_weight, X)
+        if weight is not None and len(left := np.unique(y[weight > 0])) < 2:
+            raise ValueError(f"examples with a positive sample_weight have one class only, {left.tolist()}")
         self._order = self._class_order()
         labels = np.argsort(self._order)[labels]
         trained = weight

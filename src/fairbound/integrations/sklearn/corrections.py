@@ -44,6 +44,7 @@ from fairbound.constraints.statistics import HardClass
 from fairbound.integrations.sklearn.trainer import PerExampleLoss, cross_entropy
 
 KAPPA = 0.25  # of selective flattening; between .1 and .5 it changes little
+MIN_CONFIDENCE = 1e-6  # T of an example: its decision can still be read from its probability
 MAX_SHIFT = 0.98  # |B| of rates: a probability of .99 is moved to a half
 ITERATIONS = 400  # of the dual ascent
 LOSS_STEP = 4.0  # of losses, in the step of rates: they answer less to their multipliers
@@ -109,7 +110,7 @@ class Correction:
                 shift[:, _outcome(constraint)] += found
         shifted = logits - 2 * torch.atanh(shift.clamp(-MAX_SHIFT, MAX_SHIFT))
         confidence = torch.sigmoid(weight / KAPPA) / torch.sigmoid(torch.tensor(1 / KAPPA, dtype=logits.dtype))
-        confidence = confidence.clamp(max=1.0)
+        confidence = confidence.clamp(MIN_CONFIDENCE, 1.0)
         return shifted * (confidence if logits.ndim == 1 else confidence[:, None])
 
 

@@ -126,4 +126,5 @@ def seeded(estimator: Any, seed: int) -> Any:
     """A clone whose own seeds, where they are None, are set."""
     own = clone(estimator)
     names = [name for name in own.get_params() if name.split("__")[-1] == "random_state"]
-    return own.set_params(**{name: seed for name in names if own.get_params()[name] is None})
+    own.set_params(**{name: seed for name in names if own.get_params()[name] is None})
+    return own  # set_params of a FrozenEstimator returns None

@@ -73,7 +73,7 @@ class GroupEncoder:
         """From one entry, or one row of entries, for each example."""
         table, names = _table(sensitive, examples)
         every = tuple(range(len(names)))
-        single = [(j,) for j in every] if subgroups != "intersectional" else []
+        single: list[tuple[int, ...]] = [(j,) for j in every] if subgroups != "intersectional" else []
         wanted = [*single, every] if subgroups != "marginal" and len(names) > 1 else single or [every]
         return GroupEncoder({" x ".join(names[j] for j in part): GroupColumn.fit(table, part) for part in wanted})
 
@@ -121,10 +121,13 @@ def make_constraints(
     bound: float | Sequence[float],
     columns: Mapping[str, GroupColumn],
     outcomes: Mapping[int, str] | None,
+    *,
+    units: bool = False,
 ) -> tuple[Constraint, ...]:
     """Every notion over every column of groups, with distinct names.
 
-    outcomes: with several classes, those that rates are about, and their names; else None.
+    outcomes: with several classes, those that rates are about, and their names; else None. units: losses are in units
+    of the user's, and may be large.
     """
     if isinstance(given, Mapping):
         notions: list[Any] = list(given)
@@ -138,6 +141,11 @@ def make_constraints(
     for notion, own in zip(notions, bounds, strict=True):
         _check_bound(own)
         for by, column in columns.items():
+            if len(column.names) == 1 and isinstance(notion, str) and notion in NOTIONS and "bounded" not in notion:
+                raise ValueError(
+                    f"sensitive_features has one group only, {column.names[0]!r}, and {notion!r} compares groups; give "
+                    "the column that divides the examples"
+                )
             made = _of_classes(notion, column.names, own, outcomes)
             for label, constraint in made:
                 prefix = [str(notion)] if len(notions) > 1 and isinstance(notion, str) else []
@@ -145,7 +153,7 @@ def make_constraints(
                 prefix += [by] if len(columns) > 1 else []
                 found.append((": ".join(prefix), replace(constraint, by=by)))
     for _, constraint in found:
-        _check(constraint)
+        _check(constraint, units)
     named = [replace(c, names=tuple(f"{p}: {n}" for n in c.names)) if p else c for p, c in found]
     return tuple(named)
 
@@ -170,21 +178,16 @@ def _check_bound(bound: Any) -> None:
         raise ValueError(f"bound must be a finite number >= 0, got {bound!r}")
 
 
-def _check(constraint: Constraint) -> None:
+def _check(constraint: Constraint, units: bool) -> None:
     if constraint.absolute:
         raise ValueError(
             f"{constraint.names[0]!r} is in its absolute form; use the two-sided one (absolute=False), which has a "
             "multiplier for each side"
         )
-    if len(constraint.cells) == 1 and bool(is_difference(constraint).all()):
-        raise ValueError(
-            f"sensitive_features has one group only, {constraint.cells.items[0].group_name!r}, and the constraint "
-            "compares groups; give the column that divides the examples"
-        )
     largest = float(constraint.bound.max())
     if constraint.statistic is not None and bool(is_difference(constraint).any()) and largest > 2:
         raise ValueError(f"bound={largest:g} allows every difference of rates, which is at most 1; use e.g. 0.05")
-    if constraint.statistic is None and bool(is_difference(constraint).any()) and largest > 2:
+    if constraint.statistic is None and bool(is_difference(constraint).any()) and largest > 2 and not units:
         raise ValueError(
             f"bound={largest:g} allows every difference of losses in practice: guessing has a loss of 0.69; use e.g. "
             "0.05"

@@ -19,6 +19,8 @@ from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.sklearn.corrections import Evaluated
 from fairbound.integrations.sklearn.inputs import is_difference
 
+MAX_NAME = 40  # characters of a constraint's name in the table, which is 80 columns wide
+
 
 class Reach(NamedTuple):
     """One constraint: its value without weights, and the interval that weights reach; all of held-out data."""
@@ -62,11 +64,11 @@ class Leverage(NamedTuple):
         )
 
     def __str__(self) -> str:
-        width = max(10, *(len(one.name) for one in self.reaches))
+        width = min(MAX_NAME, max(10, *(len(one.name) for one in self.reaches)))
         lines = [f"{'constraint':<{width}} {'bound':>7} {'unweighted':>11} {'reach of weights':>19}"]
         for one in self.reaches:
             lines.append(
-                f"{one.name:<{width}} {one.bound:>7.3f} {one.unweighted:>11.3f} "
+                f"{_shortened(one.name, width):<{width}} {one.bound:>7.3f} {one.unweighted:>11.3f} "
                 f"{f'[{one.low:.3f}, {one.high:.3f}]':>19}"
             )
         return "\n".join(lines)
@@ -85,6 +87,11 @@ class Leverage(NamedTuple):
         ax.invert_yaxis()
         ax.set_xlabel("held-out value: without weights (dot), reach of weights (bar), bound (red)")
         return ax
+
+
+def _shortened(name: str, width: int) -> str:
+    """Cut in the middle: names differ at their ends."""
+    return name if len(name) <= width else f"{name[: (width - 1) // 2]}~{name[len(name) - width // 2 :]}"
 
 
 def measure_leverage(

@@ -47,7 +47,7 @@ class Membership:
         found = []
         for constraint, shares in zip(self.constraints, self.shares, strict=True):
             by = constraint.by or ""
-            joint = None if groups is not None else probabilities(of_groups[by])
+            joint = probabilities(of_groups[by]) if groups is None and by in of_groups else None
             known = None if groups is None else groups[by]
             cells = [self._cell(cell.group, cell.label, label, joint, known) for cell in constraint.cells.items]
             found.append(torch.stack(cells, 1) / shares.clamp(min=1e-12))

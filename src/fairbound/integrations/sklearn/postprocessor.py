@@ -95,7 +95,7 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassification):
         if hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
-        return validate_data(self, X, reset=reset, accept_sparse=True, dtype=None, ensure_all_finite=False)
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=False)
 
     def _inputs(self, X: Any, train: NDArray[np.int64] | None) -> Any:
         return X

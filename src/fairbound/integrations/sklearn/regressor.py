@@ -103,10 +103,12 @@ class FairRegressor(RegressorMixin, NeuralEstimator):
         given = check_array(column_or_1d(y, warn=True).reshape(-1, 1), dtype=np.float64, input_name="y")[:, 0]
         return torch.from_numpy(given)
 
-    def _correctable(self) -> bool:
-        """There are no decisions to move, and no confidence to lower."""
+    def _check_constraints(self) -> None:
         if any(constraint.statistic is not None for constraint in self.constraints_):
             raise ValueError("FairRegressor takes constraints on losses: bounded_group_loss, loss_parity")
+
+    def _correctable(self) -> bool:
+        """There are no decisions to move, and no confidence to lower."""
         return False
 
     def _cross_fit(

@@ -19,12 +19,12 @@ from fairbound.integrations.sklearn.corrections import (
 )
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
 from fairbound.integrations.sklearn.inputs import is_difference
-from fairbound.integrations.sklearn.leverage import Leverage
 
 STRICTNESS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the path: from the tightened bounds to no difference at all
-LEVEL_ERRORS = 4.0  # standard errors inside a bound on a level (a rate, a loss), at the strict end of the path
+MARGIN_ERRORS = 2.0  # standard errors by which bounds are tightened, as the Seldonian toolkit does
+LEVEL_MARGINS = 2.0  # such margins inside a bound on a level (a rate, a loss), at the strict end of the path
 REWEIGHTINGS = 4  # models with other weights of the groups
-WEIGHT_STEP = 2.0  # of their multipliers
+WEIGHT_STEP = 1.0  # of their multipliers, in units of the unweighted model's loss
 WEIGHTS = (0.1, 10.0)  # smallest and largest weight of a group: no negative ones, which would pay for harm
 
 
@@ -60,15 +60,15 @@ class ConstraintRows(NamedTuple):
 
 
 def margins(constraints: Sequence[Constraint], scores: Scores) -> Tensor:
-    """(m,) by which bounds are tightened: the standard errors, at most the bound of a difference; 0 for equalities."""
-    rows, errors = ConstraintRows.of(constraints), standard_errors(constraints, scores)
+    """(m,) by which bounds are tightened: standard errors, at most the bound of a difference; 0 for equalities."""
+    rows, errors = ConstraintRows.of(constraints), MARGIN_ERRORS * standard_errors(constraints, scores)
     return torch.where(rows.equality, 0.0, torch.where(rows.difference, torch.minimum(errors, rows.bound), errors))
 
 
 def correction_path(constraints: Sequence[Constraint], scores: Scores, margin: Tensor) -> list[Correction]:
     """Corrections from the tightened bounds to the strictest, one for every `STRICTNESS`."""
     rows = ConstraintRows.of(constraints)
-    strict = torch.where(rows.difference, rows.bound, LEVEL_ERRORS * margin).maximum(margin)
+    strict = torch.where(rows.difference, rows.bound, LEVEL_MARGINS * margin).maximum(margin)
     found: list[Correction] = []
     for strictness in STRICTNESS:
         wanted = torch.where(rows.equality, 0.0, torch.lerp(margin, strict, strictness))
@@ -76,14 +76,14 @@ def correction_path(constraints: Sequence[Constraint], scores: Scores, margin: T
     return found
 
 
-def weights_can_help(constraints: Sequence[Constraint], own: Evaluated, margin: Tensor, reach: Leverage | None) -> bool:
-    """Whether some loss is beyond its bound, and weights of the groups can bring every such loss within."""
+def weights_can_help(constraints: Sequence[Constraint], own: Evaluated, margin: Tensor) -> bool:
+    """Whether a bound on a loss itself is broken: it asks for nothing but larger weights.
+
+    Differences of losses are left to corrections, which change no decision: on KS, where weights have leverage on the
+    loss gap between the sexes, they cost .5 (networks) to 1.4 (LightGBM) points of accuracy, and corrections none.
+    """
     rows = ConstraintRows.of(constraints)
-    broken = rows.loss & (own.c > -margin)
-    reached = ~rows.difference  # bounds on levels ask for nothing but larger weights
-    if reach is not None:
-        reached = reached | torch.tensor([one.within for one in reach.reaches])
-    return bool(broken.any()) and not bool((broken & ~reached).any())
+    return bool((rows.loss & ~rows.difference & (own.c > -margin)).any())
 
 
 def reweighted(
@@ -98,14 +98,17 @@ def reweighted(
     fit: multipliers (m,) -> the model trained with their weights.
     """
     rows = ConstraintRows.of(constraints)
+    level = rows.loss & ~rows.difference
     best, found = plain, evaluated(plain)
-    best_key, mu = _key(found, margin), torch.zeros(len(margin), dtype=torch.float64)
+    mu, step = torch.zeros(len(margin), dtype=torch.float64), WEIGHT_STEP / max(found.loss, 1e-12)
     for _ in range(REWEIGHTINGS):
-        mu = (mu + WEIGHT_STEP * (found.c + margin) * rows.loss).clamp(min=0)
-        fitted = fit(mu)
-        found = evaluated(fitted)
-        if _key(found, margin) < best_key:
-            best, best_key = fitted, _key(found, margin)
+        tried = (mu + step * (found.c + margin) * level).clamp(min=0)
+        fitted = fit(tried)
+        own = evaluated(fitted)
+        if _key(own, margin) < _key(found, margin):
+            best, found, mu = fitted, own, tried
+        else:  # too far: where weights have much leverage, longer steps swing from one group to the other
+            step /= 2
     return best
 
 
