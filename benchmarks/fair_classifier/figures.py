@@ -10,21 +10,21 @@ from claims import LOSS_BOUND, RATE_BOUND, SHORT, THRESHOLDS, Results, error, pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-OURS, TREES, GRAY = "#0b5394", "#c0392b", "#555555"
-# contestant -> (color, marker); filled: without the group at prediction
+OURS, TREES, REDUCED, MOVED, GRAY = "#0b5394", "#c0392b", "#2e7d32", "#8e44ad", "#555555"
+# contestant -> (color, marker); hollow: with the group at prediction
 STYLE = {
     "fair_classifier": (OURS, "o"),
     "fair_classifier_aware": (OURS, "o"),
     "fair_postprocessor": (TREES, "s"),
     "fair_postprocessor_aware": (TREES, "s"),
-    "exponentiated_gradient": (GRAY, "^"),
-    "exponentiated_gradient_pairwise": (GRAY, "v"),
-    "exponentiated_gradient_tight": (GRAY, ">"),
+    "exponentiated_gradient": (REDUCED, "^"),
+    "exponentiated_gradient_pairwise": (REDUCED, "v"),
+    "exponentiated_gradient_tight": (REDUCED, ">"),
     "fairret": (GRAY, "P"),
-    "threshold_optimizer": (GRAY, "D"),
-    "threshold_optimizer_train": (GRAY, "d"),
+    "threshold_optimizer": (MOVED, "D"),
+    "threshold_optimizer_train": (MOVED, "d"),
     "error_parity": (GRAY, "h"),
-    "error_parity_train": (GRAY, "8"),
+    "error_parity_train": (GRAY, "p"),
 }
 HOLLOW = {"fair_classifier_aware", "fair_postprocessor_aware", *THRESHOLDS}
 TITLES = {"demographic_parity": "Demographic parity", "equal_opportunity": "Equal opportunity"}
@@ -73,7 +73,7 @@ def loss(ax: Axes, results: Results) -> None:
         curves = np.array([[[(p["log_loss"], p["loss"]) for p in c] for c in r["temperatures"]] for r in rows]).mean(1)
         x, y = np.abs(curves[:, :, 1]).mean(0), (curves[:, :, 0] - curves[:, :1, 0]).mean(0)
         ax.plot(x, y, color=color, lw=1, marker=".", ms=4, label=f"one temperature, {label}")
-        ax.annotate("no constraint", (x[0], y[0]), (0, 8), textcoords="offset points", ha="right", fontsize=7.5)
+        ax.plot(x[0], 0, color=color, marker="*", ms=9)
     ax.axvline(LOSS_BOUND, color="black", lw=0.8, ls=":")
     ax.axhline(0.06, color="black", lw=0.8, ls=":")
     ax.set(title="Loss gap", xlabel="held-out |gap|", ylabel="log loss less unconstrained")
@@ -103,6 +103,15 @@ def point(
 def legend(ax: Axes, *drawn: Axes) -> None:
     ax.axis("off")
     entries = {label: handle for one in drawn for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
-    note = "Hollow: the group is used at prediction.\nBars: one standard error over tables.\nDotted: the bound."
-    ax.legend(entries.values(), entries.keys(), loc="upper left", frameon=False, fontsize=8)
-    ax.text(0.02, 0.0, note, transform=ax.transAxes, fontsize=8, va="bottom")
+    note = "star: no constraint; hollow: the group at prediction\nbars: one standard error over tables; dotted: bounds"
+    ax.legend(
+        entries.values(),
+        entries.keys(),
+        loc="center left",
+        frameon=False,
+        fontsize=8,
+        title=note,
+        title_fontsize=7.5,
+        alignment="left",
+        labelspacing=0.35,
+    )
