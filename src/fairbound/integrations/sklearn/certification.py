@@ -73,11 +73,13 @@ class Power(NamedTuple):
         """Where a certificate is unlikely; else empty."""
         if self.probability >= POWER:
             return ""
+        asked = f"A bound of {self.bound:g} on {self.name!r}"
+        have = f"{self.examples:,} calibration examples of {self.cell!r}"
+        more = f"about {self.needed:,} of them are needed for a probability of {POWER:g}."
+        if self.probability == 0:
+            return f"{asked} cannot be certified with {have}, not even for an exactly fair model: {more}"
         chance = f"an exactly fair model would be certified with probability {self.probability:.2f}"
-        return (
-            f"A bound of {self.bound:g} on {self.name!r} is hard to certify with {self.examples:,} calibration "
-            f"examples of {self.cell!r}: {chance}; about {self.needed:,} of them are needed for {POWER:g}."
-        )
+        return f"{asked} is hard to certify with {have}: {chance}; {more}"
 
 
 def certification_power(

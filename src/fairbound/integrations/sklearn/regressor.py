@@ -15,8 +15,9 @@ from torch import Tensor
 from fairbound.auditing import Verdict
 from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
-from fairbound.integrations.sklearn.base import Development, checked_weight
+from fairbound.integrations.sklearn.base import Development
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
+from fairbound.integrations.sklearn.inputs import checked_weight
 from fairbound.integrations.sklearn.neural import NeuralEstimator
 from fairbound.integrations.sklearn.selection import ConstraintRows
 from fairbound.integrations.sklearn.trainer import squared_error
