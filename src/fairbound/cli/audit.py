@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as Grid
 
-from fairbound._utils.files import check_place, write_text
-from fairbound.cli.printing import console
+from fairbound._utils.files import check_place, csv_text, write_text
+from fairbound.cli.printing import console, plain, visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.auditing.audits import Audit
@@ -46,6 +46,7 @@ def audit_command(
     seed: Annotated[int, typer.Option(help="Random seed of the intervals.")] = 0,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all results to this file; - prints.")] = None,
     html_out: Annotated[Path | None, typer.Option("--html", help="Write a page with figures to this file.")] = None,
+    csv_out: Annotated[Path | None, typer.Option("--csv", help="Write the table of groups to this file.")] = None,
 ) -> None:
     """Audit the predictions of any model: rates by group and all fairness metrics, with confidence intervals."""
     from fairbound.auditing.audits import audit_columns
@@ -55,8 +56,7 @@ def audit_command(
         raise ValueError("give either --score or --prediction: the column that the model made")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
-    for out in (json_out, html_out):
-        check_place(out)
+    _check_outputs([out for out in (json_out, html_out, csv_out) if out is not None])
     found = audit_columns(
         read_columns(file),
         label=label,
@@ -75,26 +75,51 @@ def audit_command(
     )
     text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n"
     to_stdout = str(json_out) == "-"
-    show(found, console(stderr=to_stdout), top)
-    if to_stdout:
-        typer.echo(text, nl=False)
-    elif json_out is not None:
+    written = []  # before anything is printed: a pipe that is closed early, such as to head, loses no file
+    if json_out is not None and not to_stdout:
         write_text(json_out, text)
-        typer.echo(f"All results: {json_out}")
+        written.append(f"All results: {json_out}")
+    if csv_out is not None:
+        write_text(csv_out, csv_text(*group_table(found)))
+        written.append(f"Table of groups: {csv_out}")
     if html_out is not None:
         from fairbound.auditing.page import write_page
 
         write_page(found, html_out)
-        typer.echo(f"Page: {html_out}")
+        written.append(f"Page: {html_out}")
+    show(found, console(stderr=to_stdout), top)
+    if to_stdout:
+        typer.echo(text, nl=False)
+    for line in written:
+        typer.echo(visible(line), err=to_stdout)
+
+
+def _check_outputs(files: Sequence[Path]) -> None:
+    for i, out in enumerate(files):
+        check_place(out)
+        if out in files[:i]:
+            raise ValueError(f"{out} is named for two outputs; give each its own file")
+
+
+def group_table(found: Audit) -> tuple[list[str], list[list[Any]]]:
+    """Headings and rows of the table of groups, for CSV."""
+    rates = list(found.groups[0].rates) if found.groups else []
+    counts = list(found.groups[0].counts) if found.groups else []
+    ends = [f"{rate}{end}" for rate in rates for end in ("", "_low", "_high")]
+    rows = [
+        [group.name, group.examples, *group.counts.values(), *(end for rate in rates for end in group.rates[rate])]
+        for group in found.groups
+    ]
+    return ["group", "examples", *counts, *ends], rows
 
 
 def show(found: Audit, console: Console, top: int) -> None:
     """The audit as tables of at most 80 columns."""
     weighted = ", weighted" if found.weighted else ""
     made = "predictions" if found.threshold is None else f"scores, threshold {found.threshold:g}"
-    by = escape(" x ".join(found.attributes))
+    by = plain(" x ".join(found.attributes))
     console.print(
-        f"[bold]{escape(found.source)}[/]: {found.examples:,} examples, {len(found.groups)} groups by {by}; "
+        f"[bold]{plain(found.source)}[/]: {found.examples:,} examples, {len(found.groups)} groups by {by}; "
         f"{made}{weighted}"
     )
     if found.dropped:
@@ -104,13 +129,11 @@ def show(found: Audit, console: Console, top: int) -> None:
     if hidden > 0:
         console.print(f"... and {hidden:,} smaller groups (--top, --json)", highlight=False)
     console.print(_metrics_grid(found))
-    console.print(
-        f"reference group: {escape(found.reference)}; {100 * found.level:g}% intervals, conservative for gaps"
-    )
+    console.print(f"reference group: {plain(found.reference)}; {100 * found.level:g}% intervals, conservative for gaps")
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
     for note in found.notes:
-        console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False)
+        console.print(f"[yellow]Note:[/] {plain(note)}", highlight=False)
 
 
 def _groups_grid(found: Audit, top: int) -> Grid:
@@ -127,7 +150,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
             for rate in SHOWN
         ]
         losses = [] if group.loss is None else [_value(group.loss, 3)]
-        grid.add_row(escape(group.name), f"{group.examples:,}", *shown, *losses)
+        grid.add_row(plain(group.name), f"{group.examples:,}", *shown, *losses)
     return grid
 
 
@@ -147,7 +170,7 @@ def _metrics_grid(found: Audit) -> Grid:
 def _part_line(part: Audit) -> str:
     shown = ("demographic_parity_difference", "equalized_odds_difference")
     numbers = ", ".join(f"{name} {_value(part.metrics[name])} {_interval(part.metrics[name])}" for name in shown)
-    return f"by {escape(part.attributes[0])} alone ({len(part.groups)} groups): {escape(numbers)}"
+    return f"by {plain(part.attributes[0])} alone ({len(part.groups)} groups): {plain(numbers)}"
 
 
 def _value(estimate: IntervalEstimate, digits: int = 4) -> str:
@@ -162,4 +185,4 @@ def _with_interval(estimate: IntervalEstimate) -> str:
     if estimate.value is None:
         return "-"
     low, high = (f"{end or 0.0:.2f}".removeprefix("0") for end in (estimate.low, estimate.high))
-    return escape(f"{estimate.value:.3f} [{low}, {high}]")
+    return plain(f"{estimate.value:.3f} [{low}, {high}]")
