@@ -16,10 +16,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.auditing.text import no_probabilities, not_compared, one_sided, small_groups
-from fairbound.constraints.subgroups import Attribute, Coded, Intersection, is_missing, no_column
+from fairbound.auditing.text import (
+    no_probabilities,
+    not_compared,
+    one_group,
+    one_sided,
+    own_group,
+    score_range,
+    small_groups,
+    threshold_hint,
+)
+from fairbound.constraints.subgroups import (
+    Attribute,
+    Coded,
+    Intersection,
+    is_missing,
+    no_column,
+    text_among_numbers,
+)
 from fairbound.data.attributes import parse_attributes
-from fairbound.data.outcomes import binary, binary_like
+from fairbound.data.outcomes import binary, binary_like, class_count, like_one_against_rest, one_against_rest
 from fairbound.metrics.counts import (
     Counts,
     as_binary,
@@ -33,6 +49,8 @@ from fairbound.metrics.fairness_metrics import group_rates, largest_group, metri
 from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import DRAWS, IntervalEstimate
 from fairbound.metrics.wasserstein import Scores, distances
+
+MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,7 @@ class Audit:
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
     dropped: int = 0  # examples in no group
+    missing: int = 0  # examples that lack a value, dropped before
     weighted: bool = False  # whether examples have weights
     source: str = ""
     notes: tuple[str, ...] = ()  # caveats of the numbers
@@ -72,6 +91,7 @@ class Audit:
             "by": list(self.attributes),
             "examples": self.examples,
             "dropped": self.dropped,
+            "dropped_missing": self.missing,
             "level": self.level,
             "reference": self.reference,
             "threshold": self.threshold,
@@ -102,7 +122,7 @@ def audit(
     *,
     predictions: Any = None,
     scores: Any = None,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     weights: Any = None,
     names: Sequence[str] = (),
     attributes: Sequence[str] = ("group",),
@@ -112,7 +132,8 @@ def audit(
     seed: int = 0,
     source: str = "",
 ) -> Audit:
-    """Audit predictions, or scores at a threshold. Groups are text, or numbers 0, 1, ... (-1: none) with `names`.
+    """Audit predictions, or scores at a threshold (0.5 for scores between 0 and 1; on another scale it must be given).
+    Groups are text, or numbers 0, 1, ... (-1: none) with `names`.
 
     >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
     >>> found.metrics["demographic_parity_difference"].value
@@ -126,7 +147,7 @@ def audit(
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     metrics = metric_intervals(counts, reference, **settings)
-    notes = [*small_groups(counts), *one_sided(given.labels, given.predictions)]
+    notes = [*one_group(counts), *small_groups(counts), *one_sided(given.labels, given.predictions, given.scores)]
     scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
     if given.scores is not None:
         scored = _scored(given, given.scores, counts, reference, settings)
@@ -137,7 +158,7 @@ def audit(
         level=level,
         metrics=metrics | scored.metrics,
         groups=_group_audits(counts, group_rates(counts, level=level), scored),
-        threshold=None if given.scores is None else threshold,
+        threshold=given.threshold,
         bins=scored.bins,
         dropped=int((g < 0).sum()),
         weighted=weights is not None,
@@ -154,6 +175,7 @@ class _Examples(NamedTuple):
     groups: Tensor
     scores: Tensor | None
     weights: Tensor | None
+    threshold: float | None  # of scores
 
 
 class _Scored(NamedTuple):
@@ -166,10 +188,12 @@ class _Scored(NamedTuple):
     notes: list[str]
 
 
-def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float, weights: Any) -> _Examples:
+def _checked(
+    labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float | None, weights: Any
+) -> _Examples:
     if (predictions is None) == (scores is None):
         raise ValueError("an audit needs either predictions or scores, one of the two")
-    if math.isnan(threshold):
+    if threshold is not None and math.isnan(threshold):
         raise ValueError("the threshold is NaN: every score would count as below it")
     y, inside = as_binary(labels, "labels"), groups >= 0
     same_length(labels=y, groups=groups)
@@ -177,13 +201,25 @@ def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, thresho
         raise ValueError("no example belongs to a group: there is nothing to audit")
     score = None if scores is None else as_vector(scores)
     # a float32 score is compared as such: .7 in float32 is below .7 in float64
-    made = as_binary(predictions, "predictions") if score is None else (score >= threshold).long()
+    if score is None:
+        made, threshold = as_binary(predictions, "predictions"), None
+    else:
+        same_length(labels=y, scores=score)
+        threshold = _usual_threshold(score[inside]) if threshold is None else threshold
+        made = (score >= threshold).long()
     w = None if weights is None else as_weights(weights)
     same_length(**{"labels": y, "predictions" if score is None else "scores": made}, weights=y if w is None else w)
     if w is not None and float(w[inside].sum()) == 0:
         raise ValueError("all weights are 0: there is nothing to audit")
     score = None if score is None else score[inside].double()
-    return _Examples(y[inside], made[inside], groups[inside], score, None if w is None else w[inside])
+    return _Examples(y[inside], made[inside], groups[inside], score, None if w is None else w[inside], threshold)
+
+
+def _usual_threshold(score: Tensor) -> float:
+    """0.5, for scores that may be probabilities."""
+    if bool(((score >= 0) & (score <= 1)).all()) or not bool(torch.isfinite(score).all()):
+        return 0.5  # NaN and infinite scores are refused where they are used
+    raise ValueError(f"{score_range(score)}, so that 0.5 is no threshold of theirs; give one: {threshold_hint(score)}")
 
 
 def _scored(given: _Examples, score: Tensor, counts: Counts, reference: str, settings: Mapping[str, Any]) -> _Scored:
@@ -227,17 +263,35 @@ def audit_columns(
     positive: Any = None,
     min_size: int = 0,
     small: Literal["merge", "drop"] = "merge",
+    drop_missing: bool = False,
     reference: str | None = None,
     **settings: Any,
 ) -> Audit:
-    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone."""
-    if isinstance(groups, str):
-        groups = parse_attributes(groups, columns)
+    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone.
+
+    `positive` is the label's value that counts as 1; of several classes, it is the one against the rest.
+    `drop_missing` skips examples that lack a value in one of the columns, and a note says how many."""
+    given, notes = groups, list(getattr(columns, "notes", ()))
+    groups = parse_attributes(given, columns) if isinstance(given, str) else given
+    by = [attribute.name for attribute in groups]
+    missing = 0
+    if drop_missing:
+        used = [label, *(name for name in (prediction, score, weight) if name is not None), *by]
+        columns, missing, lacking = _complete(columns, used)
+        notes += lacking
+        groups = parse_attributes(given, columns) if isinstance(given, str) else given
+    notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
     truth = _column(columns, label)
-    y = binary(truth, label, positive)
+    several = positive is not None and class_count(truth, label) > 2
+    if several:
+        y, others = one_against_rest(truth, label, positive)
+        notes.append(f"the label {label!r} has {len(others) + 1} classes: {positive} counts as 1, all others as 0")
+    else:
+        y = _binary_label(truth, label, positive)
     made: dict[str, Any] = {}
     if prediction is not None:
-        made["predictions"] = binary_like(_column(columns, prediction), prediction, truth, label, positive)
+        as_label = like_one_against_rest if several else binary_like
+        made["predictions"] = as_label(_column(columns, prediction), prediction, truth, label, positive)
     if score is not None:
         made["scores"] = _numbers(_column(columns, score), score)
     if weight is not None:
@@ -254,7 +308,33 @@ def audit_columns(
         return audit(y, found.ids, names=found.names, attributes=names, reference=reference, **made, **settings)
 
     whole = one(groups, reference)
+    whole = replace(whole, missing=missing, notes=(*notes, *whole.notes))
     return whole if len(groups) == 1 else replace(whole, parts=tuple(one([alone], None) for alone in groups))
+
+
+def _complete(
+    columns: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> tuple[Mapping[str, NDArray[Any]], int, list[str]]:
+    """The rows that lack nothing in these columns, how many others there are, and a sentence about them."""
+    absent = {name: is_missing(_column(columns, name)) for name in dict.fromkeys(names)}
+    lacking = np.logical_or.reduce(list(absent.values()))
+    if not lacking.any():
+        return columns, 0, []
+    if lacking.all():
+        raise ValueError(f"every example lacks a value in {', '.join(absent)}: there is nothing to audit")
+    each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in absent.items() if gone.any())
+    note = f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped, with missing values ({each})"
+    return {name: _column(columns, name)[~lacking] for name in absent}, int(lacking.sum()), [note]
+
+
+def _binary_label(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
+    several = class_count(column, name)
+    if positive is None and several > 2 and (several <= MAX_CLASSES or column.dtype.kind == "O"):
+        raise ValueError(
+            f"the column {name!r} is not binary: {several} different values in {len(column)} rows; name the one that "
+            f"counts as 1, against the rest: --positive {np.unique(column[~is_missing(column)])[-1]} (positive)"
+        )
+    return binary(column, name, positive)
 
 
 def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
@@ -266,9 +346,15 @@ def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
 def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
     missing = is_missing(column)
     if missing.any():
-        raise ValueError(f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())})")
+        raise ValueError(
+            f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())}); drop those rows "
+            "(--drop-missing)"
+        )
     if column.dtype.kind not in "iufb":
-        raise ValueError(f"{name} must hold numbers, found {str(column[0])!r} in row 0")
+        raise ValueError(
+            f"{name} must hold numbers, found {text_among_numbers(column)}; correct it, or, where such text marks "
+            "a missing value, name it (--missing) and drop those rows (--drop-missing)"
+        )
     return column if column.dtype.kind == "f" else column.astype(np.float64)
 
 

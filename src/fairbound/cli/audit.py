@@ -29,11 +29,28 @@ def audit_command(
         str,
         typer.Option(help="Protected columns, e.g. race,sex; in bands: age:25:65; one level: race=1."),
     ],
-    score: Annotated[str | None, typer.Option(help="Column of scores (probabilities of label 1).")] = None,
-    threshold: Annotated[float, typer.Option(help="Scores of at least this are predicted 1.")] = 0.5,
+    score: Annotated[
+        str | None, typer.Option(help="Column of scores (probabilities of label 1, or any scale).")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Scores of at least this are predicted 1. [default: 0.5, for scores between 0 and 1]"),
+    ] = None,
     prediction: Annotated[str | None, typer.Option(help="Column of predictions, instead of scores.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
-    positive: Annotated[str | None, typer.Option(help="Label value that counts as 1, if not 0/1, yes/no, ...")] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            help="Label value that counts as 1, if not 0/1, yes/no, ...; of several, this one against the rest."
+        ),
+    ] = None,
+    drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Drop examples that lack a value.")] = False,
+    missing: Annotated[
+        list[str] | None, typer.Option(help="Text that marks a missing value in a CSV file, e.g. ?; may be repeated.")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a CSV file. [default: UTF-8, UTF-16 or latin-1, found by itself]")
+    ] = None,
     reference: Annotated[
         str | None, typer.Option(help="Group that the others are compared to. [default: the largest]")
     ] = None,
@@ -50,28 +67,31 @@ def audit_command(
 ) -> None:
     """Audit the predictions of any model: rates by group and all fairness metrics, with confidence intervals."""
     from fairbound.auditing.audits import audit_columns
-    from fairbound.data.readers import read_columns
+    from fairbound.data.readers import MISSING_MARKS, read_columns
 
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")
+    if threshold is not None and score is None:
+        raise ValueError("--threshold is for scores (--score); predictions are taken as they are")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
     _check_outputs([out for out in (json_out, html_out, csv_out) if out is not None])
     found = audit_columns(
-        read_columns(file),
+        read_columns(file, missing=(*MISSING_MARKS, *(missing or ())), encoding=encoding),
         label=label,
         groups=group,
         score=score,
         prediction=prediction,
         weight=weight,
         positive=positive,
+        drop_missing=drop_missing,
+        threshold=threshold,
         min_size=min_size,
         small=small,
         reference=reference,
         level=level,
         seed=seed,
         source=Path(file).name,
-        **({"threshold": threshold} if score is not None else {}),
     )
     text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n"
     to_stdout = str(json_out) == "-"

@@ -10,6 +10,7 @@ rows at hand are ever built. The key of a group is its mixed-radix number, in 64
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -136,7 +137,9 @@ class Banded(Attribute):
 
     def levels(self, column: Column) -> NDArray[np.int64]:
         if column.dtype.kind not in "iufb":
-            raise ValueError(f"{self.name} holds text (such as {str(column[0])!r}); only numbers can be cut into bands")
+            raise ValueError(
+                f"{self.name} holds text, {text_among_numbers(column)}; only numbers can be cut into bands"
+            )
         missing = is_missing(column)
         if missing.any() and not self.missing:
             raise ValueError(
@@ -167,6 +170,22 @@ class Against(Attribute):
             shown = ", ".join(str(value) for value in np.unique(column[known])[:8])
             raise ValueError(f"no row has {self.name} = {self.code}; it holds {shown}")
         return np.where(same, 0, 1).astype(np.int64)
+
+
+NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")  # written out; "nan" and "1_000" are text
+
+
+def text_among_numbers(column: Column) -> str:
+    """Which entries of a column of text, missing ones aside, are no numbers: the first of them, and how many.
+
+    >>> text_among_numbers(np.array(["0.5", "n.a.", "1"], dtype=object))
+    "'n.a.' in row 1 (1 of 3 rows)"
+    """
+    absent = is_missing(column)
+    rows = [i for i, value in enumerate(column) if not absent[i] and not NUMBER.fullmatch(str(value))]
+    if not rows:
+        return f"{str(column[0])!r} in row 0 (of {column.dtype})"
+    return f"{str(column[rows[0]])!r} in row {rows[0]} ({len(rows):,} of {len(column):,} rows)"
 
 
 def is_missing(column: Column) -> NDArray[np.bool_]:
