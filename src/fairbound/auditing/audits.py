@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
 from fairbound.auditing.text import (
-    no_probabilities,
-    not_compared,
+    SMALL_GROUP,
     one_group,
     one_sided,
     own_group,
@@ -45,10 +45,9 @@ from fairbound.metrics.counts import (
     group_names,
     same_length,
 )
-from fairbound.metrics.fairness_metrics import group_rates, largest_group, metric_intervals
-from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
+from fairbound.metrics.fairness_metrics import GroupPair, group_pairs, group_rates, largest_group, metric_intervals
 from fairbound.metrics.intervals import DRAWS, IntervalEstimate
-from fairbound.metrics.wasserstein import Scores, distances
+from fairbound.metrics.roc import CalibrationBin
 
 MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes
 
@@ -62,7 +61,11 @@ class GroupAudit:
     counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. examples where there are none
     rates: Mapping[str, IntervalEstimate]
     loss: IntervalEstimate | None = None  # mean cross-entropy of the scores
+    auc: IntervalEstimate | None = None
+    calibration_gap: IntervalEstimate | None = None  # mean score minus base rate, where scores are probabilities
     histogram: tuple[float, ...] = ()  # share of the group's weight in each bin of Audit.bins
+    roc: tuple[tuple[float, float], ...] = ()  # (false, true positive rate) for thresholds from high to low
+    calibration: tuple[CalibrationBin, ...] = ()  # mean score and share with label 1, from low to high scores
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,13 @@ class Audit:
     level: float  # of the intervals
     metrics: Mapping[str, IntervalEstimate]
     groups: tuple[GroupAudit, ...]
+    pairs: Mapping[str, GroupPair] = field(default_factory=dict)  # metric -> the two groups behind it
+    min_examples: int = SMALL_GROUP  # below, a group is tiny
+    without_tiny: Mapping[str, IntervalEstimate] = field(default_factory=dict)  # metrics; empty without tiny groups
+    pairs_without_tiny: Mapping[str, GroupPair] = field(default_factory=dict)
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
+    probabilities: bool = False  # whether scores are
     dropped: int = 0  # examples in no group
     missing: int = 0  # examples that lack a value, dropped before
     weighted: bool = False  # whether examples have weights
@@ -98,9 +106,16 @@ class Audit:
             "weighted": self.weighted,
             "score_bins": list(self.bins),
             "metrics": {name: estimate._asdict() for name, estimate in self.metrics.items()},
+            "pairs": {name: pair._asdict() for name, pair in self.pairs.items()},
             "groups": {group.name: _group_dict(group) for group in self.groups},
             "notes": list(self.notes),
         }
+        if self.without_tiny:
+            found["without_tiny_groups"] = {
+                "min_examples": self.min_examples,
+                "metrics": {name: estimate._asdict() for name, estimate in self.without_tiny.items()},
+                "pairs": {name: pair._asdict() for name, pair in self.pairs_without_tiny.items()},
+            }
         if self.parts:
             found["each"] = {part.attributes[0]: part.to_dict() for part in self.parts}
         return found
@@ -109,10 +124,17 @@ class Audit:
 def _group_dict(group: GroupAudit) -> dict[str, Any]:
     found: dict[str, Any] = {"examples": group.examples, "counts": dict(group.counts)}
     found["rates"] = {name: estimate._asdict() for name, estimate in group.rates.items()}
-    if group.loss is not None:
-        found["loss"] = group.loss._asdict()
+    for name, estimate in (("loss", group.loss), ("auc", group.auc), ("calibration_gap", group.calibration_gap)):
+        if estimate is not None:
+            found[name] = estimate._asdict()
     if group.histogram:
         found["score_shares"] = list(group.histogram)
+    if group.roc:
+        found["roc"] = [list(point) for point in group.roc]
+    if group.calibration:
+        found["calibration"] = [
+            {"score": one.score, "rate": one.rate._asdict(), "examples": one.examples} for one in group.calibration
+        ]
     return found
 
 
@@ -148,9 +170,17 @@ def audit(
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     metrics = metric_intervals(counts, reference, **settings)
     notes = [*one_group(counts), *small_groups(counts), *one_sided(given.labels, given.predictions, given.scores)]
-    scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
+    large = (counts.sizes() >= SMALL_GROUP).nonzero().flatten()
+    without: dict[str, Any] = {}
+    if 2 <= len(large) < int((counts.sizes() > 0).sum()):
+        rest = counts.only(large.tolist())
+        own = reference if reference in rest.names else None
+        without = {"without_tiny": metric_intervals(rest, own, **settings), "pairs_without_tiny": group_pairs(rest)}
+    scored = ScoreAudit([GroupScores() for _ in names])
     if given.scores is not None:
-        scored = _scored(given, given.scores, counts, reference, settings)
+        scored = audit_scores(
+            given.scores, given.labels, given.groups, given.weights, counts, reference, settings
+        )  # fmt: skip
     return Audit(
         attributes=tuple(attributes),
         examples=len(given.labels),
@@ -158,12 +188,15 @@ def audit(
         level=level,
         metrics=metrics | scored.metrics,
         groups=_group_audits(counts, group_rates(counts, level=level), scored),
+        pairs=group_pairs(counts) | scored.pairs,
         threshold=given.threshold,
         bins=scored.bins,
+        probabilities=scored.probabilities,
         dropped=int((g < 0).sum()),
         weighted=weights is not None,
         source=source,
         notes=(*notes, *scored.notes),
+        **without,
     )
 
 
@@ -176,16 +209,6 @@ class _Examples(NamedTuple):
     scores: Tensor | None
     weights: Tensor | None
     threshold: float | None  # of scores
-
-
-class _Scored(NamedTuple):
-    """Metrics that need scores, in addition to those of predictions."""
-
-    metrics: dict[str, IntervalEstimate]
-    losses: Sequence[IntervalEstimate | None]  # by group
-    bins: tuple[float, ...]
-    histograms: Sequence[tuple[float, ...]]  # by group
-    notes: list[str]
 
 
 def _checked(
@@ -222,21 +245,8 @@ def _usual_threshold(score: Tensor) -> float:
     raise ValueError(f"{score_range(score)}, so that 0.5 is no threshold of theirs; give one: {threshold_hint(score)}")
 
 
-def _scored(given: _Examples, score: Tensor, counts: Counts, reference: str, settings: Mapping[str, Any]) -> _Scored:
-    named: dict[str, Any] = {"weights": given.weights, "names": counts.names}
-    of_distances = {name: settings[name] for name in ("level", "seed")}
-    metrics = distances(Scores.of(score, given.groups, **named), reference, **of_distances)
-    bins, histograms = _histograms(score, given.groups, given.weights, len(counts.names))
-    why_not = no_probabilities(score)
-    if why_not:
-        return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *not_compared(counts)])
-    losses = Losses.of(_cross_entropy(score, given.labels), given.groups, **named)
-    metrics |= loss_gaps(losses, reference, **settings)
-    return _Scored(metrics, group_loss_intervals(losses, **settings), bins, histograms, not_compared(counts))
-
-
 def _group_audits(
-    counts: Counts, rates: Mapping[str, Sequence[IntervalEstimate]], scored: _Scored
+    counts: Counts, rates: Mapping[str, Sequence[IntervalEstimate]], scored: ScoreAudit
 ) -> tuple[GroupAudit, ...]:
     sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
     return tuple(
@@ -245,8 +255,7 @@ def _group_audits(
             sizes[i],
             _confusion(weight[i]),
             {rate: estimates[i] for rate, estimates in rates.items()},
-            scored.losses[i],
-            scored.histograms[i],
+            **vars(scored.groups[i]),
         )
         for i, name in enumerate(counts.names)
     )
@@ -373,23 +382,3 @@ def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]
 def _confusion(weight: Sequence[Sequence[float]]) -> dict[str, float]:
     (tn, fp), (fn, tp) = weight
     return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}
-
-
-def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:
-    """Per-example; scores of exactly 0 and 1 count as 1e-7 from there, so that one certain mistake is not infinite."""
-    p = score.clamp(1e-7, 1 - 1e-7)
-    return torch.nn.functional.binary_cross_entropy(p, y.double(), reduction="none")
-
-
-def _histograms(
-    score: Tensor, g: Tensor, weights: Tensor | None, groups: int, bins: int = 40
-) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
-    low, high = float(score.min()), float(score.max())
-    if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
-    high = high if high > low else low + 1.0
-    at = ((score - low) / (high - low) * bins).long().clamp(0, bins - 1)
-    table = torch.bincount(g * bins + at, weights, minlength=groups * bins).double().reshape(groups, bins)
-    shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
-    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
-    return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]

@@ -32,9 +32,11 @@ RATE_WORDS = {
     "negative_predictive_value": "of the examples predicted 0, the share whose label is 0",
     "false_omission_rate": "of the examples predicted 0, the share whose label is 1",
 }
-_SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py)
+_SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py, metrics/roc.py)
     "w1": ("area between the score distributions of the two groups that differ most", "Wasserstein-1 distance"),
     "wd": ("squared distance of the reference group's score histogram from the farthest other one", "the paper, Wd"),
+    "auc_difference": ("largest minus smallest area under the ROC curve", "DeLong"),
+    "calibration_difference": ("largest minus smallest mean of score minus label", "calibration in the large"),
 }
 _LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +16,8 @@ from fairbound.cli.printing import console, plain, visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.auditing.audits import Audit
+    from fairbound.auditing.comparisons import Comparison
+    from fairbound.metrics.fairness_metrics import GroupPair
     from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
@@ -58,6 +60,15 @@ def audit_command(
     small: Annotated[
         Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
     ] = "merge",
+    compare_column: Annotated[
+        str | None, typer.Option(help="Scores or predictions of a second model, in the same file, to compare with.")
+    ] = None,
+    compare_file: Annotated[
+        str | None, typer.Option(help="A second file with the same columns, e.g. of a later date, to compare with.")
+    ] = None,
+    compare_threshold: Annotated[
+        float | None, typer.Option(help="Threshold of the second scores. [default: --threshold]")
+    ] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 20,
     seed: Annotated[int, typer.Option(help="Random seed of the intervals.")] = 0,
@@ -67,6 +78,7 @@ def audit_command(
 ) -> None:
     """Audit the predictions of any model: rates by group and all fairness metrics, with confidence intervals."""
     from fairbound.auditing.audits import audit_columns
+    from fairbound.auditing.comparisons import compare
     from fairbound.data.readers import MISSING_MARKS, read_columns
 
     if (score is None) == (prediction is None):
@@ -76,24 +88,32 @@ def audit_command(
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
     _check_outputs([out for out in (json_out, html_out, csv_out) if out is not None])
-    found = audit_columns(
-        read_columns(file, missing=(*MISSING_MARKS, *(missing or ())), encoding=encoding),
-        label=label,
-        groups=group,
-        score=score,
-        prediction=prediction,
-        weight=weight,
-        positive=positive,
-        drop_missing=drop_missing,
-        threshold=threshold,
-        min_size=min_size,
-        small=small,
-        reference=reference,
-        level=level,
-        seed=seed,
-        source=Path(file).name,
-    )
-    text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n"
+    if compare_threshold is not None and (score is None or not (compare_column or compare_file)):
+        raise ValueError("--compare-threshold is for the scores of --compare-column or --compare-file")
+    settings: dict[str, Any] = {
+        "label": label, "groups": group, "weight": weight, "positive": positive, "drop_missing": drop_missing,
+        "min_size": min_size, "small": small, "reference": reference, "level": level, "seed": seed,
+    }  # fmt: skip
+
+    def read(path: str) -> Any:
+        return read_columns(path, missing=(*MISSING_MARKS, *(missing or ())), encoding=encoding)
+
+    def audited(columns: Any, made: str, path: str, threshold: float | None) -> Audit:
+        by = {"prediction": made} if score is None else {"score": made, "threshold": threshold}
+        return audit_columns(columns, source=Path(path).name, **by, **settings)
+
+    columns, made = read(file), score or prediction or ""
+    found = audited(columns, made, file, threshold)
+    comparison = None
+    if compare_column or compare_file:
+        second_file, second = compare_file or file, compare_column or made
+        second_columns = columns if compare_file is None else read(compare_file)
+        used = threshold if compare_threshold is None else compare_threshold
+        names = [f"{Path(path).name}: {name}" for path, name in ((file, made), (second_file, second))]
+        if compare_file is None or compare_column is None:  # what is the same in both goes without saying
+            names = [made, second] if compare_file is None else [Path(file).name, Path(second_file).name]
+        comparison = compare(found, audited(second_columns, second, second_file, used), (names[0], names[1]))
+    text = json.dumps((comparison or found).to_dict(), indent=2, allow_nan=False) + "\n"
     to_stdout = str(json_out) == "-"
     written = []  # before anything is printed: a pipe that is closed early, such as to head, loses no file
     if json_out is not None and not to_stdout:
@@ -105,9 +125,11 @@ def audit_command(
     if html_out is not None:
         from fairbound.auditing.page import write_page
 
-        write_page(found, html_out)
+        write_page(comparison or found, html_out)
         written.append(f"Page: {html_out}")
     show(found, console(stderr=to_stdout), top)
+    if comparison is not None:
+        show_comparison(comparison, console(stderr=to_stdout))
     if to_stdout:
         typer.echo(text, nl=False)
     for line in written:
@@ -149,6 +171,13 @@ def show(found: Audit, console: Console, top: int) -> None:
     if hidden > 0:
         console.print(f"... and {hidden:,} smaller groups (--top, --json)", highlight=False)
     console.print(_metrics_grid(found))
+    if found.pairs:
+        console.print("[bold]Groups behind the differences[/] (examples)", highlight=False)
+        for line in _pair_lines(found):
+            console.print(line, highlight=False)
+    if found.without_tiny:
+        few = f"tiny groups: {_tiny(found):,} of {len(found.groups):,}, with fewer than {found.min_examples} examples"
+        console.print(few, highlight=False)
     console.print(f"reference group: {plain(found.reference)}; {100 * found.level:g}% intervals, conservative for gaps")
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
@@ -157,20 +186,23 @@ def show(found: Audit, console: Console, top: int) -> None:
 
 
 def _groups_grid(found: Audit, top: int) -> Grid:
+    from fairbound.metrics.intervals import UNDEFINED
+
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Groups", title_justify="left", title_style="bold")
     grid.add_column("group", overflow="fold")
     grid.add_column("examples", justify="right")
     for rate, short in SHOWN.items():
         grid.add_column(f"{short} [{100 * found.level:g}%]" if rate == "positive_rate" else short, justify="right")
-    if found.groups and found.groups[0].loss is not None:
-        grid.add_column("loss", justify="right")
+    scored = [name for name in ("auc", "loss") if any(getattr(group, name) is not None for group in found.groups)]
+    for name in scored:
+        grid.add_column("AUC" if name == "auc" else name, justify="right")
     for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
         shown = [
             _with_interval(group.rates[rate]) if rate == "positive_rate" else _value(group.rates[rate], 3)
             for rate in SHOWN
         ]
-        losses = [] if group.loss is None else [_value(group.loss, 3)]
-        grid.add_row(plain(group.name), f"{group.examples:,}", *shown, *losses)
+        more = [_value(getattr(group, name) or UNDEFINED, 3) for name in scored]
+        grid.add_row(plain(group.name), f"{group.examples:,}", *shown, *more)
     return grid
 
 
@@ -185,6 +217,44 @@ def _metrics_grid(found: Audit) -> Grid:
     for name, estimate in found.metrics.items():
         grid.add_row(name, _value(estimate), _interval(estimate), explained(name)[1])
     return grid
+
+
+def _pair_lines(found: Audit) -> Iterator[str]:
+    """The two groups behind each difference, with their examples, and what it is without tiny groups."""
+    for name, pair in found.pairs.items():
+        if not name.endswith("_ratio"):  # the groups of its difference, or nearly so; all are in the JSON and the page
+            yield f"{name}: {pair.of.replace('_', ' ')} {_between(pair)}"
+            if name in found.without_tiny:
+                rest = found.pairs_without_tiny.get(name)
+                between = "" if rest is None else f", {_between(rest)}"
+                yield f"  without tiny groups: {_value(found.without_tiny[name])}{between}"
+
+
+def _between(pair: GroupPair) -> str:
+    high = f"{pair.high_value:.3f} {plain(pair.high)} ({pair.high_examples:,})"
+    return f"{high} to {pair.low_value:.3f} {plain(pair.low)} ({pair.low_examples:,})"
+
+
+def _tiny(found: Audit) -> int:
+    return sum(0 < group.examples < found.min_examples for group in found.groups)
+
+
+def show_comparison(found: Comparison, console: Console) -> None:
+    """The metrics of both, and their change."""
+    words = f"{plain(found.names[0])} (first) and {plain(found.names[1])} (second)"
+    grid = Grid(box=None, padding=(0, 1, 0, 0), title=f"Comparison: {words}", title_justify="left", title_style="bold")
+    grid.add_column("metric", overflow="fold")
+    for column in ("first", "second", "change", f"{100 * found.first.level:g}% interval"):
+        grid.add_column(column, justify="right")
+    for name, change in found.metrics.items():
+        both = [_value(audit.metrics[name]) for audit in (found.first, found.second)]
+        grid.add_row(name, *both, "-" if change.value is None else f"{change.value:+.4f}", _interval(change))
+    console.print(grid)
+    for side, missing in enumerate((found.only_first, found.only_second)):
+        if missing:
+            words = ", ".join(map(plain, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            console.print(f"only in {plain(found.names[side])}: {words}", highlight=False)
+    console.print("intervals of changes are those of independent samples; on the same examples they are wide")
 
 
 def _part_line(part: Audit) -> str:

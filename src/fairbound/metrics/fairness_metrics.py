@@ -30,13 +30,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import NAMES, Counts
+from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts
 from fairbound.metrics.intervals import (
     DRAWS,
     UNDEFINED,
@@ -173,6 +173,41 @@ def metric_intervals(
     check_level(level)
     views = _Views(counts, reference, draws, seed)
     return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
+
+
+class GroupPair(NamedTuple):
+    """The two groups behind a gap: that with the highest value and that with the lowest."""
+
+    of: str  # what is compared, e.g. a rate
+    high: str  # name of the group
+    high_value: float
+    high_examples: int  # behind the value, e.g. those with label 1
+    low: str
+    low_value: float
+    low_examples: int
+
+
+def group_pairs(counts: Counts) -> dict[str, GroupPair]:
+    """Which two groups each metric of largest differences or ratios compares, and how many examples they have.
+
+    >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
+    >>> pair = group_pairs(compas)["equalized_odds_difference"]
+    >>> pair.of, pair.high, pair.high_examples, pair.low_examples
+    ('false_positive_rate', 'African-American', 1795, 1488)
+    """
+    views, found = _Views(counts, None), dict[str, GroupPair]()
+    among = DENOMINATORS.long() @ counts.examples.flatten(1).T  # (rates, G)
+    for metric in METRICS.values():
+        parts = views.parts(metric)
+        if metric.kind not in ("largest", "ratio") or parts is None:
+            continue
+        apart = [float(_least_over_most(part) if metric.kind == "ratio" else -spread(part)) for part in parts]
+        at = NAMES.index(metric.rates[apart.index(min(apart))])
+        values, there = views.rates["all"].values[at], views.rates["all"].defined[at].nonzero().flatten()
+        ends = [int(there[int(order)]) for order in (values[there].argmax(), values[there].argmin())]
+        sides = [(counts.names[i], float(values[i]), int(among[at, i])) for i in ends]
+        found[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
+    return found
 
 
 def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[IntervalEstimate]]:

@@ -115,6 +115,22 @@ def distances(
     }
 
 
+def farthest_groups(scores: Scores) -> tuple[int, int] | None:
+    """The two groups with the largest W1, exact for few groups, else on the grid of the scores."""
+    present = scores.present(FEWEST)
+    if not 2 <= len(present) <= MOST_GROUPS:
+        return None
+    edges = torch.quantile(_thinned(torch.cat([scores.of_group(g)[0] for g in present])), _GRID).unique()
+    if len(edges) == 1:
+        return present[0], present[1]
+    if len(present) <= MAX_PAIRED:
+        return max(combinations(present, 2), key=lambda pair: w1(scores, *pair))
+    exact = torch.stack([_cumulative(_histogram(*scores.of_group(g), edges)[0]) for g in present])
+    apart = torch.cdist(exact * edges.diff(), exact * edges.diff(), p=1)
+    a, b = divmod(int(apart.argmax()), len(present))
+    return present[a], present[b]
+
+
 def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> IntervalEstimate:
     """The largest W1 of two groups; undefined for more than MOST_GROUPS, whose pairs would be too many."""
     check_level(level)
