@@ -26,6 +26,7 @@ from fairbound.metrics.roc import (
 )
 from fairbound.metrics.wasserstein import Scores, distances, farthest_groups
 
+FEWEST_DRAWS = 10
 MAX_CURVES = 1_000  # groups, the largest, whose score histograms, ROC curves and calibration are kept
 
 
@@ -55,12 +56,14 @@ class ScoreAudit:
 
 def audit_scores(
     score: Tensor, labels: Tensor, groups: Tensor, weights: Tensor | None, counts: Counts, reference: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any], intervals: bool = True,
 ) -> ScoreAudit:  # fmt: skip
     """All of it; every example is in a group."""
+    if not intervals:  # what needs draws gets few of them, and all intervals are taken away
+        settings = {**settings, "draws": FEWEST_DRAWS}
     named: dict[str, Any] = {"weights": weights, "names": counts.names}
     found = ScoreAudit([GroupScores() for _ in counts.names])
-    _add_distances(found, Scores.of(score, groups, **named), counts, reference, settings)
+    _add_distances(found, Scores.of(score, groups, **named), counts, reference, settings, intervals)
     _add_auc(found, Ranked.of(score, labels, groups, **named), counts, settings)
     _add_curves(found, score, labels, groups, weights, counts, settings["level"])
     why_not = no_probabilities(score)
@@ -70,13 +73,26 @@ def audit_scores(
     else:
         _add_losses(found, score, labels, groups, counts, reference, named, settings)
     found.notes += not_compared(counts)
+    if not intervals:
+        _take_away_intervals(found)
     return found
 
 
+def _take_away_intervals(found: ScoreAudit) -> None:
+    found.metrics = {name: IntervalEstimate(estimate.value) for name, estimate in found.metrics.items()}
+    for group in found.groups:
+        group.loss, group.auc, group.calibration_gap = (
+            None if estimate is None else IntervalEstimate(estimate.value)
+            for estimate in (group.loss, group.auc, group.calibration_gap)
+        )
+        group.calibration = tuple(one._replace(rate=IntervalEstimate(one.rate.value)) for one in group.calibration)
+
+
 def _add_distances(
-    found: ScoreAudit, scores: Scores, counts: Counts, reference: str, settings: Mapping[str, Any]
+    found: ScoreAudit, scores: Scores, counts: Counts, reference: str, settings: Mapping[str, Any], intervals: bool
 ) -> None:
-    found.metrics |= distances(scores, reference, level=settings["level"], seed=settings["seed"])
+    few = {} if intervals else {"draws": FEWEST_DRAWS}
+    found.metrics |= distances(scores, reference, level=settings["level"], seed=settings["seed"], **few)
     pair = farthest_groups(scores)
     if pair is not None:
         means = [float((values * weights).sum() / weights.sum()) for values, weights in map(scores.of_group, pair)]

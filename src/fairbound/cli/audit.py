@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from fairbound._utils.files import check_place, csv_text, write_text
-from fairbound.cli.printing import console, plain, visible
+from fairbound.cli.printing import console, plain, visible, working
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.auditing.audits import Audit
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
          "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip
+MAX_INDENTED = 1_000  # groups in a JSON file that is laid out for readers
+SMALL_BYTES = 100_000_000  # of files that are audited by one thread
 
 
 def audit_command(
@@ -69,6 +72,10 @@ def audit_command(
     compare_threshold: Annotated[
         float | None, typer.Option(help="Threshold of the second scores. [default: --threshold]")
     ] = None,
+    no_intervals: Annotated[bool, typer.Option("--no-intervals", help="Values only, which is quicker.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads. [default: 1 for files up to 100 MB, else all cores]")
+    ] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 20,
     seed: Annotated[int, typer.Option(help="Random seed of the intervals.")] = 0,
@@ -79,6 +86,7 @@ def audit_command(
     """Audit the predictions of any model: rates by group and all fairness metrics, with confidence intervals."""
     from fairbound.auditing.audits import audit_columns
     from fairbound.auditing.comparisons import compare
+    from fairbound.data.attributes import one_by_one
     from fairbound.data.readers import MISSING_MARKS, read_columns
 
     if (score is None) == (prediction is None):
@@ -93,14 +101,22 @@ def audit_command(
     settings: dict[str, Any] = {
         "label": label, "groups": group, "weight": weight, "positive": positive, "drop_missing": drop_missing,
         "min_size": min_size, "small": small, "reference": reference, "level": level, "seed": seed,
+        "intervals": not no_intervals,
     }  # fmt: skip
+    several = _set_threads(threads, [path for path in (file, compare_file) if path is not None])
+    only = [name for name in (label, score, prediction, weight, compare_column) if name is not None] + [
+        name for one in one_by_one(group) for name in (one, one.partition("=")[0], one.partition(":")[0])
+    ]
 
     def read(path: str) -> Any:
-        return read_columns(path, missing=(*MISSING_MARKS, *(missing or ())), encoding=encoding)
+        with working(f"reading {Path(path).name}"):
+            marks = (*MISSING_MARKS, *(missing or ()))
+            return read_columns(path, missing=marks, encoding=encoding, only=only, threads=several)
 
     def audited(columns: Any, made: str, path: str, threshold: float | None) -> Audit:
         by = {"prediction": made} if score is None else {"score": made, "threshold": threshold}
-        return audit_columns(columns, source=Path(path).name, **by, **settings)
+        with working(f"auditing {Path(path).name}"):
+            return audit_columns(columns, source=Path(path).name, **by, **settings)
 
     columns, made = read(file), score or prediction or ""
     found = audited(columns, made, file, threshold)
@@ -113,7 +129,10 @@ def audit_command(
         if compare_file is None or compare_column is None:  # what is the same in both goes without saying
             names = [made, second] if compare_file is None else [Path(file).name, Path(second_file).name]
         comparison = compare(found, audited(second_columns, second, second_file, used), (names[0], names[1]))
-    text = json.dumps((comparison or found).to_dict(), indent=2, allow_nan=False) + "\n"
+    text = ""
+    if json_out is not None:
+        readable = 2 if len(found.groups) <= MAX_INDENTED else None
+        text = json.dumps((comparison or found).to_dict(), indent=readable, allow_nan=False) + "\n"
     to_stdout = str(json_out) == "-"
     written = []  # before anything is printed: a pipe that is closed early, such as to head, loses no file
     if json_out is not None and not to_stdout:
@@ -134,6 +153,16 @@ def audit_command(
         typer.echo(text, nl=False)
     for line in written:
         typer.echo(visible(line), err=to_stdout)
+
+
+def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
+    """Threads of torch, and whether files are read by several: small tables are slower with several than with one."""
+    import torch
+
+    large = sum(Path(path).stat().st_size for path in files if Path(path).is_file()) > SMALL_BYTES
+    threads = (os.cpu_count() or 1 if large else 1) if threads is None else threads
+    torch.set_num_threads(threads)
+    return threads > 1
 
 
 def _check_outputs(files: Sequence[Path]) -> None:
@@ -178,11 +207,16 @@ def show(found: Audit, console: Console, top: int) -> None:
     if found.without_tiny:
         few = f"tiny groups: {_tiny(found):,} of {len(found.groups):,}, with fewer than {found.min_examples} examples"
         console.print(few, highlight=False)
-    console.print(f"reference group: {plain(found.reference)}; {100 * found.level:g}% intervals, conservative for gaps")
+    ends = f"{100 * found.level:g}% intervals, conservative for gaps" if has_intervals(found) else ""
+    console.print(f"reference group: {plain(found.reference)}; {ends or 'values only, without intervals'}")
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
     for note in found.notes:
         console.print(f"[yellow]Note:[/] {plain(note)}", highlight=False)
+
+
+def has_intervals(found: Audit) -> bool:
+    return any(estimate.low is not None for estimate in found.metrics.values())
 
 
 def _groups_grid(found: Audit, top: int) -> Grid:
@@ -192,7 +226,8 @@ def _groups_grid(found: Audit, top: int) -> Grid:
     grid.add_column("group", overflow="fold")
     grid.add_column("examples", justify="right")
     for rate, short in SHOWN.items():
-        grid.add_column(f"{short} [{100 * found.level:g}%]" if rate == "positive_rate" else short, justify="right")
+        known = rate == "positive_rate" and has_intervals(found)
+        grid.add_column(f"{short} [{100 * found.level:g}%]" if known else short, justify="right")
     scored = [name for name in ("auc", "loss") if any(getattr(group, name) is not None for group in found.groups)]
     for name in scored:
         grid.add_column("AUC" if name == "auc" else name, justify="right")
@@ -212,10 +247,12 @@ def _metrics_grid(found: Audit) -> Grid:
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Metrics", title_justify="left", title_style="bold")
     grid.add_column("metric", no_wrap=True)
     grid.add_column("value", justify="right")
-    grid.add_column(f"{100 * found.level:g}% interval", justify="right")
+    if has_intervals(found):
+        grid.add_column(f"{100 * found.level:g}% interval", justify="right")
     grid.add_column("defined by", overflow="fold")
     for name, estimate in found.metrics.items():
-        grid.add_row(name, _value(estimate), _interval(estimate), explained(name)[1])
+        ends = [_interval(estimate)] if has_intervals(found) else []
+        grid.add_row(name, _value(estimate), *ends, explained(name)[1])
     return grid
 
 
@@ -274,5 +311,7 @@ def _interval(estimate: IntervalEstimate) -> str:
 def _with_interval(estimate: IntervalEstimate) -> str:
     if estimate.value is None:
         return "-"
+    if estimate.low is None:
+        return _value(estimate, 3)
     low, high = (f"{end or 0.0:.2f}".removeprefix("0") for end in (estimate.low, estimate.high))
     return plain(f"{estimate.value:.3f} [{low}, {high}]")

@@ -66,7 +66,8 @@ class Coded(Attribute):
     def of(name: str, column: Column) -> Coded:
         """The levels that occur in a column, in ascending order; missing values are a separate level."""
         missing = is_missing(column)
-        codes = np.unique(column[~missing]).tolist()
+        known = column[~missing]
+        codes = sorted(set(known.tolist())) if known.dtype.kind == "O" else np.unique(known).tolist()
         labels = [f"{code:g}" if isinstance(code, float) else str(code) for code in codes]
         if missing.any():
             codes, labels = [*codes, None], [*labels, MISSING]
@@ -85,6 +86,9 @@ class Coded(Attribute):
         place = np.array([i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64)
         if len(column) == 0 or len(known) == 0:
             return np.full(len(column), -1, dtype=np.int64)
+        if column.dtype.kind == "O" and all(isinstance(code, str) for code in known.tolist()):
+            number = dict(zip(known.tolist(), place.tolist(), strict=True))  # hashed, not sorted
+            return np.fromiter((number.get(value, -1) for value in column.tolist()), np.int64, len(column))
         if known.dtype.kind not in "iufb" or column.dtype.kind not in "iufb":  # text, or numbers against text
             known, column = known.astype(str), column.astype(str)
         order = np.argsort(known)
@@ -194,6 +198,11 @@ def is_missing(column: Column) -> NDArray[np.bool_]:
         return np.zeros(len(column), dtype=bool)
     if column.dtype.kind == "f":
         return np.isnan(column)
+    kinds = set(map(type, column.tolist()))
+    if kinds <= {str, bool}:
+        return np.zeros(len(column), dtype=bool)
+    if kinds <= {str, bool, type(None)}:
+        return np.fromiter((value is None for value in column.tolist()), dtype=bool, count=len(column))
     return np.fromiter(map(_absent, column), dtype=bool, count=len(column))
 
 
@@ -341,7 +350,8 @@ class Intersection:
 
 
 def no_column(name: str, columns: Mapping[str, Any]) -> str:
-    """The sentence for a column that is not there, with the closest names."""
+    """The sentence for a column that is not there, with the closest names of a file's header or of the columns."""
+    columns = dict.fromkeys(getattr(columns, "header", ())) or columns
     lowered = {column.lower(): column for column in columns}
     close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or [
         lowered[near] for near in get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)

@@ -12,6 +12,7 @@ import csv
 import gzip
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -32,6 +33,8 @@ MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 SEPARATORS = ",;\t|"
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
 HEAD_BYTES = 1 << 16  # of a file, from which the separator is detected
+STREAMED_BYTES = 1 << 28  # a larger CSV file is read batch by batch
+BLOCK_BYTES = 1 << 24  # of a batch
 CHUNK_BYTES = 1 << 20  # of a file, read at a time to detect its encoding
 C1_BYTES = frozenset(range(0x80, 0xA0))  # control characters in latin-1, but quotes, dashes and the euro in cp1252
 NOT_IN_CP1252 = frozenset((0x81, 0x8D, 0x8F, 0x90, 0x9D))
@@ -48,6 +51,7 @@ class ColumnsRead(dict[str, NDArray[Any]]):
         super().__init__()
         self.errors: dict[str, str] = {}  # name -> a sentence
         self.notes: list[str] = []  # what was assumed in reading
+        self.header: list[str] = []  # of a file, whose columns were not all read
 
     def __contains__(self, name: object) -> bool:
         if name in self.errors:
@@ -132,17 +136,22 @@ def read_columns(
     sep: str | None = None,
     missing: Sequence[str] = MISSING_MARKS,
     encoding: str | None = None,
+    only: Sequence[str] | None = None,
+    threads: bool = True,
 ) -> ColumnsRead:
     """The columns of a file, a data frame or a dict, by name. What is neither numbers nor text, or is there twice with
     different values, is refused when asked for, so that an unused column raises no error. `encoding` is that of a CSV
-    file; where it is not given, it is UTF-8 or UTF-16, else latin-1 (cp1252), and a note says so.
+    file; where it is not given, it is UTF-8 or UTF-16, else latin-1 (cp1252), and a note says so. `only` names the
+    columns of a file that are needed: a file that is larger than memory is then streamed, and these are kept.
 
     >>> read_columns({"age": [30, None], "job": ["nurse", "clerk"]})["age"]
     array([30., nan])
     """
     columns = ColumnsRead()
     if isinstance(source, str | os.PathLike):
-        names, values, columns.notes = _from_file(Path(source), sep, _listed(missing), encoding)
+        names, values, columns.notes, columns.header = _from_file(
+            Path(source), sep, _listed(missing), encoding, None if only is None else _listed(only), threads
+        )
     elif isinstance(source, Mapping):
         names, values = list(source), list(source.values())
     else:
@@ -191,17 +200,26 @@ def _first_difference(a: NDArray[Any], b: NDArray[Any]) -> int | None:
 
 
 def _from_file(
-    path: Path, sep: str | None, missing: Sequence[str], encoding: str | None
-) -> tuple[list[str], list[Any], list[str]]:
-    """Names, columns and notes."""
+    path: Path,
+    sep: str | None,
+    missing: Sequence[str],
+    encoding: str | None,
+    only: Sequence[str] | None,
+    threads: bool,
+) -> tuple[list[str], list[Any], list[str], list[str]]:
+    """Names, columns, notes, and the names of all columns."""
     start, notes = _first_bytes(path), list[str]()
     if start == b"PAR1" or path.suffix.lower() in (".parquet", ".pq"):
-        table = _from_parquet(path)
+        table, header = _from_parquet(path, only, threads)
     else:
         form = _form(path, start, sep, encoding)
-        table, notes = _from_csv(path, form, missing), form.notes
+        table, notes, header = (
+            _from_csv(path, form, missing, only, threads),
+            form.notes,
+            [name.strip() for name in form.header],
+        )
     kept = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]  # pandas' own
-    return [table.column_names[i].strip() for i in kept], [table.column(i) for i in kept], notes
+    return [table.column_names[i].strip() for i in kept], [table.column(i) for i in kept], notes, header
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -227,10 +245,11 @@ def _no_file(path: Path) -> str:
     return f"there is no file {path}" + (f"; did you mean {' or '.join(close)}?" if close else "")
 
 
-def _from_parquet(path: Path) -> Any:
+def _from_parquet(path: Path, only: Sequence[str] | None, threads: bool) -> tuple[Any, list[str]]:
     parquet = need("pyarrow.parquet", "data", "Reading a parquet file")
     try:
-        return parquet.read_table(path)
+        there = parquet.read_schema(path).names
+        return parquet.read_table(path, columns=_present(only, there), use_threads=threads), list(there)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged or incomplete ({path.stat().st_size} bytes), or no parquet file: {_first_line(error)}"
@@ -257,23 +276,39 @@ def _form(path: Path, start: bytes, sep: str | None, encoding: str | None) -> _F
         _check_encoding(encoding)
     lines = _first_lines(path, gzipped, encoding)
     sep = sep or max(SEPARATORS, key=lambda sep: _agreement(lines, sep))
-    header = next(csv.reader(lines, delimiter=sep, skipinitialspace=True))
+    header = next(csv.reader(lines, delimiter=sep))
     return _Form(gzipped, encoding, sep, header, notes)
 
 
-def _from_csv(path: Path, form: _Form, missing: Sequence[str]) -> Any:
+def _present(only: Sequence[str] | None, there: Sequence[str]) -> list[str] | None:
+    """The columns to read, as the file writes them; all of them, where one is there twice."""
+    if only is None:
+        return None
+    wanted = [name for name in there if name.strip() in only]
+    return wanted if wanted and len(set(map(str.strip, wanted))) == len(wanted) else None
+
+
+def _from_csv(path: Path, form: _Form, missing: Sequence[str], only: Sequence[str] | None, threads: bool) -> Any:
     """By pyarrow: pandas would fill short rows with NaN, rename a column that is there twice, and type it by chunks."""
     arrow = need("pyarrow", "data", "Reading a CSV file")
     arrow_csv = need("pyarrow.csv", "data", "Reading a CSV file")
     marks = [*missing, *(" " + mark for mark in missing)]  # "1, ?, 2": a space after the comma is no part of the value
+    wanted = _present(only, form.header)
+    options: dict[str, Any] = {
+        "read_options": arrow_csv.ReadOptions(encoding=_for_arrow(form.encoding), use_threads=threads),
+        "parse_options": arrow_csv.ParseOptions(delimiter=form.sep, newlines_in_values=True),
+        "convert_options": arrow_csv.ConvertOptions(
+            null_values=marks, strings_can_be_null=True, include_columns=wanted, auto_dict_encode=True
+        ),
+    }
     try:
         with arrow.input_stream(str(path), compression="gzip" if form.gzipped else None) as file:
-            table = arrow_csv.read_csv(
-                file,
-                read_options=arrow_csv.ReadOptions(encoding=_for_arrow(form.encoding)),
-                parse_options=arrow_csv.ParseOptions(delimiter=form.sep, newlines_in_values=True),
-                convert_options=arrow_csv.ConvertOptions(null_values=marks, strings_can_be_null=True),
-            )
+            if wanted is not None and path.stat().st_size * (5 if form.gzipped else 1) > STREAMED_BYTES:
+                table = _streamed(path, form, options)
+            else:
+                table = arrow_csv.read_csv(file, **options)
+    except KeyError:  # a header that is not as its first line reads
+        return _from_csv(path, form, missing, None, threads)
     except UnicodeError as error:
         raise ValueError(_wrong_encoding(path, form.encoding)) from error
     except OSError as error:
@@ -281,6 +316,34 @@ def _from_csv(path: Path, form: _Form, missing: Sequence[str]) -> Any:
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a table: {_ragged(path, form) or _first_line(error)}") from error
     return _cleaned(table, path, form)
+
+
+def _streamed(path: Path, form: _Form, options: dict[str, Any]) -> Any:
+    """The wanted columns, batch by batch: nothing else of the file is held in memory. Types are those of the first
+    batch; where a later one has other values, whole numbers become numbers, numbers text, and reading starts again."""
+    arrow, arrow_csv = need("pyarrow", "data", ""), need("pyarrow.csv", "data", "")
+    options["read_options"].block_size = BLOCK_BYTES
+    types: dict[str, Any] = {}
+    while True:
+        options["convert_options"].column_types = types
+        schema = None
+        try:
+            with (
+                arrow.input_stream(str(path), compression="gzip" if form.gzipped else None) as file,
+                arrow_csv.open_csv(file, **options) as reader,
+            ):
+                schema = reader.schema
+                return arrow.Table.from_batches(list(reader), schema)
+        except arrow.ArrowInvalid as error:
+            found = re.search(r"CSV column #(\d+): .*CSV conversion error", str(error))
+            if found is None or schema is None:
+                raise
+            name = form.header[int(found[1])]
+            name = next(own for own in schema.names if own.strip() == name.strip())
+            was = types.get(name, schema.field(name).type)
+            types[name] = arrow.float64() if arrow.types.is_integer(was) else arrow.string()
+            if arrow.types.is_string(was):
+                raise
 
 
 def _for_arrow(encoding: str) -> str:
@@ -370,12 +433,25 @@ def _cleaned(table: Any, path: Path, form: _Form) -> Any:
     for i, field in enumerate(table.schema):
         if arrow.types.is_binary(field.type):  # what the reader makes of text that is not UTF-8
             raise ValueError(_wrong_encoding(path, form.encoding))
-        if arrow.types.is_string(field.type):
-            text = compute.utf8_trim_whitespace(table.column(i))
-            if form.sep != "," and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py():
+        if arrow.types.is_dictionary(field.type):
+            if arrow.types.is_binary(field.type.value_type):
+                raise ValueError(_wrong_encoding(path, form.encoding))
+            parts = [(one.indices, compute.utf8_trim_whitespace(one.dictionary)) for one in table.column(i).chunks]
+            if form.sep == "," or not all(_decimal_commas(levels) for _, levels in parts):
+                column = [arrow.DictionaryArray.from_arrays(*part) for part in parts]
+                table = table.set_column(i, field.name, arrow.chunked_array(column, type=field.type))
+                continue
+        if arrow.types.is_string(field.type) or arrow.types.is_dictionary(field.type):
+            text = compute.utf8_trim_whitespace(table.column(i).cast(arrow.string()))
+            if form.sep != "," and _decimal_commas(text):
                 text = compute.replace_substring(text, ",", ".").cast(arrow.float64())
             table = table.set_column(i, field.name, text)
     return table
+
+
+def _decimal_commas(text: Any) -> bool:
+    compute = need("pyarrow.compute", "data", "Reading a CSV file")
+    return bool(compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py())
 
 
 # Values in Python -----------------------------------------------------------------------------------------------------

@@ -39,17 +39,25 @@ from torch import Tensor
 from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts
 from fairbound.metrics.intervals import (
     DRAWS,
+    MANY_DRAWS,
+    MANY_GROUPS,
+    MAX_DRAWN,
     UNDEFINED,
     IntervalEstimate,
+    Resampled,
     around,
+    bands,
     beta_draws,
     check_level,
     draws_for,
+    farthest,
     largest,
     percentile,
     rate_noise,
+    resampled_hits,
     resampled_rates,
     spread,
+    studentized,
     wilson,
 )
 
@@ -172,7 +180,8 @@ def metric_intervals(
     """Every metric with its interval; the same seed gives the same digits."""
     check_level(level)
     views = _Views(counts, reference, draws, seed)
-    return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
+    found = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
+    return {name: found.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
 
 
 class GroupPair(NamedTuple):
@@ -210,11 +219,12 @@ def group_pairs(counts: Counts) -> dict[str, GroupPair]:
     return found
 
 
-def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[IntervalEstimate]]:
+def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) -> dict[str, list[IntervalEstimate]]:
     """Every rate of every group with its interval, by the name of the rate and in the order of the groups."""
     check_level(level)
     rates = counts.rates()
-    table = torch.stack([rates.values, *wilson(rates.values, rates.trials, level)], -1).tolist()
+    ends = wilson(rates.values, rates.trials, level) if intervals else ()
+    table = torch.stack([rates.values, *ends], -1).tolist()
     defined = rates.defined.tolist()
     return {
         name: [IntervalEstimate(*three) if ok else UNDEFINED for three, ok in zip(table[i], defined[i], strict=True)]
@@ -258,6 +268,15 @@ class _Views:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
         return [self._drawn(draw, metric.view, name, settings) for name in metric.rates]
 
+    def studentized_by(self, metric: Metric, *, log: bool) -> list[Resampled]:
+        """The resampled rates that the metric reads; rates and their logarithms share their resamples."""
+        rates, found = self.rates[metric.view], []
+        for name, hits in zip(metric.rates, self.drawn_by(resampled_hits, metric), strict=True):
+            i = NAMES.index(name)
+            there = rates.defined[i]
+            found.append(studentized(hits, rates.successes[i][there], rates.trials[i][there], log=log))
+        return found
+
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
         if key not in self.drawn:
@@ -266,6 +285,39 @@ class _Views:
             counted = rates.successes[i][there], rates.trials[i][there]
             self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
         return self.drawn[key]
+
+
+def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
+    """The metrics of very many groups, whose draws do not fit into memory: block by block, of which only the numbers
+    are kept whose quantiles give the intervals. By the same rules as `_interval`."""
+    metrics = [m for m in METRICS.values() if m.view == "all" and m.kind != "rate" and views.parts(m) is not None]
+    kept: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
+    sizes, done, size = dict[str, list[Resampled]](), 0, max(MAX_DRAWN // views.present, 1)
+    usual, views.draws = views.draws, size
+    draws = min(usual, MANY_DRAWS)
+    while done < draws:
+        views.drawn.clear()
+        for metric in metrics:
+            if metric.kind == "gap":
+                kept[metric.name].append(metric.form(views.drawn_by(rate_noise, metric)))
+                continue
+            parts = views.studentized_by(metric, log=metric.kind == "ratio")
+            kept[metric.name].append(torch.stack([farthest(part) for part in parts]).amax(0))
+            sizes.setdefault(metric.name, [part._replace(centers=part.center, errors=part.error) for part in parts])
+        done += size
+    views.drawn.clear()
+    views.draws = usual
+    found = {}
+    for metric in metrics:
+        value, drawn = _value(metric, views), torch.cat(kept[metric.name])
+        if value is not None and metric.kind == "gap":
+            low, high = around(value, drawn, level)
+            found[metric.name] = IntervalEstimate.within(value, (low, min(high, metric.most)))
+        elif value is not None:
+            low, high = bands(sizes[metric.name], drawn, level)
+            ends = (math.exp(-high), math.exp(-low)) if metric.kind == "ratio" else (low, min(high, metric.most))
+            found[metric.name] = IntervalEstimate.within(value, ends)
+    return found
 
 
 def _value(metric: Metric, views: _Views) -> float | None:

@@ -80,7 +80,8 @@ class Ranked(NamedTuple):
 
     def curve(self, g: int) -> tuple[tuple[float, float], ...]:
         """(false positive rate, true positive rate) of group g for thresholds from high to low, at most MAX_POINTS."""
-        own = self.weight[:, self.group == g].flip(1)
+        start, end = (int(torch.searchsorted(self.group, i)) for i in (g, g + 1))
+        own = self.weight[:, start:end].flip(1)
         totals = own.sum(1)
         if bool((totals <= 0).any()):
             return ()
