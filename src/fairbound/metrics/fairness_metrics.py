@@ -292,7 +292,7 @@ def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
     are kept whose quantiles give the intervals. By the same rules as `_interval`."""
     metrics = [m for m in METRICS.values() if m.view == "all" and m.kind != "rate" and views.parts(m) is not None]
     kept: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
-    sizes, done, size = dict[str, list[Resampled]](), 0, max(MAX_DRAWN // views.present, 1)
+    sizes, done, size = dict[str, list[Resampled]](), 0, max(MAX_DRAWN // (4 * views.present), 1)
     usual, views.draws = views.draws, size
     draws = min(usual, MANY_DRAWS)
     while done < draws:
