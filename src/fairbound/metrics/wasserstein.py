@@ -80,6 +80,23 @@ class Scores:
         return values[g], weights[g]
 
     @cached_property
+    def found_w1(self) -> dict[tuple[int, int], float]:
+        """Distances of pairs of groups that were computed before."""
+        return {}
+
+    @cached_property
+    def _distinct(self) -> dict[int, tuple[Tensor, Tensor]]:
+        return {}
+
+    def distinct(self, g: int) -> tuple[Tensor, Tensor]:
+        """The different scores of one group in ascending order, with the sums of their weights."""
+        if g not in self._distinct:
+            values, weights = self.of_group(g)
+            different, at = values.unique(return_inverse=True)
+            self._distinct[g] = different, torch.bincount(at, weights, minlength=len(different))
+        return self._distinct[g]
+
+    @cached_property
     def _by_group(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Sorted by group once, since distances compare every pair."""
         order = self.groups.argsort(stable=True)
@@ -91,8 +108,10 @@ def w1(scores: Scores, a: int, b: int) -> float:
     """Area between the distribution functions of groups a and b."""
     from scipy.stats import wasserstein_distance  # loads slowly, and only scores need it
 
-    (x, u), (y, v) = scores.of_group(a), scores.of_group(b)
-    return float(wasserstein_distance(x.numpy(), y.numpy(), u.numpy(), v.numpy()))
+    if (a, b) not in scores.found_w1:
+        (x, u), (y, v) = scores.distinct(a), scores.distinct(b)
+        scores.found_w1[a, b] = float(wasserstein_distance(x.numpy(), y.numpy(), u.numpy(), v.numpy()))
+    return scores.found_w1[a, b]
 
 
 def wd(scores: Scores, reference: int, other: int) -> float | None:
