@@ -318,7 +318,9 @@ def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture
 
 def test_a_bound_that_cannot_be_certified_is_warned_of_before_training() -> None:
     X, y, group = make_data(300)
-    with pytest.warns(UserWarning, match=r"A bound of 0\.02 on 'A - B' cannot be certified with \d+ calibration examples"):
+    with pytest.warns(
+        UserWarning, match=r"A bound of 0\.02 on 'A - B' cannot be certified with \d+ calibration examples"
+    ):
         small().fit(X, y, sensitive_features=group)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -371,14 +371,14 @@ class FairEstimator(BaseEstimator):
                 warnings.warn(
                     f"{len(labels)} examples are too few to hold any out for calibration: there is no verdict",
                     UserWarning,
-                    stacklevel=5,
+                    stacklevel=4,
                 )
             return None
         found = certification_power(
             self.constraints_, {by: codes[rows] for by, codes in groups.items()}, labels[rows], self.level
         )
         if found is not None and found.probability == 0:
-            warnings.warn(found.sentence, UserWarning, stacklevel=5)
+            warnings.warn(found.sentence, UserWarning, stacklevel=4)
         return found
 
     def _check_common(self) -> None:
