@@ -37,7 +37,7 @@ def test_copies_are_trained_reported_and_saved() -> None:
     assert found.score(X, ANSWER) > 0.75
     assert found.verdict_.decision in ("holds", "violated", "undecided")
     assert found.multipliers_.keys() == {"A - B", "B - A"}
-    assert "Model: 2 networks, selected after" in found.report()
+    assert "Model: 2 networks, selected after" in " ".join(found.report().split())
     assert found.predict_proba(X[:4]).shape == (4, 2)
     logits = np.mean([one.predict(X, verbose=0)[:, 0] for one in found.networks_], axis=0)  # columns as they are
     assert np.allclose(logits, found.unconstrained_.decision_function(X), atol=1e-4)
