@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from fairbound.benchmark import config
 from fairbound.benchmark.config import Row
 from fairbound.benchmark.custom_algorithm import add_custom_algorithm, load_custom_algorithm
+from fairbound.benchmark.environment import made_by
 from fairbound.benchmark.evaluation import Recorder
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.fingerprint import code_hash
@@ -186,6 +187,16 @@ def _settings(prepared: PreparedExperiment, plan: RunPlan, code: str) -> dict[st
 # Computing ------------------------------------------------------------------------------------------------------------
 
 
+class Sink(Protocol):
+    """Where results go: a `Store`, or what a worker without its folder sends back."""
+
+    def missing(self, keys: Sequence[str]) -> list[str]: ...
+
+    def put_many(self, results: Sequence[StoredResult]) -> list[str]: ...
+
+    def checkpoint(self, key: str) -> Path: ...
+
+
 class Spent(NamedTuple):
     """Seconds of computing."""
 
@@ -218,12 +229,13 @@ def execute(
 
 
 def compute_and_store(
-    prepared: PreparedExperiment, batch: RunBatch, store: Store, advanced: Callable[[float], None]
+    prepared: PreparedExperiment, batch: RunBatch, store: Sink, advanced: Callable[[float], None]
 ) -> Spent:
     """Compute a batch and store its results; what it took."""
     results, spent = compute(prepared, batch, advanced)
+    made = made_by(prepared.device, sum(spent))
     start = perf_counter()
-    store.put_many(results)
+    store.put_many([replace(result, made=made) for result in results])
     return spent._replace(storing=perf_counter() - start)
 
 
