@@ -23,11 +23,12 @@ from fairbound.benchmark.budget import SHORTER_EPOCHS, examples_per_step
 from fairbound.benchmark.collection.catalog import Instance, load
 from fairbound.benchmark.collection.salted import salted
 from fairbound.benchmark.environment import made_by
-from fairbound.benchmark.executor import STEP_OVERHEAD_EXAMPLES, Sink, Spent
+from fairbound.benchmark.executor import STEP_OVERHEAD_EXAMPLES, Sink, Spent, checkpoint_name
 from fairbound.benchmark.fingerprint import checksum, code_hash
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
+from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.problem import Problem
 from fairbound.training.records import Record
 from fairbound.training.runner import run
@@ -66,7 +67,8 @@ class BoardTask:
 
     @property
     def gpu(self) -> bool:
-        return pays_on_gpu(self.instance_of().starts([0]).shape[1], len(self.runs), self.examples_per_step())
+        instance, n = self.instance_of(), self.instance_of().starts([0]).shape[1]
+        return self.kind == "solve" and instance.movable and pays_on_gpu(n, len(self.runs), self.examples_per_step())
 
     @property
     def runs(self) -> list[tuple[Entry, int]]:
@@ -159,50 +161,56 @@ class BoardTask:
 
     def complete(self, store: Sink, advanced: Callable[[float], None]) -> Spent:
         start = perf_counter()
+        path = store.checkpoint(checkpoint_name(self.result_keys()))
         try:
             refused = self.refusal()
             if refused:
                 raise ValueError(refused)
             with _quiet():
-                tables = self._measured(advanced)
+                tables = self._measured(advanced, path)
         except (ValueError, RuntimeError) as error:  # of the method: it stands on the board in the place of a score
+            if self.device != "cpu":  # or of the device
+                return self.on("cpu").complete(store, advanced)
             store.put_many(self.failed(str(error)))
         else:
             made = made_by(self.device, perf_counter() - start)
             settings = self.settings()
             store.put_many([StoredResult(one, table, made) for one, table in zip(settings, tables, strict=True)])
+            path.unlink(missing_ok=True)
         return Spent(stepping=perf_counter() - start)
 
     def failed(self, sentence: str) -> list[StoredResult]:
         """Results that say why there are no others."""
         return [StoredResult(one, {"failure": {"sentence": np.array([sentence])}}) for one in self.settings()]
 
-    def _measured(self, advanced: Callable[[float], None]) -> list[dict[str, Any]]:
+    def _measured(self, advanced: Callable[[float], None], path: Path) -> list[dict[str, Any]]:
         instance, steps = self.instance_of(), self.steps
+        instance = instance if self.device == "cpu" else instance.to(self.device)
         methods = [entry.algorithm(steps) for entry, _ in self.runs]
         samplers = [instance.sampler(i, seed) for i, (_, seed) in enumerate(self.runs)]
         starts = instance.starts([seed for _, seed in self.runs])
         recorder = _Recorder(instance, starts)
-        computation = iter(
-            going := run(instance.problem, methods, samplers, starts, steps, every=self.recorded(), compile=False)
-        )
-        stepping = 0.0
+        going = run(
+            instance.problem, methods, samplers, starts, steps, every=self.recorded(), compile=False,
+            checkpoint=Checkpoint(path, recorder.kept, recorder.restore),
+        )  # fmt: skip
+        computation = iter(going)
         while True:
             before = process_time()
             record = next(computation, None)
-            stepping += process_time() - before
+            recorder.stepping += process_time() - before
             if record is None:
                 break
             recorder.add(record)
             advanced(record.step / steps)
         result = going.result()
         per_step = self.examples_per_step() / instance.examples
-        tables = recorder.tables(per_step, result.multipliers, stepping / steps / len(methods))
+        tables = recorder.tables(per_step, result.multipliers.cpu(), recorder.stepping / steps / len(methods))
         for i, table in enumerate(tables):
             if self.kind == "heldout":
                 table["heldout"] = _held_out(instance, i, result.output[i])
             if instance.elsewhere and self.kind == "solve":
-                table["shift"] = _elsewhere(instance, result.output[i : i + 1])
+                table["shift"] = _elsewhere(self.instance_of(), result.output[i : i + 1].cpu())
         return tables
 
 
@@ -255,6 +263,14 @@ class _Recorder:
     def __init__(self, instance: Instance, starts: Tensor) -> None:
         self.instance, self.starts = instance, starts
         self.rows: list[list[dict[str, float]]] = [[] for _ in starts]
+        self.stepping = 0.0  # CPU seconds of all steps
+
+    def kept(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"rows": self.rows, "stepping": self.stepping}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        self.rows, self.stepping = kept["rows"], kept["stepping"]
 
     def add(self, record: Record) -> None:
         instance = self.instance
