@@ -1,11 +1,12 @@
 """kill -9 of the command, a worker or the scheduler at random moments: is a result lost, computed twice, or changed?
 
-    python benchmarks/kills.py                # 100 kills, two to four workers: about 15 minutes on two cores
-    python benchmarks/kills.py --kills 6      # the short form that the tests run
+    python benchmarks/kills.py                # 100 kills, two to four workers: half an hour on two cores
+    python benchmarks/kills.py --short        # the short form that the tests run: 4 kills, a scheduler
 
-Half of the rounds run `fairbound run --jobs N` (a LocalCluster; the scheduler is in the command), half a scheduler, N
-workers and `fairbound run --scheduler`. What was killed is started again until everything is stored; then the round's
-store is compared, bit by bit, with that of an undisturbed run in one process. Exits with 1 where something differs.
+A third of the rounds run `fairbound run --jobs N` (a LocalCluster; the scheduler is in the command), the others a
+scheduler, N workers and `fairbound run --scheduler`. What was killed is started again until everything is stored; then
+the round's store is compared, bit by bit, with that of an undisturbed run in one process. Exits with 1 where something
+differs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fairbound.benchmark.executor import Job, plan
@@ -47,13 +48,14 @@ split = { seed = 1 }
 common = { reference = "here" }
 rows = [
 """
+KILLS_A_ROUND = 10
 KINDS = ("front", "worker", "scheduler")
 Stamps = dict[str, tuple[int, int]]
 
 
-def experiment(folder: Path) -> Path:
-    """Fifteen tasks: every method at every length."""
-    rows = [f'  {{ name = "{m} {n}", method = "{m}", steps = {n} }},' for m in METHODS for n in LENGTHS]
+def experiment(folder: Path, methods: Sequence[str]) -> Path:
+    """A task for every method at every length."""
+    rows = [f'  {{ name = "{m} {n}", method = "{m}", steps = {n} }},' for m in methods for n in LENGTHS]
     path = folder / "kills.toml"
     path.write_text(EXPERIMENT + "\n".join(rows) + "\n]\n")
     return path
@@ -191,6 +193,10 @@ def one_round(
         machine.start()
 
 
+def _say(kind: str) -> None:
+    print(kind or "-", end=" ", flush=True)
+
+
 def is_computing(out: Path) -> bool:
     """Whether a task is reported to run; of a killed command until another one starts."""
     return any(front.running and not front.is_gone for front in WorkLog(out).fronts())
@@ -200,10 +206,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--short", action="store_true")
     given = parser.parse_args()
+    kills, methods = (4, METHODS[:2]) if given.short else (given.kills, METHODS)
     rng, counts, rounds = random.Random(given.seed), Counter[str](), 0
     folder = Path(tempfile.mkdtemp(prefix="fairbound-kills-"))
-    file = experiment(folder)
+    file = experiment(folder, methods)
     code = "from fairbound.cli import main; main()"
     whole = folder / "whole"
     subprocess.run(
@@ -212,12 +220,21 @@ def main() -> None:
     expected = {result.key: bits(result) for result in Store(whole).results()}
     tasks = [list(batch.keys) for batch in plan(Job(experiment=str(file), source="synthetic:OK")).batches]
     start = time.monotonic()
-    while (killed := sum(counts[kind] for kind in KINDS)) < given.kills:
+    while (killed := sum(counts[kind] for kind in KINDS)) < kills:
         rounds += 1
-        machine = Machine(file, folder / f"round-{rounds}", rng.choice((2, 3, 4)), cluster=rounds % 2 == 0)
+        machine = Machine(
+            file,
+            folder / f"round-{rounds}",
+            2 if given.short else rng.choice((2, 3, 4)),
+            cluster=given.short or rounds % 3 != 1,
+        )
         try:
             counts += one_round(
-                machine, tasks, rng, given.kills - killed, lambda kind: print(kind or "-", end=" ", flush=True)
+                machine,
+                tasks,
+                rng,
+                min(KILLS_A_ROUND, kills - killed),
+                _say,
             )
         finally:
             machine.stop()

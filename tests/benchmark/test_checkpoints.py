@@ -40,7 +40,10 @@ def killed_after(share: float) -> Callable[[float], None]:
 def contents(store: Store) -> dict[str, list[bytes]]:
     return {
         one.key: [
-            column.tobytes() for table in one.tables.values() for name, column in table.items() if name != "step_seconds"
+            column.tobytes()
+            for table in one.tables.values()
+            for name, column in table.items()
+            if name != "step_seconds"
         ]
         for one in store.results()
     }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import call
 from small_experiment import small_experiment
@@ -19,6 +24,7 @@ from fairbound.benchmark.store import Store
 from fairbound.benchmark.work_log import WorkLog
 
 distributed = pytest.importorskip("distributed", reason="workers need the extra cli")
+dask = pytest.importorskip("dask", reason="workers need the extra cli")
 
 HOST = {"host": "127.0.0.1", "dashboard": False}
 ROWS = """
@@ -159,6 +165,57 @@ def test_nobody_answers_at_the_address(job: Job, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "CONNECT_S", 1)
     with pytest.raises(OSError, match=r"no scheduler answers at tcp://127.0.0.1:9 within 1 s .* `dask scheduler`"):
         carry_out([job], tmp_path / "results", Engine(scheduler="tcp://127.0.0.1:9"))
+
+
+def test_two_commands_with_one_store_compute_a_task_once(job: Job, there: Engine, tmp_path: Path) -> None:
+    """Dask gives both the answer of one computation: the method notes when it starts."""
+    method, noted, folder = tmp_path / "mine.py", tmp_path / "noted", tmp_path / "results"
+    text = OWN.replace("REPAIRED", str(method)).replace(
+        "        return x.new_zeros", "        NOTE\n        return x.new_zeros"
+    )
+    method.write_text(text.replace("NOTE", f"open({str(noted)!r}, 'a').write('started\\n')"))
+    both = replace(job, algorithm=f"{method}:Mine")
+    plan(both)  # a file is loaded by one thread at a time
+    with ThreadPoolExecutor(2) as pool:
+        done = [one.result() for one in [pool.submit(carry_out, [both], folder, there) for _ in range(2)]]
+    assert [one.failed for one in done] == [[], []]
+    assert len(contents(folder)) == 8
+    assert noted.read_text() == "started\n"
+    assert WorkLog(folder).fronts() == []
+
+
+def test_a_worker_whose_clock_is_an_hour_ahead(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 3600\n")
+    ahead = {"distributed.nanny.pre-spawn-environ": {"PYTHONPATH": str(tmp_path)}}
+    with dask.config.set(ahead), distributed.LocalCluster(n_workers=1, dashboard_address=None) as cluster:
+        with distributed.Client(cluster) as client:
+            (theirs,) = client.run(lambda: __import__("time").time()).values()
+        assert theirs > time.time() + 3000
+        done = carry_out([job], tmp_path / "results", Engine(scheduler=cluster.scheduler_address))
+    assert (done.runs, done.failed) == (6, [])
+    carry_out([job], tmp_path / "one", Engine())
+    assert contents(tmp_path / "results") == contents(tmp_path / "one")
+
+
+def test_what_another_machine_writes_is_not_removed_by_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that is being written there looks an hour old, or an hour young; one of yesterday was left behind."""
+    store = Store(tmp_path)
+    store.put({"seed": 0}, {"a": {"b": np.zeros(1)}})
+    part, now = tmp_path / "runs" / ".x.part", time.time()
+    for apart, kept in ((3600, True), (-3600, True), (25 * 3600, False)):
+        part.touch()
+        monkeypatch.setattr(time, "time", lambda apart=apart: now + apart)
+        Store(tmp_path).put({"seed": 1}, {"a": {"b": np.zeros(1)}})
+        assert part.exists() == kept
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments() -> None:
+    """The short form of benchmarks/kills.py: of a command, a worker or the scheduler, which comes back."""
+    script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+    done = subprocess.run([sys.executable, script, "--short"], capture_output=True, text=True, check=False, timeout=550)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "'lost': 0, 'computed twice': 0, 'different': 0" in done.stdout
 
 
 def test_shards_are_parts_of_one_plan(job: Job, tmp_path: Path) -> None:

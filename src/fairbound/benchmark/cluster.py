@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,9 @@ WORKER_SETTINGS = {
         "MALLOC_MMAP_THRESHOLD_": 32 << 20,
     },
 }
+
+
+_ONE_AT_A_TIME = threading.Lock()  # threads of a worker would share torch's random state and the data of a plan
 
 
 class RefusedError(Exception):
@@ -249,16 +253,15 @@ def complete_there(
     torch.set_num_threads(1)
     own = worker.get_current_task().rpartition("-")[0]
     try:
-        task = task.relocated(placed(files, Path(worker.local_directory)))
-        if task.keys_here() != list(keys):
-            raise RefusedError(
-                f"worker {name} would compute other results than this command has planned: its fairbound has other "
-                "code, or it finds other data; install the same there, and run `fairbound data fetch` on both"
-            )
-        store = Store(folder) if Path(front).exists() else SentBack()
-        if not store.missing(list(keys)):
-            return {}, Spent()
-        spent = task.complete(store, _reporter(worker, own, name))
+        with _ONE_AT_A_TIME:
+            task = task.relocated(placed(files, Path(worker.local_directory)))
+            if task.keys_here() != list(keys):
+                raise RefusedError(
+                    f"worker {name} would compute other results than this command has planned: its fairbound has other "
+                    "code, or it finds other data; install the same there, and run `fairbound data fetch` on both"
+                )
+            store = Store(folder) if Path(front).exists() else SentBack()
+            spent = task.complete(store, _reporter(worker, own, name)) if store.missing(list(keys)) else Spent()
     except Exception as error:
         error.worker = worker.address  # type: ignore[attr-defined]
         raise

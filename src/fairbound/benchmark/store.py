@@ -124,7 +124,7 @@ class Store:
                 yield _result(*found)
 
     def put(self, settings: Mapping[str, Any], tables: Mapping[str, Mapping[str, Column]]) -> str:
-        """Store one result, in the place of what has its key; the key."""
+        """Store one result, unless a sound one has its key; the key."""
         return self.put_many([StoredResult(settings, tables)])[0]
 
     def put_many(self, results: Iterable[StoredResult]) -> list[str]:
@@ -132,12 +132,16 @@ class Store:
         return self.put_files(sealed_files(results))
 
     def put_files(self, files: Mapping[str, bytes]) -> list[str]:
-        """The same for results that another process has sealed, by key."""
+        """The same for results that another process has sealed, by key.
+
+        What is there stays: a name decides its content, and another process may have been quicker.
+        """
         self._prepare()
+        new = self.missing(files)
         with _parts(self.folder) as parts:
-            for name, data in files.items():
-                parts.write(self._path(name), data)
-            for name in files:
+            for name in new:
+                parts.write(self._path(name), files[name])
+            for name in new:
                 self._set_damaged_aside(name)
             parts.rename()
         return list(files)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fairbound.cli.audit import audit_command
+from fairbound.cli.benchopt import benchopt_command
 from fairbound.cli.board import board_command
 from fairbound.cli.data import fetch_command, list_command
 from fairbound.cli.enter import check_command, enter_command
@@ -76,6 +77,7 @@ app.command("time")(errors_as_sentences(time_command))
 app.command("board")(errors_as_sentences(board_command))
 app.command("enter")(errors_as_sentences(enter_command))
 app.command("check")(errors_as_sentences(check_command))
+app.command("benchopt")(errors_as_sentences(benchopt_command))
 app.command("status")(errors_as_sentences(status_command))
 app.command("merge")(errors_as_sentences(merge_command))
 app.command("report")(errors_as_sentences(report_command))

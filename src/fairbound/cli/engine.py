@@ -19,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from threadpoolctl import threadpool_limits  # with scikit-learn
 
 from fairbound.benchmark import executor
 from fairbound.benchmark.engines import Engine, failures_in_words, parse_shard
@@ -87,6 +88,7 @@ def _other_queue(text: str | None) -> tuple[str, dict[str, str]] | None:
 def computing(out: Path, device: str = "cpu") -> Iterator[executor.Progress]:
     """A bar of progress while results are computed into a folder, which notes the system."""
     torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
+    threadpool_limits(1)  # numpy's too: a sum over two threads ends with other bits than that of a worker
     Store(out).note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), device))
     columns = (TextColumn("computing"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
     with Progress(*columns, TimeRemainingColumn(), console=console(), transient=True) as progress:

@@ -88,6 +88,8 @@ def check(path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None 
     problems = folder.problems  # a wrong card is refused in its own words
     found.warnings += list(warnings_of(path / METHOD))
     results = _intact(folder, found)
+    if found.refusals:
+        return found
     wanted = _covered(folder, problems, results, found)
     if found.refusals:
         return found
@@ -157,9 +159,7 @@ def _covered(
             place = f"{name}{f', instance {instance}' if instance else ''}"
             if missing:
                 seeds = f"seed{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))}"
-                found.refusals.append(
-                    f"{place}: {seeds} of {count} missing; `fairbound enter` computes what is missing"
-                )
+                found.refusals.append(f"{place}: {seeds} of {count} missing; `fairbound enter` computes them")
             elif any(one.settings["code"] != code for one in own.values()):
                 found.refusals.append(f"{place}: its results are of another {METHOD} or of another code of fairbound")
             elif any(one.settings["data"] != data for one in own.values()):

@@ -17,7 +17,6 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +32,7 @@ from fairbound.benchmark.board.plan import BoardPlan, SentEntry
 from fairbound.benchmark.board.results import MethodInfo
 from fairbound.benchmark.board.runs import BoardTask, Kind
 from fairbound.benchmark.collection.catalog import TRACKS, load, names
-from fairbound.benchmark.config import KNOWN_KEYS_ONLY, Text, nearest, one_of
+from fairbound.benchmark.config import KNOWN_KEYS_ONLY, Text, first_mistake, nearest, one_of
 from fairbound.benchmark.engines import Engine, complete_all
 from fairbound.benchmark.executor import Progress
 from fairbound.benchmark.result_file import StoredResult
@@ -77,7 +76,7 @@ class EntryFolder:
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{file} is no valid TOML: {error}") from error
         except ValidationError as error:
-            raise ValueError(f"{file}{_first(error)}") from error
+            raise ValueError(f"{file}{first_mistake(error, Card)}") from error
 
     @property
     def store(self) -> Store:
@@ -154,11 +153,12 @@ class EntryFolder:
             at = (str(one.settings["problem"]), self.kind, int(one.settings["instance"]))
             by_task.setdefault(at, []).append(one)
         by_seed = {at: sorted(some, key=lambda one: one.settings["seed"]) for at, some in by_task.items()}
-        partial = " (partial)" if self.is_partial else ""
+        track = [name for name in names() if card.track in load(name).tracks]
+        partial = f"; partial: {len(card.problems)} of {len(track)} problems" if self.is_partial else ""
         settings = next((str(some[0].settings["algorithm"]) for some in by_seed.values()), card.method)
         info = MethodInfo(
-            name=card.name, method=card.method, settings=settings, summary=card.paper, rules=f"{card.rules}{partial}",
-            authors=card.authors,
+            name=card.name, method=card.method, settings=settings, summary=card.paper, rules=card.rules,
+            authors=f"{card.authors}{partial}",
         )  # fmt: skip
         return SentEntry(info, [(problem, kind, some) for (problem, kind, _), some in by_seed.items()])
 
@@ -169,16 +169,3 @@ def _limited(tasks: list[BoardTask], limits: Limits) -> list[LimitedTask]:
 
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _first(error: ValidationError) -> str:
-    """What is wrong with a card: an unknown key before what may be missing because of it."""
-    unknown = [one for one in error.errors() if one["type"] == "unexpected_keyword_argument"]
-    first = (unknown or error.errors())[0]
-    key = ".".join(map(str, first["loc"]))
-    if unknown:
-        known = [field.name for field in fields(Card)]
-        return f": there is no key {key!r}; the nearest is {nearest(key, known)!r}"
-    if first["type"] == "missing":
-        return f": the key {key!r} is missing"
-    return f"{f', {key}' if key else ''}: {first['msg'].removeprefix('Value error, ')}"
