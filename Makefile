@@ -79,7 +79,8 @@ verdict: $(VENV)/.report
 	$(BIN)/python benchmarks/verdict.py
 
 classifier: $(VENV)/.report
-	$(BIN)/python benchmarks/fair_classifier.py
+	$(BIN)/python -m pip install -q -c constraints.txt -r benchmarks/fair_classifier/requirements.txt
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fair_classifier
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("fairbound needs Python 3.11 or later, this is %d.%d; use make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'

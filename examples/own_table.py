@@ -1,6 +1,6 @@
 """A table of your own: a CSV file, two sensitive columns, a bound on recall, and a verdict on it.
 
-The groups are the intersections of both columns. Recall of no group may be below .6.
+The groups are the intersections of both columns. Recall of no group may be below .6, or .9.
 """
 
 import tempfile
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from fairbound import constraints, verdict
 from fairbound.integrations.sklearn import FairClassifier
 
+torch.set_num_threads(1)
 rng = np.random.default_rng(0)
 rows = 6000
 table = pd.DataFrame(
@@ -19,6 +21,7 @@ table = pd.DataFrame(
         "income": rng.lognormal(10, 0.5, rows),
         "debt": rng.lognormal(8, 1.0, rows),
         "years": rng.integers(0, 40, rows),
+        "work": rng.choice(["own", "state", "none"], rows),
         "sex": rng.choice(["f", "m"], rows),
         "city": rng.choice(["north", "south"], rows, p=[0.7, 0.3]),
     }
@@ -29,7 +32,7 @@ file = Path(tempfile.mkdtemp()) / "loans.csv"
 table.to_csv(file, index=False)
 
 loans = pd.read_csv(file)
-X, y, who = loans[["income", "debt", "years"]], loans["repaid"], loans[["sex", "city"]]
+X, y, who = loans[["income", "debt", "years", "work"]], loans["repaid"], loans[["sex", "city"]]
 
 
 def recall(names, bound):
@@ -38,8 +41,7 @@ def recall(names, bound):
 
 
 for bound in (0.6, 0.9):
-    fair = FairClassifier(constraint=recall, bound=bound, steps=800, random_state=0, compile=False)
-    fair.fit(X, y, sensitive_features=who)
+    fair = FairClassifier(constraint=recall, bound=bound, epochs=5, random_state=0).fit(X, y, sensitive_features=who)
     print(f"recall of every group at least {bound}: {fair.verdict_.decision}; accuracy {fair.score(X, y):.3f}")
     print(fair.verdict_)
 

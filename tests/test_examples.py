@@ -112,9 +112,13 @@ def test_two_processes_of_torchrun(name: str) -> None:
 def test_sklearn_pipeline() -> None:
     text = printed("sklearn_pipeline")
     assert re.search(r"verdict: (holds|violated|undecided); probabilities", text)
-    assert "on validation data" in text
-    fair, plain = numbers(text, "fair")[0], numbers(text, "plain")[0]
+    assert "calibration examples, which nothing else has used" in text
+    (fair, *rates), (plain, *before) = (
+        map(float, re.search(rf"{name}: accuracy {NUMBER}, rates {NUMBER} and {NUMBER}", text).groups())  # type: ignore[union-attr]
+        for name in ("fair", "plain")
+    )
     assert plain - 0.03 < fair
+    assert abs(rates[0] - rates[1]) < 0.2 < abs(before[0] - before[1])
     assert min(map(float, re.findall(r"0\.\d+", text.split("cross-validation: ")[1].split("]")[0]))) > 0.7
 
 

@@ -1,4 +1,4 @@
-"""Data with two groups, and a small FairClassifier for them."""
+"""Data with two groups, and small estimators for them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 
-from fairbound.integrations.sklearn import FairClassifier
+from fairbound.integrations.sklearn import FairClassifier, FairPostprocessor, FairRegressor
 
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+NETWORK: dict[str, Any] = {"epochs": 2, "ensemble_size": 4, "hidden": (8,), "learning_rate": 0.02, "random_state": 0}
 
 
 def make_data(examples: int = 1500, seed: int = 0, share: float = 0.35) -> Arrays:
@@ -21,5 +23,25 @@ def make_data(examples: int = 1500, seed: int = 0, share: float = 0.35) -> Array
     return X, y, group
 
 
+def make_shifted(examples: int = 800, seed: int = 0, shift: float = 1.5) -> Arrays:
+    """One rule for all, and a first column that is larger in A: A gets more positive labels and decisions."""
+    rng = np.random.default_rng(seed)
+    group = np.where(rng.random(examples) < 0.4, "B", "A")
+    X = rng.standard_normal((examples, 3))
+    X[:, 0] += shift * (group == "A")
+    y = (X[:, 0] + 0.5 * X[:, 1] + rng.standard_normal(examples) > shift / 2).astype(int)
+    return X, y, group
+
+
 def small(**settings: Any) -> FairClassifier:
-    return FairClassifier(**{"steps": 200, "hidden": (16,), "learning_rate": 0.2, "random_state": 0} | settings)
+    return FairClassifier(**NETWORK | settings)
+
+
+def postprocessor(estimator: Any = None, **settings: Any) -> FairPostprocessor:
+    """By default with demographic parity within .1, which `make_shifted` violates."""
+    common = {"constraint": "demographic_parity", "bound": 0.1, "random_state": 0}
+    return FairPostprocessor(LogisticRegression() if estimator is None else estimator, **common | settings)
+
+
+def small_regressor(**settings: Any) -> FairRegressor:
+    return FairRegressor(**NETWORK | settings)

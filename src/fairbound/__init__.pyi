@@ -24,6 +24,9 @@ from fairbound.data.balanced_batch_sampler import BalancedBatchSampler as Balanc
 from fairbound.data.samplers import BatchSpec as BatchSpec
 from fairbound.data.samplers import Sampler as Sampler
 from fairbound.integrations.sklearn import FairClassifier as FairClassifier
+from fairbound.integrations.sklearn import FairPostprocessor as FairPostprocessor
+from fairbound.integrations.sklearn import FairRegressor as FairRegressor
+from fairbound.integrations.sklearn import trade_off_curve as trade_off_curve
 from fairbound.integrations.torch.constrained import Constrained as Constrained
 from fairbound.integrations.torch.kkt_report import report_kkt as report_kkt
 from fairbound.metrics.kkt import KKT as KKT

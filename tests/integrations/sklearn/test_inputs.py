@@ -1,141 +1,56 @@
-"""`FairClassifier` with weights, groups, constraints and networks of all kinds."""
+"""Groups and constraints of a fit: columns of groups, notions over them, and what is refused."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
-import two_groups
-from torch import nn
-from two_groups import make_data
 
 from fairbound import constraints
-from fairbound.algorithms import SSLALM
-from fairbound.integrations.sklearn import FairClassifier, classifier, model_selection
-from fairbound.integrations.sklearn.inputs import group_codes
-from fairbound.integrations.sklearn.trainer import violation_scale
-from fairbound.training.functional import make_functional
+from fairbound.integrations.sklearn.inputs import GroupEncoder, is_difference, make_constraints, refuse_empty_cells
+
+TWO = pd.DataFrame({"sex": ["f", "m", "f", "m"], "race": [1, 1, 2, 2]})
 
 
-def small(**settings: Any) -> FairClassifier:
-    return two_groups.small(**{"bound": 0.1, "compile": False} | settings)
-
-
-# Weights --------------------------------------------------------------------------------------------------------------
-
-
-def test_weights_that_leave_nothing_to_train_on_raise() -> None:
-    X, y, group = make_data(600)
-    held_out = small().fit(X, y, sensitive_features=group).parts_.validation.numpy()
-    weight = np.zeros(len(y))
-    weight[held_out] = 1.0
-    with pytest.raises(ValueError, match="sample_weight is zero for all 432 training examples"):
-        small().fit(X, y, sensitive_features=group, sample_weight=weight)
-
-
-@pytest.mark.parametrize("mode", ["train_duals", "held_out_duals"])
-@pytest.mark.parametrize("notion", ["pairwise_loss_parity", "equalized_odds"])
-def test_weights_labels_and_groups_of_calibration_examples_do_not_reach_the_model(
-    mode: str, notion: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X, y, group = make_data()
-    weight = np.random.default_rng(1).lognormal(size=len(y))
-    one = small(mode=mode, constraint=notion, steps=60).fit(X, y, sensitive_features=group, sample_weight=weight)
-    at = one.parts_.calibration.numpy()
-    y[at], group[at], weight[at] = 1 - y[at], np.where(group[at] == "A", "B", "A"), 1000 * weight[at]
-    monkeypatch.setattr(classifier, "split_examples", lambda *given: one.parts_)  # strata depend on both
-    other = small(mode=mode, constraint=notion, steps=60).fit(X, y, sensitive_features=group, sample_weight=weight)
-    for a, b in zip(one.module_.parameters(), other.module_.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.slow
-def test_random_weights_do_not_change_the_gap_on_training_data() -> None:
-    """The mean weight of a cell is 1 in the pool that it is sampled from, whatever the weights are."""
-    X, y, group = make_data(3000)
-    weight = np.random.default_rng(2).lognormal(size=len(y))
-    fair = small(mode="train_duals", bound=0.05, steps=1500)
-    assert max(fair.fit(X, y, sensitive_features=group, sample_weight=weight).kkt_.constraints.values()) < 0.01
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda weight, group: -weight, "sample_weight must not be negative, found -"),
-        (lambda weight, group: 0 * weight, "zero"),
-        (lambda weight, group: weight * (group == "A"), "sample_weight is zero for all examples of 'B' in the train"),
-    ],
-)
-def test_invalid_weights_raise(change: Any, sentence: str) -> None:
-    X, y, group = make_data(600)
-    with pytest.raises(ValueError, match=sentence):
-        small(mode="train_duals").fit(X, y, sensitive_features=group, sample_weight=change(np.ones(600), group))
-
-
-# Constraints ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_constraint_is_about_the_groups_that_it_names() -> None:
-    X, y, group = make_data()
-    found = [
-        small(constraint=constraints.minimum_rate(0.9, groups=names, group="B"), mode="train_duals")
-        .fit(X, y, sensitive_features=group)
-        .verdict_.gaps[0]
-        for names in (["A", "B"], ["B", "A"])
-    ]
-    assert found[0].estimate == found[1].estimate
-    assert found[0].examples == found[1].examples < 0.5 * len(y) * 0.14
-
-
-@pytest.mark.parametrize(
-    ("constraint", "sentence"),
-    [
-        (
-            constraints.pairwise_loss_parity(["x", "y"], bound=0.1),
-            "is about 'x', and the groups of the data are",
-        ),
-        (constraints.pairwise_loss_parity(3, bound=0.1), "about 3 groups, and the data has 2"),
-        (constraints.pairwise_loss_parity(["A", "B"], bound=0.1, by="race"), "omit by="),
-        ([constraints.pairwise_loss_parity(2, bound=0.1)], "constraint must be one of .*pairwise_loss_parity"),
-    ],
-)
-def test_constraints_that_do_not_fit(constraint: Any, sentence: str) -> None:
-    X, y, group = make_data(300)
-    with pytest.raises(ValueError, match=sentence):
-        small(constraint=constraint).fit(X, y, sensitive_features=group)
-
-
-def test_a_function_that_returns_no_constraint() -> None:
-    X, y, group = make_data(300)
-    with pytest.raises(TypeError, match="must return a Constraint, got NoneType"):
-        small(constraint=lambda names, bound: None).fit(X, y, sensitive_features=group)
-
-
-def test_violations_of_a_level_are_not_scaled_by_the_level() -> None:
-    assert violation_scale(constraints.minimum_rate(0.8, groups=2)) == pytest.approx(0.02)
-    assert violation_scale(constraints.loss_parity(2, bound=0.05)) == pytest.approx(0.05)
-    assert violation_scale(None) == 1.0
-
-
-@pytest.mark.slow
-def test_logits_that_look_like_probabilities_are_logits() -> None:
-    """Most labels are 1 and the inputs carry no information: every logit is about log(.62 / .38)."""
-    rng = np.random.default_rng(0)
-    group, X = np.where(rng.random(1500) < 0.4, "B", "A"), rng.standard_normal((1500, 3))
-    y = (rng.random(1500) < 0.62).astype(int)
-    fair = small(constraint="demographic_parity", hidden=(), mode="train_duals", steps=1500, learning_rate=0.02)
-    fair.fit(X, y, sensitive_features=group)
-    logits = fair.decision_function(X)
-    assert logits.min() > 0
-    assert logits.max() < 1
-    assert fair.verdict_.decision == "holds"  # all examples get the same decision
+def columns(groups: Any = ("A", "B"), subgroups: str = "intersectional") -> Any:
+    return GroupEncoder.fit(groups, len(groups), subgroups).columns
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("subgroups", "names"),
+    [
+        ("intersectional", {"sex x race": ("f, 1", "f, 2", "m, 1", "m, 2")}),
+        ("marginal", {"sex": ("f", "m"), "race": ("1", "2")}),
+        ("both", {"sex": ("f", "m"), "race": ("1", "2"), "sex x race": ("f, 1", "f, 2", "m, 1", "m, 2")}),
+    ],
+)
+def test_several_columns(subgroups: str, names: dict[str, tuple[str, ...]]) -> None:
+    encoder = GroupEncoder.fit(TWO, 4, subgroups)
+    assert {name: column.names for name, column in encoder.columns.items()} == names
+    codes = encoder.transform(TWO, 4)
+    expected = {"sex": [0, 1, 0, 1], "race": [0, 0, 1, 1], "sex x race": [0, 2, 1, 3]}
+    assert {name: found.tolist() for name, found in codes.items()} == {name: expected[name] for name in names}
+
+
+@pytest.mark.parametrize("subgroups", ["intersectional", "marginal", "both"])
+@pytest.mark.parametrize("kind", [np.array, list, pd.Series, pl.Series, lambda x: pd.DataFrame({"sex": x})])
+def test_one_column_of_any_kind(kind: Any, subgroups: str) -> None:
+    encoder = GroupEncoder.fit(kind(["b", "a", "b"]), 3, subgroups)
+    assert encoder.columns["group"].names == ("a", "b")
+    assert encoder.transform(kind(["a", "b"]), 2)["group"].tolist() == [0, 1]
+
+
+def test_numbers_are_groups_too() -> None:
+    encoder = GroupEncoder.fit(np.array([2, 10, 2]), 3, "marginal")
+    assert encoder.columns["group"].names == ("10", "2")
+    assert encoder.transform([2, 10], 2)["group"].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -143,96 +58,122 @@ def test_logits_that_look_like_probabilities_are_logits() -> None:
     [["a", float("nan"), "b"], pd.Series(["a", None, "b"], dtype="string"), [["a", 1], ["b", None], ["a", 2]]],
 )
 def test_missing_groups_raise(entries: Any) -> None:
-    with pytest.raises(ValueError, match="missing entries"):
-        group_codes(entries, 3)
+    with pytest.raises(ValueError, match="missing entries; fill them with a category of their own"):
+        GroupEncoder.fit(entries, 3, "intersectional")
 
 
 def test_intersections_with_commas_are_kept_apart() -> None:
-    codes, names = group_codes([["a, b", "c"], ["a", "b, c"], ["a", "d"]], 3)
-    assert len(set(codes.tolist())) == len(set(names)) == 3
+    given = [["a, b", "c"], ["a", "b, c"], ["a", "d"]]
+    encoder = GroupEncoder.fit(given, 3, "intersectional")
+    assert len(set(encoder.transform(given, 3)["0 x 1"].tolist())) == len(set(encoder.columns["0 x 1"].names)) == 3
 
 
 def test_a_column_of_numbers_is_no_column_of_groups() -> None:
     with pytest.raises(ValueError, match="900 different entries for 900 examples; bin it into a few groups"):
-        group_codes(np.linspace(0, 1, 900), 900)
-    assert len(group_codes(np.arange(900) % 30, 900)[1]) == 30
-
-
-# Networks and algorithms ----------------------------------------------------------------------------------------------
-
-
-def test_a_layer_that_is_used_twice() -> None:
-    shared = nn.Linear(4, 4)
-    module = nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 1))
-    X, y, group = make_data(400)
-    inputs = torch.from_numpy(X).float()
-    before = module(inputs).clone()
-    forward, x = make_functional(module)
-    assert torch.allclose(forward(x, inputs), before[:, 0])
-    assert not torch.allclose(forward(x + 1, inputs), before[:, 0])
-    assert torch.equal(module(inputs), before)  # nothing of x + 1 is left in it
-    fitted = small(module=module, mode="train_duals").fit(X, y, sensitive_features=group)
-    assert fitted.score(X, y) > 0.6
-
-
-def test_two_layers_that_share_a_weight() -> None:
-    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-    second.weight = first.weight
-    module, inputs = nn.Sequential(first, nn.Tanh(), second), torch.randn(5, 4)
-    forward, x = make_functional(module)
-    assert torch.allclose(forward(x, inputs), module(inputs))
-    expected = (inputs @ (first.weight + 1).T + first.bias + 1).tanh() @ (first.weight + 1).T + second.bias + 1
-    assert torch.allclose(forward(x + 1, inputs), expected, atol=1e-5)
+        GroupEncoder.fit(np.linspace(0, 1, 900), 900, "intersectional")
+    assert len(columns(np.arange(900) % 30)["group"].names) == 30
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("given", "sentence"),
     [
-        ({"module": nn.Linear(4, 2)}, r"one logit per example; .*\(2, 2\)"),
-        ({"module": nn.Linear(4, 1).double()}, "trains in float32"),
-        ({"module": "mlp"}, "a torch module or a Keras model, got str"),
-        ({"algorithm": SSLALM(samples=1), "mode": "held_out_duals"}, "remove mode='held_out_duals' or algorithm="),
-        ({"algorithm": "sgd"}, "a method such as"),
+        (["A", "C"], r"the group 'C', which fit has not seen; its groups are \['A', 'B'\]"),
+        (["A"], "one entry, or one row of entries, for each of the 2 rows of X"),
+        ([["A", "x"], ["B", "x"]], "has 2 columns, and fit was given 1"),
+        ([[["A"]], [["B"]]], "one entry, or one row of entries"),
     ],
 )
-def test_networks_and_algorithms_that_do_not_fit(settings: dict[str, Any], sentence: str) -> None:
-    X, y, group = make_data(300)
-    with pytest.raises((TypeError, ValueError), match=sentence):
-        small(**settings).fit(X, y, sensitive_features=group)
+def test_groups_that_do_not_fit(given: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        GroupEncoder.fit(["A", "B"], 2, "intersectional").transform(given, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["auto", "train_duals", "held_out_duals"])
-def test_early_stopping_does_not_stop_at_an_untrained_model(mode: str) -> None:
-    """An untrained model treats all groups alike."""
-    X, y, group = make_data(2000)
-    settings: dict[str, Any] = {"mode": mode, "bound": 0.02, "steps": 800}
-    stopped = small(early_stopping=True, n_iter_no_change=3, **settings).fit(X, y, sensitive_features=group)
-    whole = small(**settings).fit(X, y, sensitive_features=group)
-    assert stopped.score(X, y) > whole.score(X, y) - 0.04
-    assert len(stopped.history_) < len(whole.history_)
+# Constraints ----------------------------------------------------------------------------------------------------------
 
 
-# The line from the unconstrained model --------------------------------------------------------------------------------
+def test_several_notions_have_their_bounds_and_names() -> None:
+    both = {"demographic_parity": 0.1, "bounded_group_loss": 0.5}
+    for given, bound in ((both, 7.0), (list(both), [0.1, 0.5])):
+        found = make_constraints(given, bound, columns(), None)
+        assert [c.bound.tolist() for c in found] == [[0.1, 0.1], [0.5, 0.5]]
+        assert found[0].names == ("demographic_parity: A - B", "demographic_parity: B - A")
+        assert {c.by for c in found} == {"group"}
+    (alone,) = make_constraints("demographic_parity", 0.1, columns(), None)
+    assert alone.names == ("A - B", "B - A")
 
 
-@pytest.mark.slow
-def test_held_out_duals_go_beyond_the_best_model_unless_the_loss_grows_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    X, y, group = make_data(3000)
+def test_every_notion_is_over_every_column() -> None:
+    found = make_constraints("demographic_parity", 0.1, columns(TWO, "marginal"), None)
+    assert [(c.by, c.names[0]) for c in found] == [("sex", "sex: f - m"), ("race", "race: 1 - 2")]
+    names = [name for c in make_constraints(["loss_parity"] * 1, 0.1, columns(TWO, "both"), None) for name in c.names]
+    assert len(set(names)) == len(names)
 
-    def percent() -> int:
-        found = re.search(
-            r"(\d+) % of the way", small(mode="held_out_duals").fit(X, y, sensitive_features=group).decision_
-        )
-        assert found is not None
-        return int(found[1])
 
-    monkeypatch.setattr(model_selection, "MAX_LOSS_RATIO", 100.0)
-    further = percent()
-    monkeypatch.setattr(model_selection, "EXTRA_FRACTIONS", ())
-    assert further == percent() + 25
-    monkeypatch.undo()
-    monkeypatch.setattr(model_selection, "MAX_LOSS_RATIO", 0.0)
-    assert percent() == 25  # the nearest there is
+def test_rates_of_several_classes_are_by_the_name_of_the_class() -> None:
+    found = make_constraints("demographic_parity", 0.1, columns(), {0: "class low", 2: "class high"})
+    assert [c.names[0] for c in found] == ["class low: A - B", "class high: A - B"]
+    assert [c.statistic.reported.outcome for c in found] == [0, 2]  # type: ignore[union-attr]
+    (recall,) = make_constraints("equal_opportunity", 0.1, columns(), {1: "class b"})
+    assert {cell.label for cell in recall.cells.items} == {1}
+    (losses,) = make_constraints("pairwise_loss_parity", 0.1, columns(), {0: "class a", 1: "class b"})
+    assert losses.names == ("A - B", "B - A")
+    with pytest.raises(ValueError, match="'equalized_odds' is about two classes; with several use"):
+        make_constraints("equalized_odds", 0.1, columns(), {0: "class a"})
+
+
+def test_constraints_of_users_and_functions() -> None:
+    own = constraints.minimum_rate(0.8, groups=["B", "A"], group="B")
+    (found,) = make_constraints(own, 0.1, columns(), None)
+    assert [cell.group for cell in found.cells.items] == [1]  # by its name, not its place
+    (made,) = make_constraints(lambda names, bound: constraints.loss_parity(names, bound=bound), 0.3, columns(), None)
+    assert set(made.bound.tolist()) == {0.3}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "bound", "sentence"),
+    [
+        ("parity", 0.1, "constraint must be one of .*pairwise_loss_parity.*got 'parity'"),
+        ("demographic_parity", -1, "bound must be a finite number >= 0, got -1"),
+        ("demographic_parity", "0.1", "bound must be a finite number >= 0, got '0.1'"),
+        ("demographic_parity", True, "bound must be a finite number >= 0, got True"),
+        ("demographic_parity", float("nan"), "bound must be a finite number >= 0, got nan"),
+        ("demographic_parity", 5, "bound=5 allows every difference of rates, which is at most 1; use e.g. 0.05"),
+        ("pairwise_loss_parity", 5, "bound=5 allows every difference of losses in practice"),
+        (["demographic_parity", "loss_parity"], [0.1, 0.1, 0.1], "2 constraints need as many bounds"),
+        ([], 0.1, "0 constraints need as many bounds"),
+        (constraints.pairwise_loss_parity(["x", "y"], bound=0.1), 0.1, "about 'x', and the groups of the data are"),
+        (constraints.pairwise_loss_parity(3, bound=0.1), 0.1, "about 3 groups, and the data has 2"),
+        (constraints.pairwise_loss_parity(["A", "B"], bound=0.1, by="race"), 0.1, "omit by="),
+    ],
+)
+def test_constraints_that_do_not_fit(constraint: Any, bound: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make_constraints(constraint, bound, columns(), None)
+
+
+@pytest.mark.parametrize("notion", sorted(constraints.NOTIONS))
+def test_one_group_is_a_sentence_for_every_notion_that_compares(notion: str) -> None:
+    if notion == "bounded_group_loss":
+        (alone,) = make_constraints(notion, 0.1, columns(["A", "A"]), None)
+        assert alone.names == ("loss of A <= 0.1",)
+        return
+    with pytest.raises(ValueError, match=f"one group only, 'A', and '{notion}' compares groups; give the column"):
+        make_constraints(notion, 0.1, columns(["A", "A"]), None)
+
+
+def test_a_function_that_returns_no_constraint() -> None:
+    with pytest.raises(TypeError, match="must return a Constraint, got NoneType"):
+        make_constraints(lambda names, bound: None, 0.1, columns(), None)
+
+
+def test_differences_and_levels() -> None:
+    assert is_difference(constraints.loss_parity(3, bound=0.1)).tolist() == [True] * 6
+    assert is_difference(constraints.bounded_group_loss(2, bound=0.1)).tolist() == [False] * 2
+    assert is_difference(constraints.equalized_odds(2, bound=0.1)).all()
+
+
+def test_empty_cells_are_named() -> None:
+    made = make_constraints("equal_opportunity", 0.1, columns(), None)
+    with pytest.raises(ValueError, match=r"no examples of 'B, y=1', which the constraint .* merge groups"):
+        refuse_empty_cells(made, {"group": torch.tensor([0, 0, 1])}, torch.tensor([1, 0, 0]))
+    refuse_empty_cells(made, {"group": torch.tensor([0, 0, 1])}, torch.tensor([1, 0, 1]))

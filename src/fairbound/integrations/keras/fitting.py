@@ -19,8 +19,8 @@ from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.keras.module import KerasModule
 from fairbound.integrations.keras.validation import check_inputs, refuse_probabilities
-from fairbound.integrations.sklearn.inputs import group_codes
-from fairbound.integrations.sklearn.trainer import per_example_loss
+from fairbound.integrations.sklearn.inputs import GroupEncoder
+from fairbound.integrations.sklearn.trainer import cross_entropy
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.metrics.kkt import KKT
 from fairbound.training.problem import Problem
@@ -107,8 +107,9 @@ def fit(
     forward = module.flat_forward
     inputs = inputs.to(forward.dtype) if inputs.is_floating_point() else inputs
     labels, loss = _labels(y, len(inputs), forward(module.weights.detach(), inputs[:1]), loss)
-    codes, names = group_codes(sensitive_features, len(inputs))
-    groups, constraint = torch.from_numpy(codes), make_constraint(constraint, names, bound)
+    encoder = GroupEncoder.fit(sensitive_features, len(inputs), "intersectional")
+    (column,), (groups,) = encoder.columns.values(), encoder.transform(sensitive_features, len(inputs)).values()
+    names, constraint = column.names, make_constraint(constraint, column.names, bound)
     bound_constraint = constraint.bind(groups, labels if constraint.cells.needs_labels else None)
     problem = Problem(forward, loss, bound_constraint, Dataset(inputs, labels, {"group": groups}))
     smallest = min(len(member) for member in bound_constraint.cells.examples)
@@ -170,4 +171,6 @@ def _labels(y: Any, examples: int, output: Tensor, loss: Loss | None) -> tuple[T
             f"0 to {classes - 1}, found {found}; number the classes, or pass loss="
         )
     labels = torch.from_numpy(values.astype(np.int64))
-    return (labels.to(output.dtype) if classes == 2 and output.ndim == 1 else labels), per_example_loss(1 + output.ndim)
+    if output.ndim == 1:
+        return labels.to(output.dtype), lambda outputs, labels: cross_entropy(outputs[..., None], labels)
+    return labels, cross_entropy

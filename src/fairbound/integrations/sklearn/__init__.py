@@ -1,9 +1,12 @@
-"""`FairClassifier`, a scikit-learn classifier trained under a constraint, with a verdict on held-out data."""
+"""scikit-learn estimators with a bound on fairness that is chosen, and certified, on held-out data."""
 
 from fairbound._utils.optional import need
 
 need("sklearn", "data", "FairClassifier")
 
 from fairbound.integrations.sklearn.classifier import FairClassifier  # noqa: E402
+from fairbound.integrations.sklearn.postprocessor import FairPostprocessor  # noqa: E402
+from fairbound.integrations.sklearn.regressor import FairRegressor  # noqa: E402
+from fairbound.integrations.sklearn.trade_off import bounded_accuracy_scorer, trade_off_curve  # noqa: E402
 
-__all__ = ["FairClassifier"]
+__all__ = ["FairClassifier", "FairPostprocessor", "FairRegressor", "bounded_accuracy_scorer", "trade_off_curve"]

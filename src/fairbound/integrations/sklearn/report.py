@@ -1,87 +1,145 @@
-"""What a fit shows: progress while it runs, and afterwards a report in plain English, 80 columns wide."""
+"""The report of a fit: what was done, what it means and which groups it helped or harmed; 80 columns wide."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from fairbound.auditing import Verdict
-from fairbound.data.dataset import Split
-from fairbound.integrations.sklearn.evaluation import Candidate
-from fairbound.integrations.sklearn.splits import DEFAULT_SHARES, has_held_out
-from fairbound.metrics.kkt import KKT
+import torch
 
-WIDTH = 80  # columns
+from fairbound.integrations.sklearn.corrections import Correction, Scores
 
-
-def report(
-    split: Split,
-    groups: Sequence[str],
-    history: Sequence[Mapping[str, Any]],
-    decision: str,
-    kkt: KKT | None,
-    verdict: Verdict | None,
-) -> str:
-    """Split, runs, decision, KKT residuals and verdict."""
-    sections = [_split(split, groups), _runs(history), textwrap.wrap(f"Decision: {decision}", WIDTH)]
-    if kkt is not None:
-        sections.append(["On the training data:", *str(kkt).splitlines()])
-    if verdict is not None:
-        title = f"On held-out data, {len(split.calibration):,} examples that nothing else has used:"
-        sections.append([title, *str(verdict).splitlines()])
-    return "\n\n".join("\n".join(lines) for lines in sections)
+WIDTH = 80
+LEVELING_DOWN = (
+    "The correction makes the model less sure of some examples and changes no decision at one half: it is leveling "
+    "down. A bound on a difference of losses can be met so without helping anybody; rates, or bounded_group_loss, say "
+    "more about decisions."
+)
+MOVED_DECISIONS = (
+    "The correction moves decisions: predict_proba are scores that are consistent with predict, no longer "
+    "probabilities of the label."
+)
 
 
-def _split(split: Split, groups: Sequence[str]) -> list[str]:
-    sizes = ", ".join(f"{len(split.pool(name)):,} {name}" for name in DEFAULT_SHARES)
-    if not has_held_out(split):
-        sizes = f"all {len(split.train):,} train: too few to hold any out, so there is no verdict"
-    return textwrap.wrap(f"Examples: {sizes}. Groups: {', '.join(groups) or 'none were given'}.", WIDTH)
+class GroupChange(NamedTuple):
+    """A group before and after: out-of-fold loss, accuracy and rate of decisions for the last class."""
+
+    name: str
+    examples: int
+    before: tuple[float, float, float]
+    after: tuple[float, float, float]
 
 
-def _runs(history: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["Runs, last evaluation:", f"{'mode':<14} {'step':>9} {'loss':>7} {'accuracy':>9} {'violation':>10}"]
-    for last in {entry["mode"]: entry for entry in history}.values():
-        numbers = f"{last['loss']:>7.4f} {last['accuracy']:>9.4f} {last['violation']:>10.4f}"
-        lines.append(f"{last['mode']:<14} {last['step']:>9,} {numbers}")
-    return lines
+def group_table(
+    before: Scores, after: Scores, correction: Correction, by: str, names: Sequence[str]
+) -> tuple[GroupChange, ...]:
+    """Every group of a column."""
+    corrected = correction.apply(after.logits, after.ratios)
+    found = []
+    for code, name in enumerate(names):
+        rows = (before.groups[by] == code).nonzero()[:, 0]
+        numbers = [_numbers(scores, logits, rows) for scores, logits in ((before, before.logits), (after, corrected))]
+        found.append(GroupChange(name, len(rows), *numbers))
+    return tuple(found)
 
 
-@contextmanager
-def progress(verbose: bool, steps: Callable[[str], int]) -> Iterator[Callable[[Candidate], None]]:
-    """A function to call with every candidate: a bar where rich and a terminal are available, else a line each.
-
-    `steps` gives the number of steps of a mode.
-    """
-    if not verbose:
-        yield lambda candidate: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    except ImportError:
-        yield _print_line
-        return
-    console = Console()
-    if not (console.is_terminal or console.is_jupyter):
-        yield _print_line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        tasks = {}
-
-        def update(candidate: Candidate) -> None:
-            mode = candidate.mode
-            if mode not in tasks:
-                tasks[mode] = bar.add_task(mode, total=steps(mode))
-            text = f"{mode}: loss {candidate.loss:.3f}, violation {candidate.violation:.3f}"
-            bar.update(tasks[mode], completed=candidate.step, description=text)
-
-        yield update
+def _numbers(scores: Scores, logits: torch.Tensor, rows: torch.Tensor) -> tuple[float, float, float]:
+    decisions = (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
+    last = 1 if logits.ndim == 1 else logits.shape[1] - 1
+    losses = scores.batch(logits).losses[rows]
+    right = (decisions == scores.labels)[rows].double()
+    return float(losses.mean()), float(right.mean()), float((decisions == last)[rows].double().mean())
 
 
-def _print_line(candidate: Candidate) -> None:
-    numbers = f"loss {candidate.loss:.4f}, violation {candidate.violation:.4f}"
-    print(f"{candidate.mode}: step {candidate.step}, {numbers}", flush=True)
+@dataclass(frozen=True)
+class Report:
+    sections: tuple[str, ...]
+
+    @staticmethod
+    def of(fitted: Any) -> Report:
+        """From a fitted estimator."""
+        found = [_data(fitted), *map(_wrapped, getattr(fitted, "notes_", []))]
+        if fitted.power_ is not None and fitted.power_.sentence:
+            found.append(_wrapped(fitted.power_.sentence))
+        if fitted.leverage_ is not None:
+            found.append(f"What re-weighting the groups can reach, out of fold:\n{fitted.leverage_}")
+            found.append(_wrapped(fitted.leverage_.sentence))
+        if fitted.constraints_:
+            found += [_candidates(fitted), _choice(fitted)]
+            found += [_groups(by, table, len(fitted._tables)) for by, table in fitted._tables.items()]
+            found += _meaning(fitted)
+        if fitted.verdict_ is not None:
+            found.append(
+                f"On {len(fitted.calibration_):,} calibration examples, which nothing else has used:\n{fitted.verdict_}"
+            )
+            if not fitted.certified_:
+                found.append(_wrapped(f"Of the strictest candidate: {fitted._first_verdict.sentence}"))
+        return Report(tuple(found))
+
+    def __str__(self) -> str:
+        return "\n\n".join(self.sections)
+
+
+def _wrapped(sentence: str) -> str:
+    return "\n".join(textwrap.wrap(sentence, WIDTH))
+
+
+def _data(fitted: Any) -> str:
+    groups = "; ".join(
+        (f"{by}: " if len(fitted.groups_) > 1 else "") + ", ".join(names) for by, names in fitted.groups_.items()
+    )
+    held_out = f"{len(fitted.calibration_):,} for calibration" if len(fitted.calibration_) else "none held out"
+    return _wrapped(
+        f"Examples: {len(fitted.development_):,} for development, {held_out}. Groups: {groups or 'none were given'}. "
+        f"Model: {fitted._plain.fitted.note}."
+    )
+
+
+def _candidates(fitted: Any) -> str:
+    lines = [f"{'candidates, out of fold':<28} {'violation':>10} {'accuracy':>9} {'loss':>7}"]
+    for name, found in fitted.candidates_:
+        lines.append(f"{name:<28} {found.violation:>10.4f} {found.accuracy:>9.4f} {found.loss:>7.4f}")
+    return "\n".join(lines)
+
+
+def _choice(fitted: Any) -> str:
+    if fitted.certified_:
+        level = f"{100 * fitted.level:g} % confidence"
+        why = f"the least corrected within its bounds out of fold that is certified, at {level}"
+    elif fitted.verdict_ is None:
+        why = "chosen on out-of-fold data; there are too few examples for a certificate"
+    else:
+        why = "chosen on out-of-fold data; none could be certified with these calibration data"
+    return _wrapped(f"Choice: {fitted.choice_}, {why}.")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"  # a squared error may be large
+
+
+def _groups(by: str, table: Sequence[Any], columns: int) -> str:
+    width = min(22, max(5, *(len(row.name) for row in table)))  # the rest takes 58 columns
+    title = "group" if columns == 1 else by
+    heads = f"{'examples':>8}  {'loss':^15}  {'accuracy':^14}  {'decisions':^14}"
+    lines = [f"{title[:width]:<{width}} {heads}"]
+    for row in table:
+        pairs = [f"{_number(a)} -> {_number(b)}" for a, b in zip(row.before, row.after, strict=True)]
+        lines.append(f"{row.name[:width]:<{width}} {row.examples:>8,}  {pairs[0]:>15}  {pairs[1]:>14}  {pairs[2]:>14}")
+    rose = [row.name for row in table if row.after[0] > row.before[0] + 5e-4]
+    fell = [row.name for row in table if row.after[0] < row.before[0] - 5e-4]
+    ends = [f"the loss {verb} for {', '.join(names)}" for verb, names in (("rose", rose), ("fell", fell)) if names]
+    lines += textwrap.wrap(f"Unconstrained -> chosen, out of fold: {'; '.join(ends) or 'no loss changed'}.", WIDTH)
+    return "\n".join(lines)
+
+
+def _meaning(fitted: Any) -> list[str]:
+    mus = fitted._candidate.correction.multipliers.split([constraint.m for constraint in fitted.constraints_])
+    used = [constraint for constraint, mu in zip(fitted.constraints_, mus, strict=True) if bool(mu.any())]
+    found = []
+    if any(constraint.statistic is None for constraint in used):
+        found.append(_wrapped(LEVELING_DOWN))
+    if any(constraint.statistic is not None for constraint in used):
+        found.append(_wrapped(MOVED_DECISIONS))
+    return found

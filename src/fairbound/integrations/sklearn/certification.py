@@ -1,0 +1,107 @@
+"""The certified choice among corrections (Angelopoulos et al. 2021, "Learn then Test": fixed-sequence testing).
+
+Candidates come in an order that was fixed without the calibration data, from the most corrected to the uncorrected
+model. In that order each is tested on the calibration data, which nothing else has used; the first whose verdict is not
+"holds" ends the sequence, and the last one before it is certified. A violating model is certified only if the test of
+the first violating candidate fails, so P(the certified model violates) <= 1 - level, however many are tested. The
+sequence may end anywhere that was fixed without the calibration data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from scipy.special import ndtr, ndtri
+from torch import Tensor
+
+from fairbound.auditing import Verdict, verdict
+from fairbound.constraints.constraint import Constraint
+from fairbound.integrations.sklearn.corrections import Correction, Scores
+from fairbound.integrations.sklearn.inputs import is_difference
+
+LOSS_DEVIATION = 0.5  # of cross-entropy within a group, on census data
+POWER = 0.8  # wanted probability of a certificate
+
+
+class Certificate(NamedTuple):
+    chosen: int | None  # the certified candidate; None where not even the first is
+    verdicts: tuple[Verdict, ...]  # of the candidates that were tested
+
+
+def certify(candidates: Sequence[tuple[Correction, Scores]], level: float = 0.95) -> Certificate:
+    """Test corrections in their order, each with its model's scores of the calibration examples."""
+    found: list[Verdict] = []
+    for correction, calibration in candidates:
+        found.append(judge(correction, calibration, level))
+        if found[-1].decision != "holds":
+            break
+    held = sum(one.decision == "holds" for one in found)
+    return Certificate(held - 1 if held else None, tuple(found))
+
+
+def judge(correction: Correction, scores: Scores, level: float) -> Verdict:
+    """Whether the constraints hold in the population that the examples were drawn from."""
+    logits = correction.apply(scores.logits, scores.ratios)
+    batch = scores.batch(logits)
+    decisions = (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
+    return verdict(
+        list(correction.constraints),
+        dict(scores.groups),
+        losses=batch.losses,
+        predictions=decisions,
+        outputs=logits,
+        labels=scores.labels,
+        weight=scores.weight,
+        level=level,
+    )
+
+
+class Power(NamedTuple):
+    """What calibration data can show of the constraint that is hardest to certify."""
+
+    name: str
+    bound: float
+    cell: str  # the smallest of its cells
+    examples: int  # of it
+    probability: float  # that an exactly fair model is certified
+    needed: int  # examples of the cell, others in proportion, for a probability of `POWER`
+
+    @property
+    def sentence(self) -> str:
+        """Where a certificate is unlikely; else empty."""
+        if self.probability >= POWER:
+            return ""
+        chance = f"an exactly fair model would be certified with probability {self.probability:.2f}"
+        return (
+            f"A bound of {self.bound:g} on {self.name!r} is hard to certify with {self.examples:,} calibration "
+            f"examples of {self.cell!r}: {chance}; about {self.needed:,} of them are needed for {POWER:g}."
+        )
+
+
+def certification_power(
+    constraints: Sequence[Constraint], groups: Mapping[str, Tensor], labels: Tensor, level: float
+) -> Power | None:
+    """Of the differences, before any model is trained; None where there are none.
+
+    Standard deviations are guessed: `LOSS_DEVIATION` for losses, that of the labels' share for rates.
+    """
+    found: list[Power] = []
+    z, reach = float(ndtri(level)), float(ndtri(level) + ndtri(POWER))
+    for constraint in constraints:
+        share = (labels == labels.max()).double().mean()
+        deviation = LOSS_DEVIATION if constraint.statistic is None else float((share * (1 - share)).sqrt())
+        members = constraint.cells.bind(groups[constraint.by or ""], labels).examples
+        counts = torch.tensor([max(len(member), 1) for member in members], dtype=torch.float64)
+        M = constraint.contrast.matrix()
+        errors = (M.square() @ (deviation**2 / counts)).sqrt()
+        for j in is_difference(constraint).nonzero()[:, 0].tolist():
+            bound, error = float(constraint.bound[j]), float(errors[j])
+            used = torch.where(M[j] != 0, counts, torch.inf)
+            k = int(used.argmin())
+            needed = float(counts[k]) * (error * reach / bound) ** 2 if bound > 0 else float("inf")
+            power = float(ndtr(bound / error - z)) if error > 0 else 1.0
+            name, cell = constraint.names[j], constraint.cells.names[k]
+            found.append(Power(name, bound, cell, int(counts[k]), power, int(min(needed, 1e12)) + 1))
+    return min(found, key=lambda one: one.probability) if found else None

@@ -1,0 +1,212 @@
+r"""Corrections of a trained model's scores by the multipliers of the constraints, chosen on out-of-fold scores.
+
+A constraint compares means over cells (a group, or a group within a label). The mean of s(x) over cell k is E[r_k s],
+with the ratio r_k(x) = P(cell k | x) / P(cell k), so that with multipliers mu and a = M'mu (M the contrast)
+
+    objective + mu'(M means) = E[objective(x) + B(x) s(x)],      B(x) = sum_k a_k r_k(x)
+
+and the best decision is found example by example. Without the group at prediction r_k comes from a model of the group;
+with it, cell k is known.
+
+**Rates** (s = 1 for a positive decision; Chen et al. 2024, "Post-hoc bias scoring is optimal"): the largest accuracy
+has the decision 1 where 2 p(x) - 1 > B(x), with p the probability of a positive label; as logits
+
+    z'(x) = z(x) - log((1 + B) / (1 - B)) = z(x) - 2 artanh B(x).
+
+With the group at prediction these are thresholds by group.
+
+**Losses** (s = the loss): an example counts W(x) = 1 + B(x). Training changes nothing where the label depends on the
+group through x only; what remains is the confidence, z'(x) = T(x) z(x) with T in [0, 1], and the best T is 1 where
+W > 0 and 0 where W < 0. Its smooth form, with "no correction" at mu = 0 (*selective flattening*):
+
+    T(x) = min(1, sigma(W(x) / kappa) / sigma(1 / kappa)).
+
+No decision at one half is changed. It is leveling down: the model becomes less sure of examples like those of the group
+with the smaller loss.
+
+The multipliers are found by dual ascent, mu <- max(0, mu + step * (c + margin)), where c is evaluated with the actual
+groups of the out-of-fold examples, never with the ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.statistics import HardClass
+from fairbound.integrations.sklearn.trainer import PerExampleLoss, cross_entropy
+
+KAPPA = 0.25  # of selective flattening; between .1 and .5 it changes little
+MIN_CONFIDENCE = 1e-6  # T of an example: its decision can still be read from its probability
+MAX_SHIFT = 0.98  # |B| of rates: a probability of .99 is moved to a half
+ITERATIONS = 400  # of the dual ascent
+LOSS_STEP = 4.0  # of losses, in the step of rates: they answer less to their multipliers
+
+
+class Scores(NamedTuple):
+    """What a model says of N examples, and what is known of them."""
+
+    logits: Tensor  # (N,) or (N, classes) float64
+    ratios: tuple[Tensor, ...]  # (N, K) for every constraint: P(cell | x) / P(cell)
+    labels: Tensor  # (N,)
+    groups: Mapping[str, Tensor]  # (N,) by column
+    weight: Tensor | None  # (N,)
+    loss_function: PerExampleLoss = cross_entropy
+
+    def batch(self, logits: Tensor) -> MiniBatch:
+        """The examples with corrected logits."""
+        outputs = logits[:, None] if logits.ndim == 1 else logits
+        losses = self.loss_function(outputs, self.labels)
+        return MiniBatch(losses, dict(self.groups), self.labels, logits, self.weight)
+
+    def accuracy(self, logits: Tensor) -> float:
+        decisions = (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
+        return float(self._mean((decisions == self.labels).double()))
+
+    def loss(self, logits: Tensor) -> float:
+        return float(self._mean(self.batch(logits).losses))
+
+    def _mean(self, values: Tensor) -> Tensor:
+        return values.mean() if self.weight is None else (values * self.weight).sum() / self.weight.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """The constraints with their multipliers; `apply` corrects logits.
+
+    >>> from fairbound import constraints
+    >>> parity = constraints.demographic_parity(["A", "B"], bound=0.0)
+    >>> fair = Correction((parity,), torch.tensor([0.2, 0.0], dtype=torch.float64))
+    >>> ratios = torch.tensor([[2.0, 0.0], [0.0, 2.0]], dtype=torch.float64)    # of an example of A, of one of B
+    >>> fair.apply(torch.zeros(2, dtype=torch.float64), (ratios,))
+    tensor([-0.8473,  0.8473], dtype=torch.float64)
+    """
+
+    constraints: tuple[Constraint, ...]
+    multipliers: Tensor  # (m,) of all constraints, one after the other
+
+    def apply(self, logits: Tensor, ratios: Sequence[Tensor]) -> Tensor:
+        """(N,) or (N, classes), like the logits."""
+        if not bool(self.multipliers.any()):
+            return logits
+        shift = torch.zeros_like(logits)  # B of rates
+        weight = torch.ones(len(logits), dtype=logits.dtype)  # W of losses
+        mus = self.multipliers.split([constraint.m for constraint in self.constraints])
+        for constraint, mu, ratio in zip(self.constraints, mus, ratios, strict=True):
+            # rows of cells that are compared with others; the ratio of a cell without examples is 0
+            found = ratio @ constraint.contrast.to(ratio.device, ratio.dtype).transpose(mu)
+            if constraint.statistic is None:
+                weight = weight + found
+            elif logits.ndim == 1:
+                shift = shift + found
+            else:
+                shift[:, _outcome(constraint)] += found
+        shifted = logits - 2 * torch.atanh(shift.clamp(-MAX_SHIFT, MAX_SHIFT))
+        confidence = torch.sigmoid(weight / KAPPA) / torch.sigmoid(torch.tensor(1 / KAPPA, dtype=logits.dtype))
+        confidence = confidence.clamp(MIN_CONFIDENCE, 1.0)
+        return shifted * (confidence if logits.ndim == 1 else confidence[:, None])
+
+
+def _outcome(constraint: Constraint) -> int:
+    statistic = constraint.statistic
+    assert statistic is not None
+    if not isinstance(statistic.reported, HardClass):
+        raise ValueError(
+            f"{constraint.names[0]!r} is about one logit per example, and y has several classes; name one of them: "
+            "pos_label=, or outcome= of the notion"
+        )
+    return statistic.reported.outcome
+
+
+def no_correction(constraints: Sequence[Constraint]) -> Correction:
+    m = sum(constraint.m for constraint in constraints)
+    return Correction(tuple(constraints), torch.zeros(m, dtype=torch.float64))
+
+
+class Evaluated(NamedTuple):
+    """A corrected model on some examples."""
+
+    c: Tensor  # (m,) exact rates and losses minus the bounds; NaN where a cell is empty
+    accuracy: float
+    loss: float
+
+    @property
+    def violation(self) -> float:
+        known: list[float] = self.c[~self.c.isnan()].tolist()
+        return max([0.0, *known])
+
+
+def evaluate(correction: Correction, scores: Scores) -> Evaluated:
+    """The constraints, accuracy and loss of the corrected model."""
+    logits = correction.apply(scores.logits, scores.ratios)
+    own = ConstraintSet(correction.constraints)
+    return Evaluated(own.evaluate(scores.batch(logits), exact=True)[1:], scores.accuracy(logits), scores.loss(logits))
+
+
+def standard_errors(constraints: Sequence[Constraint], scores: Scores) -> Tensor:
+    """(m,) of the constraints' values on these examples, cells taken as independent."""
+    batch, own = scores.batch(scores.logits), ConstraintSet(tuple(constraints))
+    found = []
+    for constraint in own.parts:
+        assert isinstance(constraint, Constraint)
+        statistic = constraint.statistic
+        values = batch.losses if statistic is None else statistic.reported(scores.logits, scores.labels)
+        cells = constraint.cells.bind(batch.column(constraint.by), scores.labels).examples
+        variances = torch.stack([_variance_of_mean(values[cell], _at(scores.weight, cell)) for cell in cells])
+        found.append((constraint.contrast.matrix().square() @ variances).sqrt())
+    return torch.cat(found)
+
+
+def _at(weight: Tensor | None, cell: Tensor) -> Tensor | None:
+    return None if weight is None else weight[cell]
+
+
+def _variance_of_mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    if len(values) < 2:
+        return torch.zeros((), dtype=torch.float64)
+    share = torch.full_like(values, 1 / len(values)) if weight is None else weight / weight.sum()
+    return (share * (values - share @ values)).square().sum().double()
+
+
+def fit_correction(
+    constraints: Sequence[Constraint], scores: Scores, margin: Tensor, start: Correction | None = None
+) -> Correction:
+    """The correction with which c <= -margin, (m,), on these examples; of those that meet it, the least harmful.
+
+    Its steps are one over the curvature of the dual, bounded row by row: E[r_k^2] is how fast cell k answers. The best
+    iterate is kept: the smallest violation, rounded to a thousandth; then the smallest loss, or for rates the largest
+    accuracy.
+    """
+    own = tuple(constraints)
+    step = torch.cat([_step(constraint, ratio) for constraint, ratio in zip(own, scores.ratios, strict=True)])
+    equality = torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in own])
+    only_losses = all(constraint.statistic is None for constraint in own)
+    mu = (start or no_correction(own)).multipliers.clone()
+    best, best_key = mu, (torch.inf, torch.inf)
+    for iteration in range(ITERATIONS):
+        found = evaluate(Correction(own, mu), scores)
+        excess = torch.where(found.c.isnan(), 0.0, found.c + margin * ~equality)
+        size = torch.where(equality, excess.abs(), excess)
+        key = (max(0.0, round(float(size.max()), 3)), found.loss if only_losses else -found.accuracy)
+        if key < best_key:
+            best, best_key = mu, key
+        moved = mu + step / (1 + iteration / 50) * excess
+        moved = torch.where(equality, moved, moved.clamp(min=0))
+        if torch.equal(moved, mu):
+            break
+        mu = moved
+    return Correction(own, best)
+
+
+def _step(constraint: Constraint, ratio: Tensor) -> Tensor:
+    """(m,) one over a bound of the dual's curvature: the row sums of |M D M'|, D = diag E[r_k^2]."""
+    M = constraint.contrast.matrix()
+    curvature = ((M * ratio.square().mean(0)) @ M.T).abs().sum(1)
+    return (LOSS_STEP if constraint.statistic is None else 1.0) / curvature.clamp(min=1e-12)

@@ -1,0 +1,118 @@
+"""`FairPostprocessor`: any scikit-learn classifier with a bound that is chosen and certified on held-out data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import MetaEstimatorMixin
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from fairbound.constraints.constraint import Constraint
+from fairbound.integrations.sklearn.base import Development
+from fairbound.integrations.sklearn.classification import FairClassification
+from fairbound.integrations.sklearn.cross_fitting import CrossFitted, cross_fit_estimator, seeded
+
+
+class FairPostprocessor(MetaEstimatorMixin, FairClassification):
+    """Keep a bound with a classifier of your own: correct its scores, on data that it has not seen.
+
+    Clones of the classifier are fitted on the folds of a cross-validation, and their average predicts. A fitted
+    classifier is kept as it is by scikit-learn's `FrozenEstimator`; then all of X must be new to it.
+
+    Args:
+        estimator: a classifier with `predict_proba`, e.g. `LGBMClassifier()`; a pipeline too.
+        group_estimator: a classifier that predicts the group from X; by default a clone of `estimator`. It is not
+            needed with `group_at_prediction=True`.
+        constraint, bound, group_at_prediction, subgroups, pos_label, cv, calibration, level, class_weight,
+        random_state, verbose: as in `FairClassifier`.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> group = rng.choice(["A", "B"], 2000)
+    >>> X = rng.standard_normal((2000, 2)) + (group == "A")[:, None]
+    >>> y = X[:, 0] + rng.standard_normal(2000) > 0.5
+    >>> fair = FairPostprocessor(LogisticRegression(), constraint="demographic_parity", bound=0.1, random_state=0)
+    >>> fair = fair.fit(X, y, sensitive_features=group)
+    >>> rates = [float(fair.predict(X)[group == name].mean()) for name in "AB"]
+    >>> abs(rates[0] - rates[1]) < 0.1, fair.verdict_.decision
+    (True, 'holds')
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        constraint: str | Constraint | Callable[..., Constraint] | Sequence[Any] | Mapping[str, float] = (
+            "pairwise_loss_parity"
+        ),
+        bound: float | Sequence[float] = 0.02,
+        group_at_prediction: bool = False,
+        group_estimator: Any = None,
+        subgroups: str = "intersectional",
+        pos_label: Any = None,
+        cv: int = 4,
+        calibration: float = 0.2,
+        level: float = 0.95,
+        class_weight: Any = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.estimator = estimator
+        self.constraint = constraint
+        self.bound = bound
+        self.group_at_prediction = group_at_prediction
+        self.group_estimator = group_estimator
+        self.subgroups = subgroups
+        self.pos_label = pos_label
+        self.cv = cv
+        self.calibration = calibration
+        self.level = level
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    def _check_parameters(self) -> None:
+        self._check_common()
+        if not hasattr(self.estimator, "predict_proba"):
+            raise TypeError(
+                f"estimator must be a classifier with predict_proba, got {self.estimator!r}; for one with "
+                "decision_function only, wrap it in sklearn's CalibratedClassifierCV"
+            )
+
+    def _validate(self, X: Any, *, reset: bool) -> Any:
+        """The estimator checks X itself; here its columns are counted and named."""
+        if hasattr(X, "columns"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=False)
+
+    def _inputs(self, X: Any, train: NDArray[np.int64] | None) -> Any:
+        return X
+
+    def _take(self, inputs: Any, rows: NDArray[np.int64]) -> Any:
+        return _safe_indexing(inputs, rows)
+
+    def _cross_fit(
+        self, data: Development, target: NDArray[Any], classes: int, weight: Tensor | None, *, main: bool
+    ) -> CrossFitted:
+        if target is data.target:
+            estimator, names = self.estimator, self.classes_[self._order]
+        else:
+            estimator, names = self.group_estimator or self.estimator, np.arange(classes)
+            estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
+        weights = None if weight is None else weight.numpy()
+        return cross_fit_estimator(seeded(estimator, data.seed), data.inputs, names[target], names, weights, data.fold)
+
+    def _retrainable(self) -> bool:
+        return not isinstance(self.estimator, FrozenEstimator)

@@ -1,0 +1,167 @@
+"""The certified choice: its sequence of tests, its error over redrawn calibration data, and what it can show at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from fairbound import constraints
+from fairbound.auditing import verdict
+from fairbound.constraints.constraint import Constraint
+from fairbound.integrations.sklearn.certification import certification_power, certify, judge
+from fairbound.integrations.sklearn.corrections import Correction, Scores, no_correction
+
+PARITY = replace(constraints.demographic_parity(["A", "B"], bound=0.1), by="group")
+LOSSES = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), by="group")
+
+
+def scores(logits: NDArray[np.float64], groups: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> Scores:
+    labels = np.zeros(len(logits), dtype=np.int64) if labels is None else labels
+    return Scores(torch.from_numpy(logits), (), torch.from_numpy(labels), {"group": torch.from_numpy(groups)}, None)
+
+
+def model(rate_of_a: float, rate_of_b: float, examples: int = 2000) -> tuple[Correction, Scores]:
+    """Decisions with these rates."""
+    groups = np.arange(examples) % 2
+    place = np.arange(examples) // 2 / (examples / 2)
+    return no_correction((PARITY,)), scores(
+        np.where(place < np.where(groups == 0, rate_of_a, rate_of_b), 1.0, -1.0), groups
+    )
+
+
+# The sequence ---------------------------------------------------------------------------------------------------------
+
+HOLDS, UNDECIDED, VIOLATED = (0.5, 0.5), (0.6, 0.5), (0.9, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "chosen", "tested"),
+    [
+        ([HOLDS, HOLDS, HOLDS], 2, 3),
+        ([HOLDS, HOLDS, UNDECIDED, HOLDS], 1, 3),
+        ([HOLDS, VIOLATED, HOLDS], 0, 2),
+        ([UNDECIDED, HOLDS], None, 1),
+    ],
+)
+def test_the_sequence_ends_at_the_first_that_does_not_hold(
+    sequence: Sequence[tuple[float, float]], chosen: int | None, tested: int
+) -> None:
+    found = certify([model(*rates) for rates in sequence])
+    assert found.chosen == chosen
+    assert len(found.verdicts) == tested
+    assert all(one.decision == "holds" for one in found.verdicts[:-1])
+
+
+def test_the_level_is_that_of_the_verdicts() -> None:
+    nearly = model(0.57, 0.5)
+    assert certify([nearly], 0.95).chosen is None
+    assert certify([nearly], 0.7).chosen == 0
+
+
+def test_the_judged_model_is_the_corrected_one() -> None:
+    rng = np.random.default_rng(0)
+    groups, labels, z = rng.integers(0, 2, 500), rng.integers(0, 2, 500), rng.standard_normal(500)
+    ratios = rng.random((500, 2)) * 2
+    own = scores(z, groups, labels)._replace(ratios=(torch.from_numpy(ratios),), weight=torch.rand(500).double())
+    found = judge(Correction((PARITY,), torch.tensor([0.3, 0.0], dtype=torch.float64)), own, 0.9)
+    shifted = z - 2 * np.arctanh(0.3 * (ratios[:, 0] - ratios[:, 1]).clip(-0.98 / 0.3, 0.98 / 0.3))
+    assert ((shifted > 0) != (z > 0)).sum() > 30
+    expected = verdict(
+        constraints.demographic_parity(["A", "B"], bound=0.1),
+        groups,
+        predictions=(shifted > 0).astype(int),
+        weight=own.weight,
+        level=0.9,
+    )
+    assert found.gaps == expected.gaps
+    assert (found.decision, found.level) == (expected.decision, 0.9)
+
+
+# Errors over redrawn calibration data ---------------------------------------------------------------------------------
+
+
+def redrawn(
+    constraint: Constraint, gaps: Sequence[float], seed: int, size: int = 900
+) -> list[tuple[Correction, Scores]]:
+    """A sequence of fixed models on a new sample: the true gaps between A and B are known."""
+    rng = np.random.default_rng(seed)
+    groups = (rng.random(size) < 0.4).astype(np.int64)
+    uniform = rng.random(size)
+    found = []
+    for gap in gaps:
+        if constraint is PARITY:
+            logits, labels = np.where(uniform < np.where(groups == 0, 0.3 + gap, 0.3), 1.0, -1.0), None
+        else:  # wrong with probability q at the logit 2: the loss is log(1 + e^-2) + 2 q
+            wrong = uniform < np.where(groups == 0, 0.2 + gap / 2, 0.2)
+            logits, labels = np.full(size, 2.0), np.where(wrong, 0, 1)
+        found.append((no_correction((constraint,)), scores(logits, groups, labels)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("constraint", [PARITY, LOSSES], ids=["rates", "losses"])
+def test_violating_models_are_rarely_certified(constraint: Constraint) -> None:
+    """Models fixed, 400 calibration samples: P(the certified model violates) is 5 %, at most 8.5 in the sample."""
+    gaps = (0.05, 0.08, 0.1001, 0.11)  # the third is the first that violates
+    wrong = [(certify(redrawn(constraint, gaps, seed)).chosen or 0) >= 2 for seed in range(400)]
+    alone = [certify(redrawn(constraint, gaps[2:], seed)).chosen is not None for seed in range(1000, 1400)]
+    fair = [certify(redrawn(constraint, (0.0,), seed)).chosen == 0 for seed in range(2000, 2100)]
+    assert np.mean(wrong) <= 0.085
+    assert 0.01 <= np.mean(alone) <= 0.085  # and the error is spent
+    assert np.mean(fair) > 0.7
+
+
+# Power ----------------------------------------------------------------------------------------------------------------
+
+
+def test_power_of_rates_and_losses() -> None:
+    groups = torch.tensor([0] * 300 + [1] * 100)
+    labels = torch.tensor([1, 0, 0, 0] * 100)
+    given = {"group": groups}
+    normal = NormalDist()
+    for constraint, deviation in ((LOSSES, 0.5), (PARITY, np.sqrt(0.25 * 0.75))):
+        error = deviation * np.sqrt(1 / 300 + 1 / 100)
+        found = certification_power((constraint,), given, labels, 0.95)
+        assert found is not None
+        assert found.probability == pytest.approx(normal.cdf(0.1 / error - normal.inv_cdf(0.95)))
+        needed = 100 * (error * (normal.inv_cdf(0.95) + normal.inv_cdf(0.8)) / 0.1) ** 2
+        assert found.needed == int(needed) + 1
+        assert (found.cell, found.examples, found.bound) == ("B", 100, 0.1)
+        # with so many, others in proportion, it is what is wanted
+        times = found.needed / 100
+        many = {"group": torch.tensor([0] * round(300 * times) + [1] * round(100 * times))}
+        again = certification_power((constraint,), many, labels.repeat(50)[: len(many["group"])], 0.95)
+        assert again is not None
+        assert again.probability == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_sentence_only_where_a_certificate_is_unlikely() -> None:
+    labels = torch.tensor([0, 1] * 5000)
+    many, few = {"group": torch.tensor([0, 1]).repeat_interleave(5000)}, {"group": torch.tensor([0] * 9900 + [1] * 100)}
+    easy, hard = (certification_power((PARITY,), groups, labels, 0.95) for groups in (many, few))
+    assert easy is not None
+    assert hard is not None
+    assert easy.sentence == ""
+    assert "hard to certify with 100 calibration examples of 'B'" in hard.sentence
+    assert f"about {hard.needed:,} of them" in hard.sentence
+
+
+def test_the_hardest_constraint_is_named_and_levels_have_no_power() -> None:
+    groups, labels = {"group": torch.tensor([0, 1] * 500)}, torch.tensor([0, 0, 1, 1] * 250)
+    tight = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.01), by="group")
+    found = certification_power((PARITY, tight), groups, labels, 0.95)
+    assert found is not None
+    assert found.bound == 0.01
+    level = replace(constraints.bounded_group_loss(["A", "B"], bound=0.5), by="group")
+    assert certification_power((level,), groups, labels, 0.95) is None
+    zero = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.0), by="group")
+    never = certification_power((zero,), groups, labels, 0.95)
+    assert never is not None
+    assert never.probability == pytest.approx(0.05)
+    assert never.needed > 1e9

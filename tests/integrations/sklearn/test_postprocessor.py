@@ -1,0 +1,417 @@
+"""`FairPostprocessor` around any classifier: corrected decisions, certificates, and scikit-learn's contract."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from two_groups import make_data, make_shifted, postprocessor
+
+import fairbound
+from fairbound import constraints
+from fairbound.integrations.sklearn import FairPostprocessor, base
+
+WHY = "folds are random and their number is fixed, so an example given twice is another sample than one of weight 2"
+FAILS = {
+    "check_sample_weight_equivalence_on_dense_data": WHY,
+    "check_sample_weight_equivalence_on_sparse_data": WHY,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([FairPostprocessor(LogisticRegression())], expected_failed_checks=lambda _: FAILS)
+def test_scikit_learn_s_contract(estimator: FairPostprocessor, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def rate_gap(decisions: Any, group: Any) -> float:
+    return float(np.mean(decisions[group == "A"]) - np.mean(decisions[group == "B"]))
+
+
+# What it is for -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group_at_prediction", [False, True])
+def test_the_gap_is_narrowed_on_data_that_nothing_has_seen(group_at_prediction: bool) -> None:
+    X, y, group = make_shifted(3000)
+    fair = postprocessor(group_at_prediction=group_at_prediction).fit(X, y, sensitive_features=group)
+    new_X, new_y, new_group = make_shifted(20_000, seed=1)
+    decisions = fair.predict(new_X, sensitive_features=new_group if group_at_prediction else None)
+    assert rate_gap(fair.unconstrained_.predict(new_X), new_group) > 0.4
+    assert abs(rate_gap(decisions, new_group)) < 0.1
+    assert (decisions == new_y).mean() > 0.6
+    assert fair.choice_.startswith("corrected")
+    assert max(fair.multipliers_.values()) > 0
+
+
+def test_with_the_group_at_prediction_there_is_a_threshold_for_each() -> None:
+    X, y, group = make_shifted(1500)
+    fair = postprocessor(group_at_prediction=True).fit(X, y, sensitive_features=group)
+    before = fair.unconstrained_.decision_function(X)
+    shift = before - fair.decision_function(X, sensitive_features=group)
+    for name in "AB":
+        assert np.ptp(shift[group == name]) < 1e-9
+    assert shift[group == "A"][0] > 0 > shift[group == "B"][0]
+
+
+def test_the_group_at_prediction_is_asked_for_and_must_be_known() -> None:
+    X, y, group = make_shifted(600)
+    fair = postprocessor(group_at_prediction=True).fit(X, y, sensitive_features=group)
+    with pytest.raises(ValueError, match="fitted with group_at_prediction=True: give sensitive_features= to predict"):
+        fair.predict(X)
+    with pytest.raises(ValueError, match=r"the group 'C', which fit has not seen; its groups are \['A', 'B'\]"):
+        fair.predict(X[:1], sensitive_features=["C"])
+
+
+def test_flattening_keeps_every_decision() -> None:
+    X, y, group = make_shifted(2000)
+    rng = np.random.default_rng(5)
+    y = np.where((group == "B") & (rng.random(2000) < 0.3), 1 - y, y)  # B is harder to predict
+    fair = postprocessor(constraint="pairwise_loss_parity", bound=0.05).fit(X, y, sensitive_features=group)
+    assert fair.choice_.startswith("corrected")
+    np.testing.assert_array_equal(fair.predict(X), fair.unconstrained_.predict(X))
+    flatter, before = np.abs(fair.decision_function(X)), np.abs(fair.unconstrained_.decision_function(X))
+    assert (flatter <= before).all()
+    assert (flatter < before).any()
+    values = dict(fair.candidates_)
+    assert values[fair.choice_].violation < values["unconstrained"].violation
+
+
+def test_a_bound_that_is_met_leaves_the_model_alone() -> None:
+    X, y, group = make_shifted(1500, shift=0.0)
+    fair = postprocessor(bound=0.5).fit(X, y, sensitive_features=group)
+    assert (fair.choice_, fair.certified_) == ("unconstrained", True)
+    assert set(fair.multipliers_.values()) == {0.0}
+    assert [name for name, _ in fair.candidates_] == ["unconstrained"]
+    np.testing.assert_array_equal(fair.predict_proba(X), fair.unconstrained_.predict_proba(X))
+
+
+def test_the_least_corrected_candidate_that_is_certified_is_chosen() -> None:
+    X, y, group = make_shifted(4000)
+    fair = postprocessor(bound=0.2).fit(X, y, sensitive_features=group)
+    assert fair.certified_
+    assert fair.verdict_.decision == "holds"
+    names = [name for name, _ in fair.candidates_]
+    assert names[-1] == "unconstrained" != fair.choice_
+
+
+def test_calibration_data_change_nothing_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other labels and inputs there change the verdict only; none is certified, so that it chooses nothing."""
+    X, y, group = make_shifted(800)
+    one = postprocessor(bound=0.05).fit(X, y, sensitive_features=group)
+    at = one.calibration_
+    other_X, other_y = X.copy(), y.copy()
+    other_X[at] *= -3.0
+    other_y[at] = 1 - y[at]
+    split = (one.development_, at)
+    monkeypatch.setattr(base, "calibration_split", lambda *given: split)  # strata depend on the labels
+    other = postprocessor(bound=0.05).fit(other_X, other_y, sensitive_features=group)
+    assert not one.certified_
+    assert not other.certified_
+    assert one.candidates_[0][1].accuracy == other.candidates_[0][1].accuracy
+    np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
+    assert [gap.estimate for gap in one.verdict_.gaps] != [gap.estimate for gap in other.verdict_.gaps]
+
+
+def test_development_and_calibration_data_are_all_examples() -> None:
+    X, y, group = make_shifted(1000)
+    fair = postprocessor(calibration=0.3).fit(X, y, sensitive_features=group)
+    assert sorted([*fair.development_, *fair.calibration_]) == list(range(1000))
+    assert len(fair.calibration_) == pytest.approx(300, abs=2)
+    without = postprocessor(calibration=0.0)
+    with pytest.warns(UserWarning, match="there is no verdict"):
+        without.fit(X, y, sensitive_features=group)
+    assert without.verdict_ is None
+    assert not without.certified_
+
+
+# Judging --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group_at_prediction", [False, True])
+def test_judging_new_data_is_the_verdict_on_its_decisions(group_at_prediction: bool) -> None:
+    X, y, group = make_shifted(800)
+    fair = postprocessor(constraint="equal_opportunity", group_at_prediction=group_at_prediction)
+    fair.fit(X, y, sensitive_features=group)
+    new_X, new_y, new_group = make_shifted(1000, seed=1)
+    weight = np.random.default_rng(0).random(1000)
+    found = fair.judge(new_X, new_y, new_group, sample_weight=weight)
+    expected = fairbound.verdict(
+        constraints.equal_opportunity(["A", "B"], bound=0.1),
+        new_group,
+        predictions=fair.predict(new_X, sensitive_features=new_group if group_at_prediction else None),
+        labels=new_y,
+        weight=weight,
+    )
+    assert found.gaps == expected.gaps
+
+
+def test_judging_losses() -> None:
+    X, y, group = make_data(800)
+    fair = postprocessor(constraint="pairwise_loss_parity").fit(X, y, sensitive_features=group)
+    found = fair.judge(X, y, group)
+    p = fair.predict_proba(X)[np.arange(800), y]
+    expected = fairbound.verdict(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), group, losses=-np.log(p))
+    assert [gap.estimate for gap in found.gaps] == pytest.approx([gap.estimate for gap in expected.gaps])
+    with pytest.raises(ValueError, match="class 7, and fit has seen"):
+        fair.judge(X, np.full(800, 7), group)
+    with pytest.warns(UserWarning, match="training is unconstrained"):
+        plain = postprocessor().fit(X, y)
+    with pytest.raises(ValueError, match="fitted without sensitive_features, so that there is no constraint"):
+        plain.judge(X, y, group)
+
+
+def test_the_verdict_is_that_of_the_calibration_data() -> None:
+    X, y, group = make_shifted(1000)
+    fair = postprocessor().fit(X, y, sensitive_features=group)
+    at = fair.calibration_
+    assert fair.judge(X[at], y[at], group[at]).gaps == fair.verdict_.gaps
+
+
+# Classifiers and inputs of all kinds ----------------------------------------------------------------------------------
+
+
+def people(n: int = 600) -> tuple[pd.DataFrame, Any, Any]:
+    rng = np.random.default_rng(0)
+    group = rng.choice(["f", "m"], n)
+    X = pd.DataFrame({"age": rng.integers(18, 80, n), "work": rng.choice(["own", "state"], n), "hours": rng.random(n)})
+    X["hours"] += group == "m"
+    return X, np.where(X["hours"] + (X["work"] == "own") + rng.random(n) > 1.7, "yes", "no"), group
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_pipelines_inside_and_outside(sparse: bool) -> None:
+    X, y, group = people()
+    encode = make_column_transformer(
+        (OneHotEncoder(sparse_output=sparse), ["work"]), remainder=StandardScaler(), sparse_threshold=float(sparse)
+    )
+    inside = postprocessor(make_pipeline(encode, LogisticRegression())).fit(X, y, sensitive_features=group)
+    assert inside.score(X, y) > 0.6
+    assert set(inside.predict(X)) <= {"no", "yes"}
+    with config_context(enable_metadata_routing=True):
+        outside = make_pipeline(clone(encode), postprocessor().set_fit_request(sensitive_features=True))
+        outside.fit(X, y, sensitive_features=group)
+    assert outside[-1].groups_ == {"group": ["f", "m"]}
+    assert abs(rate_gap(outside.predict(X) == "yes", np.where(group == "m", "A", "B"))) < 0.15
+
+
+def test_data_frames_reach_the_estimator_as_they_are() -> None:
+    X, y, group = people()
+    X["work"] = X["work"].astype("category")
+    X.loc[::7, "age"] = np.nan
+    trees = HistGradientBoostingClassifier(max_iter=5, categorical_features="from_dtype")
+    fair = postprocessor(trees).fit(X, y, sensitive_features=group)
+    assert fair.score(X, y) > 0.6
+    with pytest.raises(ValueError, match="feature names"):
+        fair.predict(X.rename(columns={"age": "years"}))
+
+
+def test_a_fitted_estimator_is_kept_as_it_is() -> None:
+    X, y, group = make_shifted(800)
+    other_X, other_y, _ = make_shifted(800, seed=7)
+    fitted = LogisticRegression().fit(other_X, other_y)
+    fair = postprocessor(FrozenEstimator(fitted)).fit(X, y, sensitive_features=group)
+    np.testing.assert_allclose(fair.unconstrained_.predict_proba(X), fitted.predict_proba(X), atol=1e-5)
+    assert fair.choice_.startswith("corrected")
+    assert fair.leverage_ is None  # it is not trained again
+
+
+def test_another_estimator_for_the_group() -> None:
+    X, y, group = make_shifted(600)
+    fair = postprocessor(group_estimator=GaussianNB()).fit(X, y, sensitive_features=group)
+    (model,) = fair._membership.models.values()
+    assert all(isinstance(one, GaussianNB) for one in model.estimators)
+
+
+def test_an_estimator_without_probabilities() -> None:
+    X, y, group = make_shifted(100)
+    with pytest.raises(TypeError, match=r"a classifier with predict_proba, got LinearSVC.*CalibratedClassifierCV"):
+        postprocessor(LinearSVC()).fit(X, y, sensitive_features=group)
+
+
+# Classes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pos_label", [None, "deny", "grant"])
+def test_the_positive_class(pos_label: str | None) -> None:
+    """A minimum of its rate; by default it is the second class."""
+    X, y, group = make_shifted(800)
+    answer = np.array(["deny", "grant"])[y]
+    wanted = constraints.minimum_rate(0.75)
+    fair = postprocessor(constraint=wanted, pos_label=pos_label).fit(X, answer, sensitive_features=group)
+    assert (fair.predict(X) == (pos_label or "grant")).mean() > 0.72
+    assert fair.classes_.tolist() == ["deny", "grant"]
+    p = fair.predict_proba(X)
+    np.testing.assert_array_equal(fair.classes_[p.argmax(1)], fair.predict(X))
+    np.testing.assert_array_equal(fair.decision_function(X) > 0, p[:, 1] > 0.5)
+    plain = LogisticRegression().fit(X, answer).predict_proba(X)
+    assert np.abs(fair.unconstrained_.predict_proba(X) - plain).max() < 0.1  # in the order of the classes
+
+
+def test_a_positive_class_that_is_none() -> None:
+    X, y, group = make_shifted(100)
+    with pytest.raises(ValueError, match=r"pos_label='yes' is not among the classes \[0, 1\]"):
+        postprocessor(pos_label="yes").fit(X, y, sensitive_features=group)
+
+
+@pytest.mark.parametrize("pos_label", [None, "high"])
+def test_several_classes(pos_label: str | None) -> None:
+    X, _, group = make_shifted(1200)
+    noise = np.random.default_rng(3).standard_normal(1200)
+    y = np.array(["low", "middle", "high"])[(X[:, 0] + noise > 0).astype(int) + (X[:, 0] + noise > 1.5)]
+    fair = postprocessor(pos_label=pos_label, bound=0.15).fit(X, y, sensitive_features=group)
+    assert fair.predict_proba(X).shape == (1200, 3)
+    wanted = ["high"] if pos_label else ["high", "low", "middle"]
+    assert [c.names[0] for c in fair.constraints_] == [f"class {name}: A - B" for name in wanted]
+    before, after = (rate_gap(one.predict(X) == "high", group) for one in (fair.unconstrained_, fair))
+    assert before > 0.3
+    assert abs(after) < 0.2
+
+
+def test_class_and_sample_weights() -> None:
+    X, y, group = make_shifted(800)
+    X[y == 1, 1] += 0.3
+    rare = y * (np.arange(800) % 4 == 0)
+    one, balanced, given = (
+        postprocessor(bound=0.9, class_weight=weight).fit(X, rare, sensitive_features=group)
+        for weight in (None, "balanced", {0: 1.0, 1: 6.0})
+    )
+    assert one.predict(X).mean() + 0.1 < min(balanced.predict(X).mean(), given.predict(X).mean())
+    # constraints and verdict are about examples as they are weighted by sample_weight, not by class_weight
+    heavy = np.where((group == "B") & (y == 1), 5.0, 1.0)
+    weighted = postprocessor(bound=0.9).fit(X, y, sensitive_features=group, sample_weight=heavy)
+    at = weighted.calibration_
+    assert weighted.judge(X[at], y[at], group[at], heavy[at]).gaps[0].estimate == pytest.approx(
+        weighted.verdict_.gaps[0].estimate
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight", "sentence"),
+    [
+        (-np.ones(300), "sample_weight must not be negative, found -1"),
+        (np.zeros(300), "at least one non-zero"),
+        ("positive", r"a positive sample_weight have one class only, \[1\]"),
+    ],
+)
+def test_invalid_weights(weight: Any, sentence: str) -> None:
+    X, y, group = make_shifted(300)
+    given = y.astype(float) if isinstance(weight, str) else weight
+    with pytest.raises(ValueError, match=sentence):
+        postprocessor().fit(X, y, sensitive_features=group, sample_weight=given)
+
+
+# Several constraints and columns --------------------------------------------------------------------------------------
+
+
+def test_several_constraints_at_once() -> None:
+    X, y, group = make_shifted(1000)
+    fair = postprocessor(constraint={"demographic_parity": 0.2, "pairwise_loss_parity": 0.2})
+    fair.fit(X, y, sensitive_features=group)
+    assert len(fair.multipliers_) == 4
+    assert "demographic_parity: A - B" in fair.multipliers_
+    values = dict(fair.candidates_)
+    assert values[fair.choice_].violation < values["unconstrained"].violation
+
+
+@pytest.mark.parametrize(("subgroups", "columns"), [("marginal", 2), ("intersectional", 1), ("both", 3)])
+def test_several_columns_of_groups(subgroups: str, columns: int) -> None:
+    X, y, group = make_shifted(1000)
+    half = np.random.default_rng(1).choice(["x", "y"], 1000)
+    both = pd.DataFrame({"race": group, "sex": half})
+    fair = postprocessor(subgroups=subgroups).fit(X, y, sensitive_features=both)
+    assert len(fair.groups_) == len(fair.constraints_) == columns
+    assert abs(rate_gap(fair.predict(X), group)) < 0.2 < rate_gap(fair.unconstrained_.predict(X), group)
+    assert fair.judge(X, y, both).examples == 1000
+    with pytest.raises(ValueError, match="has 1 columns, and fit was given 2"):
+        fair.judge(X, y, group)
+
+
+# scikit-learn ---------------------------------------------------------------------------------------------------------
+
+
+def test_clone_pickle_and_seeds() -> None:
+    X, y, group = make_shifted(400)
+    fair = postprocessor().fit(X, y, sensitive_features=group)
+    same = clone(fair).fit(X, y, sensitive_features=group)
+    loaded = pickle.loads(pickle.dumps(fair))
+    for other in (same, loaded):
+        np.testing.assert_array_equal(fair.predict_proba(X), other.predict_proba(X))
+    assert loaded.report() == fair.report()
+    other = postprocessor(random_state=1).fit(X, y, sensitive_features=group)
+    assert not np.array_equal(fair.development_, other.development_)
+
+
+def by_name(names: Any, bound: float) -> Any:
+    return constraints.demographic_parity(names, bound=bound)
+
+
+def test_a_constraint_that_cannot_be_saved() -> None:
+    X, y, group = make_shifted(400)
+    fair = postprocessor(constraint=lambda names, bound: by_name(names, bound)).fit(X, y, sensitive_features=group)
+    with pytest.raises(TypeError, match=r"constraint=<function .* cannot be saved .* a function defined in a module"):
+        pickle.dumps(fair)
+    assert fair.unconstrained_.predict(X).shape == (400,)  # which needs no file
+    assert "Choice" in fair.report()
+
+
+def test_grid_search_and_cross_validation_route_the_groups() -> None:
+    X, y, group = make_shifted(400)
+    with config_context(enable_metadata_routing=True):
+        fair = postprocessor().set_fit_request(sensitive_features=True)
+        scores = cross_val_score(fair, X, y, cv=2, params={"sensitive_features": group})
+        search = GridSearchCV(fair, {"bound": [0.1, 0.8], "estimator__C": [1.0]}, cv=2)
+        search.fit(X, y, sensitive_features=group)
+    assert scores.min() > 0.5
+    assert search.best_params_["bound"] == 0.8  # accuracy alone rewards the loosest
+    assert search.best_estimator_.groups_ == {"group": ["A", "B"]}
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "sentence"),
+    [
+        ({"constraint": "parity"}, {}, "constraint must be one of .*pairwise_loss_parity"),
+        ({"bound": 5}, {}, "bound=5 allows every difference of rates"),
+        ({"bound": -1}, {}, "bound must be a finite number >= 0, got -1"),
+        ({"cv": 1}, {}, "cv is a number of folds, 2 or more, got 1"),
+        ({"cv": 2.5}, {}, "cv is a number of folds, 2 or more, got 2.5"),
+        ({"calibration": 2}, {}, "calibration is a share of the examples, from 0 to below 1, got 2"),
+        ({"level": 95}, {}, "level is a confidence level such as 0.95, got 95"),
+        ({"subgroups": "all"}, {}, "subgroups must be one of 'intersectional', 'marginal', 'both', got 'all'"),
+        ({}, {"sensitive_features": ["A"] * 60}, "one group only, 'A'"),
+        ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),
+        ({}, {"sensitive_features": [None] * 60}, "missing entries"),
+    ],
+)
+def test_errors_are_sentences(settings: dict[str, Any], given: dict[str, Any], sentence: str) -> None:
+    X, y, group = make_data(60)
+    with pytest.raises(ValueError, match=sentence):
+        postprocessor(**settings).fit(X, y, **({"sensitive_features": group} | given))
+
+
+def test_one_class_and_no_groups() -> None:
+    X, y, group = make_data(60)
+    with pytest.raises(ValueError, match=r"y has one class only, \[1\.0\]; a classifier needs two"):
+        postprocessor().fit(X, np.ones(60), sensitive_features=group)
+    with pytest.warns(UserWarning, match="no sensitive_features were given: training is unconstrained"):
+        fair = postprocessor().fit(X, y)
+    assert (fair.choice_, fair.verdict_, fair.constraints_, fair.multipliers_) == ("unconstrained", None, (), {})

@@ -1,0 +1,167 @@
+"""Training of an ensemble: folds, selection, early stopping, and what is reported of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fairbound.integrations.sklearn import trainer
+from fairbound.integrations.sklearn.features import Features
+from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble
+from fairbound.integrations.sklearn.trainer import (
+    Examples,
+    TrainingConfig,
+    cross_entropy,
+    forward_all,
+    squared_error,
+    train,
+)
+
+CONFIG = TrainingConfig(cross_entropy, learning_rate=0.02, epochs=3, batch_size=16)
+FOLDS = torch.tensor([0, 1, 2])
+
+
+def make_examples(n: int = 120, seed: int = 0) -> Examples:
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(n, 3, generator=generator)
+    y = (X[:, 0] + 0.5 * torch.randn(n, generator=generator) > 0).long()
+    return Examples(Features(X, torch.empty(n, 0, dtype=torch.int64)), y, None, torch.arange(n) % 3)
+
+
+def ensemble(members: int = 3) -> NetworkEnsemble:
+    return NetworkEnsemble(members, 3, (), (6,), 1, seed=0)
+
+
+def test_losses() -> None:
+    z, y = torch.randn(20, 1), torch.randint(0, 2, (20,))
+    np.testing.assert_allclose(
+        cross_entropy(z, y), np.log1p(np.exp(-np.where(y == 1, z[:, 0], -z[:, 0]))), rtol=1e-5, atol=1e-7
+    )
+    several, classes = torch.randn(2, 20, 4), torch.randint(0, 4, (2, 20))
+    expected = nn.functional.cross_entropy(several.reshape(40, 4), classes.reshape(40), reduction="none")
+    torch.testing.assert_close(cross_entropy(several, classes), expected.reshape(2, 20))
+    torch.testing.assert_close(squared_error(z, 2.0 * y), (z[:, 0] - 2 * y) ** 2)
+
+
+def test_a_network_never_trains_on_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other labels in fold 0 change the networks of folds 1 and 2 only; with one evaluation nothing is selected."""
+    monkeypatch.setattr(trainer, "EVALUATIONS", 1)
+    examples, found = make_examples(), []
+    flipped = examples._replace(target=torch.where(examples.fold == 0, 1 - examples.target, examples.target))
+    for given in (examples, flipped):
+        network = ensemble()
+        train(network, given, FOLDS, CONFIG)
+        found.append(network.numeric.detach())
+    assert torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(found[0][1], found[1][1])
+    assert not torch.equal(found[0][2], found[1][2])
+
+
+def test_every_network_is_as_it_was_at_its_best_on_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "PATIENCE", 1000)
+    examples, network = make_examples(), ensemble()
+    history = train(network, examples, FOLDS, replace(CONFIG, epochs=30, learning_rate=0.3))
+    outputs = forward_all(network, examples.features)
+    for s, fold in enumerate(FOLDS):
+        rows = examples.fold == fold
+        loss = cross_entropy(outputs[s][rows], examples.target[rows]).mean()
+        assert float(loss) == pytest.approx(float(history.losses[:, s].min()), abs=1e-5)
+        assert history.best[s] == history.epochs[history.losses[:, s].argmin()]
+    assert len(set(history.best.tolist())) > 1  # each at its own
+    assert not network.training
+
+
+def test_weights_count_in_training_and_selection() -> None:
+    """An example of weight 0 is as one that is not there."""
+    examples = make_examples()
+    weight = torch.ones(120)
+    weight[::4] = 0
+    flipped = torch.where(weight == 0, 1 - examples.target, examples.target)
+    found = []
+    for target in (examples.target, flipped):
+        network = ensemble()
+        train(network, examples._replace(target=target, weight=weight), FOLDS, CONFIG)
+        found.append(network.numeric.detach())
+    assert torch.equal(*found)
+
+
+def test_training_stops_where_nothing_improves() -> None:
+    """Labels that are random cannot be learned."""
+    examples = make_examples()
+    examples = examples._replace(target=torch.randint(0, 2, (120,), generator=torch.Generator().manual_seed(3)))
+    history = train(ensemble(), examples, FOLDS, replace(CONFIG, epochs=200, learning_rate=0.1))
+    assert float(history.epochs[-1]) < 200
+    later = history.losses[-trainer.PATIENCE :]
+    assert (later >= history.losses[: -trainer.PATIENCE].min(0).values).all()
+    assert history.planned == 200
+
+
+@pytest.mark.parametrize(("n", "steps", "planned"), [(300, 1000, 84), (3000, 1000, 20), (3000, 100, 5)])
+def test_epochs_know_the_number_of_examples(n: int, steps: int, planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many steps of 16 examples, or of a fiftieth of them, as are needed; at least 5 epochs."""
+    monkeypatch.setattr(trainer, "PATIENCE", 1)
+    monkeypatch.setattr(trainer, "MIN_STEPS", steps)
+    history = train(ensemble(), make_examples(n), FOLDS, replace(CONFIG, epochs=None, batch_size=None))
+    assert history.planned == planned
+
+
+def test_without_a_fold_all_examples_train_and_select() -> None:
+    network, examples = ensemble(2), make_examples()
+    history = train(network, examples, torch.tensor([-1, -1]), CONFIG)
+    loss = cross_entropy(forward_all(network, examples.features), examples.target.expand(2, -1)).mean(1)
+    torch.testing.assert_close(loss, history.losses.min(0).values)
+
+
+def test_progress_is_shown_at_every_evaluation() -> None:
+    seen: list[tuple[int, float, float]] = []
+    history = train(ensemble(), make_examples(), FOLDS, replace(CONFIG, progress=lambda *given: seen.append(given)))
+    assert [epoch for _, epoch, _ in seen] == pytest.approx(history.epochs.tolist())
+    assert [loss for _, _, loss in seen] == pytest.approx(history.losses.mean(1).tolist())
+
+
+def test_losses_that_are_never_finite_are_a_sentence() -> None:
+    with pytest.raises(ValueError, match="NaN or infinite at every evaluation; scale the columns of X, or lower"):
+        train(ensemble(), make_examples(), FOLDS, replace(CONFIG, learning_rate=1e30, epochs=1, batch_size=1))
+
+
+def test_the_random_state_of_torch_is_left_alone_and_dropout_is_seeded() -> None:
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        before = torch.random.get_rng_state()
+        network = ensemble()
+        train(network, make_examples(), FOLDS, CONFIG)
+        assert torch.equal(before, torch.random.get_rng_state())
+        found.append(network.numeric.detach())
+    assert torch.equal(*found)
+
+
+def test_dropout_and_batch_norm_of_a_module() -> None:
+    """Statistics of batches are learned in training, and selected with the weights."""
+    torch.manual_seed(0)
+    made = [
+        nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)) for _ in "abc"
+    ]
+    network = NetworkCopies([Member(one, True) for one in made])
+    examples = make_examples()
+    history = train(network, examples, FOLDS, replace(CONFIG, epochs=20))
+    assert not torch.equal(made[0][1].running_mean, torch.zeros(8))
+    one, two = (forward_all(network, examples.features) for _ in range(2))
+    assert torch.equal(one, two)  # no dropout
+    for s, fold in enumerate(FOLDS):
+        rows = examples.fold == fold
+        loss = cross_entropy(one[s][rows], examples.target[rows]).mean()
+        assert float(loss) == pytest.approx(float(history.losses[:, s].min()), abs=1e-5)
+
+
+def test_all_examples_are_evaluated_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    network: Any = ensemble().eval()
+    examples = make_examples()
+    whole = forward_all(network, examples.features)
+    monkeypatch.setattr(trainer, "CHUNK", 50)
+    torch.testing.assert_close(forward_all(network, examples.features), whole)
