@@ -49,6 +49,7 @@ common = { reference = "here" }
 rows = [
 """
 KILLS_A_ROUND = 10
+ROUND_S = 400  # a round that takes longer hangs
 KINDS = ("front", "worker", "scheduler")
 Stamps = dict[str, tuple[int, int]]
 
@@ -171,10 +172,12 @@ def one_round(
         counts["lost"] += len(kept.keys() - now.keys())
         kept.update(now)
 
-    due, ended = float("inf"), 0
+    due, ended, end = float("inf"), 0, time.monotonic() + ROUND_S
     machine.start()
     while True:
         time.sleep(0.05)
+        if time.monotonic() > end:
+            raise SystemExit(f"a round does not end within {ROUND_S} s: see {machine.log.name}")
         look()
         status = machine.front.poll() if machine.front is not None else None
         if status == 0 and len(kept) == sum(map(len, tasks)):
@@ -208,6 +211,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--short", action="store_true")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # nothing that was started stays behind
     kills, methods = (4, METHODS[:2]) if given.short else (given.kills, METHODS)
     rng, counts, rounds = random.Random(given.seed), Counter[str](), 0
     folder = Path(tempfile.mkdtemp(prefix="fairbound-kills-"))

@@ -95,7 +95,7 @@ def test_distributed() -> None:
 def test_two_processes_of_torchrun(name: str) -> None:
     """DDP, and FSDP2 on a problem of the benchmark: both processes end with the same multipliers."""
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", f"examples/{name}.py"],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", f"examples/{name}.py"],
         capture_output=True, text=True, check=False, timeout=300, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -33,6 +33,7 @@ TRIES = 2  # of a task that raises, each on another worker where there is one
 TOPIC = "fairbound"  # of Dask's events: how far a task is
 CONNECT_S = 10  # to wait for a scheduler before the command says that it does not answer
 RECONNECT_EVERY_S = 2.0
+OWN_PORT = {"dashboard_address": "127.0.0.1:0"}  # any that is free: Dask would take 8787, or warn that it is taken
 WORKER_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": {
         "OMP_NUM_THREADS": 1,  # small tensors are slower on more; processes use the cores
@@ -92,6 +93,7 @@ class _Round:
         distributed = need("distributed", "cli", "More than one process")
         self.client.subscribe_topic(TOPIC, self._event)
         self.client.forward_logging("fairbound", logging.WARNING)
+        self._wait_for_a_worker()
         done = distributed.as_completed([self._submit(number) for number in list(self.tries)], loop=self.client.loop)
         try:
             for future in done:
@@ -102,6 +104,17 @@ class _Round:
             for future in self.futures:
                 future.cancel(reason="the command ends", force=True)
 
+    def _wait_for_a_worker(self) -> None:
+        """What workers are there decides which tasks go to a GPU; jobs of a queue may start late."""
+        said = False
+        while not any(self._workers()):
+            if self.client.status == "closed":
+                raise _LostError
+            if not said:
+                log.warning("no worker is there yet; waiting for the first (Ctrl-C ends this)")
+                said = True
+            sleep(0.2)
+
     def _submit(self, number: int) -> Any:
         task, failed = self.tasks[number], self.tries[number]
         key = f"{_task_key(task, self.store)}-{len(failed)}"
@@ -110,10 +123,10 @@ class _Round:
         if task.gpu and gpus:
             task, where = task.on("cuda"), {"resources": {"GPU": 1}}
         elif gpus and cpus:
-            where = {"workers": cpus, "allow_other_workers": False}
+            where = {"workers": cpus, "allow_other_workers": True}  # where those have gone
         others = [worker for worker in (where.get("workers") or [*gpus, *cpus]) if worker not in failed]
         if failed and others:
-            where |= {"workers": others, "allow_other_workers": False}
+            where |= {"workers": others, "allow_other_workers": True}
         files = {name: Path(name).read_bytes() for name in task.user_files()}
         front = str(self.following.log.front_file(self.following.name).resolve())
         future = self.client.submit(
@@ -187,7 +200,7 @@ def _client(engine: Engine, workers: int) -> Iterator[Any]:
             with (
                 distributed.LocalCluster(
                     n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None,
-                    silence_logs=logging.CRITICAL,
+                    scheduler_kwargs=OWN_PORT, silence_logs=logging.CRITICAL,
                 ) as cluster,
                 distributed.Client(cluster) as client,
             ):  # fmt: skip

@@ -159,7 +159,7 @@ class Store:
         return self._path(key).exists()
 
     def checkpoint(self, key: str) -> Path:
-        """The file for the checkpoint of a batch whose first result has this key."""
+        """The file for the checkpoint of a batch of that name."""
         folder = self.folder / "checkpoints"
         with _sentences(self.folder):
             folder.mkdir(parents=True, exist_ok=True)

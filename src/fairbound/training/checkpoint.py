@@ -53,7 +53,3 @@ class Checkpoint:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         self.last = monotonic()
-
-    def remove(self) -> None:
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)

@@ -131,14 +131,14 @@ class EntryFolder:
     def write_manifest(self) -> None:
         store = self.store
         files = {key: hashlib.sha256(store.file(key) or b"").hexdigest() for key in sorted(store.keys())}
-        content = {"fairbound": version("fairbound"), "method": _digest(self.path / METHOD), "results": files}
+        content = {"fairbound": version("fairbound"), "results": files}
         write_text(self.path / MANIFEST, json.dumps(content, indent=1) + "\n")
 
     def manifest(self) -> dict[str, Any]:
         file = self.path / MANIFEST
         try:
             found: dict[str, Any] = json.loads(file.read_bytes())
-            return {"fairbound": str(found["fairbound"]), "method": found["method"], "results": dict(found["results"])}
+            return {"fairbound": str(found["fairbound"]), "results": dict(found["results"])}
         except OSError as error:
             raise OSError(
                 f"{file} cannot be read ({error.strerror}); `fairbound enter {self.path}` writes it"
@@ -165,7 +165,3 @@ class EntryFolder:
 
 def _limited(tasks: list[BoardTask], limits: Limits) -> list[LimitedTask]:
     return [LimitedTask(task, limits) for task in tasks]
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

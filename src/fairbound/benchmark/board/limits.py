@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,40 +70,49 @@ def run_limited(
     task: Any, folder: Path, limits: Limits, advanced: Callable[[float], None] = lambda share: None
 ) -> str | None:
     """Complete a task in another process, which stores its results in the folder; None, or why there are none."""
-    errors = tempfile.TemporaryFile()  # noqa: SIM115
-    child = subprocess.Popen(
-        [sys.executable, "-m", "fairbound.benchmark.board.limits", str(folder), str(limits.gigabytes)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-    )  # fmt: skip
-    assert child.stdin is not None
-    assert child.stdout is not None
+    command = [sys.executable, "-m", "fairbound.benchmark.board.limits", str(folder), str(limits.gigabytes)]
     late = threading.Event()
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
 
-    def end() -> None:
-        late.set()
-        child.kill()
+        def end() -> None:
+            late.set()
+            _kill(child)
 
-    timer = threading.Timer(limits.seconds, end)
-    timer.start()
-    try:
-        with suppress(BrokenPipeError):  # it crashed before it read its task
-            child.stdin.write(pickle.dumps(task))
-            child.stdin.close()
-        for line in child.stdout:
-            advanced(float(line))
-        child.wait()
-    finally:
-        timer.cancel()
-        child.kill()
+        timer = threading.Timer(limits.seconds, end)
+        timer.start()
+        try:
+            with suppress(BrokenPipeError):  # it crashed before it read its task
+                child.stdin.write(pickle.dumps(task))
+                child.stdin.close()
+            for line in child.stdout:
+                advanced(float(line))
+            child.wait()
+        finally:
+            timer.cancel()
+            _kill(child)
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip().splitlines()
     if child.returncode == 0:
         return None
     if late.is_set():
         return f"it did not end within {limits.seconds:g} s"
     if child.returncode < 0:
         return f"its process was ended by signal {-child.returncode}, perhaps for want of memory"
-    errors.seek(0)
-    said = errors.read().decode(errors="replace").strip().splitlines()
     return f"it crashed: {said[-1] if said else f'exit status {child.returncode}'}"
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """With what it has started, where the system has groups of processes."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL) if os.name == "posix" else child.kill()
 
 
 def main() -> None:

@@ -172,6 +172,7 @@ class BoardTask:
             with _quiet():
                 tables = self._measured(advanced, path)
         except (ValueError, RuntimeError) as error:  # of the method: it stands on the board in the place of a score
+            path.unlink(missing_ok=True)
             if self.device != "cpu":  # or of the device
                 return self.on("cpu").complete(store, advanced)
             store.put_many(self.failed(str(error)))
