@@ -91,6 +91,7 @@ def test_distributed() -> None:
     assert max(numbers(text, "gap on training examples")) <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["distributed", "sharded_benchmark"])
 def test_two_processes_of_torchrun(name: str) -> None:
     """DDP, and FSDP2 on a problem of the benchmark: both processes end with the same multipliers."""
