@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import tempfile
 import threading
 import traceback
@@ -126,7 +127,7 @@ class _Round:
             where = {"workers": cpus, "allow_other_workers": True}  # where those have gone
         others = [worker for worker in (where.get("workers") or [*gpus, *cpus]) if worker not in failed]
         if failed and others:
-            where |= {"workers": others, "allow_other_workers": True}
+            where |= {"workers": others, "allow_other_workers": False}  # else it may be stolen by the first
         files = {name: Path(name).read_bytes() for name in task.user_files()}
         front = str(self.following.log.front_file(self.following.name).resolve())
         future = self.client.submit(
@@ -249,9 +250,10 @@ class SentBack:
         return [result.key for result in results]
 
     def checkpoint(self, key: str) -> Path:
-        """On the worker's own disk: whoever goes on there finds it."""
-        folder = Path(tempfile.gettempdir()) / "fairbound-checkpoints"
-        folder.mkdir(exist_ok=True)
+        """On the worker's own disk: whoever goes on there finds it, if it is the same user."""
+        user = f"-{os.getuid()}" if os.name == "posix" else ""
+        folder = Path(tempfile.gettempdir()) / f"fairbound-checkpoints{user}"
+        folder.mkdir(mode=0o700, exist_ok=True)
         return folder / f"{key}.pt"
 
 
