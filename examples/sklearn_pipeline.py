@@ -19,8 +19,8 @@ torch.set_num_threads(1)
 set_config(enable_metadata_routing=True)  # so that the groups find their way through the pipeline
 
 data = load("synthetic:VA").dataset("MAR")
-X, y = data.X.numpy(), data.y.numpy().astype(int)
-married = np.where(data.groups["MAR"].numpy() == 0, "married", "not married")
+X, y = data.X.numpy()[:12_000], data.y.numpy().astype(int)[:12_000]
+married = np.where(data.groups["MAR"].numpy()[:12_000] == 0, "married", "not married")
 
 classifier = FairPostprocessor(LogisticRegression(), constraint="demographic_parity", bound=0.2, random_state=0)
 pipeline = make_pipeline(StandardScaler(), classifier.set_fit_request(sensitive_features=True))

@@ -26,7 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when numpy and torch are first impor
 
 import claims
 import report
-from results import compute, read, tasks
+from cache import compute, read, tasks
 from tables import REPORT
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from results import DEFAULT_FIT
+from cache import DEFAULT_FIT
 from scipy.stats import norm
 from tables import REPORT, Floats
 

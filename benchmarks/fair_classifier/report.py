@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from cache import DEFAULT_FIT
 from claims import SHORT, Claim, Results, error
-from results import DEFAULT_FIT
 
 WIDTH = 80
 

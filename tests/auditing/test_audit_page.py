@@ -411,8 +411,8 @@ def test_browser_draws_every_figure_and_sorts(crossed: Audit, crossed_page: str,
         for a in audits
         for rate in PANELS
     ]
-    glances, by_rate = [seen["dots"][i] for i in (0, 3, 5)], [seen["dots"][i] for i in (1, 4, 6)]
-    assert len(seen["dots"]) == 3 + 2 + 2  # the parts have no scores
+    glances, by_rate = [seen["dots"][i] for i in (0, 5, 7)], [seen["dots"][i] for i in (1, 6, 8)]
+    assert len(seen["dots"]) == 5 + 2 + 2  # the parts have no scores
     assert glances == [4, 3, 3]
     assert sum(by_rate) == sum(defined)
     assert seen["before"] == 0  # folded figures are drawn when they are opened

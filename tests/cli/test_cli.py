@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -70,6 +71,47 @@ class TestAudit:
         renamed = predictions.with_name("acs:OK:x.csv")
         renamed.write_text(predictions.read_text())
         assert "acs:OK:x.csv" in call("audit", renamed, "--label", "y", "--prediction", "yhat", "--group", "race")
+
+    def test_escape_sequences_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
+        rows = "".join(f"{i % 2},{i % 3 % 2},{name}\n" for i in range(60) for name in ("\x1b[2Ja", "b\u202e\x9b1m"))
+        (tmp_path / "bad\x1b[1m.csv").write_text(f"y,p,race\n{rows}", encoding="utf-8")
+        options = ["--label", "y", "--prediction", "p", "--group"]
+        for command in (["audit"], ["groups", "--by"]):
+            asked = [command[0], tmp_path / "bad\x1b[1m.csv", *(options if command[0] == "audit" else command[1:])]
+            printed = call(*asked, "race")
+            assert "\\x1b[2Ja" in printed
+            assert not {"\x1b", "\x9b", "\u202e"} & set(printed)
+        printed = call("audit", tmp_path / "bad\x1b[1m.csv", *options, "\x1b]0;race", code=1)
+        assert "\x1b" not in printed
+
+    def test_formulas_in_the_csv_are_text(self, tmp_path: Path) -> None:
+        names = ("=1+1", "+1", "-1", "@x", "plain")
+        rows = "".join(f"{i % 2},{i % 3 % 2},{name}\n" for i in range(60) for name in names)
+        (tmp_path / "in.csv").write_text(f"y,p,race\n{rows}")
+        out = tmp_path / "out.csv"
+        call("audit", tmp_path / "in.csv", "--label", "y", "--prediction", "p", "--group", "race=plain", "--csv", out)
+        call("audit", tmp_path / "in.csv", "--label", "y", "--prediction", "p", "--group", "race", "--csv", out)
+        head, *lines = csv.reader(out.read_text().splitlines())
+        assert {line[0] for line in lines} == {"'=1+1", "'+1", "'-1", "'@x", "plain"}
+        assert head[:2] == ["group", "examples"]
+        assert float(lines[0][head.index("positive_rate_low")]) <= float(lines[0][head.index("positive_rate")])
+
+    def test_outputs_are_checked_first_and_written_before_printing(
+        self, predictions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = ["audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race"]
+        same = call(*options, "--json", tmp_path / "a", "--html", tmp_path / "a", code=1)
+        assert "is named for two outputs" in same
+        printed = call(*options, "--csv", "/dev/full", code=1)
+        assert "/dev/full cannot be written (No space left on device); name another file" in " ".join(printed.split())
+        assert "Metrics" not in printed
+
+        def full(**_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("fairbound._utils.files.tempfile.TemporaryFile", full)
+        monkeypatch.setattr("fairbound.data.readers.read_columns", None)  # nothing is read
+        assert "cannot be written" in call(*options, "--json", tmp_path / "a.json", code=1)
 
     def test_bands_and_one_against_all(self, predictions: Path) -> None:
         printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "age:30:60,race=white")
@@ -174,6 +216,14 @@ class TestData:
 
     def test_unknown_state(self, tmp_path: Path) -> None:
         assert "XX" in call("data", "fetch", "XX", "--data", tmp_path, code=1)
+
+    @pytest.mark.parametrize("folder", ["nowhere", "."])
+    def test_a_named_folder_without_census_data_is_an_error(self, tmp_path: Path, folder: str) -> None:
+        printed = " ".join(
+            call("run", "income-ok-race", "--data", tmp_path / folder, "--out", tmp_path / "out", code=1).split()
+        )
+        assert "the folder" in printed
+        assert "synthetic" not in printed
 
 
 class TestBenchmark:

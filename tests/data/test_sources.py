@@ -49,12 +49,24 @@ def test_real_data_by_name(acs_ok) -> None:
     assert load("ACS:ok").source == "acs:OK"
 
 
-def test_without_real_data_the_synthetic_census_is_best(tmp_path) -> None:
-    assert sources.best("OK", tmp_path) == sources.best("ok", tmp_path) == "synthetic:OK"
+def test_without_real_data_the_synthetic_census_is_best(monkeypatch) -> None:
+    monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: ())
+    assert sources.best("OK") == sources.best("ok") == "synthetic:OK"
     with pytest.raises(
         FileNotFoundError, match=r"no data of TX were found, and only OK and VA .*`fairbound data fetch TX`"
     ):
-        sources.best("tx", tmp_path)
+        sources.best("tx")
+
+
+def test_a_named_folder_is_never_replaced_by_the_synthetic_census(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path / "nowhere", "is not there"), (tmp_path, "has no census file of OK"),
+                       (tmp_path / "file", "is no folder")):  # fmt: skip
+        with pytest.raises(FileNotFoundError, match=f"the folder {place} {why}; name the folder where it is"):
+            sources.best("OK", place)
+
+
+def test_names_of_states_are_checked(tmp_path) -> None:
     with pytest.raises(ValueError, match="no state is abbreviated 'OKK'"):
         sources.best("OKK", tmp_path)
     with pytest.raises(FileNotFoundError, match="synthetic:OK"):

@@ -1,10 +1,16 @@
-"""Writing files whole or not at all."""
+"""Writing files whole or not at all, and tables that a spreadsheet may open."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # cells that spreadsheets compute rather than show
 
 
 def check_place(path: Path | str | None) -> None:
@@ -16,6 +22,33 @@ def check_place(path: Path | str | None) -> None:
         raise IsADirectoryError(f"{path} is a folder; name a file, such as {path / 'out'}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} for {path.name}; make it, or name another")
+    try:  # where a file will be written beside this one, or into it
+        if path.exists() and not path.is_file():
+            with path.open("a"):
+                pass
+        else:
+            tempfile.TemporaryFile(dir=path.resolve().parent).close()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def csv_text(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    r"""A CSV table. Text that a spreadsheet would run as a formula begins with an apostrophe; numbers stay.
+
+    >>> print(csv_text(["group", "gap"], [["=1+1", -0.5], ["b", None]]), end="")
+    group,gap
+    '=1+1,-0.5
+    b,
+    """
+    written = io.StringIO()
+    table = csv.writer(written, lineterminator="\n")
+    table.writerows([harmless(value) for value in row] for row in (headings, *rows))
+    return written.getvalue()
+
+
+def harmless(value: Any) -> Any:
+    """A cell that a spreadsheet shows and does not run."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -23,14 +56,17 @@ def write_text(path: Path | str, text: str) -> None:
     link, its target is replaced; what is no regular file (a pipe, /dev/stdout) is written to."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_text(text, encoding="utf-8", errors="replace")
+        try:
+            path.write_text(text, encoding="utf-8", errors="replace")
+        except OSError as error:  # /dev/full, a pipe that nobody reads
+            raise _unwritable(path, error) from error
         return
     path = path.resolve() if path.is_symlink() else path
     check_place(path)
     try:
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise OSError(f"{path} cannot be written ({error.strerror}); name another file") from error
+        raise _unwritable(path, error) from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:  # file names may hold no text
             file.write(text)
@@ -40,4 +76,8 @@ def write_text(path: Path | str, text: str) -> None:
         os.replace(beside, path)
     except OSError as error:
         Path(beside).unlink(missing_ok=True)
-        raise OSError(f"{path} cannot be written ({error.strerror}); name another file") from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> OSError:
+    return OSError(f"{path} cannot be written ({error.strerror}); name another file")

@@ -16,10 +16,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.auditing.text import no_probabilities, not_compared, one_sided, small_groups
-from fairbound.constraints.subgroups import Attribute, Coded, Intersection, is_missing, no_column
+from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
+from fairbound.auditing.text import (
+    SMALL_GROUP,
+    one_group,
+    one_sided,
+    own_group,
+    score_range,
+    small_groups,
+    threshold_hint,
+)
+from fairbound.constraints.subgroups import (
+    Attribute,
+    Coded,
+    Intersection,
+    is_missing,
+    no_column,
+    text_among_numbers,
+)
 from fairbound.data.attributes import parse_attributes
-from fairbound.data.outcomes import binary, binary_like
+from fairbound.data.outcomes import binary, binary_like, class_count, like_one_against_rest, one_against_rest
 from fairbound.metrics.counts import (
     Counts,
     as_binary,
@@ -29,10 +45,18 @@ from fairbound.metrics.counts import (
     group_names,
     same_length,
 )
-from fairbound.metrics.fairness_metrics import group_rates, largest_group, metric_intervals
-from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
+from fairbound.metrics.fairness_metrics import (
+    GroupPair,
+    group_pairs,
+    group_rates,
+    largest_group,
+    metric_intervals,
+    values,
+)
 from fairbound.metrics.intervals import DRAWS, IntervalEstimate
-from fairbound.metrics.wasserstein import Scores, distances
+from fairbound.metrics.roc import CalibrationBin
+
+MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes
 
 
 @dataclass(frozen=True)
@@ -44,7 +68,11 @@ class GroupAudit:
     counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. examples where there are none
     rates: Mapping[str, IntervalEstimate]
     loss: IntervalEstimate | None = None  # mean cross-entropy of the scores
+    auc: IntervalEstimate | None = None
+    calibration_gap: IntervalEstimate | None = None  # mean score minus base rate, where scores are probabilities
     histogram: tuple[float, ...] = ()  # share of the group's weight in each bin of Audit.bins
+    roc: tuple[tuple[float, float], ...] = ()  # (false, true positive rate) for thresholds from high to low
+    calibration: tuple[CalibrationBin, ...] = ()  # mean score and share with label 1, from low to high scores
 
 
 @dataclass(frozen=True)
@@ -57,9 +85,15 @@ class Audit:
     level: float  # of the intervals
     metrics: Mapping[str, IntervalEstimate]
     groups: tuple[GroupAudit, ...]
+    pairs: Mapping[str, GroupPair] = field(default_factory=dict)  # metric -> the two groups behind it
+    min_examples: int = SMALL_GROUP  # below, a group is tiny
+    without_tiny: Mapping[str, IntervalEstimate] = field(default_factory=dict)  # metrics; empty without tiny groups
+    pairs_without_tiny: Mapping[str, GroupPair] = field(default_factory=dict)
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
+    probabilities: bool = False  # whether scores are
     dropped: int = 0  # examples in no group
+    missing: int = 0  # examples that lack a value, dropped before
     weighted: bool = False  # whether examples have weights
     source: str = ""
     notes: tuple[str, ...] = ()  # caveats of the numbers
@@ -72,15 +106,23 @@ class Audit:
             "by": list(self.attributes),
             "examples": self.examples,
             "dropped": self.dropped,
+            "dropped_missing": self.missing,
             "level": self.level,
             "reference": self.reference,
             "threshold": self.threshold,
             "weighted": self.weighted,
             "score_bins": list(self.bins),
             "metrics": {name: estimate._asdict() for name, estimate in self.metrics.items()},
+            "pairs": {name: pair._asdict() for name, pair in self.pairs.items()},
             "groups": {group.name: _group_dict(group) for group in self.groups},
             "notes": list(self.notes),
         }
+        if self.without_tiny:
+            found["without_tiny_groups"] = {
+                "min_examples": self.min_examples,
+                "metrics": {name: estimate._asdict() for name, estimate in self.without_tiny.items()},
+                "pairs": {name: pair._asdict() for name, pair in self.pairs_without_tiny.items()},
+            }
         if self.parts:
             found["each"] = {part.attributes[0]: part.to_dict() for part in self.parts}
         return found
@@ -89,10 +131,17 @@ class Audit:
 def _group_dict(group: GroupAudit) -> dict[str, Any]:
     found: dict[str, Any] = {"examples": group.examples, "counts": dict(group.counts)}
     found["rates"] = {name: estimate._asdict() for name, estimate in group.rates.items()}
-    if group.loss is not None:
-        found["loss"] = group.loss._asdict()
+    for name, estimate in (("loss", group.loss), ("auc", group.auc), ("calibration_gap", group.calibration_gap)):
+        if estimate is not None:
+            found[name] = estimate._asdict()
     if group.histogram:
         found["score_shares"] = list(group.histogram)
+    if group.roc:
+        found["roc"] = [list(point) for point in group.roc]
+    if group.calibration:
+        found["calibration"] = [
+            {"score": one.score, "rate": one.rate._asdict(), "examples": one.examples} for one in group.calibration
+        ]
     return found
 
 
@@ -102,7 +151,7 @@ def audit(
     *,
     predictions: Any = None,
     scores: Any = None,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     weights: Any = None,
     names: Sequence[str] = (),
     attributes: Sequence[str] = ("group",),
@@ -110,9 +159,11 @@ def audit(
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
+    intervals: bool = True,
     source: str = "",
 ) -> Audit:
-    """Audit predictions, or scores at a threshold. Groups are text, or numbers 0, 1, ... (-1: none) with `names`.
+    """Audit predictions, or scores at a threshold (0.5 for scores between 0 and 1; on another scale it must be given).
+    Groups are text, or numbers 0, 1, ... (-1: none) with `names`. Without `intervals` there are values only, sooner.
 
     >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
     >>> found.metrics["demographic_parity_difference"].value
@@ -125,24 +176,41 @@ def audit(
     counts = Counts.of(given.labels, given.predictions, given.groups, weights=given.weights, names=names)
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    metrics = metric_intervals(counts, reference, **settings)
-    notes = [*small_groups(counts), *one_sided(given.labels, given.predictions)]
-    scored = _Scored({}, [None] * len(names), (), [()] * len(names), [])
+
+    def measured(counts: Counts, reference: str | None) -> dict[str, IntervalEstimate]:
+        if intervals:
+            return metric_intervals(counts, reference, **settings)
+        return {name: IntervalEstimate(value) for name, value in values(counts, reference).items()}
+
+    metrics = measured(counts, reference)
+    notes = [*one_group(counts), *small_groups(counts), *one_sided(given.labels, given.predictions, given.scores)]
+    large = (counts.sizes() >= SMALL_GROUP).nonzero().flatten()
+    without: dict[str, Any] = {}
+    if 2 <= len(large) < int((counts.sizes() > 0).sum()):
+        rest = counts.only(large.tolist())
+        own = reference if reference in rest.names else None
+        without = {"without_tiny": measured(rest, own), "pairs_without_tiny": group_pairs(rest)}
+    scored = ScoreAudit([GroupScores() for _ in names])
     if given.scores is not None:
-        scored = _scored(given, given.scores, counts, reference, settings)
+        scored = audit_scores(
+            given.scores, given.labels, given.groups, given.weights, counts, reference, settings, intervals
+        )  # fmt: skip
     return Audit(
         attributes=tuple(attributes),
         examples=len(given.labels),
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
-        groups=_group_audits(counts, group_rates(counts, level=level), scored),
-        threshold=None if given.scores is None else threshold,
+        groups=_group_audits(counts, group_rates(counts, level=level, intervals=intervals), scored),
+        pairs=group_pairs(counts) | scored.pairs,
+        threshold=given.threshold,
         bins=scored.bins,
+        probabilities=scored.probabilities,
         dropped=int((g < 0).sum()),
         weighted=weights is not None,
         source=source,
         notes=(*notes, *scored.notes),
+        **without,
     )
 
 
@@ -154,22 +222,15 @@ class _Examples(NamedTuple):
     groups: Tensor
     scores: Tensor | None
     weights: Tensor | None
+    threshold: float | None  # of scores
 
 
-class _Scored(NamedTuple):
-    """Metrics that need scores, in addition to those of predictions."""
-
-    metrics: dict[str, IntervalEstimate]
-    losses: Sequence[IntervalEstimate | None]  # by group
-    bins: tuple[float, ...]
-    histograms: Sequence[tuple[float, ...]]  # by group
-    notes: list[str]
-
-
-def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float, weights: Any) -> _Examples:
+def _checked(
+    labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float | None, weights: Any
+) -> _Examples:
     if (predictions is None) == (scores is None):
         raise ValueError("an audit needs either predictions or scores, one of the two")
-    if math.isnan(threshold):
+    if threshold is not None and math.isnan(threshold):
         raise ValueError("the threshold is NaN: every score would count as below it")
     y, inside = as_binary(labels, "labels"), groups >= 0
     same_length(labels=y, groups=groups)
@@ -177,30 +238,29 @@ def _checked(labels: Any, groups: Tensor, predictions: Any, scores: Any, thresho
         raise ValueError("no example belongs to a group: there is nothing to audit")
     score = None if scores is None else as_vector(scores)
     # a float32 score is compared as such: .7 in float32 is below .7 in float64
-    made = as_binary(predictions, "predictions") if score is None else (score >= threshold).long()
+    if score is None:
+        made, threshold = as_binary(predictions, "predictions"), None
+    else:
+        same_length(labels=y, scores=score)
+        threshold = _usual_threshold(score[inside]) if threshold is None else threshold
+        made = (score >= threshold).long()
     w = None if weights is None else as_weights(weights)
     same_length(**{"labels": y, "predictions" if score is None else "scores": made}, weights=y if w is None else w)
     if w is not None and float(w[inside].sum()) == 0:
         raise ValueError("all weights are 0: there is nothing to audit")
     score = None if score is None else score[inside].double()
-    return _Examples(y[inside], made[inside], groups[inside], score, None if w is None else w[inside])
+    return _Examples(y[inside], made[inside], groups[inside], score, None if w is None else w[inside], threshold)
 
 
-def _scored(given: _Examples, score: Tensor, counts: Counts, reference: str, settings: Mapping[str, Any]) -> _Scored:
-    named: dict[str, Any] = {"weights": given.weights, "names": counts.names}
-    of_distances = {name: settings[name] for name in ("level", "seed")}
-    metrics = distances(Scores.of(score, given.groups, **named), reference, **of_distances)
-    bins, histograms = _histograms(score, given.groups, given.weights, len(counts.names))
-    why_not = no_probabilities(score)
-    if why_not:
-        return _Scored(metrics, [None] * len(histograms), bins, histograms, [why_not, *not_compared(counts)])
-    losses = Losses.of(_cross_entropy(score, given.labels), given.groups, **named)
-    metrics |= loss_gaps(losses, reference, **settings)
-    return _Scored(metrics, group_loss_intervals(losses, **settings), bins, histograms, not_compared(counts))
+def _usual_threshold(score: Tensor) -> float:
+    """0.5, for scores that may be probabilities."""
+    if bool(((score >= 0) & (score <= 1)).all()) or not bool(torch.isfinite(score).all()):
+        return 0.5  # NaN and infinite scores are refused where they are used
+    raise ValueError(f"{score_range(score)}, so that 0.5 is no threshold of theirs; give one: {threshold_hint(score)}")
 
 
 def _group_audits(
-    counts: Counts, rates: Mapping[str, Sequence[IntervalEstimate]], scored: _Scored
+    counts: Counts, rates: Mapping[str, Sequence[IntervalEstimate]], scored: ScoreAudit
 ) -> tuple[GroupAudit, ...]:
     sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
     return tuple(
@@ -209,8 +269,7 @@ def _group_audits(
             sizes[i],
             _confusion(weight[i]),
             {rate: estimates[i] for rate, estimates in rates.items()},
-            scored.losses[i],
-            scored.histograms[i],
+            **vars(scored.groups[i]),
         )
         for i, name in enumerate(counts.names)
     )
@@ -227,17 +286,35 @@ def audit_columns(
     positive: Any = None,
     min_size: int = 0,
     small: Literal["merge", "drop"] = "merge",
+    drop_missing: bool = False,
     reference: str | None = None,
     **settings: Any,
 ) -> Audit:
-    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone."""
-    if isinstance(groups, str):
-        groups = parse_attributes(groups, columns)
+    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone.
+
+    `positive` is the label's value that counts as 1; of several classes, it is the one against the rest.
+    `drop_missing` skips examples that lack a value in one of the columns, and a note says how many."""
+    given, notes = groups, list(getattr(columns, "notes", ()))
+    groups = parse_attributes(given, columns) if isinstance(given, str) else given
+    by = [attribute.name for attribute in groups]
+    missing = 0
+    if drop_missing:
+        used = [label, *(name for name in (prediction, score, weight) if name is not None), *by]
+        columns, missing, lacking = _complete(columns, used)
+        notes += lacking
+        groups = parse_attributes(given, columns) if isinstance(given, str) else given
+    notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
     truth = _column(columns, label)
-    y = binary(truth, label, positive)
+    several = positive is not None and class_count(truth, label) > 2
+    if several:
+        y, others = one_against_rest(truth, label, positive)
+        notes.append(f"the label {label!r} has {len(others) + 1} classes: {positive} counts as 1, all others as 0")
+    else:
+        y = _binary_label(truth, label, positive)
     made: dict[str, Any] = {}
     if prediction is not None:
-        made["predictions"] = binary_like(_column(columns, prediction), prediction, truth, label, positive)
+        as_label = like_one_against_rest if several else binary_like
+        made["predictions"] = as_label(_column(columns, prediction), prediction, truth, label, positive)
     if score is not None:
         made["scores"] = _numbers(_column(columns, score), score)
     if weight is not None:
@@ -254,7 +331,33 @@ def audit_columns(
         return audit(y, found.ids, names=found.names, attributes=names, reference=reference, **made, **settings)
 
     whole = one(groups, reference)
+    whole = replace(whole, missing=missing, notes=(*notes, *whole.notes))
     return whole if len(groups) == 1 else replace(whole, parts=tuple(one([alone], None) for alone in groups))
+
+
+def _complete(
+    columns: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> tuple[Mapping[str, NDArray[Any]], int, list[str]]:
+    """The rows that lack nothing in these columns, how many others there are, and a sentence about them."""
+    absent = {name: is_missing(_column(columns, name)) for name in dict.fromkeys(names)}
+    lacking = np.logical_or.reduce(list(absent.values()))
+    if not lacking.any():
+        return columns, 0, []
+    if lacking.all():
+        raise ValueError(f"every example lacks a value in {', '.join(absent)}: there is nothing to audit")
+    each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in absent.items() if gone.any())
+    note = f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped, with missing values ({each})"
+    return {name: _column(columns, name)[~lacking] for name in absent}, int(lacking.sum()), [note]
+
+
+def _binary_label(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
+    several = class_count(column, name)
+    if positive is None and several > 2 and (several <= MAX_CLASSES or column.dtype.kind == "O"):
+        raise ValueError(
+            f"the column {name!r} is not binary: {several} different values in {len(column)} rows; name the one that "
+            f"counts as 1, against the rest: --positive {np.unique(column[~is_missing(column)])[-1]} (positive)"
+        )
+    return binary(column, name, positive)
 
 
 def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
@@ -266,9 +369,15 @@ def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
 def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
     missing = is_missing(column)
     if missing.any():
-        raise ValueError(f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())})")
+        raise ValueError(
+            f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())}); drop those rows "
+            "(--drop-missing)"
+        )
     if column.dtype.kind not in "iufb":
-        raise ValueError(f"{name} must hold numbers, found {str(column[0])!r} in row 0")
+        raise ValueError(
+            f"{name} must hold numbers, found {text_among_numbers(column)}; correct it, or, where such text marks "
+            "a missing value, name it (--missing) and drop those rows (--drop-missing)"
+        )
     return column if column.dtype.kind == "f" else column.astype(np.float64)
 
 
@@ -287,23 +396,3 @@ def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]
 def _confusion(weight: Sequence[Sequence[float]]) -> dict[str, float]:
     (tn, fp), (fn, tp) = weight
     return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}
-
-
-def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:
-    """Per-example; scores of exactly 0 and 1 count as 1e-7 from there, so that one certain mistake is not infinite."""
-    p = score.clamp(1e-7, 1 - 1e-7)
-    return torch.nn.functional.binary_cross_entropy(p, y.double(), reduction="none")
-
-
-def _histograms(
-    score: Tensor, g: Tensor, weights: Tensor | None, groups: int, bins: int = 40
-) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
-    low, high = float(score.min()), float(score.max())
-    if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
-    high = high if high > low else low + 1.0
-    at = ((score - low) / (high - low) * bins).long().clamp(0, bins - 1)
-    table = torch.bincount(g * bins + at, weights, minlength=groups * bins).double().reshape(groups, bins)
-    shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
-    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
-    return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]

@@ -1,4 +1,5 @@
-"""The figures of an audit's page, by plotly: an overview of metrics, rates by group, score distributions by group.
+"""The figures of an audit's page, by plotly: an overview of metrics, rates by group; score distributions, ROC curves
+and calibration by group; two audits side by side.
 
 Each is a function of the audit and of whether the screen is narrow: the same traces in two arrangements. Colors are
 CSS variables of the page, such as var(--dot), with values for light, dark and print.
@@ -13,6 +14,7 @@ from typing import Any
 from fairbound._utils.optional import need
 from fairbound._utils.pages import styled
 from fairbound.auditing.audits import Audit, GroupAudit
+from fairbound.auditing.comparisons import Comparison
 from fairbound.auditing.text import SMALL_GROUP, excludes_zero, interval, number, title, why_undefined
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.intervals import IntervalEstimate
@@ -20,6 +22,7 @@ from fairbound.metrics.intervals import IntervalEstimate
 MAX_GROUPS = 30  # in a figure
 MAX_OUTLINES = 10  # score distributions visible at once; the legend shows the others
 OVERVIEW = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
+MAX_CALIBRATED = 4  # groups whose calibration is visible at first: intervals of more would overlap
 PANELS = (
     "positive_rate", "base_rate", "accuracy", "true_positive_rate", "false_positive_rate", "positive_predictive_value",
 )  # fmt: skip
@@ -95,11 +98,98 @@ def scores(audit: Audit, narrow: bool = False) -> Any:
             x=audit.threshold, line={"color": "var(--ink)", "width": 1.5, "dash": "dot"},
             annotation={"text": f"threshold {audit.threshold:g}", "yanchor": "bottom", "y": 1, "xanchor": "center"},
         )  # fmt: skip
-    below = {"orientation": "h", "y": -0.25, "yanchor": "top"}
-    figure.update_layout(showlegend=True, legend=below if narrow else {"orientation": "v"})
+    _legend_below(figure, narrow)
     ends = [audit.bins[0], audit.bins[-1], *([] if audit.threshold is None else [audit.threshold])]
     figure.update_xaxes(title="score", range=[min(ends), max(ends)], showgrid=False)
     return figure.update_yaxes(title="share of the group", rangemode="tozero", tickformat=".0%")
+
+
+def roc(audit: Audit, narrow: bool = False) -> Any:
+    """The ROC curves of the groups, with their AUC."""
+    groups, visible = outlined(audit)
+    figure = _styled(_plotly().Figure(), 440 + (24 * len(groups) if narrow else 0))
+    figure.add_shape(type="line", x0=0, y0=0, x1=1, y1=1, line={"color": "var(--soft)", "width": 1.5, "dash": "dash"})
+    for i, group in enumerate(sorted(groups, key=lambda group: group not in visible)):
+        if group.roc:
+            figure.add_trace(_curve(group, i, group in visible))
+    _legend_below(figure, narrow)
+    figure.update_xaxes(title=title("false_positive_rate"), range=[-0.01, 1.01], showgrid=True)
+    return figure.update_yaxes(title=title("true_positive_rate"), range=[-0.01, 1.01])
+
+
+def _curve(group: GroupAudit, i: int, visible: bool) -> Any:
+    area = "" if group.auc is None else f"AUC {_text(group.auc)}"
+    return _plotly().Scatter(
+        x=[point[0] for point in group.roc], y=[point[1] for point in group.roc], mode="lines",
+        line={"width": 2, "color": LINES[i % len(LINES)], "dash": DASHES[i // len(LINES)]},
+        name=f"{label(group.name, 30)}<br>{area}", visible=True if visible else "legendonly",
+        hoverinfo="text",
+        hovertext=[f"<b>{label(group.name, 60)}</b><br>FPR {x:.3f}, TPR {y:.3f}<br>{area}" for x, y in group.roc],
+    )  # fmt: skip
+
+
+def calibration(audit: Audit, narrow: bool = False) -> Any:
+    """The share with label 1 by score, with intervals; on the diagonal where scores are calibrated probabilities."""
+    groups, _ = outlined(audit)
+    visible = largest(groups, MAX_CALIBRATED)
+    figure = _styled(_plotly().Figure(), 440 + (24 * len(groups) if narrow else 0))
+    if audit.probabilities:
+        line = {"color": "var(--soft)", "width": 1.5, "dash": "dash"}
+        figure.add_shape(type="line", x0=0, y0=0, x1=1, y1=1, line=line)
+    for i, group in enumerate(sorted(groups, key=lambda group: group not in visible)):
+        figure.add_trace(_calibrated(group, i, group in visible))
+    _legend_below(figure, narrow)
+    figure.update_xaxes(title="mean score" if audit.probabilities else "score", showgrid=True)
+    return figure.update_yaxes(title="share with label 1", range=[-0.02, 1.02], tickformat=".0%")
+
+
+def _calibrated(group: GroupAudit, i: int, visible: bool) -> Any:
+    bins, color = group.calibration, LINES[i % len(LINES)]
+    whiskers = {
+        "type": "data", "symmetric": False, "thickness": 1.5, "width": 4, "color": color,
+        "array": [(one.rate.high or 0) - (one.rate.value or 0) for one in bins],
+        "arrayminus": [(one.rate.value or 0) - (one.rate.low or 0) for one in bins],
+    }  # fmt: skip
+    words = [
+        f"<b>{label(group.name, 60)}</b><br>score {one.score:.3g}: {_text(one.rate)}<br>{one.examples:,} examples"
+        for one in bins
+    ]
+    return _plotly().Scatter(
+        x=[one.score for one in bins], y=[one.rate.value for one in bins], error_y=whiskers, mode="lines+markers",
+        line={"width": 1.5, "color": color, "dash": DASHES[i // len(LINES)]}, marker={"size": 7, "color": color},
+        name=f"{label(group.name, 30)} ({group.examples:,})", visible=True if visible else "legendonly",
+        hoverinfo="text", hovertext=words,
+    )  # fmt: skip
+
+
+def _legend_below(figure: Any, narrow: bool) -> None:
+    below = {"orientation": "h", "y": -0.25, "yanchor": "top"}
+    figure.update_layout(showlegend=True, legend=below if narrow else {"orientation": "v"})
+
+
+def compared_rates(comparison: Comparison, narrow: bool = False) -> Any:
+    """A panel for each rate, a row for each group in both audits: the first above, the second below."""
+    groups = largest([one for one in comparison.first.groups if one.name in comparison.groups], MAX_GROUPS)
+    second = {group.name: group for group in comparison.second.groups}
+    labels = [label(group.name, 15 if narrow else 30) for group in groups]
+    columns = 1 if narrow else 3
+    figure = _panels(labels, columns)
+    for i, rate in enumerate(PANELS):
+        where = {"row": i // columns + 1, "col": i % columns + 1}
+        found = []
+        for side, color in ((0, "var(--soft)"), (1, "var(--dot)")):
+            own = [group if side == 0 else second[group.name] for group in groups]
+            found += [group.rates[rate] for group in own]
+            words = [
+                f"<b>{label(group.name, 60)}</b><br>{escape(comparison.names[side], quote=False)}<br>{title(rate)} "
+                f"{_text(group.rates[rate])}<br>{group.examples:,} examples"
+                for group in own
+            ]
+            rows = [row + 0.3 * side - 0.15 for row in range(len(own))]
+            figure.add_trace(_dots(rows, [group.rates[rate] for group in own], words, color), **where)
+        figure.update_xaxes(range=_range(found), **where)
+    _label_rows(figure, labels)
+    return figure
 
 
 def outlined(audit: Audit) -> tuple[list[GroupAudit], list[GroupAudit]]:
@@ -139,7 +229,7 @@ def _label_rows(figure: Any, labels: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def _dots(rows: Sequence[int], found: Sequence[IntervalEstimate], words: Sequence[str], color: str) -> Any:
+def _dots(rows: Sequence[float], found: Sequence[IntervalEstimate], words: Sequence[str], color: str) -> Any:
     """A dot and a whisker in each of these rows; the undefined are skipped."""
     there = [(i, measured.value, measured) for i, measured in enumerate(found) if measured.value is not None]
     return _plotly().Scatter(

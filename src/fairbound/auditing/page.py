@@ -6,16 +6,30 @@ user: names of groups and columns, the source, notes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, figure_json, render
 from fairbound.auditing.audits import Audit, GroupAudit
-from fairbound.auditing.figures import MAX_GROUPS, OVERVIEW, PANELS, largest, outlined, overview, rates, scores
+from fairbound.auditing.comparisons import Comparison
+from fairbound.auditing.figures import (
+    MAX_GROUPS,
+    OVERVIEW,
+    PANELS,
+    calibration,
+    compared_rates,
+    largest,
+    outlined,
+    overview,
+    rates,
+    roc,
+    scores,
+)
 from fairbound.auditing.text import RATE_WORDS, excludes_zero, explained, interval, number, title, why_undefined
-from fairbound.metrics.intervals import UNDEFINED
+from fairbound.metrics.fairness_metrics import GroupPair
+from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate
 
 MAX_LISTED = 1_000  # groups in the table: more make a page that browsers cannot hold
 COUNTS = {"true_positives": "TP", "false_positives": "FP", "true_negatives": "TN", "false_negatives": "FN"}
@@ -38,14 +52,79 @@ def page(audit: Audit) -> str:
         "Predictions": "as given" if audit.threshold is None else f"1 where the score is at least {audit.threshold:g}",
         "Intervals": f"level {100 * audit.level:g} %",
         "Skipped": f"{dropped} in no group" if audit.dropped else "no examples",
+        **({"Dropped": f"{audit.missing:,} examples with missing values"} if audit.missing else {}),
     }
     parts = [_view(part) for part in audit.parts]
     return render("audit.html", source=audit.source, details=details, whole=_view(audit), parts=parts)
 
 
-def write_page(audit: Audit, path: str | Path) -> Path:
+def comparison_page(found: Comparison) -> str:
+    """The page of two audits as text."""
+    first, second = found.first, found.second
+    gaps = [name for name in OVERVIEW if name in found.metrics]
+    headings = {rate: title(rate) for rate in RATE_WORDS} | {"auc": "AUC", "loss": "Loss"}
+    shown = [name for name in headings if all(name in changes for changes in found.groups.values())]
+    sizes = {group.name: [group.examples] for group in first.groups}
+    for group in second.groups:
+        sizes.setdefault(group.name, []).append(group.examples)
+    listed = sorted(found.groups, key=lambda name: -sizes[name][0])[:MAX_LISTED]
+    details = {
+        "First": f"{found.names[0]}: {first.examples:,} examples",
+        "Second": f"{found.names[1]}: {second.examples:,} examples",
+        "Groups in both": f"{len(found.groups):,}, by {' x '.join(first.attributes)}",
+        "Intervals": f"level {100 * first.level:g} %",
+    }
+    return render(
+        "comparison.html",
+        names=found.names,
+        details=details,
+        synthetic=any(one.source.startswith("synthetic") for one in (first, second)),
+        smaller=[title(name).lower() for name in gaps if (found.metrics[name].high or 0) < 0],
+        larger=[title(name).lower() for name in gaps if (found.metrics[name].low or 0) > 0],
+        metric_lines=[[*_changed_metric(found, name)] for name in found.metrics],
+        rates=figure_json(*(compared_rates(found, narrow) for narrow in (False, True))),
+        shown=min(MAX_GROUPS, len(found.groups)),
+        only_first=_some(found.only_first),
+        only_second=_some(found.only_second),
+        group_headings=["Group", "Examples, first", "Examples, second", *(headings[name] for name in shown)],
+        group_lines=[
+            [
+                TableCell(name, name),
+                *(TableCell(f"{size:,}", size) for size in sizes[name]),
+                *(_change_cell(found.groups[name][rate]) for rate in shown),
+            ]
+            for name in listed
+        ],
+        audits=[_view(first), _view(second)],
+        level=f"{100 * first.level:g} %",
+    )
+
+
+def _changed_metric(found: Comparison, name: str) -> Iterator[TableCell]:
+    yield TableCell(title(name), name, title=name)
+    for audit in (found.first, found.second):
+        yield TableCell(number(audit.metrics[name].value), audit.metrics[name].value, small=_ends(audit.metrics[name]))
+    yield _change_cell(found.metrics[name])
+    yield TableCell(explained(name)[0], explained(name)[0])
+
+
+def _change_cell(change: IntervalEstimate) -> TableCell:
+    certain = change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
+    words = "undefined" if change.value is None else f"{change.value:+.3f}"
+    return TableCell(words, change.value, small=_ends(change), is_alert=certain)
+
+
+def _ends(measured: IntervalEstimate) -> str:
+    return "" if measured.low is None or measured.high is None else f"[{measured.low:.3f}, {measured.high:.3f}]"
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def write_page(found: Audit | Comparison, path: str | Path) -> Path:
     """Write the page; a page that was there is replaced in one step, so that no reader sees half of one."""
-    write_text(path, page(audit))
+    write_text(path, comparison_page(found) if isinstance(found, Comparison) else page(found))
     return Path(path)
 
 
@@ -54,7 +133,11 @@ def _view(audit: Audit) -> dict[str, Any]:
     gaps = {title(name).lower(): audit.metrics[name] for name in OVERVIEW if name in audit.metrics}
     groups, visible = outlined(audit)
     listed = largest(audit.groups, MAX_LISTED)
-    has_loss = any(group.loss is not None for group in listed)
+    scored = {
+        heading: name
+        for name, heading in {"auc": "AUC", "calibration_gap": "Mean score minus base rate", "loss": "Loss"}.items()
+        if any(getattr(group, name) is not None for group in listed)
+    }
     titles = {title(rate): words for rate, words in RATE_WORDS.items()}
     both = (False, True)  # wide and narrow screens
     return {
@@ -69,15 +152,29 @@ def _view(audit: Audit) -> dict[str, Any]:
         "shown": min(MAX_GROUPS, len(audit.groups)),
         "rate_words": {title(rate): RATE_WORDS[rate] for rate in PANELS},
         "scores": figure_json(*(scores(audit, narrow) for narrow in both)) if audit.bins else "",
+        "roc": figure_json(*(roc(audit, narrow) for narrow in both)) if audit.bins else "",
+        "calibration": figure_json(*(calibration(audit, narrow) for narrow in both)) if audit.bins else "",
+        "probabilities": audit.probabilities,
+        "tiny": sum(0 < group.examples < audit.min_examples for group in audit.groups) if audit.without_tiny else 0,
+        "min_examples": audit.min_examples,
+        "metric_headings": [
+            "Metric",
+            "Value",
+            "Interval",
+            "Groups",
+            "What it says",
+            "Whose definition",
+            *(["Without tiny groups"] if audit.without_tiny else []),
+        ],
         "outlined": len(groups),
         "visible": len(visible),
         "metric_lines": [[*_metric_cells(audit, name)] for name in audit.metrics],
         "weighted": any(
             abs(sum(group.counts.values()) - group.examples) > 1e-6 * group.examples for group in audit.groups
         ),
-        "group_headings": ["Group", "Examples", *COUNTS.values(), *titles, *(["Loss"] if has_loss else [])],
+        "group_headings": ["Group", "Examples", *COUNTS.values(), *titles, *scored],
         "group_titles": titles | {short: title(count).lower() for count, short in COUNTS.items()},
-        "group_lines": [[*_group_cells(group, audit.reference, has_loss)] for group in listed],
+        "group_lines": [[*_group_cells(group, audit.reference, scored.values())] for group in listed],
     }
 
 
@@ -87,15 +184,34 @@ def _metric_cells(audit: Audit, name: str) -> Iterator[TableCell]:
     why = why_undefined(audit, name) if found.value is None else ""
     yield TableCell(number(found.value), found.value, small=why)
     yield TableCell(interval(found), found.low)
+    yield _pair_cell(audit.pairs.get(name))
     yield TableCell(words, words)
     yield TableCell(source, source)
+    if audit.without_tiny:
+        rest, pair = audit.without_tiny.get(name, UNDEFINED), _pair_cell(audit.pairs_without_tiny.get(name))
+        shown = "" if name not in audit.without_tiny else f"{number(rest.value)} {interval(rest)}".strip()
+        yield TableCell(shown, rest.value, small=f"{pair.text}; {pair.small}" if pair.text else "")
 
 
-def _group_cells(group: GroupAudit, reference: str, has_loss: bool) -> Iterator[TableCell]:
+def _pair_cell(pair: GroupPair | None) -> TableCell:
+    if pair is None:
+        return TableCell("")
+    return TableCell(
+        f"{pair.high} and {pair.low}",
+        pair.low_examples,
+        small=f"{title(pair.of).lower()} {number(pair.high_value)} of {pair.high_examples:,} and "
+        f"{number(pair.low_value)} of {pair.low_examples:,} examples",
+    )
+
+
+def _group_cells(group: GroupAudit, reference: str, scored: Iterable[str]) -> Iterator[TableCell]:
     yield TableCell(group.name, group.name, small="reference" if group.name == reference else "")
     yield TableCell(f"{group.examples:,}", group.examples)
     for count in COUNTS:
         held = group.counts[count]
         yield TableCell(f"{held:,.0f}" if held == round(held) else f"{held:,.1f}", held)
-    for measured in [group.rates[rate] for rate in RATE_WORDS] + ([group.loss or UNDEFINED] if has_loss else []):
+    for measured in [
+        *(group.rates[rate] for rate in RATE_WORDS),
+        *(getattr(group, name) or UNDEFINED for name in scored),
+    ]:
         yield TableCell(number(measured.value), measured.value, small=interval(measured))

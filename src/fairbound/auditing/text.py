@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from fairbound.metrics.counts import Counts
@@ -31,9 +32,11 @@ RATE_WORDS = {
     "negative_predictive_value": "of the examples predicted 0, the share whose label is 0",
     "false_omission_rate": "of the examples predicted 0, the share whose label is 1",
 }
-_SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py)
+_SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py, metrics/roc.py)
     "w1": ("area between the score distributions of the two groups that differ most", "Wasserstein-1 distance"),
     "wd": ("squared distance of the reference group's score histogram from the farthest other one", "the paper, Wd"),
+    "auc_difference": ("largest minus smallest area under the ROC curve", "DeLong"),
+    "calibration_difference": ("largest minus smallest mean of score minus label", "calibration in the large"),
 }
 _LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
 
@@ -152,14 +155,46 @@ def _listed(names: Sequence[str]) -> str:
     return f"{'group' if len(names) == 1 else 'groups'} {shown} {'has' if len(names) == 1 else 'have'}"
 
 
-def one_sided(labels: Tensor, predictions: Tensor) -> list[str]:
+def one_group(counts: Counts) -> list[str]:
+    """Whether there is nothing to compare."""
+    if len(counts.names) > 1:
+        return []
+    return [f"there is one group only, {counts.names[0]!r}: nothing is compared, and every gap is undefined"]
+
+
+def own_group(name: str, what: str) -> str:
+    """The caveat of groups that are what is audited."""
+    return f"the group column {name!r} is the {what} itself: groups differ in it by definition, not by the model"
+
+
+def one_sided(labels: Tensor, predictions: Tensor, scores: Tensor | None = None) -> list[str]:
     """Whether all labels, or all predictions, are equal."""
     notes = []
     for values, what in ((labels, "label"), (predictions, "prediction")):
         seen = values.unique().tolist()
         if len(seen) == 1:
-            notes.append(f"every {what} is {seen[0]}: rates among the others are undefined")
+            known = scores is not None and what == "prediction" and bool(torch.isfinite(scores).all())
+            hint = f" ({score_range(scores)}; {threshold_hint(scores)})" if known and scores is not None else ""
+            notes.append(f"every {what} is {seen[0]}{hint}: rates among the others are undefined")
     return notes
+
+
+def score_range(score: Tensor) -> str:
+    """From where to where scores run."""
+    return f"scores run from {float(score.min()):g} to {float(score.max()):g}"
+
+
+def threshold_hint(score: Tensor) -> str:
+    """A threshold that divides these scores: 0 between negative and positive ones, else the middle of their range.
+
+    >>> threshold_hint(torch.arange(1, 11)), threshold_hint(torch.tensor([-2.5, 3.0]))
+    ('--threshold 5?', '--threshold 0?')
+    """
+    low, high = float(score.min()), float(score.max())
+    middle = 0.0 if low < 0 < high else (low + high) / 2
+    if bool((score == score.round()).all()) and high - low > 1:
+        middle = float(int(middle))
+    return f"--threshold {middle:.3g}?"
 
 
 def no_probabilities(score: Tensor) -> str:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from fairbound.cli.audit import audit_command
 from fairbound.cli.benchopt import benchopt_command
@@ -18,6 +17,7 @@ from fairbound.cli.board import board_command
 from fairbound.cli.data import fetch_command, list_command
 from fairbound.cli.enter import check_command, enter_command
 from fairbound.cli.groups import groups_command
+from fairbound.cli.printing import plain
 from fairbound.cli.report import report_command
 from fairbound.cli.reproduce import reproduce_command
 from fairbound.cli.run import run_command
@@ -45,7 +45,7 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except EXPECTED as error:
             Console(stderr=True, soft_wrap=True, emoji=False).print(
-                f"[bold red]Error:[/] {escape(str(error))}", highlight=False
+                f"[bold red]Error:[/] {plain(str(error))}", highlight=False
             )
             raise typer.Exit(1) from error
         except KeyboardInterrupt:

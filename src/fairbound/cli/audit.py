@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as Grid
 
-from fairbound._utils.files import check_place, write_text
-from fairbound.cli.printing import console
+from fairbound._utils.files import check_place, csv_text, write_text
+from fairbound.cli.printing import console, plain, visible, working
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.auditing.audits import Audit
+    from fairbound.auditing.comparisons import Comparison
+    from fairbound.metrics.fairness_metrics import GroupPair
     from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
          "positive_predictive_value": "PPV", "accuracy": "acc"}  # fmt: skip
+MAX_INDENTED = 1_000  # groups in a JSON file that is laid out for readers
+SMALL_BYTES = 100_000_000  # of files that are audited by one thread
 
 
 def audit_command(
@@ -29,11 +34,28 @@ def audit_command(
         str,
         typer.Option(help="Protected columns, e.g. race,sex; in bands: age:25:65; one level: race=1."),
     ],
-    score: Annotated[str | None, typer.Option(help="Column of scores (probabilities of label 1).")] = None,
-    threshold: Annotated[float, typer.Option(help="Scores of at least this are predicted 1.")] = 0.5,
+    score: Annotated[
+        str | None, typer.Option(help="Column of scores (probabilities of label 1, or any scale).")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Scores of at least this are predicted 1. [default: 0.5, for scores between 0 and 1]"),
+    ] = None,
     prediction: Annotated[str | None, typer.Option(help="Column of predictions, instead of scores.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
-    positive: Annotated[str | None, typer.Option(help="Label value that counts as 1, if not 0/1, yes/no, ...")] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            help="Label value that counts as 1, if not 0/1, yes/no, ...; of several, this one against the rest."
+        ),
+    ] = None,
+    drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Drop examples that lack a value.")] = False,
+    missing: Annotated[
+        list[str] | None, typer.Option(help="Text that marks a missing value in a CSV file, e.g. ?; may be repeated.")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a CSV file. [default: UTF-8, UTF-16 or latin-1, found by itself]")
+    ] = None,
     reference: Annotated[
         str | None, typer.Option(help="Group that the others are compared to. [default: the largest]")
     ] = None,
@@ -41,60 +63,134 @@ def audit_command(
     small: Annotated[
         Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
     ] = "merge",
+    compare_column: Annotated[
+        str | None, typer.Option(help="Scores or predictions of a second model, in the same file, to compare with.")
+    ] = None,
+    compare_file: Annotated[
+        str | None, typer.Option(help="A second file with the same columns, e.g. of a later date, to compare with.")
+    ] = None,
+    compare_threshold: Annotated[
+        float | None, typer.Option(help="Threshold of the second scores. [default: --threshold]")
+    ] = None,
+    no_intervals: Annotated[bool, typer.Option("--no-intervals", help="Values only, which is quicker.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads. [default: 1 for files up to 100 MB, else all cores]")
+    ] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 20,
     seed: Annotated[int, typer.Option(help="Random seed of the intervals.")] = 0,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all results to this file; - prints.")] = None,
     html_out: Annotated[Path | None, typer.Option("--html", help="Write a page with figures to this file.")] = None,
+    csv_out: Annotated[Path | None, typer.Option("--csv", help="Write the table of groups to this file.")] = None,
 ) -> None:
     """Audit the predictions of any model: rates by group and all fairness metrics, with confidence intervals."""
     from fairbound.auditing.audits import audit_columns
-    from fairbound.data.readers import read_columns
+    from fairbound.auditing.comparisons import compare
+    from fairbound.data.attributes import one_by_one
+    from fairbound.data.readers import MISSING_MARKS, read_columns
 
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")
+    if threshold is not None and score is None:
+        raise ValueError("--threshold is for scores (--score); predictions are taken as they are")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
-    for out in (json_out, html_out):
-        check_place(out)
-    found = audit_columns(
-        read_columns(file),
-        label=label,
-        groups=group,
-        score=score,
-        prediction=prediction,
-        weight=weight,
-        positive=positive,
-        min_size=min_size,
-        small=small,
-        reference=reference,
-        level=level,
-        seed=seed,
-        source=Path(file).name,
-        **({"threshold": threshold} if score is not None else {}),
-    )
-    text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n"
+    _check_outputs([out for out in (json_out, html_out, csv_out) if out is not None])
+    if compare_threshold is not None and (score is None or not (compare_column or compare_file)):
+        raise ValueError("--compare-threshold is for the scores of --compare-column or --compare-file")
+    settings: dict[str, Any] = {
+        "label": label, "groups": group, "weight": weight, "positive": positive, "drop_missing": drop_missing,
+        "min_size": min_size, "small": small, "reference": reference, "level": level, "seed": seed,
+        "intervals": not no_intervals,
+    }  # fmt: skip
+    several = _set_threads(threads, [path for path in (file, compare_file) if path is not None])
+    only = [name for name in (label, score, prediction, weight, compare_column) if name is not None] + [
+        name for one in one_by_one(group) for name in (one, one.partition("=")[0], one.partition(":")[0])
+    ]
+
+    def read(path: str) -> Any:
+        with working(f"reading {Path(path).name}"):
+            marks = (*MISSING_MARKS, *(missing or ()))
+            return read_columns(path, missing=marks, encoding=encoding, only=only, threads=several)
+
+    def audited(columns: Any, made: str, path: str, threshold: float | None) -> Audit:
+        by = {"prediction": made} if score is None else {"score": made, "threshold": threshold}
+        with working(f"auditing {Path(path).name}"):
+            return audit_columns(columns, source=Path(path).name, **by, **settings)
+
+    columns, made = read(file), score or prediction or ""
+    found = audited(columns, made, file, threshold)
+    comparison = None
+    if compare_column or compare_file:
+        second_file, second = compare_file or file, compare_column or made
+        second_columns = columns if compare_file is None else read(compare_file)
+        used = threshold if compare_threshold is None else compare_threshold
+        names = [f"{Path(path).name}: {name}" for path, name in ((file, made), (second_file, second))]
+        if compare_file is None or compare_column is None:  # what is the same in both goes without saying
+            names = [made, second] if compare_file is None else [Path(file).name, Path(second_file).name]
+        comparison = compare(found, audited(second_columns, second, second_file, used), (names[0], names[1]))
+    text = ""
+    if json_out is not None:
+        readable = 2 if len(found.groups) <= MAX_INDENTED else None
+        text = json.dumps((comparison or found).to_dict(), indent=readable, allow_nan=False) + "\n"
     to_stdout = str(json_out) == "-"
-    show(found, console(stderr=to_stdout), top)
-    if to_stdout:
-        typer.echo(text, nl=False)
-    elif json_out is not None:
+    written = []  # before anything is printed: a pipe that is closed early, such as to head, loses no file
+    if json_out is not None and not to_stdout:
         write_text(json_out, text)
-        typer.echo(f"All results: {json_out}")
+        written.append(f"All results: {json_out}")
+    if csv_out is not None:
+        write_text(csv_out, csv_text(*group_table(found)))
+        written.append(f"Table of groups: {csv_out}")
     if html_out is not None:
         from fairbound.auditing.page import write_page
 
-        write_page(found, html_out)
-        typer.echo(f"Page: {html_out}")
+        write_page(comparison or found, html_out)
+        written.append(f"Page: {html_out}")
+    show(found, console(stderr=to_stdout), top)
+    if comparison is not None:
+        show_comparison(comparison, console(stderr=to_stdout))
+    if to_stdout:
+        typer.echo(text, nl=False)
+    for line in written:
+        typer.echo(visible(line), err=to_stdout)
+
+
+def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
+    """Threads of torch, and whether files are read by several: small tables are slower with several than with one."""
+    import torch
+
+    large = sum(Path(path).stat().st_size for path in files if Path(path).is_file()) > SMALL_BYTES
+    threads = (os.cpu_count() or 1 if large else 1) if threads is None else threads
+    torch.set_num_threads(threads)
+    return threads > 1
+
+
+def _check_outputs(files: Sequence[Path]) -> None:
+    for i, out in enumerate(files):
+        check_place(out)
+        if out in files[:i]:
+            raise ValueError(f"{out} is named for two outputs; give each its own file")
+
+
+def group_table(found: Audit) -> tuple[list[str], list[list[Any]]]:
+    """Headings and rows of the table of groups, for CSV."""
+    rates = list(found.groups[0].rates) if found.groups else []
+    counts = list(found.groups[0].counts) if found.groups else []
+    ends = [f"{rate}{end}" for rate in rates for end in ("", "_low", "_high")]
+    rows = [
+        [group.name, group.examples, *group.counts.values(), *(end for rate in rates for end in group.rates[rate])]
+        for group in found.groups
+    ]
+    return ["group", "examples", *counts, *ends], rows
 
 
 def show(found: Audit, console: Console, top: int) -> None:
     """The audit as tables of at most 80 columns."""
     weighted = ", weighted" if found.weighted else ""
     made = "predictions" if found.threshold is None else f"scores, threshold {found.threshold:g}"
-    by = escape(" x ".join(found.attributes))
+    by = plain(" x ".join(found.attributes))
     console.print(
-        f"[bold]{escape(found.source)}[/]: {found.examples:,} examples, {len(found.groups)} groups by {by}; "
+        f"[bold]{plain(found.source)}[/]: {found.examples:,} examples, {len(found.groups)} groups by {by}; "
         f"{made}{weighted}"
     )
     if found.dropped:
@@ -104,30 +200,44 @@ def show(found: Audit, console: Console, top: int) -> None:
     if hidden > 0:
         console.print(f"... and {hidden:,} smaller groups (--top, --json)", highlight=False)
     console.print(_metrics_grid(found))
-    console.print(
-        f"reference group: {escape(found.reference)}; {100 * found.level:g}% intervals, conservative for gaps"
-    )
+    if found.pairs:
+        console.print("[bold]Groups behind the differences[/] (examples)", highlight=False)
+        for line in _pair_lines(found):
+            console.print(line, highlight=False)
+    if found.without_tiny:
+        few = f"tiny groups: {_tiny(found):,} of {len(found.groups):,}, with fewer than {found.min_examples} examples"
+        console.print(few, highlight=False)
+    ends = f"{100 * found.level:g}% intervals, conservative for gaps" if has_intervals(found) else ""
+    console.print(f"reference group: {plain(found.reference)}; {ends or 'values only, without intervals'}")
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
     for note in found.notes:
-        console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False)
+        console.print(f"[yellow]Note:[/] {plain(note)}", highlight=False)
+
+
+def has_intervals(found: Audit) -> bool:
+    return any(estimate.low is not None for estimate in found.metrics.values())
 
 
 def _groups_grid(found: Audit, top: int) -> Grid:
+    from fairbound.metrics.intervals import UNDEFINED
+
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Groups", title_justify="left", title_style="bold")
     grid.add_column("group", overflow="fold")
     grid.add_column("examples", justify="right")
     for rate, short in SHOWN.items():
-        grid.add_column(f"{short} [{100 * found.level:g}%]" if rate == "positive_rate" else short, justify="right")
-    if found.groups and found.groups[0].loss is not None:
-        grid.add_column("loss", justify="right")
+        known = rate == "positive_rate" and has_intervals(found)
+        grid.add_column(f"{short} [{100 * found.level:g}%]" if known else short, justify="right")
+    scored = [name for name in ("auc", "loss") if any(getattr(group, name) is not None for group in found.groups)]
+    for name in scored:
+        grid.add_column("AUC" if name == "auc" else name, justify="right")
     for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
         shown = [
             _with_interval(group.rates[rate]) if rate == "positive_rate" else _value(group.rates[rate], 3)
             for rate in SHOWN
         ]
-        losses = [] if group.loss is None else [_value(group.loss, 3)]
-        grid.add_row(escape(group.name), f"{group.examples:,}", *shown, *losses)
+        more = [_value(getattr(group, name) or UNDEFINED, 3) for name in scored]
+        grid.add_row(plain(group.name), f"{group.examples:,}", *shown, *more)
     return grid
 
 
@@ -137,17 +247,57 @@ def _metrics_grid(found: Audit) -> Grid:
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Metrics", title_justify="left", title_style="bold")
     grid.add_column("metric", no_wrap=True)
     grid.add_column("value", justify="right")
-    grid.add_column(f"{100 * found.level:g}% interval", justify="right")
+    if has_intervals(found):
+        grid.add_column(f"{100 * found.level:g}% interval", justify="right")
     grid.add_column("defined by", overflow="fold")
     for name, estimate in found.metrics.items():
-        grid.add_row(name, _value(estimate), _interval(estimate), explained(name)[1])
+        ends = [_interval(estimate)] if has_intervals(found) else []
+        grid.add_row(name, _value(estimate), *ends, explained(name)[1])
     return grid
+
+
+def _pair_lines(found: Audit) -> Iterator[str]:
+    """The two groups behind each difference, with their examples, and what it is without tiny groups."""
+    for name, pair in found.pairs.items():
+        if not name.endswith("_ratio"):  # the groups of its difference, or nearly so; all are in the JSON and the page
+            yield f"{name}: {pair.of.replace('_', ' ')} {_between(pair)}"
+            if name in found.without_tiny:
+                rest = found.pairs_without_tiny.get(name)
+                between = "" if rest is None else f", {_between(rest)}"
+                yield f"  without tiny groups: {_value(found.without_tiny[name])}{between}"
+
+
+def _between(pair: GroupPair) -> str:
+    high = f"{pair.high_value:.3f} {plain(pair.high)} ({pair.high_examples:,})"
+    return f"{high} to {pair.low_value:.3f} {plain(pair.low)} ({pair.low_examples:,})"
+
+
+def _tiny(found: Audit) -> int:
+    return sum(0 < group.examples < found.min_examples for group in found.groups)
+
+
+def show_comparison(found: Comparison, console: Console) -> None:
+    """The metrics of both, and their change."""
+    words = f"{plain(found.names[0])} (first) and {plain(found.names[1])} (second)"
+    grid = Grid(box=None, padding=(0, 1, 0, 0), title=f"Comparison: {words}", title_justify="left", title_style="bold")
+    grid.add_column("metric", overflow="fold")
+    for column in ("first", "second", "change", f"{100 * found.first.level:g}% interval"):
+        grid.add_column(column, justify="right")
+    for name, change in found.metrics.items():
+        both = [_value(audit.metrics[name]) for audit in (found.first, found.second)]
+        grid.add_row(name, *both, "-" if change.value is None else f"{change.value:+.4f}", _interval(change))
+    console.print(grid)
+    for side, missing in enumerate((found.only_first, found.only_second)):
+        if missing:
+            words = ", ".join(map(plain, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            console.print(f"only in {plain(found.names[side])}: {words}", highlight=False)
+    console.print("intervals of changes are those of independent samples; on the same examples they are wide")
 
 
 def _part_line(part: Audit) -> str:
     shown = ("demographic_parity_difference", "equalized_odds_difference")
     numbers = ", ".join(f"{name} {_value(part.metrics[name])} {_interval(part.metrics[name])}" for name in shown)
-    return f"by {escape(part.attributes[0])} alone ({len(part.groups)} groups): {escape(numbers)}"
+    return f"by {plain(part.attributes[0])} alone ({len(part.groups)} groups): {plain(numbers)}"
 
 
 def _value(estimate: IntervalEstimate, digits: int = 4) -> str:
@@ -161,5 +311,7 @@ def _interval(estimate: IntervalEstimate) -> str:
 def _with_interval(estimate: IntervalEstimate) -> str:
     if estimate.value is None:
         return "-"
+    if estimate.low is None:
+        return _value(estimate, 3)
     low, high = (f"{end or 0.0:.2f}".removeprefix("0") for end in (estimate.low, estimate.high))
-    return escape(f"{estimate.value:.3f} [{low}, {high}]")
+    return plain(f"{estimate.value:.3f} [{low}, {high}]")

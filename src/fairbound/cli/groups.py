@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as Grid
 
-from fairbound._utils.files import write_text
-from fairbound.cli.printing import console
+from fairbound._utils.files import check_place, write_text
+from fairbound.cli.printing import console, plain
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.constraints.subgroups import Grouping
@@ -41,20 +40,22 @@ def groups_command(
     from fairbound.data.attributes import parse_attributes
     from fairbound.data.table import is_census
 
+    check_place(json_out)
     columns, outcome, name = _columns(source, label, positive, folder)
     intersection = Intersection(tuple(parse_attributes(by, columns, census=is_census(source))))
     found = intersection.group(columns, min_size, small)
+    order = found.sizes.argsort(descending=True, stable=True).tolist()
+    rates = _rates(found, outcome)
+    if json_out is not None:  # before anything is printed
+        write_text(json_out, json.dumps(_as_dict(found, order, rates, name), indent=1, allow_nan=False) + "\n")
     out = console()
     if is_census(source) and name.startswith("synthetic:"):
         out.print("[bold yellow]synthetic data[/]: generated, not real")
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
-    order = found.sizes.argsort(descending=True, stable=True).tolist()
-    rates = _rates(found, outcome)
     _print_groups(found, order[:top], rates, out)
     if len(found) > top:
         out.print(f"... and {len(found) - top:,} smaller groups (--top, --json)", highlight=False)
     if json_out is not None:
-        write_text(json_out, json.dumps(_as_dict(found, order, rates, name), indent=1, allow_nan=False) + "\n")
         typer.echo(f"All {len(found):,} groups: {json_out}")
 
 
@@ -81,7 +82,7 @@ def _columns(
 
 def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Console) -> None:
     levels = " x ".join(f"{attribute.name} ({attribute.size})" for attribute in found.attributes)
-    console.print(f"[bold]{escape(name)}[/]: {rows:,} rows, by {escape(levels)}", highlight=False)
+    console.print(f"[bold]{plain(name)}[/]: {rows:,} rows, by {plain(levels)}", highlight=False)
     sizes = found.sizes
     few = int((sizes < FEW_ROWS).sum())
     console.print(
@@ -125,7 +126,7 @@ def _print_groups(found: Grouping, shown: list[int], rates: list[IntervalEstimat
     for i in shown:
         size = int(found.sizes[i])
         shown_rates = [] if rates is None else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
-        grid.add_row(escape(found.name(i)), f"{size:,}", f"{size / total:.1%}", *shown_rates)
+        grid.add_row(plain(found.name(i)), f"{size:,}", f"{size / total:.1%}", *shown_rates)
     console.print(grid)
 
 

@@ -10,6 +10,7 @@ rows at hand are ever built. The key of a group is its mixed-radix number, in 64
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ class Coded(Attribute):
     def of(name: str, column: Column) -> Coded:
         """The levels that occur in a column, in ascending order; missing values are a separate level."""
         missing = is_missing(column)
-        codes = np.unique(column[~missing]).tolist()
+        known = column[~missing]
+        codes = sorted(set(known.tolist())) if known.dtype.kind == "O" else np.unique(known).tolist()
         labels = [f"{code:g}" if isinstance(code, float) else str(code) for code in codes]
         if missing.any():
             codes, labels = [*codes, None], [*labels, MISSING]
@@ -84,6 +86,9 @@ class Coded(Attribute):
         place = np.array([i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64)
         if len(column) == 0 or len(known) == 0:
             return np.full(len(column), -1, dtype=np.int64)
+        if column.dtype.kind == "O" and all(isinstance(code, str) for code in known.tolist()):
+            number = dict(zip(known.tolist(), place.tolist(), strict=True))  # hashed, not sorted
+            return np.fromiter((number.get(value, -1) for value in column.tolist()), np.int64, len(column))
         if known.dtype.kind not in "iufb" or column.dtype.kind not in "iufb":  # text, or numbers against text
             known, column = known.astype(str), column.astype(str)
         order = np.argsort(known)
@@ -136,7 +141,9 @@ class Banded(Attribute):
 
     def levels(self, column: Column) -> NDArray[np.int64]:
         if column.dtype.kind not in "iufb":
-            raise ValueError(f"{self.name} holds text (such as {str(column[0])!r}); only numbers can be cut into bands")
+            raise ValueError(
+                f"{self.name} holds text, {text_among_numbers(column)}; only numbers can be cut into bands"
+            )
         missing = is_missing(column)
         if missing.any() and not self.missing:
             raise ValueError(
@@ -169,12 +176,33 @@ class Against(Attribute):
         return np.where(same, 0, 1).astype(np.int64)
 
 
+NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")  # written out; "nan" and "1_000" are text
+
+
+def text_among_numbers(column: Column) -> str:
+    """Which entries of a column of text, missing ones aside, are no numbers: the first of them, and how many.
+
+    >>> text_among_numbers(np.array(["0.5", "n.a.", "1"], dtype=object))
+    "'n.a.' in row 1 (1 of 3 rows)"
+    """
+    absent = is_missing(column)
+    rows = [i for i, value in enumerate(column) if not absent[i] and not NUMBER.fullmatch(str(value))]
+    if not rows:
+        return f"{str(column[0])!r} in row 0 (of {column.dtype})"
+    return f"{str(column[rows[0]])!r} in row {rows[0]} ({len(rows):,} of {len(column):,} rows)"
+
+
 def is_missing(column: Column) -> NDArray[np.bool_]:
     """Which entries are NaN, None or a table library's own mark for missing."""
     if column.dtype.kind in "iubUS":
         return np.zeros(len(column), dtype=bool)
     if column.dtype.kind == "f":
         return np.isnan(column)
+    kinds = set(map(type, column.tolist()))
+    if kinds <= {str, bool}:
+        return np.zeros(len(column), dtype=bool)
+    if kinds <= {str, bool, type(None)}:
+        return np.fromiter((value is None for value in column.tolist()), dtype=bool, count=len(column))
     return np.fromiter(map(_absent, column), dtype=bool, count=len(column))
 
 
@@ -322,7 +350,8 @@ class Intersection:
 
 
 def no_column(name: str, columns: Mapping[str, Any]) -> str:
-    """The sentence for a column that is not there, with the closest names."""
+    """The sentence for a column that is not there, with the closest names of a file's header or of the columns."""
+    columns = dict.fromkeys(getattr(columns, "header", ())) or columns
     lowered = {column.lower(): column for column in columns}
     close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or [
         lowered[near] for near in get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)

@@ -69,8 +69,21 @@ def _from_arrow(values: Any) -> NDArray[Any]:
     ['no', None, 'yes']
     """
     if hasattr(values.type, "value_type") and hasattr(values.type, "index_type"):  # a dictionary
-        values = values.cast(values.type.value_type)
+        return _decoded(values)
     return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _decoded(values: Any) -> NDArray[Any]:
+    """(rows,) of a dictionary; rows of text share the objects of its levels."""
+    if str(values.type.value_type) not in ("string", "large_string"):
+        return np.asarray(values.cast(values.type.value_type).to_numpy(zero_copy_only=False))
+    parts = []
+    for chunk in getattr(values, "chunks", [values]):
+        levels = chunk.dictionary.to_pylist()
+        table = np.empty(len(levels) + 1, dtype=object)
+        table[:-1], table[-1] = levels, None
+        parts.append(table[chunk.indices.fill_null(len(levels)).to_numpy(zero_copy_only=False).astype(np.int64)])
+    return np.concatenate(parts) if parts else np.empty(0, dtype=object)
 
 
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:

@@ -7,20 +7,18 @@ and "Yes" is "yes".
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.constraints.subgroups import is_missing
+from fairbound.constraints.subgroups import NUMBER, is_missing
 
 Column = NDArray[Any]  # (rows,) numbers, booleans or text
 WORDS = (("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))
 EVIDENT: tuple[tuple[Any, Any], ...] = ((0, 1), (-1, 1), *WORDS)  # (zero, one); False is 0 and True is 1
 MEANINGS: dict[str, Any] = {"false": False, "true": True} | {word: word for pair in WORDS for word in pair}
-WRITTEN = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")  # a number; "nan" and "1_000" are text
 SHOWN = 5  # values that a sentence names
 
 
@@ -77,6 +75,44 @@ def binary_like(
     return _marked(column, [value for value in values if meaning(value) == pair[1]])
 
 
+def one_against_rest(column: Column, name: str, positive: Any) -> tuple[NDArray[np.int64], list[Any]]:
+    """(rows,) 1 where a column of several classes has this one, and the other classes.
+
+    >>> one_against_rest(np.array(["low", "high", "middle"]), "risk", "high")
+    (array([0, 1, 0]), ['low', 'middle'])
+    """
+    values = _different(column, name)
+    one = _given_one(values, name, positive)
+    return _marked(column, [one]), [value for value in values if value is not one]
+
+
+def like_one_against_rest(
+    column: Column, name: str, label_column: Column, label_name: str, positive: Any
+) -> NDArray[np.int64]:
+    """(rows,) predictions of a class, as 1 where it is that class; 0/1, yes/no and the like say whether it is.
+
+    >>> like_one_against_rest(np.array(["low", "high"]), "guess", np.array(["low", "mid", "high"]), "risk", "high")
+    array([0, 1])
+    """
+    classes, values = _different(label_column, label_name), _different(column, name)
+    one = meaning(_given_one(classes, label_name, positive))
+    meant = {meaning(value) for value in values}
+    if not meant <= set(map(meaning, classes)):
+        pair = _pair_with(values, EVIDENT)
+        if pair is None:
+            raise ValueError(
+                f"the column {name!r} holds {_shown(values)}, but the label {label_name!r} holds {_shown(classes)}; "
+                "give predictions in the label's classes, or 0 and 1"
+            )
+        one = pair[1]
+    return _marked(column, [value for value in values if meaning(value) == one])
+
+
+def class_count(column: Column, name: str) -> int:
+    """How many different values there are."""
+    return len(_different(column, name))
+
+
 def meaning(value: Any) -> Any:
     """What a value is compared by.
 
@@ -86,7 +122,7 @@ def meaning(value: Any) -> Any:
     if not isinstance(value, str):
         return value  # Python's numbers and booleans are equal, and hashed, by their value
     text = value.strip()
-    if WRITTEN.fullmatch(text):
+    if NUMBER.fullmatch(text):
         return int(text) if text.lstrip("+-").isdigit() else float(text)
     return MEANINGS.get(text.lower(), text)
 
@@ -98,7 +134,7 @@ def _different(column: Column, name: str) -> list[Any]:
         missing = is_missing(column)
         raise ValueError(
             f"the column {name!r} is missing in {int(missing.sum())} of {len(column)} rows (first: row "
-            f"{int(missing.argmax())}); drop those rows first"
+            f"{int(missing.argmax())}); drop those rows first (--drop-missing)"
         )
     return sorted(values, key=lambda value: (isinstance(value, str), value))
 

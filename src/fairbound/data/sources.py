@@ -67,11 +67,18 @@ SOURCES: dict[str, Callable[..., Table]] = {"acs": _load_acs, "synthetic": _load
 
 
 def best(state: str, folder: str | Path | None = None) -> str:
-    """`acs:STATE` where its real data are found, else `synthetic:STATE`."""
+    """`acs:STATE` where its real data are found, else `synthetic:STATE`; a folder that is named must hold them."""
     there = acs_files.available(folder)
     (state,) = acs_files.states_of([state], [found.state for found in there])
     if any(found.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for found in there):
         return f"acs:{state}"
+    if folder is not None:  # generated data in place of those that somebody named would be a surprise
+        place = Path(folder).expanduser()
+        why = "is not there" if not place.exists() else "is no folder" if not place.is_dir() else ""
+        raise FileNotFoundError(
+            f"the folder {place} {why or f'has no census file of {state}'}; name the folder where it is (folder, "
+            f"--data), get it with `fairbound data fetch {state} --data {place}`, or name none to use the usual places"
+        )
     if state in synthetic.states():
         return f"synthetic:{state}"
     raise FileNotFoundError(

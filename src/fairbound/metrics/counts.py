@@ -127,6 +127,12 @@ class Counts:
         """The same table with these groups, in this order; those that it lacks are empty, its own must all be named."""
         return Counts(tuple(names), *aligned(self.names, names, self.weight, self.squares, self.examples))
 
+    def only(self, groups: Sequence[int]) -> Counts:
+        """Some of the groups, by number."""
+        at = torch.as_tensor(groups, dtype=torch.long)
+        names = tuple(self.names[i] for i in at.tolist())
+        return Counts(names, self.weight[at], self.squares[at], self.examples[at])
+
     def collapsed(self, blocks: Sequence[tuple[str, Sequence[int]]]) -> Counts:
         """Groups pooled into blocks: (name, numbers of the groups)."""
         picks = torch.zeros(len(blocks), len(self.names), dtype=torch.float64)

@@ -30,26 +30,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import NAMES, Counts
+from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts
 from fairbound.metrics.intervals import (
     DRAWS,
+    MANY_DRAWS,
+    MANY_GROUPS,
+    MAX_DRAWN,
     UNDEFINED,
     IntervalEstimate,
+    Resampled,
     around,
+    bands,
     beta_draws,
     check_level,
     draws_for,
+    farthest,
     largest,
     percentile,
     rate_noise,
+    resampled_hits,
     resampled_rates,
     spread,
+    studentized,
     wilson,
 )
 
@@ -172,14 +180,51 @@ def metric_intervals(
     """Every metric with its interval; the same seed gives the same digits."""
     check_level(level)
     views = _Views(counts, reference, draws, seed)
-    return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
+    found = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
+    return {name: found.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
 
 
-def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[IntervalEstimate]]:
+class GroupPair(NamedTuple):
+    """The two groups behind a gap: that with the highest value and that with the lowest."""
+
+    of: str  # what is compared, e.g. a rate
+    high: str  # name of the group
+    high_value: float
+    high_examples: int  # behind the value, e.g. those with label 1
+    low: str
+    low_value: float
+    low_examples: int
+
+
+def group_pairs(counts: Counts) -> dict[str, GroupPair]:
+    """Which two groups each metric of largest differences or ratios compares, and how many examples they have.
+
+    >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
+    >>> pair = group_pairs(compas)["equalized_odds_difference"]
+    >>> pair.of, pair.high, pair.high_examples, pair.low_examples
+    ('false_positive_rate', 'African-American', 1795, 1488)
+    """
+    views, found = _Views(counts, None), dict[str, GroupPair]()
+    among = DENOMINATORS.long() @ counts.examples.flatten(1).T  # (rates, G)
+    for metric in METRICS.values():
+        parts = views.parts(metric)
+        if metric.kind not in ("largest", "ratio") or parts is None:
+            continue
+        apart = [float(_least_over_most(part) if metric.kind == "ratio" else -spread(part)) for part in parts]
+        at = NAMES.index(metric.rates[apart.index(min(apart))])
+        values, there = views.rates["all"].values[at], views.rates["all"].defined[at].nonzero().flatten()
+        ends = [int(there[int(order)]) for order in (values[there].argmax(), values[there].argmin())]
+        sides = [(counts.names[i], float(values[i]), int(among[at, i])) for i in ends]
+        found[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
+    return found
+
+
+def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) -> dict[str, list[IntervalEstimate]]:
     """Every rate of every group with its interval, by the name of the rate and in the order of the groups."""
     check_level(level)
     rates = counts.rates()
-    table = torch.stack([rates.values, *wilson(rates.values, rates.trials, level)], -1).tolist()
+    ends = wilson(rates.values, rates.trials, level) if intervals else ()
+    table = torch.stack([rates.values, *ends], -1).tolist()
     defined = rates.defined.tolist()
     return {
         name: [IntervalEstimate(*three) if ok else UNDEFINED for three, ok in zip(table[i], defined[i], strict=True)]
@@ -223,6 +268,15 @@ class _Views:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
         return [self._drawn(draw, metric.view, name, settings) for name in metric.rates]
 
+    def studentized_by(self, metric: Metric, *, log: bool) -> list[Resampled]:
+        """The resampled rates that the metric reads; rates and their logarithms share their resamples."""
+        rates, found = self.rates[metric.view], []
+        for name, hits in zip(metric.rates, self.drawn_by(resampled_hits, metric), strict=True):
+            i = NAMES.index(name)
+            there = rates.defined[i]
+            found.append(studentized(hits, rates.successes[i][there], rates.trials[i][there], log=log))
+        return found
+
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
         if key not in self.drawn:
@@ -231,6 +285,39 @@ class _Views:
             counted = rates.successes[i][there], rates.trials[i][there]
             self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
         return self.drawn[key]
+
+
+def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
+    """The metrics of very many groups, whose draws do not fit into memory: block by block, of which only the numbers
+    are kept whose quantiles give the intervals. By the same rules as `_interval`."""
+    metrics = [m for m in METRICS.values() if m.view == "all" and m.kind != "rate" and views.parts(m) is not None]
+    kept: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
+    sizes, done, size = dict[str, list[Resampled]](), 0, max(MAX_DRAWN // (4 * views.present), 1)
+    usual, views.draws = views.draws, size
+    draws = min(usual, MANY_DRAWS)
+    while done < draws:
+        views.drawn.clear()
+        for metric in metrics:
+            if metric.kind == "gap":
+                kept[metric.name].append(metric.form(views.drawn_by(rate_noise, metric)))
+                continue
+            parts = views.studentized_by(metric, log=metric.kind == "ratio")
+            kept[metric.name].append(torch.stack([farthest(part) for part in parts]).amax(0))
+            sizes.setdefault(metric.name, [part._replace(centers=part.center, errors=part.error) for part in parts])
+        done += size
+    views.drawn.clear()
+    views.draws = usual
+    found = {}
+    for metric in metrics:
+        value, drawn = _value(metric, views), torch.cat(kept[metric.name])
+        if value is not None and metric.kind == "gap":
+            low, high = around(value, drawn, level)
+            found[metric.name] = IntervalEstimate.within(value, (low, min(high, metric.most)))
+        elif value is not None:
+            low, high = bands(sizes[metric.name], drawn, level)
+            ends = (math.exp(-high), math.exp(-low)) if metric.kind == "ratio" else (low, min(high, metric.most))
+            found[metric.name] = IntervalEstimate.within(value, ends)
+    return found
 
 
 def _value(metric: Metric, views: _Views) -> float | None:

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 from fairbound.metrics.counts import aligned, examples_in_groups
 from fairbound.metrics.intervals import (
     DRAWS,
+    MANY_GROUPS,
     UNDEFINED,
     IntervalEstimate,
     around,
@@ -99,13 +101,14 @@ class Losses:
 
     def pooled(self, members: Sequence[int], name: str) -> Losses:
         """Several groups as one."""
-        total: Losses | None = None
-        for i in members:
-            one = Losses((name,), *(getattr(self, field.name)[i : i + 1] for field in fields(self)[1:]))
-            total = one if total is None else total + one
-        if total is None:
+        if not len(members):
             raise ValueError("no group to pool")
-        return total
+        at = torch.as_tensor(members, dtype=torch.long)
+        own = Losses(tuple(self.names[i] for i in members), *(getattr(self, f.name)[at] for f in fields(self)[1:]))
+        weight = own.weight.sum(0, keepdim=True)
+        mean = (own.weight * own.mean).sum(0, keepdim=True) / weight.where(weight > 0, torch.ones_like(weight))
+        sums = (part.sum(0, keepdim=True) for part in own._about(mean))
+        return Losses((name,), own.examples.sum(0, keepdim=True), weight, mean, *sums)
 
 
 def from_mean(losses: Tensor) -> Tensor:
@@ -127,15 +130,24 @@ def group_loss_intervals(
 ) -> list[IntervalEstimate]:
     """Every group's mean loss with its interval. One example gives a value without an interval."""
     check_level(level)
-    drawn = _draw(losses, draws, seed)
-    return [_one(losses, g, drawn[:, g], level) for g in range(len(losses.names))]
+    if len(losses.names) > MANY_GROUPS:  # the quantiles that the draws approach
+        error, freedom = losses.errors()
+        t = torch.from_numpy(stdtrit(freedom.clamp(min=1.0).numpy(), (1 + level) / 2))
+        ends = torch.stack([losses.mean, losses.mean - t * error, losses.mean + t * error], -1).tolist()
+        there, known = (losses.weight > 0).tolist(), (freedom > 0).tolist()
+        return [
+            (IntervalEstimate(*three) if sure else IntervalEstimate(three[0])) if ok else UNDEFINED
+            for three, ok, sure in zip(ends, there, known, strict=True)
+        ]
+    drawn, known = _draw(losses, draws, seed), (losses.errors()[1] > 0).tolist()
+    return [_one(losses, g, drawn[:, g], level, known[g]) for g in range(len(losses.names))]
 
 
-def _one(losses: Losses, g: int, drawn: Tensor, level: float) -> IntervalEstimate:
+def _one(losses: Losses, g: int, drawn: Tensor, level: float, known: bool) -> IntervalEstimate:
     if float(losses.weight[g]) == 0:
         return UNDEFINED
     value = float(losses.mean[g])
-    return percentile(value, drawn, level) if float(losses.errors()[1][g]) > 0 else IntervalEstimate(value)
+    return percentile(value, drawn, level) if known else IntervalEstimate(value)
 
 
 def loss_gaps(
@@ -144,7 +156,7 @@ def loss_gaps(
     """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples: losses are skewed,
     and the spread of so few is uncertain."""
     check_level(level)
-    there = [g for g in range(len(losses.names)) if losses.weight[g] > 0]
+    there = (losses.weight > 0).nonzero().flatten().tolist()
     if not there:
         return dict.fromkeys(LOSS_GAPS, UNDEFINED)
     at = _reference(losses, reference)

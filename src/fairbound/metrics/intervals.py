@@ -28,6 +28,8 @@ from torch import Tensor
 DRAWS = 10_000
 MAX_DRAWN = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least MIN_DRAWS
 MIN_DRAWS = 500
+MANY_GROUPS = 8_000  # more are drawn in blocks, which are forgotten: MANY_DRAWS in all, as maxima and means over so
+MANY_DRAWS = 200  # many groups vary little from draw to draw
 MAX_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
 FEW_GROUPS = 5  # and more than so many already where one of them has fewer than LARGE_GROUP examples: maxima over many
 LARGE_GROUP = 50  # tiny groups lie in tails that resampling does not show
@@ -112,12 +114,25 @@ def resampled_rates(
         drawn = drawn.log() if log else drawn
         error = drawn.std(0)
         return Resampled(trials, drawn.mean(0), error, drawn, error.expand_as(drawn))
-    n = trials.floor().clamp(min=1.0)  # weights make effective examples, which are no whole number
-    center, error = _shrunk(successes.minimum(n), n, log)
-    chance = (center.exp() if log else center).unsqueeze(-1).numpy()
-    hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))
-    centers, errors = _shrunk(torch.from_numpy(hits).double().T, n, log)
-    return Resampled(n, center, error, centers, errors)
+    return studentized(resampled_hits(successes, trials, draws, rng), successes, trials, log=log)
+
+
+def resampled_hits(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
+    """(draws, G) successes in resamples of the table, with the chances (k + 1) / (n + 2)."""
+    n = _whole(trials)
+    chance = _shrunk(successes.minimum(n), n, log=False)[0].unsqueeze(-1).numpy()
+    return torch.from_numpy(rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))).double().T
+
+
+def studentized(hits: Tensor, successes: Tensor, trials: Tensor, *, log: bool) -> Resampled:
+    """Rates, or their logarithms, of the groups and of their resamples."""
+    n = _whole(trials)
+    return Resampled(n, *_shrunk(successes.minimum(n), n, log), *_shrunk(hits, n, log))
+
+
+def _whole(trials: Tensor) -> Tensor:
+    """Weights make effective examples, which are no whole number."""
+    return trials.floor().clamp(min=1.0)
 
 
 def _shrunk(successes: Tensor, n: Tensor, log: bool) -> tuple[Tensor, Tensor]:
@@ -211,9 +226,17 @@ def _error(errors: Tensor, i: int) -> Tensor:
 
 def _largest_by_bands(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """The same from one simultaneous band for each group: wider, and its cost grows with the groups, not the pairs."""
-    tiny = torch.finfo(parts[0].center.dtype).tiny
-    worst = [((p.centers - p.center).abs() / p.errors.clamp(min=tiny)).amax(-1) for p in parts]
-    q = quantile(torch.stack(worst).amax(0), level)
+    return bands(parts, torch.stack([farthest(part) for part in parts]).amax(0), level)
+
+
+def farthest(part: Resampled) -> Tensor:
+    """(draws,) the largest distance of a group's resample from its center, in standard errors."""
+    return ((part.centers - part.center).abs() / part.errors.clamp(min=torch.finfo(part.center.dtype).tiny)).amax(-1)
+
+
+def bands(parts: Sequence[Resampled], worst: Tensor, level: float) -> tuple[float, float]:
+    """Ends for the largest difference from a band for each group, as wide as a quantile of `worst` (draws,) says."""
+    q = quantile(worst, level)
     low = max(float((p.center - q * p.error).max() - (p.center + q * p.error).min()) for p in parts)
     high = max(float((p.center + q * p.error).max() - (p.center - q * p.error).min()) for p in parts)
     return max(0.0, low), high

@@ -80,6 +80,23 @@ class Scores:
         return values[g], weights[g]
 
     @cached_property
+    def found_w1(self) -> dict[tuple[int, int], float]:
+        """Distances of pairs of groups that were computed before."""
+        return {}
+
+    @cached_property
+    def _distinct(self) -> dict[int, tuple[Tensor, Tensor]]:
+        return {}
+
+    def distinct(self, g: int) -> tuple[Tensor, Tensor]:
+        """The different scores of one group in ascending order, with the sums of their weights."""
+        if g not in self._distinct:
+            values, weights = self.of_group(g)
+            different, at = values.unique(return_inverse=True)
+            self._distinct[g] = different, torch.bincount(at, weights, minlength=len(different))
+        return self._distinct[g]
+
+    @cached_property
     def _by_group(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Sorted by group once, since distances compare every pair."""
         order = self.groups.argsort(stable=True)
@@ -91,8 +108,10 @@ def w1(scores: Scores, a: int, b: int) -> float:
     """Area between the distribution functions of groups a and b."""
     from scipy.stats import wasserstein_distance  # loads slowly, and only scores need it
 
-    (x, u), (y, v) = scores.of_group(a), scores.of_group(b)
-    return float(wasserstein_distance(x.numpy(), y.numpy(), u.numpy(), v.numpy()))
+    if (a, b) not in scores.found_w1:
+        (x, u), (y, v) = scores.distinct(a), scores.distinct(b)
+        scores.found_w1[a, b] = float(wasserstein_distance(x.numpy(), y.numpy(), u.numpy(), v.numpy()))
+    return scores.found_w1[a, b]
 
 
 def wd(scores: Scores, reference: int, other: int) -> float | None:
@@ -113,6 +132,22 @@ def distances(
         "w1": largest_w1(scores, level=level, draws=draws, seed=seed),
         "wd": largest_wd(scores, reference, level=level, draws=draws, seed=seed),
     }
+
+
+def farthest_groups(scores: Scores) -> tuple[int, int] | None:
+    """The two groups with the largest W1, exact for few groups, else on the grid of the scores."""
+    present = scores.present(FEWEST)
+    if not 2 <= len(present) <= MOST_GROUPS:
+        return None
+    edges = torch.quantile(_thinned(torch.cat([scores.of_group(g)[0] for g in present])), _GRID).unique()
+    if len(edges) == 1:
+        return present[0], present[1]
+    if len(present) <= MAX_PAIRED:
+        return max(combinations(present, 2), key=lambda pair: w1(scores, *pair))
+    exact = torch.stack([_cumulative(_histogram(*scores.of_group(g), edges)[0]) for g in present])
+    apart = torch.cdist(exact * edges.diff(), exact * edges.diff(), p=1)
+    a, b = divmod(int(apart.argmax()), len(present))
+    return present[a], present[b]
 
 
 def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> IntervalEstimate:

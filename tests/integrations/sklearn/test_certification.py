@@ -86,11 +86,13 @@ def test_the_judged_model_is_the_corrected_one() -> None:
 # Errors over redrawn calibration data ---------------------------------------------------------------------------------
 
 
-def redrawn(
-    constraint: Constraint, gaps: Sequence[float], seed: int, size: int = 900
-) -> list[tuple[Correction, Scores]]:
-    """A sequence of fixed models on a new sample: the true gaps between A and B are known."""
-    rng = np.random.default_rng(seed)
+def redrawn(constraint: Constraint, gaps: Sequence[float], seed: int) -> list[tuple[Correction, Scores]]:
+    """A sequence of fixed models on a new sample: the true gaps between A and B are known.
+
+    The standard error of a gap is about .03, for losses too: at .056, of 900 losses, B - A would have to be tested as
+    well and spend most of the error.
+    """
+    rng, size = np.random.default_rng(seed), 900 if constraint is PARITY else 4000
     groups = (rng.random(size) < 0.4).astype(np.int64)
     uniform = rng.random(size)
     found = []
@@ -129,8 +131,8 @@ def test_power_of_rates_and_losses() -> None:
         error = deviation * np.sqrt(1 / 300 + 1 / 100)
         found = certification_power((constraint,), given, labels, 0.95)
         assert found is not None
-        assert found.probability == pytest.approx(normal.cdf(0.1 / error - normal.inv_cdf(0.95)))
-        needed = 100 * (error * (normal.inv_cdf(0.95) + normal.inv_cdf(0.8)) / 0.1) ** 2
+        assert found.probability == pytest.approx(max(0, 2 * normal.cdf(0.1 / error - normal.inv_cdf(0.95)) - 1))
+        needed = 100 * (error * (normal.inv_cdf(0.95) + normal.inv_cdf(0.9)) / 0.1) ** 2
         assert found.needed == int(needed) + 1
         assert (found.cell, found.examples, found.bound) == ("B", 100, 0.1)
         # with so many, others in proportion, it is what is wanted
@@ -163,5 +165,5 @@ def test_the_hardest_constraint_is_named_and_levels_have_no_power() -> None:
     zero = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.0), by="group")
     never = certification_power((zero,), groups, labels, 0.95)
     assert never is not None
-    assert never.probability == pytest.approx(0.05)
+    assert never.probability == 0
     assert never.needed > 1e9

@@ -89,15 +89,16 @@ def test_losses_scale_logits() -> None:
     assert T.min() < 0.9
 
 
-def test_rates_of_a_class_shift_its_logit_and_losses_scale_all() -> None:
+def test_rates_of_a_class_lower_its_probability_and_losses_scale_all_logits() -> None:
     rng = np.random.default_rng(3)
     parity = constraints.demographic_parity(["A", "B"], bound=0.1, outcome=2)
     gap = constraints.pairwise_loss_parity(["A", "B"], bound=0.1)
     mu, ratios, z = np.array([0.2, 0.0, 0.0, 0.9]), rng.random((40, 2)) * 2, rng.standard_normal((40, 3))
     B = 0.2 * (ratios[:, 0] - ratios[:, 1])
     W = 1 + 0.9 * (ratios[:, 1] - ratios[:, 0])
-    expected = z.copy()
-    expected[:, 2] -= 2 * np.arctanh(B)
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    p[:, 2] -= B
+    expected = np.log(p.clip(1e-3))
     expected *= np.minimum(1, sigmoid(W / 0.25) / sigmoid(4.0))[:, None]
     found = Correction((parity, gap), tensor(mu)).apply(tensor(z), [tensor(ratios)] * 2)
     np.testing.assert_allclose(found, expected, rtol=1e-10)

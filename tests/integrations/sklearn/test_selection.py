@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound import constraints
+from fairbound import FairClassifier, FairRegressor, constraints
 from fairbound.integrations.sklearn.corrections import Evaluated, Scores, evaluate, no_correction, standard_errors
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
 from fairbound.integrations.sklearn.selection import (
@@ -22,7 +22,6 @@ from fairbound.integrations.sklearn.selection import (
     group_weights,
     margins,
     reweighted,
-    weights_can_help,
 )
 
 NAMES = ["A", "B"]
@@ -113,14 +112,10 @@ def test_candidates_worse_in_violation_and_accuracy_than_the_unconstrained_are_d
 # Weights of the groups ------------------------------------------------------------------------------------------------
 
 
-def test_weights_are_for_bounds_on_losses_themselves() -> None:
-    margin, broken = double(0.0, 0.0), Evaluated(double(0.2, -0.4), 0.8, 0.4)
-    assert weights_can_help((LEVEL,), broken, margin)
-    assert not weights_can_help((GAP,), broken, margin)  # corrections change no decision
-    assert not weights_can_help((PARITY,), broken, margin)
-    inside = Evaluated(double(-0.05, -0.15), 0.8, 0.4)
-    assert not weights_can_help((LEVEL,), inside, margin)
-    assert weights_can_help((LEVEL,), inside, double(0.06, 0.06))
+def test_weights_are_for_bounds_on_losses_themselves_and_in_a_regression_for_differences() -> None:
+    rows = ConstraintRows.of((PARITY, GAP, LEVEL))
+    assert FairClassifier()._weighted_rows(rows).tolist() == [False] * 4 + [True] * 2
+    assert FairRegressor()._weighted_rows(rows).tolist() == [False] * 2 + [True] * 4
 
 
 def numbered(k: int) -> Any:
@@ -140,17 +135,17 @@ def test_the_best_of_the_reweighted_models_or_the_plain_one() -> None:
         given.append(mu)
         return numbered(len(given))
 
-    best = reweighted((LEVEL,), numbered(0), double(0.0, 0.0), evaluated, fit)
+    best = reweighted(torch.tensor([True, True]), numbered(0), double(0.0, 0.0), evaluated, fit)
     assert int(best.out_of_fold) == 3  # of those within the bound the smallest loss
     np.testing.assert_allclose([mu[0] for mu in given], [0.5, 0.75, 0.75, 0.625])  # mu + c / .4
     assert all(mu[1] == 0 for mu in given)
     given.clear()
     values.update(dict.fromkeys((1, 2, 3, 4), (0.25, 0.5)))
-    assert int(reweighted((LEVEL,), numbered(0), double(0.0, 0.0), evaluated, fit).out_of_fold) == 0
+    assert int(reweighted(torch.tensor([True, True]), numbered(0), double(0.0, 0.0), evaluated, fit).out_of_fold) == 0
     np.testing.assert_allclose([mu[0] for mu in given], [0.5, 0.25, 0.125, 0.0625])  # shorter and shorter steps
 
 
-def test_only_bounds_on_losses_move_the_multipliers_of_weights() -> None:
+def test_only_the_rows_that_weights_serve_move_their_multipliers() -> None:
     def evaluated(one: CrossFitted) -> Evaluated:
         return Evaluated(double(0.2, -0.4, 0.1, -0.3), 0.8, 0.4)
 
@@ -160,5 +155,5 @@ def test_only_bounds_on_losses_move_the_multipliers_of_weights() -> None:
         given.append(mu)
         return numbered(1)
 
-    reweighted((PARITY, LEVEL), numbered(0), double(0, 0, 0.05, 0.05), evaluated, fit)
+    reweighted(torch.tensor([False, False, True, True]), numbered(0), double(0, 0, 0.05, 0.05), evaluated, fit)
     np.testing.assert_allclose(given[0], [0, 0, 0.375, 0])

@@ -73,11 +73,13 @@ class Power(NamedTuple):
         """Where a certificate is unlikely; else empty."""
         if self.probability >= POWER:
             return ""
+        asked = f"A bound of {self.bound:g} on {self.name!r}"
+        have = f"{self.examples:,} calibration examples of {self.cell!r}"
+        more = f"about {self.needed:,} of them are needed for a probability of {POWER:g}."
+        if self.probability == 0:
+            return f"{asked} cannot be certified with {have}, not even for an exactly fair model: {more}"
         chance = f"an exactly fair model would be certified with probability {self.probability:.2f}"
-        return (
-            f"A bound of {self.bound:g} on {self.name!r} is hard to certify with {self.examples:,} calibration "
-            f"examples of {self.cell!r}: {chance}; about {self.needed:,} of them are needed for {POWER:g}."
-        )
+        return f"{asked} is hard to certify with {have}: {chance}; {more}"
 
 
 def certification_power(
@@ -88,7 +90,7 @@ def certification_power(
     Standard deviations are guessed: `LOSS_DEVIATION` for losses, that of the labels' share for rates.
     """
     found: list[Power] = []
-    z, reach = float(ndtri(level)), float(ndtri(level) + ndtri(POWER))
+    z = float(ndtri(level))
     for constraint in constraints:
         share = (labels == labels.max()).double().mean()
         deviation = LOSS_DEVIATION if constraint.statistic is None else float((share * (1 - share)).sqrt())
@@ -100,8 +102,10 @@ def certification_power(
             bound, error = float(constraint.bound[j]), float(errors[j])
             used = torch.where(M[j] != 0, counts, torch.inf)
             k = int(used.argmin())
+            sides = 2 if bool((-M[j] == M).all(1).any()) else 1  # A - B and B - A must both be shown to hold
+            reach = z + float(ndtri(1 - (1 - POWER) / sides))
             needed = float(counts[k]) * (error * reach / bound) ** 2 if bound > 0 else float("inf")
-            power = float(ndtr(bound / error - z)) if error > 0 else 1.0
+            power = max(0.0, 1 - sides * float(ndtr(z - bound / error))) if error > 0 else 1.0
             name, cell = constraint.names[j], constraint.cells.names[k]
             found.append(Power(name, bound, cell, int(counts[k]), power, int(min(needed, 1e12)) + 1))
     return min(found, key=lambda one: one.probability) if found else None

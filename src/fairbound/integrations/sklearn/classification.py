@@ -14,7 +14,8 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import Tensor
 
 from fairbound.auditing import Verdict
-from fairbound.integrations.sklearn.base import FairEstimator, checked_weight
+from fairbound.integrations.sklearn.base import FairEstimator
+from fairbound.integrations.sklearn.inputs import checked_weight
 from fairbound.integrations.sklearn.membership import probabilities
 
 

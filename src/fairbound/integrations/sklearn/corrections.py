@@ -13,7 +13,8 @@ has the decision 1 where 2 p(x) - 1 > B(x), with p the probability of a positive
 
     z'(x) = z(x) - log((1 + B) / (1 - B)) = z(x) - 2 artanh B(x).
 
-With the group at prediction these are thresholds by group.
+With the group at prediction these are thresholds by group. With several classes, B_j for class j, the decision is the
+class with the largest p_j(x) - B_j(x), whose logarithm is its logit.
 
 **Losses** (s = the loss): an example counts W(x) = 1 + B(x). Training changes nothing where the label depends on the
 group through x only; what remains is the confidence, z'(x) = T(x) z(x) with T in [0, 1], and the best T is 1 where
@@ -23,6 +24,11 @@ W > 0 and 0 where W < 0. Its smooth form, with "no correction" at mu = 0 (*selec
 
 No decision at one half is changed. It is leveling down: the model becomes less sure of examples like those of the group
 with the smaller loss.
+
+One rule without the group may fail: where the columns that tell the label are those that tell the group, the function
+2 p - 1 - B is near 0 for all examples at the multipliers that close the gap, and no deterministic rule is close to the
+optimum, which is random. There one threshold for all examples, up to "everybody" or "nobody", may be more accurate at
+the same bound; it is taken where out-of-fold data say so.
 
 The multipliers are found by dual ascent, mu <- max(0, mu + step * (c + margin)), where c is evaluated with the actual
 groups of the out-of-fold examples, never with the ratios.
@@ -45,8 +51,10 @@ from fairbound.integrations.sklearn.trainer import PerExampleLoss, cross_entropy
 
 KAPPA = 0.25  # of selective flattening; between .1 and .5 it changes little
 MIN_CONFIDENCE = 1e-6  # T of an example: its decision can still be read from its probability
+MIN_PROBABILITY = 1e-3  # p_j - B_j of a class, for its logit
 MAX_SHIFT = 0.98  # |B| of rates: a probability of .99 is moved to a half
 ITERATIONS = 400  # of the dual ascent
+THRESHOLDS = 33  # that are tried for all examples
 LOSS_STEP = 4.0  # of losses, in the step of rates: they answer less to their multipliers
 
 
@@ -91,10 +99,15 @@ class Correction:
 
     constraints: tuple[Constraint, ...]
     multipliers: Tensor  # (m,) of all constraints, one after the other
+    threshold: float = 0.0  # of two classes: the logit above which all examples are decided 1, before the multipliers
+
+    @property
+    def is_nothing(self) -> bool:
+        return self.threshold == 0 and not bool(self.multipliers.any())
 
     def apply(self, logits: Tensor, ratios: Sequence[Tensor]) -> Tensor:
         """(N,) or (N, classes), like the logits."""
-        if not bool(self.multipliers.any()):
+        if self.is_nothing:
             return logits
         shift = torch.zeros_like(logits)  # B of rates
         weight = torch.ones(len(logits), dtype=logits.dtype)  # W of losses
@@ -108,7 +121,11 @@ class Correction:
                 shift = shift + found
             else:
                 shift[:, _outcome(constraint)] += found
-        shifted = logits - 2 * torch.atanh(shift.clamp(-MAX_SHIFT, MAX_SHIFT))
+        shifted = logits
+        if logits.ndim == 1:
+            shifted = logits - self.threshold - 2 * torch.atanh(shift.clamp(-MAX_SHIFT, MAX_SHIFT))
+        elif bool(shift.any()):
+            shifted = (logits.softmax(1) - shift).clamp(min=MIN_PROBABILITY).log()
         confidence = torch.sigmoid(weight / KAPPA) / torch.sigmoid(torch.tensor(1 / KAPPA, dtype=logits.dtype))
         confidence = confidence.clamp(MIN_CONFIDENCE, 1.0)
         return shifted * (confidence if logits.ndim == 1 else confidence[:, None])
@@ -188,21 +205,36 @@ def fit_correction(
     step = torch.cat([_step(constraint, ratio) for constraint, ratio in zip(own, scores.ratios, strict=True)])
     equality = torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in own])
     only_losses = all(constraint.statistic is None for constraint in own)
-    mu = (start or no_correction(own)).multipliers.clone()
-    best, best_key = mu, (torch.inf, torch.inf)
-    for iteration in range(ITERATIONS):
-        found = evaluate(Correction(own, mu), scores)
+
+    def judged(tried: Correction) -> tuple[tuple[float, float], Tensor]:
+        """What is to be small, and by how much each constraint is exceeded."""
+        found = evaluate(tried, scores)
         excess = torch.where(found.c.isnan(), 0.0, found.c + margin * ~equality)
         size = torch.where(equality, excess.abs(), excess)
-        key = (max(0.0, round(float(size.max()), 3)), found.loss if only_losses else -found.accuracy)
+        return (max(0.0, round(float(size.max()), 3)), found.loss if only_losses else -found.accuracy), excess
+
+    mu = (start or no_correction(own)).multipliers.clone()
+    best, best_key = Correction(own, mu), (torch.inf, torch.inf)
+    for iteration in range(ITERATIONS):
+        tried = Correction(own, mu)
+        key, excess = judged(tried)
         if key < best_key:
-            best, best_key = mu, key
+            best, best_key = tried, key
         moved = mu + step / (1 + iteration / 50) * excess
         moved = torch.where(equality, moved, moved.clamp(min=0))
         if torch.equal(moved, mu):
             break
         mu = moved
-    return Correction(own, best)
+    if scores.logits.ndim == 1 and not only_losses and not best.is_nothing:
+        best_key = (round(best_key[0], 2), best_key[1])  # a hundredth beyond a tightened bound is no reason for it
+        levels = torch.quantile(scores.logits, torch.linspace(0, 1, THRESHOLDS, dtype=torch.float64))
+        outside = levels[[0, -1]] + torch.tensor([-1.0, 1.0], dtype=torch.float64)
+        for threshold in [*levels.tolist(), *outside.tolist()]:
+            tried = Correction(own, torch.zeros_like(mu), threshold)
+            (size, loss), _ = judged(tried)
+            if (round(size, 2), loss) < best_key:
+                best, best_key = tried, (round(size, 2), loss)
+    return best
 
 
 def _step(constraint: Constraint, ratio: Tensor) -> Tensor:

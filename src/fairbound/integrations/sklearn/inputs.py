@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fairbound.constraints.constraint import Constraint
@@ -209,3 +210,36 @@ def refuse_empty_cells(constraints: Sequence[Constraint], groups: Mapping[str, T
                 f"there are no examples of {', '.join(map(repr, empty[:4]))}, which the constraint "
                 f"{constraint.names[0]!r} is about; merge groups, or choose a notion that does not need them"
             )
+
+
+# Weights and strata ---------------------------------------------------------------------------------------------------
+
+
+def strata_of(groups: Mapping[str, Tensor], labels: Tensor, classes: int) -> NDArray[np.int64]:
+    """(n,) the group in every column and the label, as one number."""
+    found = labels.long() if classes > 1 else torch.zeros(len(labels), dtype=torch.int64)
+    for codes in groups.values():
+        found = found * (int(codes.max()) + 1) + codes
+    return np.unique(found.numpy(), return_inverse=True)[1]
+
+
+def normalized_weight(weight: NDArray[np.float64] | None, rows: NDArray[np.int64]) -> Tensor | None:
+    """(n,) of these examples, with mean 1."""
+    if weight is None or not len(rows):
+        return None
+    own = weight[rows]
+    if not own.any():
+        raise ValueError(f"sample_weight is zero for all of {len(rows)} examples that were drawn at random")
+    return torch.from_numpy(own / own.mean())
+
+
+def checked_weight(given: Any, X: Any) -> NDArray[np.float64] | None:
+    """Sample weights, none negative, not all zero."""
+    if given is None:
+        return None
+    weight: NDArray[np.float64] = _check_sample_weight(given, X)
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight must not be negative, found {float(weight.min()):g}")
+    if not weight.any():
+        raise ValueError("sample_weight is zero for every example")
+    return weight

@@ -50,7 +50,7 @@ class Leverage(NamedTuple):
             inside = [one for one in self.reaches if one.unweighted > one.bound]
             if not inside:
                 return "The unconstrained model is within every bound on out-of-fold data."
-            return "Re-weighting the groups can reach every bound."
+            return "Weights of the groups can reach every bound on held-out data."
         worst = max(out, key=lambda one: one.low - one.bound)
         found = (
             f"Leaving out a group brings {worst.name!r} to between {worst.low:.3f} and {worst.high:.3f} on held-out "

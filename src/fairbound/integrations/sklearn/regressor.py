@@ -15,9 +15,11 @@ from torch import Tensor
 from fairbound.auditing import Verdict
 from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
-from fairbound.integrations.sklearn.base import Development, checked_weight
+from fairbound.integrations.sklearn.base import Development
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
+from fairbound.integrations.sklearn.inputs import checked_weight
 from fairbound.integrations.sklearn.neural import NeuralEstimator
+from fairbound.integrations.sklearn.selection import ConstraintRows
 from fairbound.integrations.sklearn.trainer import squared_error
 
 
@@ -106,6 +108,10 @@ class FairRegressor(RegressorMixin, NeuralEstimator):
     def _check_constraints(self) -> None:
         if any(constraint.statistic is not None for constraint in self.constraints_):
             raise ValueError("FairRegressor takes constraints on losses: bounded_group_loss, loss_parity")
+
+    def _weighted_rows(self, rows: ConstraintRows) -> Tensor:
+        """All: there is nothing else that could help."""
+        return rows.loss
 
     def _correctable(self) -> bool:
         """There are no decisions to move, and no confidence to lower."""

@@ -21,6 +21,10 @@ MOVED_DECISIONS = (
     "The correction moves decisions: predict_proba are scores that are consistent with predict, no longer "
     "probabilities of the label."
 )
+ONE_THRESHOLD = (
+    "Decisions are moved by one threshold for all examples: the columns that tell the group tell the label too, and no "
+    "correction by groups was more accurate within the bounds."
+)
 
 
 class GroupChange(NamedTuple):
@@ -140,6 +144,8 @@ def _meaning(fitted: Any) -> list[str]:
     found = []
     if any(constraint.statistic is None for constraint in used):
         found.append(_wrapped(LEVELING_DOWN))
-    if any(constraint.statistic is not None for constraint in used):
+    if fitted._candidate.correction.threshold:
+        found.append(_wrapped(ONE_THRESHOLD))
+    if fitted._candidate.correction.threshold or any(constraint.statistic is not None for constraint in used):
         found.append(_wrapped(MOVED_DECISIONS))
     return found

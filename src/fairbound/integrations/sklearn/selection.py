@@ -20,7 +20,7 @@ from fairbound.integrations.sklearn.corrections import (
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
 from fairbound.integrations.sklearn.inputs import is_difference
 
-STRICTNESS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the path: from the tightened bounds to no difference at all
+STRICTNESS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # of the path: from the tightened bounds to no difference at all
 MARGIN_ERRORS = 2.0  # standard errors by which bounds are tightened, as the Seldonian toolkit does
 LEVEL_MARGINS = 2.0  # such margins inside a bound on a level (a rate, a loss), at the strict end of the path
 REWEIGHTINGS = 4  # models with other weights of the groups
@@ -76,33 +76,22 @@ def correction_path(constraints: Sequence[Constraint], scores: Scores, margin: T
     return found
 
 
-def weights_can_help(constraints: Sequence[Constraint], own: Evaluated, margin: Tensor) -> bool:
-    """Whether a bound on a loss itself is broken: it asks for nothing but larger weights.
-
-    Differences of losses are left to corrections, which change no decision: on KS, where weights have leverage on the
-    loss gap between the sexes, they cost .5 (networks) to 1.4 (LightGBM) points of accuracy, and corrections none.
-    """
-    rows = ConstraintRows.of(constraints)
-    return bool((rows.loss & ~rows.difference & (own.c > -margin)).any())
-
-
 def reweighted(
-    constraints: Sequence[Constraint],
+    rows: Tensor,
     plain: CrossFitted,
     margin: Tensor,
     evaluated: Callable[[CrossFitted], Evaluated],
     fit: Callable[[Tensor], CrossFitted],
 ) -> CrossFitted:
-    """The best of some models whose group weights follow the multipliers of the losses, or the plain one.
+    """The best of some models whose group weights follow the multipliers, or the plain one.
 
+    rows: (m,) the constraints that weights are to serve.
     fit: multipliers (m,) -> the model trained with their weights.
     """
-    rows = ConstraintRows.of(constraints)
-    level = rows.loss & ~rows.difference
     best, found = plain, evaluated(plain)
     mu, step = torch.zeros(len(margin), dtype=torch.float64), WEIGHT_STEP / max(found.loss, 1e-12)
     for _ in range(REWEIGHTINGS):
-        tried = (mu + step * (found.c + margin) * level).clamp(min=0)
+        tried = (mu + step * (found.c + margin) * rows).clamp(min=0)
         fitted = fit(tried)
         own = evaluated(fitted)
         if _key(own, margin) < _key(found, margin):

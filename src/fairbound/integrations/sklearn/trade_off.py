@@ -51,7 +51,7 @@ class TradeOffCurve(NamedTuple):
         return need("pandas", "data", "A table of points").DataFrame(self.points)
 
     def __str__(self) -> str:
-        lines = [f"{'constraint':<22} {'bound':>6}  {'largest gap':^22} {'accuracy':^22} {'':<9}"]
+        lines = [f"{'constraint':<20} {'bound':>5}  {'largest gap':^20}  {'accuracy':^20}"]
         for one in self.points:
             bound = "none" if one.bound is None else f"{one.bound:g}"
             gap, accuracy = (
@@ -59,7 +59,7 @@ class TradeOffCurve(NamedTuple):
                 for value, (low, high) in ((one.gap, one.gap_interval), (one.accuracy, one.accuracy_interval))
             )
             mark = "<- bound" if one.chosen else ""
-            lines.append(f"{one.constraint[:22]:<22} {bound:>6}  {gap:>22} {accuracy:>22} {mark}".rstrip())
+            lines.append(f"{one.constraint[:20]:<20} {bound:>5}  {gap:>20}  {accuracy:>20} {mark}".rstrip())
         return "\n".join([*lines, f"{self.examples:,} held-out examples; 95 % intervals"])
 
     def plot(self, ax: Any = None) -> Any:
@@ -152,6 +152,7 @@ class BoundedAccuracy:
 
     constraint: Notion
     bound: float
+    __name__ = "bounded_accuracy"  # which a scorer prints
 
     def __call__(self, y: Any, predicted: NDArray[Any], *, sensitive_features: Any) -> float:
         """`predicted`: classes (N,), or probabilities (N, classes), which constraints on losses need."""

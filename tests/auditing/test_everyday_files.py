@@ -1,0 +1,136 @@
+"""Files as they are published: columns twice, scores of any scale, missing values, several classes, other encodings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import call
+
+from fairbound.auditing import audit, audit_columns
+from fairbound.data import read_columns
+
+HEADER = "id,name,sex,race,dob,decile_score,priors_count,c_jail_in,text,decile_score,priors_count,two_year_recid"
+
+
+CLASSES = ["low", "mid", "high"]
+
+
+def compas(rows: int = 600, seed: int = 0) -> list[str]:
+    """Lines like those of the published file: decile_score is there twice and the same, priors_count is not."""
+    rng = np.random.default_rng(seed)
+    lines = [HEADER]
+    for i in range(rows):
+        race, sex = rng.choice(["African-American", "Caucasian", "Other"]), rng.choice(["Female", "Male"])
+        y, priors = int(rng.random() < 0.45), int(rng.integers(0, 9))
+        decile = int(np.clip(rng.integers(1, 8) + 3 * y, 1, 10))
+        jail = "" if i % 7 == 0 else f"2013-08-{1 + i % 28:02} 06:03:42"
+        text = f'"said ""no"", then{chr(10)}left"' if i % 50 == 0 else "none"
+        who = f"{i},j. doe,{sex},{race},19{50 + i % 45}-01-02"
+        lines.append(f"{who},{decile},{priors},{jail},{text},{decile},{priors + i % 2},{y}")
+    return lines
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    path = tmp_path / "compas-scores-two-years.csv"
+    path.write_bytes("\n".join(compas()).replace("j. doe", "Zo\u00eb").encode("latin-1"))
+    return path
+
+
+def run(path: Path, *options: str, code: int = 0, label: str = "two_year_recid", group: str = "race") -> str:
+    scored = [] if "--prediction" in options else ["--score", "decile_score"]
+    words = call("audit", path, "--label", label, "--group", group, *scored, *options, code=code)
+    return " ".join(words.split())
+
+
+def test_a_file_like_the_published_one_audits_with_one_command(published: Path, tmp_path: Path) -> None:
+    printed = run(published, "--threshold", "5", "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html"))
+    assert "600 examples, 3 groups by race; scores, threshold 5" in printed
+    assert "was read as latin-1" in printed
+    found = json.loads((tmp_path / "a.json").read_text())
+    frame = [line.split(",") for line in "\n".join(compas()).replace('"said ""no"", then\nleft"', "x").splitlines()[1:]]
+    high = {race: np.mean([int(row[5]) >= 5 for row in frame if row[3] == race]) for race in found["groups"]}
+    rates = {race: group["rates"]["positive_rate"]["value"] for race, group in found["groups"].items()}
+    assert rates == pytest.approx(high)
+
+
+def test_the_threshold_is_asked_for_where_scores_are_no_probabilities(published: Path) -> None:
+    assert "scores run from 1 to 10, so that 0.5 is no threshold of theirs; give one: --threshold 5?" in run(
+        published, code=1
+    )
+    assert "every prediction is 1 (scores run from 1 to 10; --threshold 5?)" in run(published, "--threshold", "0.5")
+    assert "--threshold is for scores" in run(published, "--prediction", "sex", "--threshold", "5", code=1)
+    with pytest.raises(ValueError, match=r"scores run from -2 to 3.5, .* --threshold 0"):
+        audit([0, 1], [0, 1], scores=[-2.0, 3.5])
+
+
+def test_a_column_that_is_there_twice_and_differs_is_refused_when_used(published: Path) -> None:
+    words = run(published, "--threshold", "5", group="priors_count:2", code=1)
+    assert "has the column 'priors_count' more than once, with different values (row 1:" in words
+
+
+def write(folder: Path, content: str) -> Path:
+    path = folder / "some.csv"
+    path.write_text(content)
+    return path
+
+
+ROWS = "y,decile_score,race\n" + "1,.9,a\n0,.2,b\n0,.6,a\n1,.7,b\n" * 20
+
+
+def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS + ",.3,a\n1,,b\n1,?,b\n0,.1,\n")
+    out = tmp_path / "a.json"
+    words = run(path, "--missing", "?", label="y", code=1)
+    assert "the column 'y' is missing in 1 of 84 rows (first: row 80); drop those rows first (--drop-missing)" in words
+    words = run(path, "--missing", "?", "--drop-missing", "--json", str(out), label="y")
+    assert "4 of 84 examples were dropped, with missing values (y 1, decile_score 2, race 1)" in words
+    found = json.loads(out.read_text())
+    assert (found["examples"], found["dropped_missing"]) == (80, 4)
+    assert set(found["groups"]) == {"a", "b"}
+    path = write(tmp_path, "y,decile_score,race\n1,,a\n,0.5,b\n")
+    assert "every example lacks a value in y, decile_score, race: there is nothing" in run(
+        path, "--drop-missing", label="y", code=1
+    )
+
+
+def test_the_text_among_numbers_is_named(tmp_path: Path) -> None:
+    words = run(write(tmp_path, ROWS + "1,high,a\n"), label="y", code=1)
+    assert "decile_score must hold numbers, found 'high' in row 80 (1 of 81 rows); correct it, or" in words
+    words = run(write(tmp_path, "y,decile_score,race\n" + "1,.5,30\n" * 3 + "0,.2,old\n"), label="y", group="race:40",
+                code=1)  # fmt: skip
+    assert "race holds text, 'old' in row 3 (1 of 4 rows); only numbers can be cut into bands" in words
+
+
+def test_a_ragged_line_is_named(tmp_path: Path) -> None:
+    words = run(write(tmp_path, ROWS + "1,.9\n"), label="y", code=1)
+    assert "line 82 has 2 fields, but the header names 3 columns: '1,.9'" in words
+
+
+def test_one_class_against_the_rest() -> None:
+    rng = np.random.default_rng(0)
+    truth, guess, group = (rng.choice(values, 300) for values in (CLASSES, CLASSES, ["a", "b"]))
+    columns = {"risk": truth, "guess": guess, "g": group, "is": (guess == "high").astype(int)}
+    plain = audit((truth == "high").astype(int), group, predictions=(guess == "high").astype(int), draws=50)
+    for name in ("guess", "is"):
+        found = audit_columns(columns, label="risk", groups="g", prediction=name, positive="high", draws=50)
+        assert found.metrics == plain.metrics
+        assert found.notes[0] == "the label 'risk' has 3 classes: high counts as 1, all others as 0"
+    with pytest.raises(ValueError, match="not binary: 3 different values in 300 rows; name the one that counts as 1"):
+        audit_columns(columns, label="risk", groups="g", prediction="guess")
+    with pytest.raises(ValueError, match="no row of the column 'risk' is 'top'; it holds 'high', 'low', 'mid'"):
+        audit_columns(columns, label="risk", groups="g", prediction="guess", positive="top")
+    columns["guess"] = np.where(guess == "low", "none", guess)
+    with pytest.raises(ValueError, match="give predictions in the label's classes, or 0 and 1"):
+        audit_columns(columns, label="risk", groups="g", prediction="guess", positive="high")
+
+
+def test_one_group_and_groups_that_are_the_label_get_a_note(tmp_path: Path) -> None:
+    columns = read_columns(write(tmp_path, ROWS)) | {"all": np.full(80, "x")}
+    found = audit_columns(columns, label="y", groups="all", score="decile_score", draws=50)
+    assert found.notes[0] == "there is one group only, 'x': nothing is compared, and every gap is undefined"
+    found = audit_columns(columns, label="y", groups="y", score="decile_score", draws=50)
+    assert found.notes[0].startswith("the group column 'y' is the label itself")

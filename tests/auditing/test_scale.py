@@ -1,0 +1,118 @@
+"""Very many groups, files that are streamed, one thread for small tables, progress, and values without intervals."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import call
+
+from fairbound.auditing import audit
+from fairbound.cli import audit as audit_cli
+from fairbound.cli import printing
+from fairbound.data import read_columns, readers
+from fairbound.metrics import fairness_metrics, group_losses
+from fairbound.metrics.counts import Counts
+from fairbound.metrics.fairness_metrics import metric_intervals, values
+
+
+def examples(groups: int, rows: int, seed: int = 0) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, rows)
+    return y, rng.integers(0, groups, rows), np.clip(rng.beta(2, 3, rows) + 0.2 * y, 0, 1)
+
+
+def test_draws_in_blocks_give_the_same_intervals_as_draws_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    y, g, score = examples(80, 8_000)
+    counts = Counts.of(y, score >= 0.5, g, names=[str(i) for i in range(80)])
+    at_once = metric_intervals(counts, draws=2_000)
+    monkeypatch.setattr(fairness_metrics, "MANY_GROUPS", 10)
+    monkeypatch.setattr(fairness_metrics, "MANY_DRAWS", 2_000)
+    monkeypatch.setattr(fairness_metrics, "MAX_DRAWN", 80 * 300)
+    blocks = metric_intervals(counts, draws=2_000)
+    for name, one in at_once.items():
+        assert blocks[name].value == one.value
+        if one.value is not None:
+            assert blocks[name][1:] == pytest.approx(one[1:], abs=0.04), name
+
+
+def test_losses_of_many_groups_have_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, g, loss = examples(20, 2_000)
+    losses = group_losses.Losses.of(loss, g, names=[str(i) for i in range(21)])
+    drawn = group_losses.group_loss_intervals(losses, draws=100_000)
+    monkeypatch.setattr(group_losses, "MANY_GROUPS", 10)
+    for ours, theirs in zip(group_losses.group_loss_intervals(losses), drawn, strict=True):
+        assert ours.value == theirs.value
+        if ours.value is not None:
+            assert ours[1:] == pytest.approx(theirs[1:], abs=0.002)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_groups() -> None:
+    y, g, score = examples(100_000, 1_000_000)
+    found = audit(y, g, scores=score, names=[f"group {i}" for i in range(100_000)])
+    plain = values(Counts.of(y, score >= 0.5, g))
+    assert {name: found.metrics[name].value for name in plain} == plain
+    assert len(found.groups) == 100_000
+    assert sum(bool(group.roc) for group in found.groups) == 1_000  # of the largest
+
+
+def test_values_without_intervals() -> None:
+    y, g, score = examples(4, 600)
+    both = [audit(y, g, scores=score, draws=200, intervals=intervals) for intervals in (True, False)]
+    for name, one in both[0].metrics.items():
+        assert both[1].metrics[name].value == one.value
+    without = both[1]
+    group = without.groups[0]
+    estimates = [*without.metrics.values(), *group.rates.values(), group.auc, group.loss, group.calibration_gap]
+    assert all(one.low is None and one.high is None for one in estimates)
+    assert [one.rate.value for one in group.calibration] == [one.rate.value for one in both[0].groups[0].calibration]
+
+
+TEXT = "y, g ,p,free text\n" + "".join(f"{i % 2}, group {i % 3},{i / 5000},some text\n" for i in range(5_000))
+
+
+def test_a_streamed_file_gives_the_same_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text(TEXT + "0.5,,1,x\n2,group 1,,x\nhigh,group 2,0.1,x\n")  # other kinds of values at the end
+    whole = read_columns(path)
+    monkeypatch.setattr(readers, "STREAMED_BYTES", 1_000)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 4_000)
+    streamed = read_columns(path, only=["y", "g", "p"])
+    assert list(streamed) == ["y", "g", "p"]
+    assert streamed["y"].tolist() == whole["y"].tolist()
+    assert streamed["g"].tolist() == whole["g"].tolist()
+    assert np.array_equal(streamed["p"], whole["p"], equal_nan=True)
+    assert "free text" in streamed.header
+    path.write_text(TEXT + "1,a\n")
+    with pytest.raises(ValueError, match="line 5002 has 2 fields, but the header names 4 columns"):
+        read_columns(path, only=["y"])
+
+
+def test_one_thread_for_small_files_progress_and_no_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text(TEXT)
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    options = ["audit", path, "--label", "y", "--score", "p", "--group", "g", "--no-intervals"]
+    printed = call(*options)
+    assert "values only, without intervals" in printed
+    assert "95%" not in printed
+    call(*options, "--threads", "2")
+    monkeypatch.setattr(audit_cli, "SMALL_BYTES", 10)
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    call(*options)
+    assert threads == [1, 2, 7]
+    assert "did you mean p" in call(*options[:4], "--score", "pp", "--group", "g", code=1)
+
+
+def test_progress_is_a_line_every_few_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printing, "EVERY_S", 0.01)
+    with printing.working("reading \x1b.csv"):
+        time.sleep(0.2)
+    assert "reading \\x1b.csv (0 s)" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""The trade-off curve trains its models once, and the scorer does not reward the loosest bound."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn import config_context
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+from fairbound.integrations.sklearn import FairPostprocessor, bounded_accuracy_scorer, cross_fitting, trade_off_curve
+from fairbound.integrations.sklearn.trade_off import BoundedAccuracy
+
+
+def make_data(examples: int = 4000) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The first column is larger in group A, which therefore has more positive labels."""
+    rng = np.random.default_rng(0)
+    group = np.where(rng.random(examples) < 0.4, "B", "A")
+    X = rng.standard_normal((examples, 3))
+    X[:, 0] += 1.5 * (group == "A")
+    return X, (X.sum(1) + rng.standard_normal(examples) > 1).astype(int), group
+
+
+def wrapped(**settings: Any) -> FairPostprocessor:
+    return FairPostprocessor(LogisticRegression(), **{"bound": 0.1, "random_state": 0} | settings)
+
+
+def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y, group = make_data()
+    fits = []
+    whole = cross_fitting.cross_fit_estimator
+
+    def counted(*given: Any) -> Any:
+        fits.append(given)
+        return whole(*given)
+
+    monkeypatch.setattr("fairbound.integrations.sklearn.postprocessor.cross_fit_estimator", counted)
+    curve = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.3, 0.05, 0.1])
+    assert len(fits) == 4  # the label, the two fits of the leverage, the group
+    assert [point.bound for point in curve.points] == [0.05, 0.1, 0.3, None]
+    gaps = [point.gap for point in curve.points]
+    assert gaps == sorted(gaps)
+    assert gaps[0] < 0.1 < 0.25 < gaps[-1]
+    assert curve.points[0].accuracy < curve.points[-1].accuracy
+    assert [point.chosen for point in curve.points] == [False, True, False, False]
+    assert all(low <= point.gap <= high for point in curve.points for low, high in [point.gap_interval])
+    assert max(map(len, str(curve).splitlines())) <= 80
+    assert list(curve.frame()["bound"])[:3] == [0.05, 0.1, 0.3]
+
+
+def test_a_curve_is_that_of_single_fits() -> None:
+    X, y, group = make_data(2000)
+    two = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.05, 0.2]).points
+    one = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.2]).points
+    assert two[1] == one[0]
+
+
+def test_the_plot_has_a_label_for_every_bound() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    X, y, group = make_data(1500)
+    axes = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.05, 0.1]).plot()
+    assert {"0.05", "0.1", "unconstrained"} <= {part for text in axes.texts for part in text.get_text().split(", ")}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "expected"),
+    [([0, 1, 0, 1], 1.0), ([0, 1, 1, 1], -0.4), ([1, 1, 1, 1], 0.5)],  # rates of A and B: .5 .5, .5 1, 1 1
+)
+def test_the_score_is_the_accuracy_within_the_bound_and_minus_the_violation_beyond(
+    predicted: list[int], expected: float
+) -> None:
+    score = BoundedAccuracy("demographic_parity", 0.1)
+    found = score(np.array([0, 1, 0, 1]), np.array(predicted), sensitive_features=["A", "A", "B", "B"])
+    assert found == pytest.approx(expected)
+
+
+def test_the_score_of_losses_and_of_several_classes() -> None:
+    y, group = np.array(["a", "b", "c", "a"]), ["A", "A", "B", "B"]
+    p = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
+    gap = (np.log(0.8) - np.log(0.4)) / 2
+    assert BoundedAccuracy("loss_parity", 0.2)(y, p, sensitive_features=group) == 1.0
+    loose = BoundedAccuracy("pairwise_loss_parity", 0.1)(y, p, sensitive_features=group)
+    assert loose == pytest.approx(0.1 - gap)
+    assert BoundedAccuracy("demographic_parity", 0.4)(y, p, sensitive_features=group) == pytest.approx(0.4 - 0.5)
+
+
+def test_a_grid_search_does_not_choose_the_loosest_bound() -> None:
+    X, y, group = make_data()
+    with config_context(enable_metadata_routing=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator = wrapped(constraint="demographic_parity").set_fit_request(sensitive_features=True)
+        search = GridSearchCV(
+            estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=bounded_accuracy_scorer("demographic_parity", 0.12)
+        )
+        search.fit(X, y, sensitive_features=group)
+    assert search.best_params_ == {"bound": 0.05}
+    assert search.best_score_ > 0.6
+    assert "bounded_accuracy" in repr(search)
