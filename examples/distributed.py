@@ -2,8 +2,10 @@
 
 Each sees half of every batch. Sums and counts of the groups are added up over the processes before the multipliers
 move, so both hold the same ones: those of one process that sees whole batches, up to the rounding of its sums.
+`torchrun --nproc-per-node 2 examples/distributed.py` starts the processes as a cluster does.
 """
 
+import os
 import tempfile
 
 import torch
@@ -33,7 +35,8 @@ def train(rank, processes, folder):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
     if processes > 1:
-        distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=processes)
+        meet = f"file://{folder}/meet" if folder else "env://"  # torchrun's own
+        distributed.init_process_group("gloo", meet, rank=rank, world_size=processes)
         model = DistributedDataParallel(model)  # first this, then Constrained
     batches = BalancedBatchSampler(seen.tensors[2], BATCH // processes, rank=rank, world_size=processes)
     method = DescentAscent(eta=Linear(0.4, EPOCHS * len(batches)))
@@ -51,7 +54,9 @@ def train(rank, processes, folder):
     print(f"process {rank} of {processes}: multipliers {multipliers}; {gaps}\n", end="")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "RANK" in os.environ:
+    train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None)
+elif __name__ == "__main__":
     print(f"bound {BOUND}")
     with tempfile.TemporaryDirectory() as folder:
         train(0, 1, folder)

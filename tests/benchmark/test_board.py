@@ -13,6 +13,7 @@ from fairbound.benchmark.board.entries import TUNING_POINTS, TUNING_SEEDS, Entry
 from fairbound.benchmark.board.plan import BoardPlan
 from fairbound.benchmark.board.runs import ROOT, BoardTask
 from fairbound.benchmark.collection import names
+from fairbound.benchmark.engines import Engine
 from fairbound.benchmark.fingerprint import PACKAGE, deciding_sources
 from fairbound.benchmark.store import Store
 
@@ -50,7 +51,7 @@ def plan(problem: str, *entries: Entry, **options: object) -> BoardPlan:
 
 def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT)
-    made.compute(tmp_path / "results", 1)
+    made.compute(tmp_path / "results", Engine())
     board = made.read(Store(tmp_path / "results"))
     curves = board.curves["Descent", "two-lines"]
     # 12 examples a step (4 for the objective, 4 for the constraints of each kind), 200 in an epoch, 20 epochs
@@ -69,7 +70,7 @@ def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tm
 
 def test_transformed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT)
-    made.compute(tmp_path / "results", 1)
+    made.compute(tmp_path / "results", Engine())
     board = made.read(Store(tmp_path / "results"))
     first, second = board.robust["Descent", "two-lines"]
     stated = board.curves["Descent", "two-lines"]
@@ -81,7 +82,7 @@ def test_transformed_instances_are_measured_in_the_units_of_the_problem(problem:
 
 def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_score(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT, LEVEL)
-    made.compute(tmp_path / "results", 1)
+    made.compute(tmp_path / "results", Engine())
     board = made.read(Store(tmp_path / "results"))
     assert "1 of 2 are equalities" in board.failures["Level", "two-lines"]
     assert ("Level", "two-lines") not in board.curves
@@ -90,11 +91,11 @@ def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_scor
 
 def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing(problem: str, tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    plan(problem, DESCENT).compute(folder, 1)
+    plan(problem, DESCENT).compute(folder, Engine())
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
-    plan(problem, DESCENT).compute(folder, 1)
+    plan(problem, DESCENT).compute(folder, Engine())
     assert {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()} == before
-    plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01})).compute(folder, 1)
+    plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01})).compute(folder, Engine())
     after = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
     assert {path: after[path] for path in before} == before
     assert len(after) == 2 * len(before)
@@ -102,7 +103,7 @@ def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing
 
 def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01}))
-    made.compute(tmp_path / "whole", 1)
+    made.compute(tmp_path / "whole", Engine())
     store = Store(tmp_path / "part")
     tasks = made.tasks(store)
 
@@ -118,7 +119,7 @@ def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_pa
         tasks[1].complete(store, killed)
     assert not store.missing(tasks[0].result_keys())
     assert store.missing(tasks[1].result_keys()) == tasks[1].result_keys()
-    made.compute(tmp_path / "part", 1)
+    made.compute(tmp_path / "part", Engine())
     whole, part = (made.read(Store(tmp_path / name)) for name in ("whole", "part"))
     for cell, curves in whole.curves.items():
         assert np.array_equal(curves.loss, part.curves[cell].loss)
@@ -128,7 +129,7 @@ def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_pa
 def test_several_processes_give_the_same_numbers(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01}))
     for processes in (1, 2):
-        made.compute(tmp_path / str(processes), processes)
+        made.compute(tmp_path / str(processes), Engine(processes=processes))
     one, two = (made.read(Store(tmp_path / str(processes))) for processes in (1, 2))
     for cell, curves in one.curves.items():
         assert np.array_equal(curves.loss, two.curves[cell].loss)
@@ -156,7 +157,7 @@ def test_what_decides_a_result_is_the_code_that_computes_it(problem: str) -> Non
 def test_the_tuned_rules_take_the_best_point_on_other_seeds(problem: str, tmp_path: Path) -> None:
     entry = replace(DESCENT, space={"tau": (1e-4, 0.3), "eta": (1e-3, 1.0)})
     made = plan(problem, entry, rules="tuned", epochs=10.0)
-    made.compute(tmp_path / "results", 1)
+    made.compute(tmp_path / "results", Engine())
     store = Store(tmp_path / "results")
     (task,) = made.tuning()
     assert len(task.entries) == TUNING_POINTS
@@ -230,7 +231,7 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
     table = tmp_path / "loans.toml"
     table.write_text(block("toml").replace("[64, 32]", "[4]").replace("128", "16"))
     made = BoardPlan.of([str(own), str(table)], [DESCENT], seeds=2, splits=2, epochs=4.0)
-    made.compute(tmp_path / "results", 1)
+    made.compute(tmp_path / "results", Engine())
     board = made.read(Store(tmp_path / "results"))
     assert {name for _, name in board.curves} == {"five-means", "loans"}
     loans = board.problem("loans")

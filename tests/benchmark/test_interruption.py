@@ -27,7 +27,6 @@ from small_experiment import small_experiment
 
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
-from fairbound.cli.run import run_command
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, sessions and kill -9 are of POSIX systems")
 
@@ -42,9 +41,10 @@ EXPERIMENT = small_experiment(
     seeds=SEEDS,
     records=4,
 )
-# Results do not depend on how many processes compute them: one in the uninterrupted run, two in the killed one
-JOBS = "jobs" in inspect.signature(run_command).parameters
-ALONE, TOGETHER = (("--jobs", "1"), ("--jobs", "2")) if JOBS else ((), ())
+# Results do not depend on how many processes compute them: one in the uninterrupted run, one or two in the others. Two
+# are new processes, each of which imports everything for some seconds.
+ALONE, TOGETHER = ("--jobs", "1"), ("--jobs", "2")
+JOBS = pytest.mark.parametrize("jobs", [ALONE, pytest.param(TOGETHER, marks=pytest.mark.slow)], ids=["one", "two"])
 
 
 def serve() -> None:
@@ -213,7 +213,7 @@ def finished(folder: Path) -> Stamps:
 
 def kill_when(pid: int, folder: Path, runs: int, later: float) -> None:
     """The whole group, some seconds after the folder has that many runs."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(files_in(folder)) < runs and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(later)
@@ -221,19 +221,20 @@ def kill_when(pid: int, folder: Path, runs: int, later: float) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def test_killed_three_times_and_resumed(commands: Commands, whole: Flat, tmp_path: Path) -> None:
+@JOBS
+def test_killed_three_times_and_resumed(jobs: tuple[str, ...], commands: Commands, whole: Flat, tmp_path: Path) -> None:
     """At three moments of a seeded generator: so many runs are there, and the next are being computed."""
     rng = random.Random(20)
     folder, killed = tmp_path / "results", 0
     for runs in sorted(rng.sample(range(2 * SEEDS + 1), 3)):  # of twelve: half of the run is still to come
         kept = finished(folder)
-        pid = commands.start(folder, *TOGETHER)
+        pid = commands.start(folder, *jobs)
         kill_when(pid, folder, runs, rng.random() * whole.pace / 2)
         killed += commands.end().status == -signal.SIGKILL
         assert stamps(kept) == kept
     assert killed >= 2  # where the machine is much quicker than it was, the last kill finds nobody
     kept = finished(folder)
-    done = commands.run(folder, *TOGETHER)
+    done = commands.run(folder, *jobs)
     assert done.status == 0, done.said
     assert stamps(kept) == kept
     assert_same(Store(folder), whole.store)
@@ -321,16 +322,17 @@ def test_a_read_only_folder(commands: Commands, disk: Path) -> None:
 # A full disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk(commands: Commands, whole: Flat, disk: Path, tmp_path: Path) -> None:
+@JOBS
+def test_a_full_disk(jobs: tuple[str, ...], commands: Commands, whole: Flat, disk: Path) -> None:
     """It has room for some of the rows; with more room the run goes on from them."""
     seen = commands.seen(disk)
     said = f"Error: results cannot be stored in {disk}: no space is left; free some and start again, stored runs are"
-    assert_sentence(commands.run(disk, *TOGETHER), said)
+    assert_sentence(commands.run(disk, *jobs), said)
     kept = finished(seen)
     assert 0 < len(kept) < ROWS * SEEDS
     assert not [path for path in (seen / "runs").iterdir() if path.name.endswith(".part")]
     assert commands.shell("mount", "-o", "remount,size=1m", str(disk)) == 0
-    done = commands.run(disk, *TOGETHER)
+    done = commands.run(disk, *jobs)
     assert done.status == 0, done.said
     assert stamps(kept) == kept
     assert_same(Store(seen), whole.store)

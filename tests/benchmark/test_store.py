@@ -181,12 +181,16 @@ def test_reading_makes_no_folder(store: Store) -> None:
     assert not store.folder.exists()
 
 
-def test_a_result_is_replaced(store: Store) -> None:
-    for value in (1.0, 2.0):
-        name = store.put({"seed": 0}, {"end": {"x": np.array([value])}})
+def test_a_sound_result_stays(store: Store) -> None:
+    """A name decides its content; of two processes that compute it the first one's file stays as it is."""
+    name = store.put({"seed": 0}, {"end": {"x": np.array([1.0])}})
+    (path,) = (store.folder / "runs").iterdir()
+    before = path.stat().st_ino, path.stat().st_mtime_ns
+    assert store.put({"seed": 0}, {"end": {"x": np.array([2.0])}}) == name
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
     found = store.get(name)
     assert found is not None
-    assert found.tables["end"]["x"].tolist() == [2.0]
+    assert found.tables["end"]["x"].tolist() == [1.0]
     assert len(files_of(store)) == 2  # the result and store.json
 
 

@@ -86,7 +86,9 @@ class Made:
                 self.results[plan.row.name].append((plan, made_up(len(prepared.experiment.groups), rng)))
 
     def stored(self) -> Made:
-        """Put what the test has made of the results."""
+        """Put what the test has made of the results, in the place of what was put before: a store replaces nothing."""
+        for path in (self.store.folder / "runs").glob("*.parquet"):
+            path.unlink()
         settings = {(plan.row.name, plan.seed, plan.split): one for plan, _, one in planned_runs(self.planned)}
         for name, results in self.results.items():
             for plan, tables in results:

@@ -60,6 +60,18 @@ def _unknown(name: object, known: Iterable[str], what: str) -> str:
     return f"there is no {what} {name!r}; the nearest is {nearest(name, known)!r} (there are {', '.join(known)})"
 
 
+def first_mistake(error: ValidationError, kind: Any) -> str:
+    """What to say of a wrong file for a dataclass: an unknown key before what may be missing because of it."""
+    unknown = [one for one in error.errors() if one["type"] == "unexpected_keyword_argument"]
+    first = (unknown or error.errors())[0]
+    place = ".".join(map(str, first["loc"]))
+    if unknown:
+        return f": there is no key {place!r}; the nearest is {nearest(place, [one.name for one in fields(kind)])!r}"
+    if first["type"] == "missing":
+        return f": the key {place!r} is missing"
+    return f"{f', {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}"
+
+
 def known_name(name: Any, known: Collection[str], what: str) -> Any:
     if name not in known:
         raise ValueError(_unknown(name, known, what))

@@ -1,49 +1,67 @@
-"""Tasks carried out by several processes, each with one thread.
+"""Tasks carried out in this process, or handed to Dask: its workers on this machine or on a cluster (`cluster`).
 
 Small tensors are faster on one thread than on two, so cores are used by processes. Batches of runs that share a
-compiled step go to one process, the longest first. A process writes its results itself; the store makes each write
-whole, so nothing but what was in progress is lost with a process.
+compiled step are one task; the longest go first. The store is the truth: what it has is not computed, and a task is
+stored as soon as it is done, so that whatever is killed costs at most the tasks in progress. A task that fails is
+marked with its traceback, and the others go on.
 """
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
-import os
-import queue
+import datetime
+import sys
 import traceback
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self, TypeVar
+from uuid import uuid4
 
-import torch
+from fairbound.benchmark.executor import Job, PlannedJob, Progress, Sink, Spent, compute_and_store, plan
+from fairbound.benchmark.store import Store, UnwritableError
+from fairbound.benchmark.work_log import Failure, Front, WorkLog
 
-from fairbound.benchmark.executor import Job, PlannedJob, Progress, Spent, compute_and_store, plan
-from fairbound.benchmark.store import Store
+STATUS_EVERY_S = 5.0  # between writes of what runs where
+T = TypeVar("T")
 
-log = logging.getLogger("fairbound")
 
-EXPECTED = (ValueError, OSError, ImportError)  # errors whose sentence is passed on
-LIVENESS_CHECK_S = 1.0  # between checks that no process was killed
-KEEP_FREED_BYTES = {
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-}  # 32 MB is the most that glibc takes
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Where tasks are carried out: in this process, by workers on this machine, or by those of a cluster."""
+
+    processes: int = 1
+    scheduler: str | None = None  # its address: tcp://host:8786
+    queue: tuple[str, Mapping[str, str]] | None = None  # ("slurm", {"partition": "gpu"}): workers are its jobs
+    shard: tuple[int, int] | None = None  # (3, 40): the third of forty parts of every plan
 
 
 class Task(Protocol):
     """Work for one process, as an object that can be sent to it."""
 
     @property
+    def name(self) -> str: ...  # in words
+
+    @property
     def work(self) -> int: ...  # about how long it takes, in examples that pass through the model
 
-    def complete(self, store: Store, advanced: Callable[[float], None]) -> Spent:
-        """Compute it and store the results; `advanced` receives the share of it that is done."""
+    @property
+    def gpu(self) -> bool: ...  # whether a worker with a GPU is to take it
+
+    def result_keys(self) -> list[str]: ...
+
+    def keys_here(self) -> list[str]: ...  # the same as the code and the data of this process name them
+
+    def user_files(self) -> list[str]: ...  # that a worker elsewhere needs, as the task names them
+
+    def relocated(self, places: Mapping[str, str]) -> Self: ...  # with other places of these files
+
+    def on(self, device: str) -> Self: ...
+
+    def complete(self, store: Sink, advanced: Callable[[float], None]) -> Spent:
+        """Compute what the store lacks and store it; `advanced` receives the share of it that is done."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +71,42 @@ class JobTask:
     job: Job
     batches: tuple[int, ...]
     work: int
+    name: str
+    keys: tuple[str, ...]
 
-    def complete(self, store: Store, advanced: Callable[[float], None]) -> Spent:
+    @property
+    def gpu(self) -> bool:
+        return self.job.device != "cpu"
+
+    def result_keys(self) -> list[str]:
+        return list(self.keys)
+
+    def keys_here(self) -> list[str]:
+        return [key for number in self.batches for key in _planned(self.job).batches[number].keys]
+
+    def user_files(self) -> list[str]:
+        named = [self.job.experiment, *([self.job.algorithm.rpartition(":")[0]] if self.job.algorithm else [])]
+        return [name for name in named if Path(name).suffix in (".toml", ".py")]
+
+    def relocated(self, places: Mapping[str, str]) -> JobTask:
+        job = replace(self.job, experiment=places.get(self.job.experiment, self.job.experiment))
+        if job.algorithm is not None:
+            file, _, method = job.algorithm.rpartition(":")
+            job = replace(job, algorithm=f"{places.get(file, file)}:{method}")
+        return replace(self, job=job)
+
+    def on(self, device: str) -> JobTask:
+        return self  # the device is part of the job, and of the names of its results
+
+    def complete(self, store: Sink, advanced: Callable[[float], None]) -> Spent:
         spent, whole = Spent(), _planned(self.job)
         for count, number in enumerate(self.batches):
 
             def of_task(share: float, count: int = count) -> None:
                 advanced((count + share) / len(self.batches))
 
-            spent = spent.plus(compute_and_store(whole.prepared, whole.batches[number], store, of_task))
+            if store.missing(whole.batches[number].keys):
+                spent = spent.plus(compute_and_store(whole.prepared, whole.batches[number], store, of_task))
         return spent
 
 
@@ -75,29 +120,74 @@ class Done(NamedTuple):
 
     runs: int
     spent: Spent  # of all processes together
+    failed: Sequence[Failure] = ()
 
 
-def carry_out(jobs: Sequence[Job], folder: Path, processes: int, progress: Progress | None = None) -> Done:
+def carry_out(jobs: Sequence[Job], folder: Path, engine: Engine, progress: Progress | None = None) -> Done:
     """Compute what the results folder lacks of the jobs."""
     store = Store(folder)
-    waiting, runs = _waiting([(job, plan(job)) for job in jobs], store)
-    return Done(runs, complete_all(waiting, store, processes, progress))
+    tasks, runs = _tasks([(job, plan(job)) for job in jobs], store)
+    spent, failed = complete_all(tasks, store, engine, progress)
+    return Done(runs, spent, failed)
 
 
-def complete_all(tasks: Sequence[Task], store: Store, processes: int, progress: Progress | None = None) -> Spent:
-    """Complete tasks, the longest first, in this process or in several; what they took."""
-    waiting = sorted(tasks, key=lambda task: -task.work)
-    following = _Following([task.work for task in waiting], progress)
-    if processes == 1 or len(waiting) <= 1:
-        for number, task in enumerate(waiting):
-            following.add(task.complete(store, partial(following.advanced, number)))
-    else:
-        _in_processes(waiting, store.folder, min(processes, len(waiting)), following)
-    return following.spent
+def complete_all(
+    tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None
+) -> tuple[Spent, list[Failure]]:
+    """Complete tasks, the longest first, where the engine says; what they took, and those that failed."""
+    ordered = share_of(sorted(tasks, key=lambda task: (-task.work, task.result_keys()[0])), engine.shard)
+    waiting = [task for task in ordered if store.missing(task.result_keys())]
+    if not waiting:
+        return Spent(), []
+    with _followed(waiting, store, progress) as following:
+        if engine.scheduler is None and engine.queue is None and (engine.processes == 1 or len(waiting) == 1):
+            _here(waiting, store, following)
+        else:
+            from fairbound.benchmark.cluster import complete_with_dask  # the package is an extra
+
+            complete_with_dask(waiting, store, engine, following)
+    return following.spent, following.failed
 
 
-def _waiting(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[list[JobTask], int]:
-    """What is still to be computed, and how many runs that are."""
+def share_of(ordered: Sequence[T], shard: tuple[int, int] | None) -> list[T]:
+    """Part i of n of a plan, the same wherever it is asked for, whatever is stored already.
+
+    >>> share_of(["long", "middle", "short"], (1, 2)), share_of(["long", "middle", "short"], (2, 2))
+    (['long', 'short'], ['middle'])
+    """
+    if shard is None:
+        return list(ordered)
+    number, of = shard
+    return list(ordered[number - 1 :: of])
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """
+    >>> parse_shard("3/40")
+    (3, 40)
+    """
+    number, _, of = text.partition("/")
+    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"a shard is a part of so many, such as 3/40 (from 1/40 to 40/40), got {text!r}")
+    return int(number), int(of)
+
+
+def _here(waiting: Sequence[Task], store: Store, following: Following) -> None:
+    """One after the other in this process. What fails here once would fail again."""
+    for number, task in enumerate(waiting):
+        following.started(number, "this process")
+        try:
+            spent = task.complete(store, partial(following.advanced, number))
+        except UnwritableError:
+            raise
+        except Exception:
+            following.failed_on(number, traceback.format_exc(), ["this process"])
+        else:
+            following.completed(number, spent)
+
+
+def _tasks(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[list[JobTask], int]:
+    """All that is to be computed, and how many runs the store lacks."""
     tasks: list[JobTask] = []
     runs = 0
     claimed: set[str] = set()  # budgets share runs: SSL-ALM runs as long within either
@@ -105,138 +195,102 @@ def _waiting(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[l
         groups = len(whole.prepared.experiment.groups)
         by_compile_key: dict[Hashable, list[int]] = {}
         for number, batch in enumerate(whole.batches):
-            if set(batch.keys) - claimed and store.missing(batch.keys):
+            if set(batch.keys) - claimed:
                 by_compile_key.setdefault(batch.compile_key, []).append(number)
                 claimed |= set(batch.keys)
-                runs += len(batch.plans)
-        tasks += [
-            JobTask(job, tuple(numbers), sum(whole.batches[number].work(groups) for number in numbers))
-            for numbers in by_compile_key.values()
-        ]
+                runs += len(batch.plans) if store.missing(batch.keys) else 0
+        for numbers in by_compile_key.values():
+            batches = [whole.batches[number] for number in numbers]
+            rows = dict.fromkeys(plan.row.name for batch in batches for plan in batch.plans)
+            name = f"{whole.prepared.experiment.name}, {job.budget}: {', '.join(rows)}"
+            keys = tuple(key for batch in batches for key in batch.keys)
+            tasks.append(JobTask(job, tuple(numbers), sum(batch.work(groups) for batch in batches), name, keys))
     return tasks, runs
 
 
-class _Following:
-    """How far all tasks together are, and what they took."""
+# What runs where ------------------------------------------------------------------------------------------------------
 
-    def __init__(self, work: Sequence[int], progress: Progress | None) -> None:
-        self.work, self.progress = work, progress
-        self.shares = [0.0] * len(work)
-        self.spent = Spent()
 
-    def advanced(self, number: int, share: float) -> None:
-        self.shares[number] = share
-        if self.progress is not None:
-            done = sum(share * work for share, work in zip(self.shares, self.work, strict=True))
-            self.progress(round(done), sum(self.work))
+@dataclass(eq=False)
+class Following:
+    """How far all tasks together are, what they took and which failed; noted for `fairbound status`."""
 
-    def add(self, spent: Spent) -> None:
+    tasks: Sequence[Task]
+    store: Store
+    progress: Progress | None
+    spent: Spent = field(default_factory=Spent)
+    failed: list[Failure] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name, self.log = uuid4().hex, WorkLog(self.store.folder)
+        self.shares = [0.0] * len(self.tasks)
+        self.work = [max(task.work, 1) for task in self.tasks]
+        self.begun, self.noted = monotonic(), -STATUS_EVERY_S
+        keys = [task.result_keys() for task in self.tasks]
+        self.front = Front(command=" ".join(["fairbound", *sys.argv[1:]]), started=_now(), keys=keys)
+
+    def started(self, number: int, worker: str) -> None:
+        self.front.running[self.tasks[number].name] = {"worker": worker, "share": 0.0}
+        self.note()
+
+    def advanced(self, number: int, share: float, worker: str = "this process") -> None:
+        """A share of a task is done; of one that is tried again it may be less than before."""
+        if self.shares[number] < 1.0:
+            self.shares[number] = share
+            self.front.running[self.tasks[number].name] = {"worker": worker, "share": round(share, 3)}
+        self._show()
+
+    def completed(self, number: int, spent: Spent) -> None:
         self.spent = self.spent.plus(spent)
+        self.log.forget(self.front.keys[number])
+        self._ended(number)
 
+    def failed_on(self, number: int, words: str, workers: Sequence[str]) -> None:
+        self.failed.append(
+            Failure(task=self.tasks[number].name, keys=self.front.keys[number], traceback=words, workers=workers)
+        )
+        self.log.fail(self.failed[-1])
+        self._ended(number)
 
-# Several processes ----------------------------------------------------------------------------------------------------
+    def _ended(self, number: int) -> None:
+        self.front.running.pop(self.tasks[number].name, None)
+        self.shares[number] = 1.0
+        self._show()
 
+    def _show(self) -> None:
+        done = sum(share * work for share, work in zip(self.shares, self.work, strict=True))
+        if self.progress is not None:
+            self.progress(round(done), sum(self.work))
+        if done:
+            self.front.seconds_left = round((monotonic() - self.begun) * (sum(self.work) / done - 1), 1)
+        self.note()
 
-def _in_processes(waiting: Sequence[Task], folder: Path, processes: int, following: _Following) -> None:
-    context = multiprocessing.get_context("spawn")  # forked, torch's threads and locks would be in an unknown state
-    tasks, messages = context.Queue(), context.Queue()
-    for numbered in (*enumerate(waiting), *[None] * processes):
-        tasks.put(numbered)
-    workers = [
-        context.Process(target=_work, args=(tasks, messages, folder, os.getpid()), daemon=True)
-        for _ in range(processes)
-    ]
-    with _kept_memory():
-        for worker in workers:
-            worker.start()
-    try:
-        _listen(workers, messages, following)
-    finally:
-        for worker in workers:
-            worker.terminate()
-            worker.join()
+    def note(self) -> None:
+        """What runs where, for `fairbound status`, now and then."""
+        if monotonic() - self.noted > STATUS_EVERY_S:
+            self.front.written = _now()
+            self.log.note_front(self.name, self.front)
+            self.noted = monotonic()
 
 
 @contextmanager
-def _kept_memory() -> Iterator[None]:
-    """Processes started in here keep what they free, as glibc reads these settings at a start.
-
-    A step of many runs frees and asks for the same tens of megabytes; taken anew from the system, each page of them is
-    a fault: up to a fifth of the time of a Ghost step.
-    """
-    wanted = {name: value for name, value in KEEP_FREED_BYTES.items() if name not in os.environ}
-    os.environ.update(wanted)
+def _followed(tasks: Sequence[Task], store: Store, progress: Progress | None) -> Iterator[Following]:
+    following = Following(tasks, store, progress)
+    following.log.remove_gone()
+    following.note()  # before any worker looks for it
     try:
-        yield
+        yield following
     finally:
-        for name in wanted:
-            del os.environ[name]
+        following.log.end_front(following.name)
 
 
-def _listen(workers: Sequence[BaseProcess], messages: Any, following: _Following) -> None:
-    """Read what the processes say until all of them have finished."""
-    finished, checked = 0, monotonic()
-    while finished < len(workers):
-        if monotonic() - checked > LIVENESS_CHECK_S:  # not only without messages: another process may run for long
-            _refuse_lost(workers)
-            checked = monotonic()
-        try:
-            kind, *content = messages.get(timeout=LIVENESS_CHECK_S)
-        except queue.Empty:
-            continue
-        if kind == "advanced":
-            following.advanced(*content)
-        elif kind == "spent":
-            following.add(*content)
-        elif kind == "log":
-            log.log(*content)
-        elif kind == "failed":
-            raise content[0]
-        else:
-            finished += 1
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _refuse_lost(workers: Sequence[BaseProcess]) -> None:
-    for worker in workers:
-        if worker.exitcode is not None and worker.exitcode < 0:
-            raise OSError(
-                f"a computing process was killed (signal {-worker.exitcode}), perhaps for want of memory; "
-                "start again, with --jobs 1 if it recurs: stored runs are not computed again"
-            )
-
-
-def _work(tasks: Any, messages: Any, folder: Path, parent: int) -> None:
-    """The body of a process: tasks until there are none."""
-    torch.set_num_threads(1)
-    logging.getLogger("fairbound").addHandler(_Passing(messages))
-    store = Store(folder)
-    try:
-        while (numbered := tasks.get()) is not None:
-            number, task = numbered
-            messages.put(("spent", task.complete(store, partial(_report, messages, parent, number))))
-        messages.put(("finished",))
-    except EXPECTED as error:
-        messages.put(("failed", type(error)(str(error)) if type(error) in EXPECTED else OSError(str(error))))
-    except KeyboardInterrupt:
-        os._exit(130)
-    except Exception as error:
-        traceback.print_exc()
-        messages.put(("failed", RuntimeError(f"{type(error).__name__}: {error} (in a computing process, see above)")))
-
-
-def _report(messages: Any, parent: int, number: int, share: float) -> None:
-    if os.getppid() != parent:  # killed: nothing reads these results, and a restart would compute them too
-        os._exit(1)
-    messages.put(("advanced", number, share))
-
-
-class _Passing(logging.Handler):
-    """Passes on what is logged, so that it does not break the progress bar."""
-
-    def __init__(self, messages: Any) -> None:
-        super().__init__()
-        self.messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(ValueError):  # the queue was closed: the process is being ended
-            self.messages.put(("log", record.levelno, record.getMessage()))
+def failures_in_words(failed: Iterable[Failure]) -> str:
+    """One sentence for a command to end with."""
+    listed = list(failed)
+    some = "; ".join(f"{one.task}: {one.sentence}" for one in listed[:3])
+    more = f" (and {len(listed) - 3} more)" if len(listed) > 3 else ""
+    return f"{len(listed)} task{'' if len(listed) == 1 else 's'} failed, the others are stored: {some}{more}"

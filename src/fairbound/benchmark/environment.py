@@ -34,6 +34,18 @@ def describe(date: str, device: torch.device | str = "cpu") -> dict[str, str | i
     }
 
 
+def made_by(device: torch.device | str, seconds: float) -> dict[str, str | float]:
+    """Who computed a batch of results, and how long that took: kept beside each of them, and no part of its name."""
+    where = torch.device(device)
+    return {
+        "device": device_name(where) if where.type == "cuda" else cpu_model(CPU_INFO),
+        "kind": where.type,
+        "host": platform.node(),
+        "seconds": round(seconds, 3),
+        "torch": str(torch.__version__),
+    }
+
+
 def cpu_model(info: Path) -> str:
     """The processor's name as Linux lists it in `info`, or from `platform`."""
     if info.exists():

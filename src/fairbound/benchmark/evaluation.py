@@ -109,8 +109,15 @@ class Recorder:
 
     def __init__(self, evaluators: Mapping[int, Evaluator], splits: Sequence[int]) -> None:
         self.evaluators, self.splits = evaluators, list(splits)
-        self.parts = next(iter(evaluators.values())).parts
         self.records: list[list[tuple[int, Tensor]]] = [[] for _ in self.splits]  # for each run (step, losses)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return next(iter(self.evaluators.values())).parts
+
+    def restore(self, records: list[list[tuple[int, Tensor]]]) -> None:
+        """Of a batch that goes on from a checkpoint, whose tensors may be on another device."""
+        self.records = [[(step, losses.cpu()) for step, losses in own] for own in records]
 
     def add(self, step: int, runs: Sequence[int], x: Tensor) -> None:
         """The state of some runs after a step."""

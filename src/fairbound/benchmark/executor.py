@@ -8,16 +8,18 @@ a batch changes rounding, and a resumed benchmark must end with the same results
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from fairbound.benchmark import config
 from fairbound.benchmark.config import Row
 from fairbound.benchmark.custom_algorithm import add_custom_algorithm, load_custom_algorithm
+from fairbound.benchmark.environment import made_by
 from fairbound.benchmark.evaluation import Recorder
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.fingerprint import code_hash
@@ -26,6 +28,7 @@ from fairbound.benchmark.store import Store
 from fairbound.core import Algorithm
 from fairbound.data.sources import best, load
 from fairbound.data.table import Table, is_census
+from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.functional import initial_points
 from fairbound.training.hyperparams import structure
 from fairbound.training.runner import run
@@ -186,6 +189,16 @@ def _settings(prepared: PreparedExperiment, plan: RunPlan, code: str) -> dict[st
 # Computing ------------------------------------------------------------------------------------------------------------
 
 
+class Sink(Protocol):
+    """Where results go: a `Store`, or what a worker without its folder sends back."""
+
+    def missing(self, keys: Sequence[str]) -> list[str]: ...
+
+    def put_many(self, results: Sequence[StoredResult]) -> list[str]: ...
+
+    def checkpoint(self, key: str) -> Path: ...
+
+
 class Spent(NamedTuple):
     """Seconds of computing."""
 
@@ -218,19 +231,30 @@ def execute(
 
 
 def compute_and_store(
-    prepared: PreparedExperiment, batch: RunBatch, store: Store, advanced: Callable[[float], None]
+    prepared: PreparedExperiment, batch: RunBatch, store: Sink, advanced: Callable[[float], None]
 ) -> Spent:
     """Compute a batch and store its results; what it took."""
-    results, spent = compute(prepared, batch, advanced)
+    path = store.checkpoint(checkpoint_name(batch.keys))
+    results, spent = compute(prepared, batch, advanced, path)
+    made = made_by(prepared.device, sum(spent))
     start = perf_counter()
-    store.put_many(results)
+    store.put_many([replace(result, made=made) for result in results])
+    path.unlink(missing_ok=True)
     return spent._replace(storing=perf_counter() - start)
 
 
+def checkpoint_name(keys: Sequence[str]) -> str:
+    """Of runs that are computed together: all of them decide it."""
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()
+
+
 def compute(
-    prepared: PreparedExperiment, batch: RunBatch, advanced: Callable[[float], None]
+    prepared: PreparedExperiment, batch: RunBatch, advanced: Callable[[float], None], path: Path
 ) -> tuple[list[StoredResult], Spent]:
-    """The results of a batch, and what they took; `advanced` receives the share of it that is done."""
+    """The results of a batch, and what they took; `advanced` receives the share of it that is done.
+
+    A long one is kept in the file `path` now and then, and goes on from it.
+    """
     start, evaluating = perf_counter(), 0.0
     every = -(-batch.steps // prepared.experiment.records)  # rounded up: not more records than asked for
     problem = prepared.problem(batch.plans[0].row)
@@ -241,14 +265,16 @@ def compute(
     feasible = "zero-last-layer" if batch.algorithms[0].needs_feasible_start else None
     starts = initial_points(prepared.network, [plan.seed for plan in batch.plans], feasible=feasible)
     starts = starts.to(prepared.device)
-    computation = run(problem, batch.algorithms, samplers, starts, batch.steps, every=every)
+    splits = [plan.split for plan in batch.plans]
+    recorder = Recorder({}, splits)
+    checkpoint = Checkpoint(path, lambda: recorder.records, recorder.restore)
+    computation = run(
+        problem, batch.algorithms, samplers, starts, batch.steps, every=every, checkpoint=checkpoint
+    )  # fmt: skip
     examples = sum(len(prepared.splits[0].pool(part)) for part in prepared.measured())
     examples *= len(batch.plans) * prepared.experiment.records
     compiled = computation.compiled and examples >= COMPILED_EVALUATION_EXAMPLES
-    splits = [plan.split for plan in batch.plans]
-    recorder = Recorder(
-        {s: prepared.evaluator(s, prepared.measured(), compiled) for s in dict.fromkeys(splits)}, splits
-    )
+    recorder.evaluators = {s: prepared.evaluator(s, prepared.measured(), compiled) for s in dict.fromkeys(splits)}
     for record in computation:
         before = perf_counter()
         recorder.add(record.step, record.runs, record.x)

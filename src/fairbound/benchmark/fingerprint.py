@@ -23,6 +23,7 @@ DECIDED_ELSEWHERE = (  # files whose outcome is in the name already (settings, c
     "benchmark/board/entries.py",
     "benchmark/config.py",
     "benchmark/custom_algorithm.py",
+    "benchmark/environment.py",
     "benchmark/fingerprint.py",
     "benchmark/result_file.py",
     "benchmark/store.py",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from fairbound._utils.optional import need
 from fairbound.benchmark.fingerprint import canonical_json, key
 
 SETTINGS = b"fairbound.settings"  # where a Parquet file's own metadata hold the settings
+MADE = b"fairbound.made"  # and who computed it
 SEAL_BYTES = hashlib.sha256().digest_size
 FOOTER_END_BYTES = 8  # that end a Parquet file: the footer's length and a magic number
 
@@ -33,6 +34,7 @@ class StoredResult:
 
     settings: Mapping[str, Any]
     tables: Mapping[str, Mapping[str, Column]]
+    made: Mapping[str, Any] = field(default_factory=dict)  # by which device in how many seconds: `environment.made_by`
 
     @property
     def key(self) -> str:
@@ -86,11 +88,23 @@ def parquet_of(result: StoredResult) -> bytes:
     if not result.tables:
         raise ValueError("the result has no table; it needs at least one")
     columns = {name: _records(table, name, arrow) for name, table in result.tables.items()}
-    table = arrow.table(columns).replace_schema_metadata({SETTINGS: canonical_json(result.settings)})
+    metadata = {SETTINGS: canonical_json(result.settings), MADE: canonical_json(result.made)}
+    table = arrow.table(columns).replace_schema_metadata(metadata)
     sink = arrow.BufferOutputStream()
     # Floats that do not repeat are a third larger with a dictionary; statistics of one row are useless
     parquet.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
     return bytes(sink.getvalue())
+
+
+def sealed_files(results: Iterable[StoredResult]) -> dict[str, bytes]:
+    """The files of results, by key."""
+    return {result.key: seal(parquet_of(result)) for result in results}
+
+
+def made_in(file: Any) -> Settings:
+    """Who computed it; empty in files of earlier versions."""
+    found: Settings = json.loads((file.schema_arrow.metadata or {}).get(MADE, b"{}"))
+    return found
 
 
 def _records(table: Mapping[str, Column], name: str, arrow: Any) -> Any:

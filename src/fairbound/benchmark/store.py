@@ -9,6 +9,8 @@ benchmark that was killed finds what it has computed, and whatever changes gets 
     times-<name>.json      seconds per step of each row of an experiment, with their system and a checksum
     runs/<key>.parquet     one row: each table is a column that holds a list of records
     runs/<key>.damaged     a file that did not match its checksum, moved aside when the run was computed again
+    work/                  what is being computed and what failed (`work_log`)
+    checkpoints/           of long batches of runs that are being computed
     .<name>.<random>.part  being written, or left by a killed process
 
 Nothing else writes results. A result is a separate Parquet file that any reader opens; tables, figures and the
@@ -36,9 +38,9 @@ from fairbound.benchmark.result_file import (
     DamagedError,
     Settings,
     StoredResult,
+    made_in,
     opened,
-    parquet_of,
-    seal,
+    sealed_files,
     tables_of,
 )
 
@@ -72,6 +74,10 @@ class Timing:
         return self.cpu / self.plain
 
 
+class UnwritableError(OSError):
+    """Why results cannot be stored; whoever computes further ones would lose them."""
+
+
 class Store:
     """A folder of results. It is made when the first one is put; until then it need not exist.
 
@@ -100,7 +106,7 @@ class Store:
     def get(self, key: str) -> StoredResult | None:
         """The result, or None where it is missing or damaged."""
         found = self._open(key)
-        return None if found is None else StoredResult(found[0], tables_of(found[1]))
+        return None if found is None else _result(*found)
 
     def keys(self) -> list[str]:
         """Of all sound results, sorted."""
@@ -115,24 +121,49 @@ class Store:
         for name in self._names():
             found = self._open(name)
             if found is not None and (where is None or where(found[0])):
-                yield StoredResult(found[0], tables_of(found[1]))
+                yield _result(*found)
 
     def put(self, settings: Mapping[str, Any], tables: Mapping[str, Mapping[str, Column]]) -> str:
-        """Store one result, in the place of what has its key; the key."""
+        """Store one result, unless a sound one has its key; the key."""
         return self.put_many([StoredResult(settings, tables)])[0]
 
     def put_many(self, results: Iterable[StoredResult]) -> list[str]:
         """Store a batch of results, each in a separate file; their keys. None appears before all are on the disk."""
+        return self.put_files(sealed_files(results))
+
+    def put_files(self, files: Mapping[str, bytes]) -> list[str]:
+        """The same for results that another process has sealed, by key.
+
+        What is there stays: a name decides its content, and another process may have been quicker.
+        """
         self._prepare()
-        keys: list[str] = []
+        new = self.missing(files)
         with _parts(self.folder) as parts:
-            for result in results:
-                keys.append(result.key)
-                parts.write(self._path(keys[-1]), seal(parquet_of(result)))
-            for name in keys:
+            for name in new:
+                parts.write(self._path(name), files[name])
+            for name in new:
                 self._set_damaged_aside(name)
             parts.rename()
-        return keys
+        return list(files)
+
+    def file(self, key: str) -> bytes | None:
+        """A sound result as it is on the disk, or None where it is missing or damaged."""
+        return self._path(key).read_bytes() if self.has(key) else None
+
+    def count(self) -> int:
+        """Of all results, sound or not."""
+        return len(self._names())
+
+    def is_named(self, key: str) -> bool:
+        """Whether there is a file for the result, sound or not: quick, for counting."""
+        return self._path(key).exists()
+
+    def checkpoint(self, key: str) -> Path:
+        """The file for the checkpoint of a batch of that name."""
+        folder = self.folder / "checkpoints"
+        with _sentences(self.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{key}.pt"
 
     def note_system(self, description: Mapping[str, Any]) -> None:
         """Keep what `environment.describe` says, once for each system; its date is that of the first time."""
@@ -243,6 +274,10 @@ class Store:
             )
 
 
+def _result(settings: Settings, file: Any) -> StoredResult:
+    return StoredResult(settings, tables_of(file), made_in(file))
+
+
 def _dateless(description: Mapping[str, Any]) -> Settings:
     return {name: value for name, value in description.items() if name != "date"}
 
@@ -333,4 +368,4 @@ def _sentences(folder: Path) -> Iterator[None]:
             message = f"it may not be written to ({error.strerror}); change that, or name another folder"
         else:
             message = f"{error.strerror or error}; name another folder, stored runs are not lost"
-        raise OSError(f"results cannot be stored in {folder}: {message}") from error
+        raise UnwritableError(f"results cannot be stored in {folder}: {message}") from error

@@ -12,13 +12,16 @@ import typer
 from rich.console import Console
 
 from fairbound.cli.audit import audit_command
+from fairbound.cli.benchopt import benchopt_command
 from fairbound.cli.board import board_command
 from fairbound.cli.data import fetch_command, list_command
+from fairbound.cli.enter import check_command, enter_command
 from fairbound.cli.groups import groups_command
 from fairbound.cli.printing import plain
 from fairbound.cli.report import report_command
 from fairbound.cli.reproduce import reproduce_command
 from fairbound.cli.run import run_command
+from fairbound.cli.status import merge_command, status_command
 from fairbound.cli.time import time_command
 
 EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a missing package raises, in a sentence
@@ -72,6 +75,11 @@ app.command("run")(errors_as_sentences(run_command))
 app.command("reproduce")(errors_as_sentences(reproduce_command))
 app.command("time")(errors_as_sentences(time_command))
 app.command("board")(errors_as_sentences(board_command))
+app.command("enter")(errors_as_sentences(enter_command))
+app.command("check")(errors_as_sentences(check_command))
+app.command("benchopt")(errors_as_sentences(benchopt_command))
+app.command("status")(errors_as_sentences(status_command))
+app.command("merge")(errors_as_sentences(merge_command))
 app.command("report")(errors_as_sentences(report_command))
 data.command("list")(errors_as_sentences(list_command))
 data.command("fetch")(errors_as_sentences(fetch_command))

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import datetime
 import enum
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fairbound.benchmark.board.entries import Entry, load_entries, ours
+from fairbound.benchmark.board.entry_folder import CARD, EntryFolder
 from fairbound.benchmark.board.findings import Summary, epochs_words, finding, interval, listed, overall
 from fairbound.benchmark.board.page import write_board
 from fairbound.benchmark.board.plan import BoardPlan
 from fairbound.benchmark.collection.catalog import TRACKS, load, names
 from fairbound.benchmark.custom_algorithm import load_custom_algorithm
-from fairbound.benchmark.environment import describe, usable_cpus
 from fairbound.benchmark.store import Store
+from fairbound.cli.engine import Jobs, OtherQueue, Out, Queue, Scheduler, Shard, computing, engine_of
 from fairbound.cli.printing import console
-from fairbound.cli.run import MAX_DEFAULT_JOBS, Jobs, Out
 
 
 class RuleSet(enum.StrEnum):
@@ -33,7 +31,11 @@ class RuleSet(enum.StrEnum):
 
 
 Problems = Annotated[
-    list[str] | None, typer.Argument(help="Problems: names, or files of your own (.toml, .py); all if not given.")
+    list[str] | None,
+    typer.Argument(
+        help="Problems: names, or files of your own (.toml, .py); all if not given. Or folders of entries, which are "
+        "read and not run."
+    ),
 ]
 Method = Annotated[list[str] | None, typer.Option("--method", help="Only these entries, by name; may be repeated.")]
 EntryFile = Annotated[
@@ -52,7 +54,7 @@ Splits = Annotated[int | None, typer.Option(min=1, help="Splits of the held-out 
 Epochs = Annotated[float | None, typer.Option(min=1.5, help="No run is longer: a trial.")]
 Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a trial, in about a minute.")]
 List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
-To = Annotated[Path, typer.Option(help="The folder for the page and its data.")]
+To = Annotated[Path, typer.Option("--to", "-o", help="The folder for the page and its data.")]
 
 
 def board_command(
@@ -67,6 +69,10 @@ def board_command(
     short: Short = False,
     show_list: List = False,
     jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    slurm: Queue = None,
+    queue: OtherQueue = None,
+    shard: Shard = None,
     out: Out = Path("results"),
     to: To = Path("board"),
 ) -> None:
@@ -74,36 +80,42 @@ def board_command(
     if show_list:
         _list()
         return
+    engine = engine_of(jobs, scheduler, slurm, queue, shard)
     own = _own(entry or (), algorithm or ())
+    folders = [EntryFolder(Path(name)) for name in problems or () if (Path(name) / CARD).is_file()]
+    chosen = [_place(name) for name in problems or () if EntryFolder(Path(name)) not in folders]
+    if folders and not chosen:
+        chosen = list(dict.fromkeys(name for folder in folders for name in folder.problems))
     plans = [
-        BoardPlan.of(
-            problems or (), (), rules=one.value, seeds=seeds, splits=splits, epochs=epochs, short=short
-        ).with_entries(own, only=method or ())
+        BoardPlan.of(chosen, (), rules=one.value, seeds=seeds, splits=splits, epochs=epochs, short=short)
         for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
     ]
+    alone = bool(folders) and not (method or own)
+    plans = [replace(one, entries=()) if alone else one.with_entries(own, only=method or ()) for one in plans]
+    sent = [folder.sent() for folder in folders]
     screen, plan = console(), plans[0]
-    words = f"{len(plan.entries)} methods x {len(plan.problems)} problems, {plan.seeds} seeds, "
+    words = f"{len(plan.entries) + len(sent)} methods x {len(plan.problems)} problems, {plan.seeds} seeds, "
     words += " and ".join(f"{one.rules} rules" for one in plans)
     screen.print(f"{words}; results in {out}", highlight=False)
     if plan.short:
         screen.print("[bold yellow]a short run[/]: fewer problems, seeds or epochs than the board has", highlight=False)
-    torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
-    store = Store(out)
-    store.note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "cpu"))
-    columns = (TextColumn("computing"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=screen, transient=True) as progress:
-        task = progress.add_task("board", total=None)
+    with computing(out) as progress:
         for one in plans:
-            one.compute(
-                out,
-                jobs or min(usable_cpus(), MAX_DEFAULT_JOBS),
-                lambda done, total: progress.update(task, completed=done, total=total),
-            )
-    boards = [one.read(store) for one in plans]
+            one.compute(out, engine, progress)
+    if engine.shard is not None:
+        screen.print(f"part {shard} is computed; the page is made by `fairbound board` without --shard")
+        return
+    store = Store(out)
+    boards = [one.read(store, sent) for one in plans]
     page = write_board(boards, to)
     for board in boards:
         _show(Summary(board))
     screen.print(f"Page: {page}", highlight=False, soft_wrap=True)
+
+
+def _place(name: str) -> str:
+    """A file by its whole path: workers have other folders to start from."""
+    return str(Path(name).resolve()) if Path(name).suffix in (".toml", ".py") and Path(name).exists() else name
 
 
 def _own(files: Sequence[Path], algorithms: Sequence[str]) -> list[Entry]:
@@ -145,7 +157,8 @@ def _show(summary: Summary) -> None:
     found = finding(summary, summary.default_problem)
     screen.print(f"\n{escape(found.sentence)} {escape(found.heldout)}", highlight=False)
     refused: dict[str, list[str]] = {}
-    for name, problem in summary.board.failures:
+    for name, problem in summary.board.reasons():
         refused.setdefault(name, []).append(problem)
     for name, some in refused.items():
-        screen.print(escape(f"{name} has no runs on {listed(some)}: its page says why"), highlight=False)
+        words = f"{name} has no runs, or none that is ever feasible, on {listed(some)}: its page says why"
+        screen.print(escape(words), highlight=False)

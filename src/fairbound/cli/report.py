@@ -17,6 +17,7 @@ from fairbound.benchmark.report import Section, file_stems, write_report
 from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
+from fairbound.cli.engine import Out
 from fairbound.cli.printing import console
 from fairbound.cli.run import (
     Algorithm,
@@ -25,7 +26,6 @@ from fairbound.cli.run import (
     Folder,
     Group,
     Label,
-    Out,
     Seeds,
     Source,
     Splits,

@@ -13,9 +13,10 @@ from fairbound.benchmark.engines import Done
 from fairbound.benchmark.environment import describe
 from fairbound.benchmark.executor import Job, plan, prepare
 from fairbound.benchmark.store import Store
+from fairbound.cli.engine import Jobs, OtherQueue, Out, Queue, Scheduler, end_with, engine_of
 from fairbound.cli.printing import console
 from fairbound.cli.report import To, section_of, write_with_progress
-from fairbound.cli.run import Folder, Jobs, Out, Seeds, Steps, announce, compute
+from fairbound.cli.run import Folder, Seeds, Steps, announce, compute
 from fairbound.cli.time import timed
 
 ROUNDS, TURN_STEPS = 3, 30  # rounds of timing, and steps in each: enough for an axis
@@ -26,11 +27,15 @@ def reproduce_command(
     seeds: Seeds = None,
     steps: Steps = None,
     jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    slurm: Queue = None,
+    queue: OtherQueue = None,
     out: Out = Path("results"),
     to: To = Path("report"),
 ) -> None:
     """All experiments within both budgets, the seconds of their steps, and one report of everything."""
     start = time.perf_counter()
+    engine = engine_of(jobs, scheduler, slurm, queue)
     planned = all_jobs(folder, seeds, steps)
     screen = console()
     screen.print(
@@ -38,7 +43,7 @@ def reproduce_command(
     )
     for name in compared():
         announce(prepare(next(job for job in planned if job.experiment == name)))
-    done = compute(planned, out, jobs)
+    done = compute(planned, out, engine)
     computed = time.perf_counter()
     store = Store(out)
     for job in planned:
@@ -52,6 +57,7 @@ def reproduce_command(
             screen.print(f"{escape(one.name)}: {escape(one.agreement)}", highlight=False)
     _say_where_time_went(done, computed - start, measured - computed, time.perf_counter() - measured)
     screen.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    end_with(done.failed, out)
 
 
 def _timed_here(store: Store, experiment: str) -> bool:

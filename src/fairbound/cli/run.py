@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import enum
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,22 +10,14 @@ from typing import Annotated
 import torch
 import typer
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from fairbound.benchmark.engines import Done, carry_out
-from fairbound.benchmark.environment import describe, usable_cpus
+from fairbound.benchmark.engines import Done, Engine, carry_out
 from fairbound.benchmark.executor import Job, PlannedJob, plan
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.tables import summary_table
+from fairbound.cli.engine import Jobs, OtherQueue, Out, Queue, Scheduler, Shard, computing, end_with, engine_of
 from fairbound.cli.printing import console
 
 
@@ -36,8 +27,6 @@ class Budget(enum.StrEnum):
     PAPER = "paper"
     EXAMPLES = "examples"
 
-
-MAX_DEFAULT_JOBS = 4  # every process holds the data and a copy of torch
 
 Experiment = Annotated[str, typer.Argument(help="income-ok-race or another of those installed, or a TOML file.")]
 Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
@@ -52,8 +41,6 @@ Algorithm = Annotated[
     str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
 ]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores, up to 4, if not given.")]
-Out = Annotated[Path, typer.Option(help="The folder that keeps the results.")]
 
 
 def run_command(
@@ -69,46 +56,49 @@ def run_command(
     algorithm: Algorithm = None,
     device: Device = "cpu",
     jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    slurm: Queue = None,
+    queue: OtherQueue = None,
+    shard: Shard = None,
     out: Out = Path("results"),
 ) -> None:
     """Run an experiment; what the results folder already has is not computed again."""
+    engine = engine_of(jobs, scheduler, slurm, queue, shard, device)
+    here = scheduler is None and engine.queue is None
     job = Job(
         experiment=experiment, budget=budget.value, folder=folder, source=source, label=label, group=group, seeds=seeds,
-        splits=splits, steps=steps, algorithm=algorithm, device=checked_device(device),
+        splits=splits, steps=steps, algorithm=algorithm, device=checked_device(device, here=here),
     )  # fmt: skip
     planned = plan(job)
     announce(planned.prepared)
     runs = sum(len(batch.plans) for batch in planned.batches)
     screen = console()
     screen.print(f"{len(planned.prepared.experiment.rows)} rows, {runs} runs; results in {out}", highlight=False)
-    made = compute([job], out, jobs, device).runs
-    screen.print(f"{made} runs computed, {runs - made} were there", highlight=False)
-    show(planned, Store(out))
+    done = compute([job], out, engine, device)
+    if engine.shard is None:
+        screen.print(f"{done.runs} runs computed, {runs - done.runs} were there", highlight=False)
+        show(planned, Store(out))
+    end_with(done.failed, out)
 
 
-def checked_device(device: str) -> str:
-    """The device, if it is one of this machine's."""
+def checked_device(device: str, *, here: bool = True) -> str:
+    """The device, if it is one of this machine's, or of workers elsewhere."""
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
         raise ValueError(f"there is no kind of device {device!r}; use cpu, cuda or cuda:1") from error
     found = torch.cuda.device_count()
-    if kind == "cuda" and (torch.device(device).index or 0) >= found:
+    if here and kind == "cuda" and (torch.device(device).index or 0) >= found:
         raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds {found} NVIDIA devices; use cpu")
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"device {device!r}: the benchmark computes on cpu or cuda")
     return device
 
 
-def compute(jobs: Sequence[Job], out: Path, processes: int | None, device: str = "cpu") -> Done:
+def compute(jobs: Sequence[Job], out: Path, engine: Engine, device: str = "cpu") -> Done:
     """Carry out jobs, with a bar of progress."""
-    torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
-    Store(out).note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), device))
-    wanted = processes or (min(usable_cpus(), MAX_DEFAULT_JOBS) if device == "cpu" else 1)
-    columns = (TextColumn("computing"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=console(), transient=True) as progress:
-        task = progress.add_task("run", total=None)
-        return carry_out(jobs, out, wanted, lambda done, total: progress.update(task, completed=done, total=total))
+    with computing(out, device) as progress:
+        return carry_out(jobs, out, engine, progress)
 
 
 def announce(prepared: PreparedExperiment) -> None:

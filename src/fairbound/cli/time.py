@@ -18,8 +18,9 @@ from fairbound.benchmark.executor import Job, prepare
 from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.store import Store, Timing
 from fairbound.benchmark.timing import TURN_STEPS, measure
+from fairbound.cli.engine import Out
 from fairbound.cli.printing import console
-from fairbound.cli.run import Experiment, Folder, Group, Label, Out, Source, announce
+from fairbound.cli.run import Experiment, Folder, Group, Label, Source, announce
 
 PAPERS_SECONDS = (30, 60)  # of a run: Experiment 1, Experiment 2
 BUSY_SPREAD = 0.2  # share of a step by which the rounds of an idle machine rarely differ

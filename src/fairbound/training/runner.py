@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fairbound.core import Algorithm
 from fairbound.data.samplers import Sampler
+from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import decide
 from fairbound.training.hyperparams import structure
 from fairbound.training.pooled import check_pooled
@@ -55,8 +56,10 @@ class Run:
         average_from: int | None,
         compiled: bool,
         note: str,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self._groups, self._steps, self._every, self._average_from = groups, steps, every, average_from
+        self._checkpoint = checkpoint
         self._records = self._advance()
         self._ends: list[FinalState] = []
         self._compiled, self._note = compiled, note
@@ -85,7 +88,8 @@ class Run:
 
     def _advance(self) -> Iterator[Record]:
         for group in self._groups:
-            self._ends.append((yield from group.records(self._steps, self._every, self._average_from)))
+            records = group.records(self._steps, self._every, self._average_from, self._checkpoint)
+            self._ends.append((yield from records))
 
     def result(self) -> Result:
         """Run to the end and put the groups together."""
@@ -128,6 +132,7 @@ def run(
     every: int | Sequence[int] | None = None,
     average_from: int | None = None,
     compile: bool | None = None,  # noqa: A002
+    checkpoint: Checkpoint | None = None,
 ) -> Run:
     """Runs of `algorithm` on `problem`: as many as there are samplers, algorithms or starting points.
 
@@ -139,6 +144,8 @@ def run(
         every: give a record after this many steps, or at the steps listed, and at the end; None: at the end only.
         average_from: from this step on keep means of x and of the multipliers.
         compile: into machine code; None decides by the length of the run and says so in `note`.
+        checkpoint: where the run is kept now and then, and goes on from. For runs of one structure without
+            `average_from` and without constraints on very many groups; others are not kept.
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
@@ -179,7 +186,8 @@ def run(
         )
         for own in members.values()
     ]
-    return Run(groups, steps, every or steps, average_from, compiled, note)
+    whole = len(groups) == 1 and average_from is None and groups[0].rows is None
+    return Run(groups, steps, every or steps, average_from, compiled, note, checkpoint if whole else None)
 
 
 def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Sequence[Sampler], points: Tensor) -> None:

@@ -19,6 +19,7 @@ from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.algorithms.diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, Sample, no_feasible_start
 from fairbound.data.samplers import START, Sampler, SamplerStack
+from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import Compiler
 from fairbound.training.cuda_graph import CUDAGraphStep
 from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
@@ -208,11 +209,11 @@ class VectorizedRuns:
             self.read["equality"] = equality.to(at.device)[at]
         self.y = self._each(self._multipliers_of, copied=False)[:, : self.problem.m]
 
-    def _draws(self, steps: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
-        """The draws of every step: tensors (R, ...), made in blocks of many steps."""
+    def _draws(self, steps: int, begin: int = 0) -> Iterator[tuple[Any, Tensor, Tensor]]:
+        """The draws of every step from `begin` on: tensors (R, ...), made in blocks of many steps."""
         one = torch.ones(len(self.runs), dtype=self.x.dtype, device=self.x.device)
         size = self._block_size()
-        for first in range(0, steps, size):
+        for first in range(begin, steps, size):
             block = min(size, steps - first)
             uniform = self.stack.uniform(first, block)
             if self.tables is not None:
@@ -250,14 +251,15 @@ class VectorizedRuns:
         return monitors
 
     def records(
-        self, steps: int, every: int | Sequence[int], average_from: int | None
+        self, steps: int, every: int | Sequence[int], average_from: int | None, checkpoint: Checkpoint | None = None
     ) -> Generator[Record, None, FinalState]:
         """Step to the end; a record every `every` steps (or at those) and at the end. Returns the final state."""
         recorded_at = range(every, steps, every) if isinstance(every, int) else frozenset(every)
         history: list[dict[str, Tensor]] = []
         seen: list[int] = []
         mean = None if average_from is None else Mean(average_from)
-        for k, (parts, weight, uniform) in enumerate(self._draws(steps)):
+        begin = 0 if checkpoint is None else self._resume(checkpoint, history, seen)
+        for k, (parts, weight, uniform) in enumerate(self._draws(steps, begin), begin):
             done, last = k + 1, k + 1 == steps
             with torch.no_grad():  # not around the yield: it would disable gradients for the caller
                 self._advance(k, parts, weight, uniform)
@@ -268,7 +270,21 @@ class VectorizedRuns:
                 seen.append(done)
             if last or done in recorded_at:
                 yield self._record(done)
+            if checkpoint is not None and checkpoint.is_due and not last:  # after the caller has seen the record
+                state = {"x": self.x, "state": tree_leaves(self.state), "skipped": self.skipped, "y": self.y}
+                checkpoint.save(state | {"step": done, "history": history, "seen": seen})
         return self._final(history, seen, mean)
+
+    def _resume(self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], seen: list[int]) -> int:
+        """Take the place of a run that was interrupted; the step from which it goes on."""
+        found = checkpoint.load(self.x.device)
+        if found is None:
+            return 0
+        self.x, self.skipped, self.y = found["x"], found["skipped"], found["y"]
+        self.state = tree_unflatten(self.state, iter(found["state"]))
+        history += found["history"]
+        seen += found["seen"]
+        return int(found["step"])
 
     def _diagnosed(self) -> dict[str, Tensor]:
         f, c = self.read.get("f"), self.read.get("c")

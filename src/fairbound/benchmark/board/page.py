@@ -209,7 +209,7 @@ class _View:
         return {
             "id": f"{self.prefix}method-{slug(info.name)}", "at": at, "info": info, "facts": facts,
             "headings": headings, "lines": lines,
-            "failures": {p: why for (m, p), why in self.board.failures.items() if m == info.name},
+            "reasons": {p: why for (m, p), why in self.board.reasons().items() if m == info.name},
         }  # fmt: skip
 
     def problem(self, at: int, info: ProblemInfo) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class _View:
             "finding": self.findings[info.name], "headings": headings, "lines": lines,
             "elsewhere": self._elsewhere(info, [self.board.methods[i].name for i in order]),
             "measured": any((one.name, info.name) in self.board.curves for one in self.board.methods),
-            "failures": {m: why for (m, p), why in self.board.failures.items() if p == info.name},
+            "reasons": {m: why for (m, p), why in self.board.reasons().items() if p == info.name},
         }  # fmt: skip
 
     def _on_problem(self, at: int, problem: ProblemInfo) -> tuple[TableCell, TableCell]:

@@ -1,7 +1,7 @@
 """A board: entries x problems under one rule set, planned, computed and read from the store.
 
     plan = BoardPlan.of(problems, entries, rules="default", seeds=5)
-    plan.compute(folder, processes=2)
+    plan.compute(folder, Engine(processes=2))
     board = plan.read(Store(folder))          # `board_page.write_board(board, "board")`
 
 Every task is computed once and stored: a board that was interrupted goes on where it was.
@@ -10,22 +10,23 @@ Every task is computed once and stored: a board that was interrupted goes on whe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairbound.benchmark.board.entries import TUNING_SEEDS, Entry, Rules, ours, refuse_doubled
 from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, MethodInfo, ProblemInfo, Shift
-from fairbound.benchmark.board.runs import BoardTask
+from fairbound.benchmark.board.runs import BoardTask, Kind
 from fairbound.benchmark.collection.catalog import BenchmarkProblem, Reference, load, names, reference
 from fairbound.benchmark.config import known_name
-from fairbound.benchmark.engines import complete_all
-from fairbound.benchmark.executor import Progress, Spent
+from fairbound.benchmark.engines import Engine, complete_all
+from fairbound.benchmark.executor import Progress
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.work_log import Failure, WorkLog
 from fairbound.constraints.constraint import Constraint
 
 SEEDS, SPLITS = 5, 20
@@ -105,12 +106,14 @@ class BoardPlan:
 
     # Computing --------------------------------------------------------------------------------------------------------
 
-    def compute(self, folder: Path, processes: int, progress: Progress | None = None) -> Spent:
-        """Compute what the folder lacks; under the tuned rules first what the choice of settings needs."""
-        store, spent = Store(folder), Spent()
-        if self.rules == "tuned":
-            spent = complete_all(_missing(self.tuning(), store), store, processes, progress)
-        return spent.plus(complete_all(_missing(self.tasks(store), store), store, processes, progress))
+    def compute(self, folder: Path, engine: Engine, progress: Progress | None = None) -> list[Failure]:
+        """Compute what the folder lacks; under the tuned rules first what the choice of settings needs.
+
+        Tasks that failed have their sentence on the board, as methods that refuse a problem do.
+        """
+        store = Store(folder)
+        failed = complete_all(self.tuning(), store, engine, progress)[1] if self.rules == "tuned" else []
+        return failed + complete_all(self.tasks(store), store, engine, progress)[1]
 
     def tasks(self, store: Store) -> list[BoardTask]:
         """All that is scored."""
@@ -154,46 +157,35 @@ class BoardPlan:
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
-    def read(self, store: Store) -> Board:
-        """Everything that is stored; what is missing is left out."""
-        curves: dict[Cell, Curves] = {}
-        robust: dict[Cell, list[Curves]] = {}
-        heldout: dict[Cell, HeldOut] = {}
-        shift: dict[Cell, Shift] = {}
-        failures: dict[Cell, str] = {}
-        chosen: dict[str, dict[str, str]] = {}
+    def read(self, store: Store, sent: Sequence[SentEntry] = ()) -> Board:
+        """Everything that is stored, and entries that were sent; what is missing is left out."""
+        found = _Measured()
+        failed = {key: one.sentence for one in WorkLog(store.folder).failures() for key in one.keys}
         for entry in self.entries:
             for problem in self.problems:
-                cell = entry.name, load(problem).name
                 for task in self._of(problem, entry, store):
-                    results = [one for one in map(store.get, task.result_keys()) if one is not None]
-                    if len(results) < len(task.runs):
-                        continue
-                    if "failure" in results[0].tables:
-                        failures[cell] = str(results[0].tables["failure"]["sentence"][0])
-                    elif task.kind == "heldout":
-                        heldout[cell] = _held_out(results)
-                    else:
-                        found = _curves(results)
-                        if task.kind == "robust":
-                            robust.setdefault(cell, []).append(found)
-                            continue
-                        curves[cell] = found
-                        chosen.setdefault(entry.name, {})[cell[1]] = results[0].settings["algorithm"]
-                        if "shift" in results[0].tables:
-                            shift[cell] = _shift(results)
+                    keys, cell = task.result_keys(), (entry.name, load(problem).name)
+                    results = [one for one in map(store.get, keys) if one is not None]
+                    if len(results) == len(task.runs):
+                        found.add(cell, task.kind, results)
+                    elif keys[0] in failed:
+                        found.failures[cell] = failed[keys[0]]
+        for one in sent:
+            for name, kind, runs in one.results:
+                found.add((one.info.name, name), kind, runs)
+        methods = [_method(entry, self.rules, found.chosen.get(entry.name, {})) for entry in self.entries]
         return Board(
             version=version("fairbound"),
             rules=self.rules,
             seeds=self.seeds,
             short=self.short,
-            methods=[_method(entry, self.rules, chosen.get(entry.name, {})) for entry in self.entries],
-            problems=[self._card(name, curves) for name in self.problems],
-            curves=curves,
-            robust=robust,
-            heldout=heldout,
-            shift=shift,
-            failures=failures,
+            methods=[*methods, *(one.info for one in sent)],
+            problems=[self._card(name, found.curves) for name in self.problems],
+            curves=found.curves,
+            robust=found.robust,
+            heldout=found.heldout,
+            shift=found.shift,
+            failures=found.failures,
             systems=store.systems(),
         )
 
@@ -247,8 +239,37 @@ class BoardPlan:
         return Reference(loss=best, start=start, scale=scale, residual=None, exact=False, how=how)
 
 
-def _missing(tasks: Sequence[BoardTask], store: Store) -> list[BoardTask]:
-    return [task for task in tasks if store.missing(task.result_keys())]
+class SentEntry(NamedTuple):
+    """An entry that was computed elsewhere."""
+
+    info: MethodInfo
+    results: Sequence[tuple[str, Kind, Sequence[StoredResult]]]  # problem, kind of task, its runs
+
+
+@dataclass(eq=False)
+class _Measured:
+    """What results say, by method and problem."""
+
+    curves: dict[Cell, Curves] = field(default_factory=dict)
+    robust: dict[Cell, list[Curves]] = field(default_factory=dict)
+    heldout: dict[Cell, HeldOut] = field(default_factory=dict)
+    shift: dict[Cell, Shift] = field(default_factory=dict)
+    failures: dict[Cell, str] = field(default_factory=dict)
+    chosen: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def add(self, cell: Cell, kind: Kind, results: Sequence[StoredResult]) -> None:
+        """All runs of a task."""
+        if "failure" in results[0].tables:
+            self.failures[cell] = str(results[0].tables["failure"]["sentence"][0])
+        elif kind == "heldout":
+            self.heldout[cell] = _held_out(results)
+        elif kind == "robust":
+            self.robust.setdefault(cell, []).append(_curves(results))
+        else:
+            self.curves[cell] = _curves(results)
+            self.chosen.setdefault(cell[0], {})[cell[1]] = results[0].settings["algorithm"]
+            if "shift" in results[0].tables:
+                self.shift[cell] = _shift(results)
 
 
 def _summary(groups: int | None, bound: float | None, m: int) -> str:

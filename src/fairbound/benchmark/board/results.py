@@ -113,6 +113,16 @@ class Board:
     failures: Mapping[Cell, str] = field(default_factory=dict)  # why a method has no runs there: a sentence
     systems: Sequence[Mapping[str, Any]] = ()
 
+    def reasons(self) -> dict[Cell, str]:
+        """Why a method has no runs on a problem, or none that was ever feasible."""
+        found = {cell: f"no runs: {why}" for cell, why in self.failures.items()}
+        scales = {one.name: one.reference.scale for one in self.problems}
+        for cell, curves in self.curves.items():
+            least, scale = float(np.nan_to_num(curves.violation, nan=np.inf).min()), scales.get(cell[1], np.inf)
+            if least > scale:
+                found[cell] = f"never feasible: its smallest violation is {least:.2g}, the loosest target {scale:.2g}"
+        return found
+
     def problem(self, name: str) -> ProblemInfo:
         return next(one for one in self.problems if one.name == name)
 

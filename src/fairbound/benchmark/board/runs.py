@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -21,12 +21,14 @@ from fairbound.auditing.verdicts import verdict
 from fairbound.benchmark.board.entries import Entry
 from fairbound.benchmark.budget import SHORTER_EPOCHS, examples_per_step
 from fairbound.benchmark.collection.catalog import Instance, load
-from fairbound.benchmark.executor import STEP_OVERHEAD_EXAMPLES, Spent
+from fairbound.benchmark.collection.salted import salted
+from fairbound.benchmark.environment import made_by
+from fairbound.benchmark.executor import STEP_OVERHEAD_EXAMPLES, Sink, Spent, checkpoint_name
 from fairbound.benchmark.fingerprint import checksum, code_hash
 from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.store import Store
 from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
+from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.problem import Problem
 from fairbound.training.records import Record
 from fairbound.training.runner import run
@@ -37,6 +39,10 @@ FIRST_EPOCH = 0.25  # of the first of them
 MAX_SUBPROBLEM = (
     50  # constraints that a method with a subproblem is given: with 90 a step takes 50 ms, with 200 most of a second
 )
+# Of a step of all runs, from which a GPU is quicker than a CPU's core. A core makes 3e10 a second of these products
+# (docs/benchmark.md); launching a step that is not compiled is taken to cost a GPU 6 ms, which benchmarks/gpu_board.py
+# --rule has yet to measure.
+GPU_MULTIPLICATIONS = 2e8
 SUBPROBLEM_WORK = 5  # about how much longer a step with a subproblem takes
 
 Kind = Literal["solve", "robust", "heldout", "tuning"]
@@ -53,6 +59,19 @@ class BoardTask:
     instance: int = 0
     splits: int = 1
     epochs: float | None = None  # a shorter budget than the problem's
+    device: str = "cpu"  # that computes it; no part of the results' names, as the model of a CPU is none
+    salt: str = ""  # other coordinates of the variables, for a check: `collection.salted`
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        form = f", instance {self.instance}" if self.instance else ""
+        return f"{load(self.problem).name}, {self.kind}{form}: {self.entries[0].name}"
+
+    @property
+    def gpu(self) -> bool:
+        instance, n = self.instance_of(), self.instance_of().starts([0]).shape[1]
+        return self.kind == "solve" and instance.movable and pays_on_gpu(n, len(self.runs), self.examples_per_step())
 
     @property
     def runs(self) -> list[tuple[Entry, int]]:
@@ -66,7 +85,7 @@ class BoardTask:
         return own if self.epochs is None else min(own, self.epochs)
 
     def instance_of(self) -> Instance:
-        return _instance(self.problem, self.instance, self.splits)
+        return _instance(self.problem, self.instance, self.splits, self.salt)
 
     def examples_per_step(self) -> float:
         return _examples_per_step(self.entries[0].algorithm(1000), self.instance_of())
@@ -109,13 +128,13 @@ class BoardTask:
             "problem": problem.name,
             "card": "" if python or problem.file is None else hashlib.sha256(problem.file.read_bytes()).hexdigest(),
             "code": _code(self.entries[0].algorithm_type, files),
-            "data": _data_checksum(self.problem, self.instance, self.splits),
+            "data": data_checksum(self.problem, self.instance, self.splits),
             "source": instance.source,
             "instance": self.instance,
             "steps": steps,
             "recorded": self.recorded(),
             "batch": [instance.batch.objective, instance.batch.cell],
-        }
+        } | ({"salt": self.salt} if self.salt else {})
         return [
             common | {"algorithm": repr(entry.algorithm(steps)), "seed": seed, "split": i % self.splits}
             for i, (entry, seed) in enumerate(self.runs)
@@ -124,47 +143,84 @@ class BoardTask:
     def result_keys(self) -> list[str]:
         return [StoredResult(one, {}).key for one in self.settings()]
 
-    def complete(self, store: Store, advanced: Callable[[float], None]) -> Spent:
+    def keys_here(self) -> list[str]:
+        return self.result_keys()
+
+    def user_files(self) -> list[str]:
+        """Of the problem and of the methods, where they are the user's own."""
+        methods = [entry.method.rpartition(":")[0] for entry in self.entries if ":" in entry.method]
+        return [*([self.problem] if Path(self.problem).suffix in (".toml", ".py") else []), *dict.fromkeys(methods)]
+
+    def relocated(self, places: Mapping[str, str]) -> BoardTask:
+        def moved(entry: Entry) -> Entry:
+            file, colon, method = entry.method.rpartition(":")
+            return replace(entry, method=f"{places[file]}{colon}{method}") if file in places else entry
+
+        entries = tuple(map(moved, self.entries))
+        return replace(self, problem=places.get(self.problem, self.problem), entries=entries)
+
+    def on(self, device: str) -> BoardTask:
+        return replace(self, device=device)
+
+    def complete(self, store: Sink, advanced: Callable[[float], None]) -> Spent:
         start = perf_counter()
-        settings = self.settings()
+        path = store.checkpoint(checkpoint_name(self.result_keys()))
         try:
             refused = self.refusal()
             if refused:
                 raise ValueError(refused)
             with _quiet():
-                tables = self._measured(advanced)
+                tables = self._measured(advanced, path)
         except (ValueError, RuntimeError) as error:  # of the method: it stands on the board in the place of a score
-            tables = [{"failure": {"sentence": np.array([str(error)])}}] * len(settings)
-        store.put_many(StoredResult(one, table) for one, table in zip(settings, tables, strict=True))
+            path.unlink(missing_ok=True)
+            if self.device != "cpu":  # or of the device
+                return self.on("cpu").complete(store, advanced)
+            store.put_many(self.failed(str(error)))
+        else:
+            made = made_by(self.device, perf_counter() - start)
+            settings = self.settings()
+            store.put_many([StoredResult(one, table, made) for one, table in zip(settings, tables, strict=True)])
+            path.unlink(missing_ok=True)
         return Spent(stepping=perf_counter() - start)
 
-    def _measured(self, advanced: Callable[[float], None]) -> list[dict[str, Any]]:
+    def failed(self, sentence: str) -> list[StoredResult]:
+        """Results that say why there are no others."""
+        return [StoredResult(one, {"failure": {"sentence": np.array([sentence])}}) for one in self.settings()]
+
+    def _measured(self, advanced: Callable[[float], None], path: Path) -> list[dict[str, Any]]:
         instance, steps = self.instance_of(), self.steps
+        instance = instance if self.device == "cpu" else instance.to(self.device)
         methods = [entry.algorithm(steps) for entry, _ in self.runs]
         samplers = [instance.sampler(i, seed) for i, (_, seed) in enumerate(self.runs)]
         starts = instance.starts([seed for _, seed in self.runs])
         recorder = _Recorder(instance, starts)
-        computation = iter(
-            going := run(instance.problem, methods, samplers, starts, steps, every=self.recorded(), compile=False)
-        )
-        stepping = 0.0
+        going = run(
+            instance.problem, methods, samplers, starts, steps, every=self.recorded(), compile=False,
+            checkpoint=Checkpoint(path, recorder.kept, recorder.restore),
+        )  # fmt: skip
+        computation = iter(going)
         while True:
             before = process_time()
             record = next(computation, None)
-            stepping += process_time() - before
+            recorder.stepping += process_time() - before
             if record is None:
                 break
             recorder.add(record)
             advanced(record.step / steps)
         result = going.result()
         per_step = self.examples_per_step() / instance.examples
-        tables = recorder.tables(per_step, result.multipliers, stepping / steps / len(methods))
+        tables = recorder.tables(per_step, result.multipliers.cpu(), recorder.stepping / steps / len(methods))
         for i, table in enumerate(tables):
             if self.kind == "heldout":
                 table["heldout"] = _held_out(instance, i, result.output[i])
             if instance.elsewhere and self.kind == "solve":
-                table["shift"] = _elsewhere(instance, result.output[i : i + 1])
+                table["shift"] = _elsewhere(self.instance_of(), result.output[i : i + 1].cpu())
         return tables
+
+
+def pays_on_gpu(n: int, runs: int, examples: float) -> bool:
+    """Whether a step of so many runs is quicker on a GPU than on a CPU's core: see GPU_MULTIPLICATIONS."""
+    return 2.0 * n * runs * examples >= GPU_MULTIPLICATIONS
 
 
 @cache
@@ -173,12 +229,13 @@ def _code(method: type[Algorithm[Any]], files: tuple[Path, ...]) -> str:
 
 
 @lru_cache(maxsize=128)  # all of a board: some solve a problem when they are built
-def _instance(problem: str, instance: int, splits: int) -> Instance:
-    return load(problem).build(instance, splits)
+def _instance(problem: str, instance: int, splits: int, salt: str = "") -> Instance:
+    built = load(problem).build(instance, splits)
+    return salted(built, salt) if salt else built
 
 
 @lru_cache(maxsize=256)
-def _data_checksum(problem: str, instance: int, splits: int) -> str:
+def data_checksum(problem: str, instance: int, splits: int) -> str:
     data = _instance(problem, instance, splits).problem.data
     columns = {"X": data.X, "y": data.y, **{f"group {name}": column for name, column in data.groups.items()}}
     return checksum({name: column.cpu().numpy() for name, column in columns.items()})
@@ -210,6 +267,14 @@ class _Recorder:
     def __init__(self, instance: Instance, starts: Tensor) -> None:
         self.instance, self.starts = instance, starts
         self.rows: list[list[dict[str, float]]] = [[] for _ in starts]
+        self.stepping = 0.0  # CPU seconds of all steps
+
+    def kept(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"rows": self.rows, "stepping": self.stepping}
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        self.rows, self.stepping = kept["rows"], kept["stepping"]
 
     def add(self, record: Record) -> None:
         instance = self.instance

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -26,6 +27,7 @@ from fairbound.benchmark.custom_algorithm import load_module
 from fairbound.core import violations
 from fairbound.data.dataset import Split
 from fairbound.data.samplers import BatchSpec, Sampler
+from fairbound.training.functional import ModuleForward
 from fairbound.training.problem import Problem
 
 FOLDER, PACKAGE = Path(__file__).parent / "problems", "fairbound.benchmark.collection.problems"
@@ -72,6 +74,22 @@ class Instance:
     def examples(self) -> int:
         """Training examples: an epoch."""
         return len(self.splits[0].train)
+
+    @property
+    def movable(self) -> bool:
+        """Whether another device can compute it: a module on a table. Other problems hold tensors in functions."""
+        return isinstance(self.problem.forward, ModuleForward)
+
+    def to(self, device: str) -> Instance:
+        """On another device."""
+        forward = self.problem.forward
+        assert isinstance(forward, ModuleForward)
+        moved = ModuleForward(deepcopy(forward.module).to(device))
+        return replace(
+            self,
+            problem=replace(self.problem, forward=moved, data=self.problem.data.to(device)),
+            starts=lambda seeds: self.starts(seeds).to(device),
+        )
 
     def sampler(self, run: int, seed: int) -> Sampler:
         return Sampler(self.splits[run % len(self.splits)], self.problem.constraints.cells, self.batch, seed=seed)

@@ -17,7 +17,7 @@ The keys are the fields of `TableSpec`. Instances other than 0 scale the constra
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fairbound.benchmark.collection.catalog import TRACKS, BenchmarkProblem, Instance
 from fairbound.benchmark.collection.scaled import scaled
-from fairbound.benchmark.config import KNOWN_KEYS_ONLY, Count, Notion, Size, Text, nearest, one_of
+from fairbound.benchmark.config import KNOWN_KEYS_ONLY, Count, Notion, Size, Text, first_mistake, one_of
 from fairbound.benchmark.experiment import cross_entropy, fully_connected, named_constraint
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec
@@ -82,7 +82,7 @@ def read_table_problem(path: Path) -> BenchmarkProblem:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         spec = TypeAdapter(TableSpec).validate_python(table)
     except ValidationError as error:
-        raise ValueError(f"{path}{_first(error)}") from error
+        raise ValueError(f"{path}{first_mistake(error, TableSpec)}") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is no valid TOML: {error}") from error
     except OSError as error:
@@ -104,18 +104,6 @@ def read_table_problem(path: Path) -> BenchmarkProblem:
         transformations=("another split", "constraints scaled by 10^u, u in [-1, 1]"),
         file=path,
     )
-
-
-def _first(error: ValidationError) -> str:
-    """What to say of a wrong file: an unknown key before what may be missing because of it."""
-    unknown = [one for one in error.errors() if one["type"] == "unexpected_keyword_argument"]
-    first = (unknown or error.errors())[0]
-    place = ".".join(map(str, first["loc"]))
-    if unknown:
-        return (
-            f": there is no key {place!r}; the nearest is {nearest(place, [one.name for one in fields(TableSpec)])!r}"
-        )
-    return f"{f', {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _build(spec: TableSpec, home: Path, instance: int = 0, splits: int = 1) -> Instance:

@@ -1,0 +1,129 @@
+"""The *solve* track with all methods on a GPU, and from which size on a worker with a GPU takes a task.
+
+    python benchmarks/gpu_board.py --rule              # a step of stacks of 1 to 4,096 runs on both: where the GPU pays
+    python benchmarks/gpu_board.py --minutes 8         # the track's tasks, on the GPU where their problem can be moved
+
+Needs torch, numpy, scipy, pandas, scikit-learn and pydantic; nothing is stored. A task that is not reached within the
+minutes is counted and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from fairbound.benchmark.board.entries import ours
+from fairbound.benchmark.board.plan import SEEDS
+from fairbound.benchmark.board.runs import BoardTask
+from fairbound.benchmark.collection.catalog import load, names
+from fairbound.benchmark.result_file import StoredResult
+from fairbound.training.runner import run
+
+RUNS = (1, 5, 20, 100, 400, 1_000, 4_096)
+
+
+class Nowhere:
+    """A sink that keeps only what became of a task."""
+
+    device = failure = ""
+
+    def missing(self, keys: list[str]) -> list[str]:
+        return keys
+
+    def put_many(self, results: list[StoredResult]) -> list[str]:
+        self.device = str(results[0].made.get("kind", "cpu"))
+        self.failure = str(results[0].tables["failure"]["sentence"][0]) if "failure" in results[0].tables else ""
+        return []
+
+    def checkpoint(self, key: str) -> Path:
+        return Path("/nonexistent")
+
+
+def timed(task: BoardTask) -> tuple[str, str, str, str, float]:
+    """Problem, method, device, failure, seconds."""
+    torch.set_num_threads(1)
+    logging.getLogger("fairbound").setLevel(logging.ERROR)
+    sink, start = Nowhere(), time.perf_counter()
+    task.complete(sink, lambda share: None)
+    return task.problem, task.entries[0].name, sink.device, sink.failure, time.perf_counter() - start
+
+
+def track(minutes: float, processes: int, epochs: float | None, device: str) -> None:
+    """All tasks of the track, the longest first, in so many processes that share the GPU."""
+    solve = [name for name in names() if "solve" in load(name).tracks]
+    tasks = [
+        BoardTask(name, (entry,), "solve", tuple(range(SEEDS)), epochs=epochs) for name in solve for entry in ours()
+    ]
+    tasks = [replace(one, device=device if one.instance_of().movable else "cpu") for one in tasks]
+    tasks.sort(key=lambda task: -task.work)
+    start, found = time.perf_counter(), []
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for future in [pool.submit(timed, task) for task in tasks]:
+            left = 60 * minutes - (time.perf_counter() - start)
+            try:
+                found.append(future.result(timeout=max(left, 0.01)))
+            except TimeoutError:  # later ones may be done
+                continue
+        whole = time.perf_counter() - start
+        still = list(pool._processes.values())  # that compute what the time was too short for
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in still:
+            process.kill()
+    by = {kind: [one for one in found if one[2] == kind] for kind in ("cuda", "cpu")}
+    print(
+        f"{len(found)} of {len(tasks)} tasks ({len(solve)} problems x {len(ours())} methods) in "
+        f"{whole / 60:.1f} minutes"
+    )
+    for kind, some in by.items():
+        print(
+            f"  on {kind}: {len(some)} tasks, {sum(one[-1] for one in some) / 60:.1f} minutes of {processes} processes"
+        )
+    for problem, method, kind, failure, seconds in sorted(found, key=lambda one: -one[-1])[:12]:
+        print(f"  {seconds:7.1f} s {kind:4} {problem}: {method} {failure}")
+
+
+def rule(steps: int) -> None:
+    """Milliseconds of a step of so many runs, not compiled, as the board's tasks are."""
+    entry = next(one for one in ours() if one.name == "SSL-ALM")
+    task = BoardTask("income-ok-race", (entry,), "solve", (0,))
+    n, examples = task.instance_of().starts([0]).shape[1], task.examples_per_step()
+    print(f"income-ok-race, SSL-ALM: {n} parameters, {examples:g} examples a step and run")
+    print("  runs   GFlop       CPU      GPU (ms a step)")
+    for runs in RUNS:
+        shown = []
+        for device in ("cpu", "cuda"):
+            instance = task.instance_of() if device == "cpu" else task.instance_of().to(device)
+            samplers = [instance.sampler(i, i) for i in range(runs)]
+            count = max(3, steps // (1 + runs // 100) if device == "cpu" else steps)
+
+            def go(count: int = count, instance=instance, samplers=samplers, runs=runs) -> float:  # type: ignore[no-untyped-def]
+                start = time.perf_counter()
+                methods = entry.algorithm(count)
+                run(instance.problem, methods, samplers, instance.starts(range(runs)), count, compile=False).result()
+                torch.cuda.synchronize()
+                return (time.perf_counter() - start) / count
+
+            go(3)
+            shown.append(1000 * go())
+        print(f"{runs:6} {2e-9 * n * runs * examples:8.3f} {shown[0]:9.2f} {shown[1]:8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rule", action="store_true")
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--epochs", type=float)
+    parser.add_argument("--device", default="cuda")
+    given = parser.parse_args()
+    if given.rule:
+        rule(60)
+    else:
+        track(given.minutes, given.processes, given.epochs, given.device)

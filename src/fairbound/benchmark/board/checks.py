@@ -1,0 +1,264 @@
+"""`fairbound check`: is an entry what it says? Its card, coverage, checksums, and whether its results recompute.
+
+The results of a sample of problems are computed again, as they are and in other coordinates that a salt gives
+(`collection.salted`). All of it in processes of their own (`limits`); this one runs nothing of the entry. What a method
+file imports is warned of and not policed: entries are code of their authors.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbound.benchmark.board.entry_folder import MANIFEST, METHOD, EntryFolder
+from fairbound.benchmark.board.limits import Limits, run_limited
+from fairbound.benchmark.board.plan import INSTANCES, SEEDS, SPLITS
+from fairbound.benchmark.board.runs import ROOT, BoardTask, data_checksum
+from fairbound.benchmark.collection.catalog import load, reference
+from fairbound.benchmark.collection.salted import can_be_salted
+from fairbound.benchmark.executor import Sink, Spent
+from fairbound.benchmark.fingerprint import PACKAGE, hash_of_sources
+from fairbound.benchmark.result_file import StoredResult
+from fairbound.benchmark.store import Store
+
+SAMPLE = 3  # problems that are computed again
+PLAIN_IMPORTS = {
+    "torch",
+    "numpy",
+    "math",
+    "dataclasses",
+    "typing",
+    "collections",
+    "functools",
+    "itertools",
+    "fairbound",
+}
+PLAIN_IMPORTS |= {"__future__", "abc", "enum", "operator", "statistics"}
+REACHING = {"open", "exec", "eval", "compile", "__import__", "input"}  # calls that reach beyond the method
+# Largest differences, as parts of the way from the start to the reference loss and of the constraints' scale
+OTHER_MACHINE = 1e-3  # within the first half of the points: rounding has not grown yet
+SALTED = 0.05  # the median over points and runs, of losses and of violations beyond the spread of the runs
+
+
+@dataclass
+class Verdict:
+    """What was found: an entry is accepted where nothing refuses it."""
+
+    refusals: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    recomputed: list[str] = field(default_factory=list)  # problems
+
+    @property
+    def accepted(self) -> bool:
+        return not self.refusals
+
+
+@dataclass(frozen=True)
+class EntryTask:
+    """A task of an entry, by its place: what makes the method of the file runs in the process that computes it."""
+
+    folder: Path
+    problem: str
+    seeds: tuple[int, ...]
+    instance: int = 0
+    splits: int = 1
+    salt: str = ""
+
+    def complete(self, store: Sink, advanced: Any) -> Spent:
+        own = EntryFolder(self.folder)
+        (task,) = [
+            one for one in own.tasks() if (one.problem, one.instance) == (self.problem, self.instance)
+        ]  # with the settings that the rules choose
+        made = BoardTask(self.problem, task.entries, task.kind, self.seeds, self.instance, self.splits, salt=self.salt)
+        return made.complete(store, advanced)
+
+
+def check(path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None = None) -> Verdict:
+    """Of an entry's folder; `salt` should be drawn after the entry was sent."""
+    folder, found = EntryFolder(path), Verdict()
+    problems = folder.problems  # a wrong card is refused in its own words
+    found.warnings += list(warnings_of(path / METHOD))
+    results = _intact(folder, found)
+    if found.refusals:
+        return found
+    wanted = _covered(folder, problems, results, found)
+    if found.refusals:
+        return found
+    manifest = (path / MANIFEST).read_bytes()
+    drawn = random.Random(hashlib.sha256(manifest + salt.encode()).digest()).sample(sorted(problems), k=len(problems))
+    for name in drawn[:sample]:
+        _recomputed(folder, name, wanted[name], salt, limits or Limits(), found)
+    return found
+
+
+def warnings_of(file: Path) -> Iterator[str]:
+    """What a method has no need of."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
+            if module.split(".")[0] not in PLAIN_IMPORTS:
+                yield f"{file.name}, line {node.lineno}: it imports {module}, which may reach files or the network"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in REACHING:
+            yield f"{file.name}, line {node.lineno}: it calls {node.func.id}(), which reaches beyond the method"
+
+
+# What is there --------------------------------------------------------------------------------------------------------
+
+
+def _intact(folder: EntryFolder, found: Verdict) -> list[StoredResult]:
+    """The results whose files are those of the manifest."""
+    manifest, store = folder.manifest(), folder.store
+    if manifest["fairbound"] != version("fairbound"):
+        found.refusals.append(
+            f"it was computed by fairbound {manifest['fairbound']}, and this is {version('fairbound')}: results of "
+            "different versions are not compared; compute it again"
+        )
+    kept = []
+    for key, digest in manifest["results"].items():
+        data = store.file(key)
+        if data is None:
+            found.refusals.append(f"the result {key[:12]} of its manifest is missing or damaged")
+        elif hashlib.sha256(data).hexdigest() != digest:
+            found.refusals.append(f"the result {key[:12]} was changed after the manifest was written")
+        else:
+            kept.append(store.get(key))
+    return [one for one in kept if one is not None]
+
+
+def _covered(
+    folder: EntryFolder, problems: Sequence[str], results: Sequence[StoredResult], found: Verdict
+) -> dict[str, dict[int, list[StoredResult]]]:
+    """By problem and instance all results that the track asks for, named as this fairbound names them."""
+    kind = folder.kind
+    instances = INSTANCES if kind == "robust" else (0,)
+    splits = SPLITS if kind == "heldout" else 1
+    count = SPLITS if kind == "heldout" else SEEDS
+    wanted: dict[str, dict[int, list[StoredResult]]] = {}
+    for name in problems:
+        problem = load(name)
+        files = (problem.file,) if problem.file is not None and problem.file.suffix == ".py" else ()
+        code = hash_of_sources(PACKAGE, folder.path / METHOD, ROOT, *files)
+        for instance in instances:
+            data = data_checksum(name, instance, splits)
+            same = {"board": kind, "problem": problem.name, "instance": instance}
+            own = {
+                one.settings["seed"]: one
+                for one in results
+                if all(one.settings.get(key) == value for key, value in same.items())
+            }
+            missing = [seed for seed in range(count) if seed not in own]
+            place = f"{name}{f', instance {instance}' if instance else ''}"
+            if missing:
+                seeds = f"seed{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))}"
+                found.refusals.append(f"{place}: {seeds} of {count} missing; `fairbound enter` computes them")
+            elif any(one.settings["code"] != code for one in own.values()):
+                found.refusals.append(f"{place}: its results are of another {METHOD} or of another code of fairbound")
+            elif any(one.settings["data"] != data for one in own.values()):
+                found.refusals.append(f"{place}: its results are of other data than those found here")
+            else:
+                wanted.setdefault(name, {})[instance] = [own[seed] for seed in range(count)]
+    return wanted
+
+
+# What recomputes ------------------------------------------------------------------------------------------------------
+
+
+def _recomputed(
+    folder: EntryFolder, name: str, wanted: dict[int, list[StoredResult]], salt: str, limits: Limits, found: Verdict
+) -> None:
+    found.recomputed.append(name)
+    splits = SPLITS if folder.kind == "heldout" else 1
+    for instance, stored in wanted.items():
+        seeds = tuple(int(one.settings["seed"]) for one in stored)
+        plain = EntryTask(folder.path.resolve(), name, seeds, instance, splits)
+        again = _results(plain, limits, found)
+        if again is None:
+            return
+        why = difference(stored, again, _scales(name, stored))
+        if why:
+            found.refusals.append(f"{name}: its results do not recompute: {why}")
+            return
+        if folder.kind == "solve" and can_be_salted(load(name).build()) and "failure" not in stored[0].tables:
+            other = _results(EntryTask(folder.path.resolve(), name, seeds, salt=salt), limits, found)
+            if other is not None and (why := salted_difference(stored, other, _scales(name, stored))):
+                found.refusals.append(
+                    f"{name}: its results do not recompute in other coordinates of the variables (salt {salt}): {why}; "
+                    "so the method knows more of the problem than the estimates that it is given"
+                )
+
+
+def _results(task: EntryTask, limits: Limits, found: Verdict) -> list[StoredResult] | None:
+    with tempfile.TemporaryDirectory(prefix="fairbound-") as folder:
+        sentence = run_limited(task, Path(folder), limits)
+        if sentence is not None:
+            found.refusals.append(f"{task.problem}: computed again, {sentence}")
+            return None
+        by_seed = {one.settings["seed"]: one for one in Store(folder).results()}
+    return [by_seed[seed] for seed in task.seeds]
+
+
+def _scales(name: str, stored: Sequence[StoredResult]) -> tuple[float, float]:
+    known = reference(name, stored[0].settings["source"])
+    if known is None:
+        return 1.0, load(name).scale or 1.0
+    return max(abs(known.start - known.loss), 1e-12), known.scale
+
+
+def difference(stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]) -> str:
+    """Why results are not those that were computed again; to the bit on the same kind of machine."""
+    for one, other in zip(stored, again, strict=True):
+        mine, theirs = _without_seconds(one), _without_seconds(other)
+        if one.settings != other.settings:
+            return f"seed {one.settings['seed']}: its settings or its steps are others"
+        if mine.keys() != theirs.keys():
+            return f"seed {one.settings['seed']}: a run that failed is given as one that did not, or the reverse"
+        same_machine = all(one.made.get(key) == other.made.get(key) for key in ("device", "torch"))
+        differ = [name for name in mine if not _equal(mine[name], theirs[name])]
+        if differ and same_machine:
+            return f"seed {one.settings['seed']}: {', '.join(differ)} differ on the same kind of machine"
+        if differ and "records.loss" in mine:
+            half = len(mine["records.loss"]) // 2
+            for what, scale in zip(("loss", "violation"), scales, strict=True):
+                apart = np.abs(mine[f"records.{what}"] - theirs[f"records.{what}"])[:half] / scale
+                if not (apart <= OTHER_MACHINE).all():
+                    return f"seed {one.settings['seed']}: {what} differs by {apart.max():.2g} of its scale"
+    return ""
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
+
+
+def _without_seconds(result: StoredResult) -> dict[str, Any]:
+    return {
+        f"{table}.{name}": column
+        for table, columns in result.tables.items()
+        for name, column in columns.items()
+        if name != "step_seconds"
+    }
+
+
+def salted_difference(
+    stored: Sequence[StoredResult], other: Sequence[StoredResult], scales: tuple[float, float]
+) -> str:
+    """Why a method does not do in other coordinates what it does in the stated ones."""
+    if any("failure" in one.tables for one in other):
+        return str(other[0].tables["failure"]["sentence"][0])
+    for what, scale in zip(("loss", "violation"), scales, strict=True):
+        a, b = (np.stack([one.tables["records"][what] for one in runs]).astype(float) for runs in (stored, other))
+        with np.errstate(invalid="ignore"):
+            spread = np.nan_to_num(a.std(0) + b.std(0))  # rounding that grows makes other runs of the same kind
+            apart = np.abs(np.median(a, 0) - np.median(b, 0)) - spread
+        middle = float(np.median(np.nan_to_num(apart, nan=0.0, posinf=np.inf))) / scale
+        if middle > SALTED:
+            return f"{what} differs by {middle:.2g} of its scale at the median of its points"
+    return ""

@@ -1,0 +1,167 @@
+"""An entry as a folder that anyone can send: a card, one file with the method, and its results.
+
+    my-entry/
+      entry.toml       the card: `Card` has its keys
+      method.py        one frozen dataclass, the contract of `fairbound.core.Algorithm`
+      results/         a store with the runs on all problems of the track
+      manifest.json    written by `fairbound enter`: a checksum of every result, and by which versions
+
+`fairbound enter` computes what is missing, `fairbound check` is in `checks`, `fairbound board entries/*` reads folders
+without running anything of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fairbound._utils.files import write_text
+from fairbound.benchmark.board.entries import Entry, Rules
+from fairbound.benchmark.board.limits import LimitedTask, Limits
+from fairbound.benchmark.board.plan import BoardPlan, SentEntry
+from fairbound.benchmark.board.results import MethodInfo
+from fairbound.benchmark.board.runs import BoardTask, Kind
+from fairbound.benchmark.collection.catalog import TRACKS, load, names
+from fairbound.benchmark.config import KNOWN_KEYS_ONLY, Text, first_mistake, nearest, one_of
+from fairbound.benchmark.engines import Engine, complete_all
+from fairbound.benchmark.executor import Progress
+from fairbound.benchmark.result_file import StoredResult
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.work_log import Failure
+
+CARD, METHOD, RESULTS, MANIFEST = "entry.toml", "method.py", "results", "manifest.json"
+KINDS: Mapping[str, Kind] = {"heldout": "heldout", "robust": "robust"}  # of tasks, by track; the others are "solve"
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
+class Card:
+    """The keys of entry.toml."""
+
+    name: Text
+    authors: Text
+    license: Text
+    method: Text  # the class in method.py
+    track: Annotated[str, one_of("track", TRACKS)] = "solve"
+    rules: Rules = "default"
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    space: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
+    problems: tuple[str, ...] = ()  # some of the track's alone: then the entry is marked partial
+    paper: str = ""
+
+
+@plain_dataclass(frozen=True)
+class EntryFolder:
+    """A folder and its card; nothing of it is run by reading it."""
+
+    path: Path
+
+    @cached_property
+    def card(self) -> Card:
+        file = self.path / CARD
+        try:
+            table = tomllib.loads(file.read_text(encoding="utf-8"))
+            return TypeAdapter(Card).validate_python(table)
+        except OSError as error:
+            raise OSError(f"{file} cannot be read ({error.strerror}); an entry is a folder with {CARD}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{file} is no valid TOML: {error}") from error
+        except ValidationError as error:
+            raise ValueError(f"{file}{first_mistake(error, Card)}") from error
+
+    @property
+    def store(self) -> Store:
+        return Store(self.path / RESULTS)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Of the track, or those of them that the card names."""
+        track = tuple(name for name in names() if self.card.track in load(name).tracks)
+        for name in self.card.problems:
+            if name not in track:
+                raise ValueError(
+                    f"{self.path / CARD}, problems: {name!r} is not on the track {self.card.track!r}; the nearest is "
+                    f"{nearest(name, track)!r}"
+                )
+        return self.card.problems or track
+
+    @property
+    def is_partial(self) -> bool:
+        return bool(self.card.problems)
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS.get(self.card.track, "solve")
+
+    def entry(self) -> Entry:
+        """Its method, which runs the author's file."""
+        card, file = self.card, self.path / METHOD
+        if not file.is_file():
+            raise FileNotFoundError(f"there is no {file}; an entry has its method in one file of that name")
+        return Entry(
+            name=card.name, method=f"{file.resolve()}:{card.method}", settings=card.settings, space=card.space,
+            rules=card.rules, authors=card.authors,
+        )  # fmt: skip
+
+    def plan(self) -> BoardPlan:
+        return BoardPlan.of(self.problems, [self.entry()], rules="tuned" if self.card.rules == "tuned" else "default")
+
+    def tasks(self) -> list[BoardTask]:
+        """What the track asks for; under the tuned rules after the points of the space are computed."""
+        return [task for task in self.plan().tasks(self.store) if task.kind == self.kind]
+
+    def compute(self, engine: Engine, limits: Limits, progress: Progress | None = None) -> list[Failure]:
+        """Compute what the folder lacks, each task in a process of its own, and write the manifest."""
+        failed = []
+        if self.card.rules == "tuned":
+            failed = complete_all(_limited(self.plan().tuning(), limits), self.store, engine, progress)[1]
+        failed += complete_all(_limited(self.tasks(), limits), self.store, engine, progress)[1]
+        self.write_manifest()
+        return failed
+
+    def write_manifest(self) -> None:
+        store = self.store
+        files = {key: hashlib.sha256(store.file(key) or b"").hexdigest() for key in sorted(store.keys())}
+        content = {"fairbound": version("fairbound"), "results": files}
+        write_text(self.path / MANIFEST, json.dumps(content, indent=1) + "\n")
+
+    def manifest(self) -> dict[str, Any]:
+        file = self.path / MANIFEST
+        try:
+            found: dict[str, Any] = json.loads(file.read_bytes())
+            return {"fairbound": str(found["fairbound"]), "results": dict(found["results"])}
+        except OSError as error:
+            raise OSError(
+                f"{file} cannot be read ({error.strerror}); `fairbound enter {self.path}` writes it"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} is not what `fairbound enter` writes: {error}") from error
+
+    def sent(self) -> SentEntry:
+        """What its results say, by their own settings: nothing is computed or run."""
+        card, by_task = self.card, dict[tuple[str, Kind, int], list[StoredResult]]()
+        for one in self.store.results(lambda settings: settings.get("board") == self.kind and "salt" not in settings):
+            at = (str(one.settings["problem"]), self.kind, int(one.settings["instance"]))
+            by_task.setdefault(at, []).append(one)
+        by_seed = {at: sorted(some, key=lambda one: one.settings["seed"]) for at, some in by_task.items()}
+        track = [name for name in names() if card.track in load(name).tracks]
+        partial = f"; partial: {len(card.problems)} of {len(track)} problems" if self.is_partial else ""
+        settings = next((str(some[0].settings["algorithm"]) for some in by_seed.values()), card.method)
+        info = MethodInfo(
+            name=card.name, method=card.method, settings=settings, summary=card.paper, rules=card.rules,
+            authors=f"{card.authors}{partial}",
+        )  # fmt: skip
+        return SentEntry(info, [(problem, kind, some) for (problem, kind, _), some in by_seed.items()])
+
+
+def _limited(tasks: list[BoardTask], limits: Limits) -> list[LimitedTask]:
+    return [LimitedTask(task, limits) for task in tasks]

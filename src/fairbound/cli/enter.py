@@ -1,0 +1,72 @@
+"""`fairbound enter` and `fairbound check`: a method sent to a board, and whether it is what it says."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fairbound.benchmark.board.checks import SAMPLE, check
+from fairbound.benchmark.board.entry_folder import RESULTS, EntryFolder
+from fairbound.benchmark.board.limits import Limits
+from fairbound.cli.engine import Jobs, OtherQueue, Queue, Scheduler, Shard, computing, end_with, engine_of
+from fairbound.cli.printing import console
+
+Folder = Annotated[Path, typer.Argument(help="The folder of an entry: entry.toml and method.py.")]
+Seconds = Annotated[float, typer.Option(help="The most that one problem may take, all seeds together.")]
+Memory = Annotated[float, typer.Option(help="The most memory of a process, in GB, beside Python and torch.")]
+Salt = Annotated[str | None, typer.Option(help="Text that decides the sample and its coordinates; drawn if not given.")]
+Sample = Annotated[int, typer.Option(min=0, help="Problems that are computed again.")]
+
+
+def enter_command(
+    folder: Folder,
+    seconds: Seconds = Limits.seconds,
+    memory: Memory = Limits.gigabytes,
+    jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    slurm: Queue = None,
+    queue: OtherQueue = None,
+    shard: Shard = None,
+) -> None:
+    """Compute what an entry's folder lacks, and write its manifest; the method runs in processes of its own."""
+    own, screen = EntryFolder(folder), console()
+    card, tasks = own.card, own.tasks()
+    screen.print(f"{escape(card.name)}: track {card.track}, {card.rules} rules, {len(tasks)} tasks", highlight=False)
+    if own.is_partial:
+        screen.print(f"[yellow]partial[/]: {len(own.problems)} problems of the track, as {escape(str(folder))} says")
+    engine = engine_of(jobs, scheduler, slurm, queue, shard)
+    with computing(own.store.folder) as progress:
+        failed = own.compute(engine, Limits(seconds=seconds, gigabytes=memory), progress)
+    screen.print(f"{len(own.manifest()['results'])} results in {folder / RESULTS}", highlight=False)
+    screen.print(f"next: fairbound check {folder}, and fairbound board {folder}", highlight=False, soft_wrap=True)
+    end_with(failed, own.store.folder)
+
+
+def check_command(
+    folder: Folder,
+    salt: Salt = None,
+    sample: Sample = SAMPLE,
+    seconds: Seconds = Limits.seconds,
+    memory: Memory = Limits.gigabytes,
+) -> None:
+    """Check an entry: card, coverage, checksums, and a sample computed again. It runs its author's code."""
+    screen, salt = console(), salt or secrets.token_hex(8)
+    screen.print(
+        f"The method is code of its author. It runs in processes of its own, for at most {seconds:g} s and "
+        f"{memory:g} GB each, with your rights: this is no sandbox.",
+        highlight=False,
+    )
+    found = check(folder, salt=salt, sample=sample, limits=Limits(seconds=seconds, gigabytes=memory))
+    for warning in found.warnings:
+        screen.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
+    if found.recomputed:
+        screen.print(f"Computed again: {', '.join(found.recomputed)} (salt {salt})", highlight=False)
+    for refusal in found.refusals:
+        screen.print(f"[bold red]Refused:[/] {escape(refusal)}", highlight=False)
+    if not found.accepted:
+        raise typer.Exit(1)
+    screen.print("[bold green]Accepted[/]", highlight=False)

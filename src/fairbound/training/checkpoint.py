@@ -1,0 +1,55 @@
+"""A run in progress on the disk, so that whatever kills it costs a minute and not the run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+EVERY_S = 60.0  # a kill costs this, and what it takes to start again
+
+
+class Checkpoint:
+    """Where the state of a `run` is kept, and what the caller keeps beside it.
+
+    Args:
+        path: a file; where it exists, the run goes on from it. The caller names it by all that decides the run.
+        own: what the caller has measured so far: numbers, texts, tensors, lists and dicts of these.
+        restore: receives that when a run goes on.
+        every_s: seconds between checkpoints; a shorter run writes none.
+    """
+
+    def __init__(
+        self, path: Path, own: Callable[[], Any], restore: Callable[[Any], None], every_s: float = EVERY_S
+    ) -> None:
+        self.path, self.own, self.restore, self.every_s = path, own, restore, every_s
+        self.last = monotonic()
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The state of the run, or None where there is none that can be read; the caller's part is restored."""
+        try:
+            found: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
+            self.restore(found["own"])
+        except (OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError):  # none, or cut off
+            return None
+        return found
+
+    @property
+    def is_due(self) -> bool:
+        return monotonic() - self.last >= self.every_s
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Whole or not at all. A disk that takes nothing costs the checkpoint, not the run."""
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        with suppress(OSError, RuntimeError):
+            torch.save(state | {"own": self.own()}, part)
+            os.replace(part, self.path)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        self.last = monotonic()

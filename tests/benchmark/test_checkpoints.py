@@ -1,0 +1,123 @@
+"""Long batches are kept now and then: whoever goes on from a checkpoint ends with the same results, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from small_experiment import small_experiment
+
+from fairbound.benchmark import executor
+from fairbound.benchmark.board import runs
+from fairbound.benchmark.board.entries import Entry
+from fairbound.benchmark.board.runs import BoardTask
+from fairbound.benchmark.engines import Engine, JobTask, carry_out
+from fairbound.benchmark.executor import Job, plan
+from fairbound.benchmark.store import Store
+from fairbound.training.checkpoint import Checkpoint
+from fairbound.training.vectorized import VectorizedRuns
+
+ROWS = """
+  { name = "SSL-ALM", method = "SSLALM", steps = 60 },
+  { name = "Ghost", method = "StochasticGhost", steps = 8, batch = 4, alpha = { schedule = "Power", start = 0.1 } },
+"""
+
+
+class Killed(BaseException):
+    """In the place of a signal."""
+
+
+def killed_after(share: float) -> Callable[[float], None]:
+    def advanced(done: float) -> None:
+        if done > share:
+            raise Killed
+
+    return advanced
+
+
+def contents(store: Store) -> dict[str, list[bytes]]:
+    return {
+        one.key: [
+            column.tobytes()
+            for table in one.tables.values()
+            for name, column in table.items()
+            if name != "step_seconds"
+        ]
+        for one in store.results()
+    }
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A checkpoint at every step; the steps that are made."""
+    often = partial(Checkpoint, every_s=0.0)
+    monkeypatch.setattr(executor, "Checkpoint", often)
+    monkeypatch.setattr(runs, "Checkpoint", often)
+    made: list[int] = []
+    advance = VectorizedRuns._advance
+
+    def counted(self: VectorizedRuns, step: int, *others: object) -> None:
+        made.append(step)
+        advance(self, step, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(VectorizedRuns, "_advance", counted)
+    return made
+
+
+@pytest.mark.parametrize("method", ["SSLALM", "AdamDescentAscent", "TrackedSQP"])
+def test_a_task_of_a_board_goes_on_where_it_was_killed(method: str, tmp_path: Path, steps: list[int]) -> None:
+    task = BoardTask("hs7", (Entry(name="A", method=method),), "solve", (0, 1, 2), epochs=6.0)
+    whole, part = Store(tmp_path / "whole"), Store(tmp_path / "part")
+    task.complete(whole, lambda share: None)
+    assert steps == list(range(task.steps))
+    del steps[:]
+    with pytest.raises(Killed):
+        task.complete(part, killed_after(0.5))
+    before = len(steps)
+    assert contents(part) == {}
+    task.complete(part, lambda share: None)
+    assert steps[before:][0] >= before - 1  # all but the step whose record was being taken
+    assert contents(part) == contents(whole)
+    assert list((tmp_path / "part" / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_batch_of_an_experiment_goes_on_where_it_was_killed(number: int, tmp_path: Path, steps: list[int]) -> None:
+    rows = ROWS.replace(', alpha = { schedule = "Power", start = 0.1 }', "")
+    (tmp_path / "small.toml").write_text(small_experiment(rows, seeds=2, records=4))
+    job = Job(experiment=str(tmp_path / "small.toml"), source="synthetic:OK")
+    carry_out([job], tmp_path / "whole", Engine())
+    batch = plan(job).batches[number]
+    task = JobTask(job, (number,), 1, "one", batch.keys)
+    del steps[:]
+    part = Store(tmp_path / "part")
+    with pytest.raises(Killed):
+        task.complete(part, killed_after(0.4))
+    before = len(steps)
+    task.complete(part, lambda share: None)
+    assert steps[before:][0] >= before - 1
+    whole = contents(Store(tmp_path / "whole"))
+    assert contents(part) == {key: whole[key] for key in batch.keys}
+
+
+def test_a_checkpoint_that_was_cut_off_counts_as_none(tmp_path: Path, steps: list[int]) -> None:
+    task = BoardTask("hs7", (Entry(name="A", method="SGD"),), "solve", (0,), epochs=4.0)
+    store = Store(tmp_path)
+    with pytest.raises(Killed):
+        task.complete(store, killed_after(0.5))
+    (file,) = (tmp_path / "checkpoints").iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    del steps[:]
+    task.complete(store, lambda share: None)
+    assert steps == list(range(task.steps))
+
+
+def test_short_runs_write_none(tmp_path: Path) -> None:
+    seen: list[bool] = []
+    folder = tmp_path / "checkpoints"
+    task = BoardTask("hs7", (Entry(name="A", method="SGD"),), "solve", (0,), epochs=4.0)
+    task.complete(Store(tmp_path), lambda share: seen.append(any(folder.iterdir())))
+    assert seen
+    assert not any(seen)
