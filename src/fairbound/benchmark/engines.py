@@ -48,6 +48,9 @@ class Task(Protocol):
     def work(self) -> int: ...  # about how long it takes, in examples that pass through the model
 
     @property
+    def device(self) -> str: ...  # "cpu", or the one that alone can compute it
+
+    @property
     def gpu(self) -> bool: ...  # whether a worker with a GPU is to take it
 
     def result_keys(self) -> list[str]: ...
@@ -75,8 +78,12 @@ class JobTask:
     keys: tuple[str, ...]
 
     @property
+    def device(self) -> str:
+        return self.job.device
+
+    @property
     def gpu(self) -> bool:
-        return self.job.device != "cpu"
+        return self.device != "cpu"
 
     def result_keys(self) -> list[str]:
         return list(self.keys)
