@@ -1,4 +1,4 @@
-"""The examples of trainers keep their bounds, and the code of docs/trainers.md runs as it stands."""
+"""The examples of trainers keep their bounds, and the code of docs/guides/trainers.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_example_keeps_its_bound(name: str, slack: float, tmp_path: Path) -> 
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "trainers.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "trainers.md").read_text(), flags=re.DOTALL)
     assert len(blocks) == 6
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))

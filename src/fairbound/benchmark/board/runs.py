@@ -40,8 +40,8 @@ MAX_SUBPROBLEM = (
     50  # constraints that a method with a subproblem is given: with 90 a step takes 50 ms, with 200 most of a second
 )
 # Of a step of all runs, from which a GPU is quicker than a CPU's core. A core makes 3e10 a second of these products
-# (docs/benchmark.md); launching a step that is not compiled is taken to cost a GPU 6 ms, which benchmarks/gpu_board.py
-# --rule has yet to measure.
+# (docs/background/benchmark.md); launching a step that is not compiled is taken to cost a GPU 6 ms, which
+# benchmarks/gpu_board.py --rule has yet to measure.
 GPU_MULTIPLICATIONS = 2e8
 SUBPROBLEM_WORK = 5  # about how much longer a step with a subproblem takes
 

@@ -1,0 +1,87 @@
+"""Every code block of the README and of the pages of docs/ runs as it stands; links and files that they name exist."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairbound.benchmark import config
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(page for page in DOCS.rglob("*.md") if not {"_build", "gallery"} & set(page.parts))]
+RUN_ELSEWHERE = {  # pages that run where their subject is tested
+    "guides/loop.md": "tests/test_examples.py",
+    "guides/many_groups.md": "tests/test_examples.py",
+    "guides/board.md": "tests/benchmark/test_board.py",
+    "guides/from_cooper.md": "tests/test_peers.py",
+    "guides/keras.md": "tests/integrations/keras/test_example.py",
+    "guides/trainers.md": "tests/integrations/test_trainers_page.py",
+    "background/capabilities.md": "tests/test_peers.py",
+    "background/verdict.md": "tests/auditing/test_verdict.py",
+}
+CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a page must have reached
+    "guides/stacked_runs.md": lambda space: bool(
+        space["found"].c.amax(1).median() < 0.02 and abs(float(space["x"]) - 1) < 1e-3
+    ),
+    "guides/classifier.md": lambda space: space["fair"].verdict_.decision in ("holds", "undecided"),
+    "guides/data.md": lambda space: space["data"].X.shape[1] == len(space["data"].names),
+    "background/metrics.md": lambda space: space["found"].metrics["demographic_parity_difference"].value > 0,
+    "reference/constraints.md": lambda space: "equalized_odds" in space["constraints"].NOTIONS,
+}
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(DOCS)) if DOCS in page.parents else page.name
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page) and named(page) not in RUN_ELSEWHERE], ids=named
+)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    space: dict[str, Any] = {"__name__": "a page"}
+    with chdir(tmp_path), redirect_stdout(io.StringIO()):
+        for block in blocks(page):
+            exec(compile(block, f"a block of {named(page)}", "exec"), space)
+    assert CHECKS.get(named(page), lambda _: True)(space)
+
+
+@pytest.mark.parametrize(("page", "test"), RUN_ELSEWHERE.items())
+def test_a_page_that_is_run_elsewhere_is_named_there(page: str, test: str) -> None:
+    assert blocks(DOCS / page)
+    assert Path(page).name.removesuffix(".md") in (ROOT / test).read_text()
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=named)
+def test_links_and_files_exist(page: Path) -> None:
+    text = page.read_text()
+    links = [link for link in re.findall(r"\[[^]\"]+\]\(([^)#\s]+)", text) if "://" not in link]
+    files = re.findall(r"(?:src|tests|benchmarks|examples|docs|tools)/[\w/.-]+\.(?:py|toml|md)", text)
+    missing = [link for link in links if not (page.parent / link).exists() and link != "gallery/index.rst"]
+    missing += [name for name in files if not (ROOT / name).exists() and not (page.parent / name).exists()]
+    assert not missing
+
+
+def test_the_experiment_file_of_the_data_page_is_read(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "guides" / "data.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "loans.toml").write_text(text)
+    experiment = config.load(tmp_path / "loans.toml")
+    assert (experiment.label, experiment.group) == ("approved", "sex")
+
+
+def test_the_commands_are_at_the_top_of_the_readme() -> None:
+    top = README.read_text()[:800]
+    assert all(command in top for command in ("make test ", "make test-slow", "make bench"))
