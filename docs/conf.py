@@ -32,9 +32,10 @@ nitpick_ignore_regex = [("py:.*", ".*")]  # names in signatures need not be link
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 
+OPTIONAL = ("keras", "tensorflow", "jax", "lightning", "transformers", "accelerate")
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
-autodoc_mock_imports = [name for name in ("keras", "tensorflow", "jax", "lightning", "transformers") if not find_spec(name)]
+autodoc_mock_imports = [name for name in OPTIONAL if not find_spec(name)]
 default_role = "code"
 
 html_theme = "pydata_sphinx_theme"
@@ -94,8 +95,8 @@ def read(app, page, source):
         if mark in source[0]:
             source[0] = source[0].replace(mark, text())
     if (package := SHOWN_ONLY.get(page.removeprefix("gallery/"))) is not None:
-        said = f"This example was not executed for this page: {package} was not installed. `make docs-all` executes it."
-        source[0] = source[0].replace('"""', '"""', 1).replace(".. GENERATED FROM", f".. note:: {said}\n\n.. GENERATED FROM", 1)
+        said = f"Shown without its output: {package} was not installed where this site was built; `make docs-all` runs it."
+        source[0] = source[0].replace("\n.. code-block::", f"\n.. note:: {said}\n\n.. code-block::", 1)
 
 
 def setup(app):

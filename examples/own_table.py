@@ -1,5 +1,7 @@
-"""A table of your own: a CSV file, two sensitive columns, a bound on recall, and a verdict on it.
+"""A table of your own
+======================
 
+A CSV file, two sensitive columns, a bound on recall, and a verdict on it.
 The groups are the intersections of both columns. Recall of no group may be below .6, or .9.
 """
 

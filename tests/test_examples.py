@@ -27,7 +27,7 @@ def printed(name: str) -> str:
         text=True,
         check=False,
         timeout=120,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -43,7 +43,7 @@ def numbers(text: str, words: str) -> list[float]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) < 65
+    assert len(text.splitlines()) < 80
     assert text.startswith('"""')
     pages = (ROOT / "docs").rglob("*.md")
     assert any(f"examples/{path.name}" in page.read_text() for page in pages)
