@@ -30,8 +30,8 @@ known-answers: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python benchmarks/s3.py
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check src tests benchmarks examples tools
-	$(BIN)/ruff format --check src tests benchmarks examples tools
+	$(BIN)/ruff check src tests benchmarks examples tools docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks examples tools docs/*.py
 
 types: $(VENV)/.test
 	$(BIN)/mypy
@@ -54,11 +54,11 @@ keras-experiment: $(KERAS)/.installed
 # The documentation site, docs/_build/html/index.html: warnings are errors, every link and every page is checked.
 # Examples that need Keras, Lightning, Transformers or accelerate are shown; `make docs-all` executes them as well.
 docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python tools/check_site.py docs/_build/html
 
 docs-all: $(DOCS)/.installed
-	$(DOCS)/bin/python -m sphinx -W --keep-going -q docs docs/_build/html
+	$(DOCS)/bin/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	$(DOCS)/bin/python tools/check_site.py docs/_build/html
 
 suite: $(VENV)/.test

@@ -16,6 +16,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # of examples tha
 
 project = "fairbound"
 author = "The fairbound developers"
+project_copyright = "The fairbound developers, Apache-2.0"
 release = version = fairbound.__version__
 
 extensions = [
@@ -38,12 +39,15 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_mock_imports = [name for name in OPTIONAL if not find_spec(name)]
 default_role = "code"
 
+smartquotes = False  # --out is an option
+
 html_theme = "pydata_sphinx_theme"
 html_title = "fairbound"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_show_search_summary = False  # it would be fetched, which a browser refuses where a page is opened as a file
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],
@@ -53,7 +57,6 @@ html_theme_options = {
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
 }
-copyright = "The fairbound developers, Apache-2.0"
 
 # The gallery ----------------------------------------------------------------------------------------------------------
 
@@ -69,6 +72,8 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": rf"/(?!(?:{'|'.join(SHOWN_ONLY) or '$'})\.py)\w+\.py",
+    "within_subsection_order": "generate.PlaceInGallery",
+    "default_thumb_file": str(DOCS / "_static" / "text_output.png"),
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,
@@ -81,7 +86,8 @@ sphinx_gallery_conf = {
 
 # What pages say of the repository, as they are read -------------------------------------------------------------------
 
-LINKS = {  # files of the repository that have a page
+LINKS = {  # files of the repository that have a page; a page is called by its title
+    r"\[\w+\.md\]\(": "[](",
     r"\]\((?:\.\./)+examples/(\w+)\.py\)": r"](/gallery/\1.rst)",
     r"\]\((?:\.\./)+(?:CONTRIBUTING|CHANGELOG)\.md": lambda found: f"](/{found[0].rsplit('/')[-1].lower()}",
 }
@@ -95,7 +101,7 @@ def read(app, page, source):
         if mark in source[0]:
             source[0] = source[0].replace(mark, text())
     if (package := SHOWN_ONLY.get(page.removeprefix("gallery/"))) is not None:
-        said = f"Shown without its output: {package} was not installed where this site was built; `make docs-all` runs it."
+        said = f"Shown without its output: {package} was not installed here. `make docs-all` executes it."
         source[0] = source[0].replace("\n.. code-block::", f"\n.. note:: {said}\n\n.. code-block::", 1)
 
 

@@ -1,13 +1,12 @@
-"""Pages that are made from the code: the command line, the keys of files, public names; docstrings as reStructuredText."""
+"""What pages have from the code: the command line, the keys of files, public names; docstrings in Sphinx's markup."""
 
 import inspect
 import re
-from dataclasses import MISSING, fields
-from importlib import import_module
-from textwrap import dedent
+from dataclasses import MISSING, Field, fields
 
 import torch
 import typer
+from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 import fairbound
@@ -19,14 +18,15 @@ from fairbound.cli.app import app
 
 FILES = {  # what a file is for: the tables of its keys
     "Experiments": {
-        "the file": config.Experiment,
-        "[[rows]]": config.Row,
-        "[split]": config.SplitSpec,
-        "[rows.paper]": config.Paper,
+        "Keys of the file": config.Experiment,
+        "`[[rows]]`": config.Row,
+        "`[split]`": config.SplitSpec,
+        "`[rows.paper]`": config.Paper,
     },
-    "Problems of a board": {"the file": TableSpec},
-    "Entries of a board": {"the file": Entry, "entry.toml of a folder": Card},
+    "Problems of a board": {"Keys of the file": TableSpec},
+    "Entries of a board": {"A file": Entry, "`entry.toml` of a folder": Card},
 }
+NOT_IN_FILES = {(config.Experiment, "name"), (config.Row, "custom")}  # set by the file's name, by the command line
 KINDS = {  # aliases of `config`, in words
     "Text": "text",
     "Count": "whole number, at least 1",
@@ -67,12 +67,11 @@ def key_table(kind: type) -> list[str]:
     source = inspect.getsource(kind)
     rows = ["| key | what | default | |", "|---|---|---|---|"]
     for field in fields(kind):
-        if field.name in ("custom", "name") and kind in (config.Row, config.Experiment) and "file" not in field.name:
-            if field.name == "custom" or kind is config.Experiment:
-                continue  # set by the command line, and by the name of the file
+        if (kind, field.name) in NOT_IN_FILES:
+            continue
         comment = re.search(rf"^    {field.name}: .*?#(?! type: ignore)(.*)$", source, re.M)
-        default = "" if field.default is MISSING and field.default_factory is MISSING else default_of(field)
-        rows.append(f"| `{field.name}` | {in_words(str(field.type))} | {default} | {cell(comment[1]) if comment else ''} |")
+        said = cell(comment[1]) if comment else ""
+        rows.append(f"| `{field.name}` | {in_words(str(field.type))} | {default_of(field)} | {said} |")
     return rows
 
 
@@ -87,10 +86,9 @@ def in_words(kind: str) -> str:
     return KINDS.get(kind, cell(kind))
 
 
-def default_of(field) -> str:
-    value = field.default if field.default is not MISSING else None
-    value = getattr(value, "default", value)
-    return "" if value in (None, "", ()) or field.default_factory is not MISSING or callable(value) else f"`{value}`"
+def default_of(field: Field) -> str:
+    value = getattr(field.default, "default", field.default)
+    return "" if value in (MISSING, PydanticUndefined, None, "", ()) or value == config.Paper() else f"`{value}`"
 
 
 def cell(text: str) -> str:
@@ -168,6 +166,22 @@ def inline(line: str) -> str:
 
 
 # The gallery ----------------------------------------------------------------------------------------------------------
+
+
+GALLERY = (
+    "pytorch_loop", "sklearn_pipeline", "convolution", "own_table", "own_algorithm", "lightning_module",
+    "transformers_trainer", "accelerate_loop", "keras_model", "distributed", "sharded_benchmark",
+)  # fmt: skip
+
+
+class PlaceInGallery:
+    """The order of the examples; one that is not listed is an error."""
+
+    def __init__(self, folder: str) -> None:
+        pass
+
+    def __call__(self, file: str) -> int:
+        return GALLERY.index(file.removesuffix(".py"))
 
 
 def restore_torch(gallery, file) -> None:

@@ -32,6 +32,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a pa
     "guides/stacked_runs.md": lambda space: bool(
         space["found"].c.amax(1).median() < 0.02 and abs(float(space["x"]) - 1) < 1e-3
     ),
+    "README.md": lambda space: space["fair"].verdict_.decision == "holds",
     "guides/classifier.md": lambda space: space["fair"].verdict_.decision in ("holds", "undecided"),
     "guides/data.md": lambda space: space["data"].X.shape[1] == len(space["data"].names),
     "background/metrics.md": lambda space: space["found"].metrics["demographic_parity_difference"].value > 0,
@@ -85,3 +86,24 @@ def test_the_experiment_file_of_the_data_page_is_read(tmp_path: Path) -> None:
 def test_the_commands_are_at_the_top_of_the_readme() -> None:
     top = README.read_text()[:800]
     assert all(command in top for command in ("make test ", "make test-slow", "make bench"))
+
+
+def rows(page: Path) -> dict[str, list[str]]:
+    """The tables of a page: their first cells, and the others."""
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text().splitlines()
+        if line[:1] == "|"
+    ]
+    return {first: others for first, *others in lines}
+
+
+def test_the_table_of_the_readme_is_that_of_the_capabilities() -> None:
+    ours, whole = rows(README), rows(DOCS / "background" / "capabilities.md")
+    shared = (ours.keys() & whole.keys()) - {"---"}
+    assert len(shared) >= 5
+    peers = ours["what others do not have"]
+    assert peers == whole["capability"][: len(peers)]
+    for name in shared:
+        assert [cell.split(",")[0].split(" ")[0] for cell in whole[name][: len(peers)]] == ours[name]
+        assert "yes" not in ours[name][1:]
