@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Callable
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
@@ -16,6 +17,10 @@ from fairbound.benchmark import config
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+sys.path[:0] = [str(DOCS), str(ROOT / "tools")]
+import check_site  # noqa: E402
+import generate  # noqa: E402
+
 README = ROOT / "README.md"
 PAGES = [README, *sorted(page for page in DOCS.rglob("*.md") if not {"_build", "gallery"} & set(page.parts))]
 RUN_ELSEWHERE = {  # pages that run where their subject is tested
@@ -107,3 +112,45 @@ def test_the_table_of_the_readme_is_that_of_the_capabilities() -> None:
     for name in shared:
         assert [cell.split(",")[0].split(" ")[0] for cell in whole[name][: len(peers)]] == ours[name]
         assert "yes" not in ours[name][1:]
+
+
+# The site -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_example_has_a_place_in_the_gallery() -> None:
+    assert sorted(generate.GALLERY) == sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+def test_reference_pages_are_made_from_the_code() -> None:
+    text = generate.command_line()
+    assert "## `fairbound audit`" in text
+    assert "--compare-file" in text
+    text = generate.file_keys()
+    for key in ("last_states", "equal_examples", "shares", "min_size", "space", "license"):
+        assert f"| `{key}` |" in text
+    assert "| `batch` | whole number, at least 1 | `64` |" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("`run` and x_, *y", "``run`` and x\\_, \\*y"),
+        ("Text:\n\n    x+ = x - tau d\n\nmore", "Text:\n\n::\n\n    x+ = x - tau d\n\nmore"),
+        ("Args:\n    x: `(n,)`", "Args:\n    x: ``(n,)``"),
+        (">>> 2 * 3\n6", ">>> 2 * 3\n6"),
+    ],
+)
+def test_docstrings_become_markup(text: str, made: str) -> None:
+    lines = text.split("\n")
+    generate.as_rst(None, "function", "f", None, None, lines)
+    assert "\n".join(lines) == made
+
+
+def test_missing_targets_of_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#there">2</a><a href="c.html">3</a>')
+    (tmp_path / "b.html").write_text('<p id="here"><a href="https://example.org/no">4</a><img src="no.png">')
+    assert list(check_site.broken_links(tmp_path)) == [
+        "a.html links to b.html#there, whose anchor does not exist",
+        "a.html links to c.html, which does not exist",
+        "b.html links to no.png, which does not exist",
+    ]
