@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 KERAS := .venv-keras
 TRAINERS := .venv-trainers
+DOCS := .venv-docs
 TRAINER_TESTS := $(addprefix tests/integrations/,lightning transformers accelerate test_trainers_page.py test_trainers_processes.py)
 WORKERS ?= 2
 # Two torch threads on small tensors are slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test test-slow bench board reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras test-trainers keras-step keras-experiment clean
+.PHONY: test test-slow bench board reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras test-trainers keras-step keras-experiment docs docs-all clean
 
 test: lint types suite
 
@@ -29,8 +30,8 @@ known-answers: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python benchmarks/s3.py
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check src tests benchmarks examples tools
-	$(BIN)/ruff format --check src tests benchmarks examples tools
+	$(BIN)/ruff check src tests benchmarks examples tools docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks examples tools docs/*.py
 
 types: $(VENV)/.test
 	$(BIN)/mypy
@@ -49,6 +50,16 @@ keras-step: $(KERAS)/.installed
 
 keras-experiment: $(KERAS)/.installed
 	$(KERAS)/bin/python benchmarks/keras_experiment.py
+
+# The documentation site, docs/_build/html/index.html: warnings are errors, every link and every page is checked.
+# Examples that need Keras, Lightning, Transformers or accelerate are shown; `make docs-all` executes them as well.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python tools/check_site.py docs/_build/html
+
+docs-all: $(DOCS)/.installed
+	$(DOCS)/bin/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	$(DOCS)/bin/python tools/check_site.py docs/_build/html
 
 suite: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15
@@ -102,6 +113,15 @@ $(VENV)/.report: $(VENV)/.installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[report]"
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.test
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	touch $@
+
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install -q -c constraints.txt -e ".[docs,keras,lightning,transformers]" pytest
+	touch $@
+
 # One by one: a peer that does not install is named and skipped.
 $(VENV)/.peers: $(VENV)/.report benchmarks/requirements.txt
 	grep -v '^#' benchmarks/requirements.txt | while read peer; do \
@@ -113,4 +133,4 @@ $(VENV)/.test: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(KERAS) $(TRAINERS) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(KERAS) $(TRAINERS) $(DOCS) docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache

@@ -1,5 +1,7 @@
-"""accelerate: `accelerator.backward(fair.loss(losses, groups))`, with accumulation over two mini-batches.
+"""accelerate
+=============
 
+`accelerator.backward(fair.loss(losses, groups))`, with accumulation over two mini-batches.
 B follows another labeling rule than A, and is the smaller group. The mean losses of the groups may differ by .02.
 """
 

@@ -1,11 +1,14 @@
-"""A convolutional net with BatchNorm that must find 85 % of the bright squares in the noisy images, too.
+"""A floor on recall
+====================
 
+A convolutional net with BatchNorm that must find 85 % of the bright squares in the noisy images, too.
 Made-up images: is there a bright square in it? Group B has the worse camera, and plain training finds fewer of its
 squares, so B's recall gets a floor. A recall counts decisions and has no gradient: the mean probability over B's
 squares is trained in its place (soft); the exact recall is printed beside it. The price is false alarms.
 """
 
 import torch
+from matplotlib import pyplot as plt
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -32,13 +35,15 @@ def judged(model, data):
         outputs = model.eval()(X)  # BatchNorm with the statistics of training
     square, none = outputs[(group == 1) & (y == 1)], outputs[(group == 1) & (y == 0)]
     recall, alarms = (square > 0).float().mean(), (none > 0).float().mean()
-    return f"recall of B: exact {recall:.3f}, soft {square.sigmoid().mean():.3f}; false alarms in B {alarms:.3f}"
+    words = f"recall of B: exact {recall:.3f}, soft {square.sigmoid().mean():.3f}; false alarms in B {alarms:.3f}"
+    return words, recall, alarms
 
 
 train, test = images(3000, seed=0), images(3000, seed=1)
 batches = BalancedBatchSampler(train.tensors[2], batch_size=128)  # both cameras count alike
 steps = EPOCHS * len(batches)
 print(f"floor {FLOOR}")
+figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
 for method in (SGD(), DescentAscent(eta=Linear(0.4, steps))):  # SGD as the method is plain training
     torch.manual_seed(0)
     features = nn.Conv2d(1, 8, 5), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten()
@@ -54,4 +59,11 @@ for method in (SGD(), DescentAscent(eta=Linear(0.4, steps))):  # SGD as the meth
             optimizer.step()
             schedule.step()
     print(f"{type(method).__name__}, multipliers {fair.multipliers}")
-    print(f"  training images: {judged(model, train)}\n  held-out images: {judged(model, test)}")
+    (here, *_), (new, *rates) = judged(model, train), judged(model, test)
+    print(f"  training images: {here}\n  held-out images: {new}")
+    axis.plot(["recall of B", "false alarms in B"], rates, "o--", label=type(method).__name__)
+
+axis.axhline(FLOOR, color="gray", label="floor")
+axis.set(title="Held-out images: the floor and its price", ylim=(0, 1), xlim=(-0.5, 1.5))
+axis.legend()
+plt.show()

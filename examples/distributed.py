@@ -1,12 +1,15 @@
-"""Two processes (gloo, DistributedDataParallel) keep a bound together, and take the path of one process.
+"""Several processes (DDP)
+==========================
 
+Two processes (gloo, DistributedDataParallel) keep a bound together, and take the path of one process.
 Each sees half of every batch. Sums and counts of the groups are added up over the processes before the multipliers
 move, so both hold the same ones: those of one process that sees whole batches, up to the rounding of its sums.
-`torchrun --nproc-per-node 2 examples/distributed.py` starts the processes as a cluster does.
+`torchrun --nproc-per-node 2 examples/distributed.py` starts the processes alone, as a cluster does.
 """
 
 import os
-import tempfile
+import subprocess
+import sys
 
 import torch
 from torch import distributed, nn
@@ -31,12 +34,11 @@ def gap(model, data):
     return abs(losses[group == 0].mean() - losses[group == 1].mean()).item()
 
 
-def train(rank, processes, folder):
+def train(rank, processes):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
     if processes > 1:
-        meet = f"file://{folder}/meet" if folder else "env://"  # torchrun's own
-        distributed.init_process_group("gloo", meet, rank=rank, world_size=processes)
+        distributed.init_process_group("gloo")
         model = DistributedDataParallel(model)  # first this, then Constrained
     batches = BalancedBatchSampler(seen.tensors[2], BATCH // processes, rank=rank, world_size=processes)
     method = DescentAscent(eta=Linear(0.4, EPOCHS * len(batches)))
@@ -55,9 +57,10 @@ def train(rank, processes, folder):
 
 
 if __name__ == "__main__" and "RANK" in os.environ:
-    train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), None)
+    train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    distributed.destroy_process_group()
 elif __name__ == "__main__":
     print(f"bound {BOUND}")
-    with tempfile.TemporaryDirectory() as folder:
-        train(0, 1, folder)
-        torch.multiprocessing.spawn(train, (2, folder), nprocs=2)
+    train(0, 1)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", sys.argv[0]]
+    print(subprocess.run(torchrun, stdout=subprocess.PIPE, text=True, check=True).stdout)

@@ -1,4 +1,8 @@
-"""A Keras model whose losses on two groups stay within a bound: in one call, and in a tf.GradientTape loop."""
+"""A Keras model
+================
+
+Its losses on two groups stay within a bound: in one call, and in a `tf.GradientTape` loop.
+"""
 
 import keras
 import numpy as np

@@ -1,5 +1,7 @@
-"""Lightning: `training_step` returns `fair.loss(losses, groups)`; a callback saves and logs the multipliers.
+"""Lightning
+============
 
+`training_step` returns `fair.loss(losses, groups)`; a callback saves and logs the multipliers.
 The data and the bound of pytorch_loop.py: the mean loss over white people and over all others may differ by .02.
 """
 

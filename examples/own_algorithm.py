@@ -1,4 +1,7 @@
-"""A method of your own is one class: for a loop, for stacked runs, and for the command line beside the others:
+"""An algorithm of your own
+===========================
+
+One class serves a loop, stacked runs, and the command line, where it stands beside the others::
 
     fairbound run income-ok-race --algorithm examples/own_algorithm.py:ExponentiatedAscent
 
@@ -8,6 +11,7 @@ Descent on the Lagrangian, exponentiated ascent in the multipliers, y+ = y exp(e
 from dataclasses import dataclass
 
 import torch
+from matplotlib import pyplot as plt
 from torch import Tensor, nn
 
 import fairbound as fb
@@ -60,4 +64,9 @@ if __name__ == "__main__":
     print(f"bound {BOUND}; multipliers in the loop: {fair.multipliers}")
     for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.make_functional(model)[1]}.items():
         gaps = [problem.evaluate(x, part).c.max() + BOUND for part in (split.train, split.test)]
+        plt.plot(["training examples", "held-out examples"], gaps, "o--", label=name)
         print(f"{name}: gap on training examples {gaps[0]:.3f}, on held-out examples {gaps[1]:.3f}")
+    plt.axhline(BOUND, color="gray", label="bound")
+    plt.title("Gap of the groups' losses")
+    plt.legend()
+    plt.show()

@@ -1,5 +1,7 @@
-"""A table of your own: a CSV file, two sensitive columns, a bound on recall, and a verdict on it.
+"""A table of your own
+======================
 
+A CSV file, two sensitive columns, a bound on recall, and a verdict on it.
 The groups are the intersections of both columns. Recall of no group may be below .6, or .9.
 """
 
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib import pyplot as plt
 
 from fairbound import constraints, verdict
 from fairbound.integrations.sklearn import FairClassifier
@@ -33,6 +36,7 @@ table.to_csv(file, index=False)
 
 loans = pd.read_csv(file)
 X, y, who = loans[["income", "debt", "years", "work"]], loans["repaid"], loans[["sex", "city"]]
+groups = who["sex"] + ", " + who["city"]
 
 
 def recall(names, bound):
@@ -44,8 +48,13 @@ for bound in (0.6, 0.9):
     fair = FairClassifier(constraint=recall, bound=bound, epochs=5, random_state=0).fit(X, y, sensitive_features=who)
     print(f"recall of every group at least {bound}: {fair.verdict_.decision}; accuracy {fair.score(X, y):.3f}")
     print(fair.verdict_)
+    recalls = pd.Series(fair.predict(X))[y == 1].groupby(groups[y == 1]).mean()
+    plt.plot(recalls, "o--", label=f"recall with a bound of {bound}")
 
 # The same question about any other model's predictions on held-out data.
-groups = who["sex"] + ", " + who["city"]
 guessed = (loans["debt"] < loans["income"]).astype(int)
 print(verdict(recall(sorted(groups.unique()), 0.6), groups, predictions=guessed, labels=y).sentence)
+
+plt.gca().set(title="Recall of every group", ylim=(0.5, 1))
+plt.legend()
+plt.show()

@@ -1,10 +1,14 @@
-"""An ordinary PyTorch loop that keeps a bound: two of its lines are new.
+"""A PyTorch loop
+=================
+
+An ordinary loop keeps a bound: two of its lines are new.
 
 A synthetic census of Oklahoma: who earns more than 50,000 dollars a year? The mean loss over white people and the mean
 loss over all others may differ by .02. Plain training is the same loop with `SGD()` as the method.
 """
 
 import torch
+from matplotlib import pyplot as plt
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -40,6 +44,7 @@ def trained(method):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
     fair = Constrained(model, parity, method)  # NEW
+    gaps = [gap(model, train)[0]]
     for _ in range(EPOCHS):
         for X, y, group in DataLoader(train, batch_sampler=batches):
             optimizer.zero_grad()
@@ -47,6 +52,8 @@ def trained(method):
             fair.backward(loss(model(X), y), group, weight=batches.weights[group])
             optimizer.step()
             schedule.step()
+        gaps.append(gap(model, train)[0])
+    plt.plot(gaps, "o-", label=type(method).__name__)
     (here, _), (new, error) = gap(model, train), gap(model, test)
     print(
         f"{type(method).__name__}: gap on training examples {here:+.4f}, on held-out examples {new:+.4f} +- {error:.4f}"
@@ -58,3 +65,8 @@ print(f"bound {BOUND}")
 trained(SGD())
 model, fair = trained(DescentAscent(eta=Linear(0.4, steps)))  # the multipliers' step decays like the learning rate
 print(fair.report([train.tensors], lambda batch: MiniBatch(loss(model(batch[0]), batch[1]), batch[2])))
+
+plt.axhspan(-BOUND, BOUND, color="gray", alpha=0.3, label="bound")
+plt.gca().set(title="Training examples: loss of white - loss of other", xlabel="epoch", ylabel="gap")
+plt.legend()
+plt.show()

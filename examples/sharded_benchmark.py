@@ -1,11 +1,16 @@
-"""A problem of the benchmark on a model that is sharded over processes (FSDP2, `fully_shard`), started by torchrun:
+"""A sharded model (FSDP2)
+==========================
 
-    torchrun --nproc-per-node 2 examples/sharded_benchmark.py          # --nnodes, --rdzv-endpoint for several machines
+A problem of the benchmark on a model that is sharded over processes by `fully_shard`. For several machines::
+
+    torchrun --nproc-per-node 2 examples/sharded_benchmark.py  # with --nnodes, --rdzv-endpoint
 
 Each process holds half of every parameter and of every vector of the method, and sees half of every batch.
 """
 
 import os
+import subprocess
+import sys
 
 import torch
 from torch import distributed, nn
@@ -60,5 +65,8 @@ def main():
     distributed.destroy_process_group()
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "RANK" in os.environ:
     main()
+elif __name__ == "__main__":
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", sys.argv[0]]
+    print(subprocess.run(torchrun, stdout=subprocess.PIPE, text=True, check=True).stdout)

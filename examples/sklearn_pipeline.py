@@ -1,4 +1,7 @@
-"""Scikit-learn pipelines: FairPostprocessor around a model of your own, cross-validation with groups, a verdict.
+"""A scikit-learn pipeline
+==========================
+
+`FairPostprocessor` around a model of your own, cross-validation with groups, a verdict.
 
 A synthetic census of Virginia: who earns more than 50,000 dollars a year? The rates of positive predictions of people
 by marital status may differ by .2, and marital status is not used to predict.
@@ -6,6 +9,7 @@ by marital status may differ by .2, and marital status is not used to predict.
 
 import numpy as np
 import torch
+from matplotlib import pyplot as plt
 from sklearn import set_config
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_validate
@@ -35,4 +39,9 @@ print(f"verdict: {fair.verdict_.decision}; probabilities of the first: {pipeline
 plain, scaled = fair.unconstrained_, pipeline[:-1].transform(X)
 for name, model in (("fair", fair), ("plain", plain)):
     rates = [model.predict(scaled)[married == group].mean() for group in ("married", "not married")]
+    plt.plot(["married", "not married"], rates, "o--", label=f"{name}: accuracy {model.score(scaled, y):.3f}")
     print(f"{name}: accuracy {model.score(scaled, y):.3f}, rates {rates[0]:.3f} and {rates[1]:.3f}")
+
+plt.title("Rates of positive predictions")
+plt.legend()
+plt.show()

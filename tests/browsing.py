@@ -58,16 +58,7 @@ def browsed(
     Before it, the element that the selector `focus` finds gets the focus, and keys are pressed.
     """
     with _browser(page.parent / "profile", width, height) as browser:
-        target = browser.call("Target.createTarget", url="about:blank")["targetId"]
-        session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            browser.call(f"{domain}.enable", session)
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        browser.call("Emulation.setDeviceMetricsOverride", session, **size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        browser.call("Emulation.setEmulatedMedia", session, features=[scheme])
-        browser.call("Page.navigate", session, url=page.as_uri())
-        browser.wait_for("Page.loadEventFired")
+        session = browser.open(page.as_uri(), width, height, dark)
         if focus:
             browser.call("Runtime.evaluate", session, expression=f"document.querySelector({json.dumps(focus)}).focus()")
         for key in keys:
@@ -75,9 +66,15 @@ def browsed(
             text = {"text": "\r"} if key == "Enter" else {}
             browser.call("Input.dispatchKeyEvent", session, type="keyDown", **pressed, **text)
             browser.call("Input.dispatchKeyEvent", session, type="keyUp", **pressed)
-        answer = browser.call("Runtime.evaluate", session, expression=probe, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
-        return Seen(answer["result"].get("value"), browser.complaints(), browser.requests())
+        return browser.seen(session, probe)
+
+
+def browsed_in_turn(addresses: Sequence[str], probe: str, profile: Path, *, width: int) -> Iterator[tuple[str, Seen]]:
+    """The same for many addresses, in one browser."""
+    with _browser(profile, width, 900) as browser:
+        for address in addresses:
+            browser.events.clear()
+            yield address, browser.seen(browser.open(address, width, 900), probe)
 
 
 class Browser:
@@ -98,6 +95,25 @@ class Browser:
         assert "error" not in message, message
         result: dict[str, Any] = message["result"]
         return result
+
+    def open(self, address: str, width: int, height: int, dark: bool = False) -> str:
+        """A session with a page that is loaded."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable", session)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", session, **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", session, features=[scheme])
+        self.call("Page.navigate", session, url=address)
+        self.wait_for("Page.loadEventFired")
+        return session
+
+    def seen(self, session: str, probe: str) -> Seen:
+        answer = self.call("Runtime.evaluate", session, expression=probe, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return Seen(answer["result"].get("value"), self.complaints(), self.requests())
 
     def wait_for(self, method: str) -> None:
         while not any(event.get("method") == method for event in self.events):

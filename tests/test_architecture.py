@@ -42,7 +42,7 @@ def ours(name: str) -> set[str]:
     return {module for module in imports(MODULES[name]) if module.split(".")[0] == "fairbound"}
 
 
-LAYERS = {  # folder -> what of ours it may import, beside itself and _utils (docs/architecture.md)
+LAYERS = {  # folder -> what of ours it may import, beside itself and _utils (docs/background/architecture.md)
     "_utils": (),
     "core": (),
     "algorithms": ("core",),

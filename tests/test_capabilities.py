@@ -1,4 +1,4 @@
-"""docs/capabilities.md is true: every "yes" of ours has a test, and what peers are said to have is in them.
+"""docs/background/capabilities.md is true: every "yes" of ours has a test, and what peers are said to have is in them.
 
 The tests below stand behind those rows of the table that no other file is about.
 """
@@ -21,7 +21,7 @@ from fairbound import SSLALM, Constrained, DescentAscent, constraints
 from fairbound.core import Algorithm
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "capabilities.md").read_text()
+PAGE = (ROOT / "docs" / "background" / "capabilities.md").read_text()
 HEAD, _, *ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")
 ]

@@ -1,7 +1,7 @@
-"""Examples of peers, ported: the code of docs/from_cooper.md and docs/capabilities.md runs, and both sides agree.
+"""Examples of peers, ported: the code of docs/guides/from_cooper.md and docs/background/capabilities.md runs.
 
-Without `slow` the loops are cut to 60 steps, which is enough to tell two trajectories apart; with it they run as
-printed, and end where the pages say.
+Both sides agree. Without `slow` the loops are cut to 60 steps, which is enough to tell two trajectories apart; with it
+they run as printed, and end where the pages say.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
-PAGES = {page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("from_cooper", "capabilities")}
+PAGES = {
+    "from_cooper": (ROOT / "docs" / "guides" / "from_cooper.md").read_text(),
+    "capabilities": (ROOT / "docs" / "background" / "capabilities.md").read_text(),
+}
 BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Write docs/algorithms/: a page for every method, from its own file, with a plot on known problems.
+"""Write docs/reference/algorithms/: a page for every method, from its own file, with a plot on known problems.
 
     OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
 
@@ -23,7 +23,7 @@ from fairbound.algorithms import ALGORITHMS
 from fairbound.core import Algorithm, Draw, Sample
 
 ROOT = Path(__file__).parent.parent
-PAGES = ROOT / "docs" / "algorithms"
+PAGES = ROOT / "docs" / "reference" / "algorithms"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import defaults  # noqa: E402
 
@@ -81,7 +81,7 @@ def page(name: str) -> str:
             "|---|---|---|",
             *settings(build),
             "",
-            f"Source: [`src/fairbound/algorithms/{stem(name)}.py`](../../src/fairbound/algorithms/{stem(name)}.py). "
+            f"Source: [`src/fairbound/algorithms/{stem(name)}.py`](../../../src/fairbound/algorithms/{stem(name)}.py). "
             "All methods: [algorithms.md](../algorithms.md).",
             "",
         ]

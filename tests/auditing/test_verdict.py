@@ -269,10 +269,10 @@ def test_examples_needed_refuses_what_no_examples_show() -> None:
 
 
 def test_the_page_runs_and_its_table_is_computed() -> None:
-    page = (ROOT / "docs" / "verdict.md").read_text()
+    page = (ROOT / "docs" / "background" / "verdict.md").read_text()
     space: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
-        exec(compile(block, "docs/verdict.md", "exec"), space)
+        exec(compile(block, "docs/background/verdict.md", "exec"), space)
     assert isinstance(space["found"], Verdict)
     rows = {float(bound): int(n.replace(",", "")) for bound, n in re.findall(r"\| (0\.\d+) \| ([\d,]+) \|", page)}
     assert rows == space["needed"]

@@ -213,7 +213,7 @@ def test_wrong_plans_are_sentences(problem: str) -> None:
         plan(problem).with_entries([], only=["SSLALM"])
 
 
-DOCS = Path(__file__).parents[2] / "docs" / "board.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "board.md"
 
 
 def block(language: str, number: int = 0) -> str:

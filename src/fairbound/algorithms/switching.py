@@ -15,7 +15,7 @@ Differs from it:
   the test: the gradient then is an unbiased one of that constraint, as E c <= 0 asks. `False` takes it from the fresh
   draw, as code does that differentiates max(c) of a mini-batch: that lowers E max_i c_i, which noise alone makes
   positive, and so flattens the model. The paper's table (loss .567 with steps .05 and .04) is that
-  (docs/algorithms.md).
+  (docs/reference/algorithms.md).
 - The sign of an equality comes from where the worst constraint does: from the test it is independent of the gradient,
   so that the step is sign(C_i) grad C_i on average wherever the noise does not hide the sign. From the fresh draw it
   would lower E |c_i|, which noise alone makes positive. Noise above eps_k makes |c_i| of the test fail at a solution,

@@ -353,6 +353,6 @@ def test_a_keras_module_on_torch_goes_through_ours() -> None:
     """torch.func.functional_call would change nothing: our `functional` of a torch module is the wrong door."""
     model = small()
     forward, x = make_functional(model)
-    assert torch.equal(forward(x, inputs()), forward(2 * x, inputs())), "this works now: say so in docs/keras.md"
+    assert torch.equal(forward(x, inputs()), forward(2 * x, inputs())), "this works now: say so in docs/guides/keras.md"
     right, x = of_keras(model)
     assert not torch.equal(right(x, inputs()), right(2 * x, inputs()))

@@ -30,7 +30,7 @@ from fairbound.metrics.kkt import KKT
 
 OTHER_BACKENDS = {
     "torch": "on Keras' torch backend the model is a torch module: use fairbound.Constrained(model, ...) and its "
-    "backward(), as in docs/loop.md",
+    "backward(), as in docs/guides/loop.md",
     "jax": "on Keras' JAX backend there is no tape; use fairbound.integrations.keras.fit, or KERAS_BACKEND=tensorflow",
 }
 

@@ -29,8 +29,8 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassification):
         estimator: a classifier with `predict_proba`, e.g. `LGBMClassifier()`; a pipeline too.
         group_estimator: a classifier that predicts the group from X; by default a clone of `estimator`. It is not
             needed with `group_at_prediction=True`.
-        constraint, bound, group_at_prediction, subgroups, pos_label, cv, calibration, level, class_weight,
-        random_state, verbose: as in `FairClassifier`.
+        constraint, bound: as in `FairClassifier`, and so are group_at_prediction, subgroups, pos_label, cv,
+            calibration, level, class_weight, random_state and verbose.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> rng = np.random.default_rng(0)

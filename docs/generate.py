@@ -1,0 +1,190 @@
+"""What pages have from the code: the command line, the keys of files, public names; docstrings in Sphinx's markup."""
+
+import inspect
+import re
+from dataclasses import MISSING, Field, fields
+
+import torch
+import typer
+from pydantic_core import PydanticUndefined
+from typer.cli import get_docs_for_click
+
+import fairbound
+from fairbound.benchmark import config
+from fairbound.benchmark.board.entries import Entry
+from fairbound.benchmark.board.entry_folder import Card
+from fairbound.benchmark.collection.table_problem import TableSpec
+from fairbound.cli.app import app
+
+FILES = {  # what a file is for: the tables of its keys
+    "Experiments": {
+        "Keys of the file": config.Experiment,
+        "`[[rows]]`": config.Row,
+        "`[split]`": config.SplitSpec,
+        "`[rows.paper]`": config.Paper,
+    },
+    "Problems of a board": {"Keys of the file": TableSpec},
+    "Entries of a board": {"A file": Entry, "`entry.toml` of a folder": Card},
+}
+NOT_IN_FILES = {(config.Experiment, "name"), (config.Row, "custom")}  # set by the file's name, by the command line
+KINDS = {  # aliases of `config`, in words
+    "Text": "text",
+    "Count": "whole number, at least 1",
+    "Size": "number, at least 0",
+    "Notion": "name of a notion",
+    "Part": "part of a split",
+    "Pool": '"train" or "dual"',
+    "Shares": "table of shares",
+    "str": "text",
+    "bool": "true or false",
+    "Any": "any value",
+    "Mapping[str, Any]": "table",
+}
+
+
+# Pages ----------------------------------------------------------------------------------------------------------------
+
+
+def command_line() -> str:
+    """Every command with its options, by typer's own introspection."""
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="fairbound"), name="fairbound")
+    return text.partition("\n\n")[2]  # the page has its own title
+
+
+def file_keys() -> str:
+    """The keys of every file, from the dataclasses that read it."""
+    parts = []
+    for title, tables in FILES.items():
+        parts.append(f"## {title}")
+        for name, kind in tables.items():
+            what = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
+            parts += [f"### {name}" if len(tables) > 1 else "", what, "\n".join(key_table(kind))]
+    return "\n\n".join(parts)
+
+
+def key_table(kind: type) -> list[str]:
+    source = inspect.getsource(kind)
+    rows = ["| key | what | default | |", "|---|---|---|---|"]
+    for field in fields(kind):
+        if (kind, field.name) in NOT_IN_FILES:
+            continue
+        comment = re.search(rf"^    {field.name}: .*?#(?! type: ignore)(.*)$", source, re.M)
+        said = cell(comment[1]) if comment else ""
+        rows.append(f"| `{field.name}` | {in_words(str(field.type))} | {default_of(field)} | {said} |")
+    return rows
+
+
+def in_words(kind: str) -> str:
+    kind = kind.removesuffix(" | None")
+    if listed := re.fullmatch(r"(?:Annotated\[)?tuple\[(.*?), \.\.\.\].*", kind):
+        return f"list of: {in_words(listed[1])}"
+    if kind.startswith("Annotated["):
+        kind = kind.removeprefix("Annotated[").partition(",")[0]
+    if kind.startswith("Mapping["):
+        return "table"
+    return KINDS.get(kind, cell(kind))
+
+
+def default_of(field: Field) -> str:
+    value = getattr(field.default, "default", field.default)
+    return "" if value in (MISSING, PydanticUndefined, None, "", ()) or value == config.Paper() else f"`{value}`"
+
+
+def cell(text: str) -> str:
+    return text.strip().replace("|", "\\|")
+
+
+def public_names() -> str:
+    """The names of `from fairbound import ...`, with the first line of each one's docstring."""
+    rows = ["| name | what it is |", "|---|---|"]
+    for name in fairbound.__all__:
+        thing = getattr(fairbound, name)
+        home = f"fairbound.{fairbound._HOME[name]}"
+        where = home if inspect.ismodule(thing) else f"{home}.{name}"
+        what = inspect.getdoc(thing) if not isinstance(thing, dict) else "Every method, by its name."
+        role = "mod" if inspect.ismodule(thing) else "obj"
+        rows.append(f"| {{py:{role}}}`{name} <{where}>` | {cell((what or '').split(chr(10))[0])} |")
+    return "\n".join(rows)
+
+
+TEXTS = {
+    "<!-- generated: command line -->": command_line,
+    "<!-- generated: keys of files -->": file_keys,
+    "<!-- generated: public names -->": public_names,
+}
+
+
+# Docstrings -----------------------------------------------------------------------------------------------------------
+
+
+def as_rst(app, what, name, thing, options, lines) -> None:
+    """Docstrings are plain text: `code` in backticks, formulas indented by four. In place, as Sphinx asks for."""
+    blocks = re.split(r"\n\s*\n", "\n".join(lines))
+    inside = False  # a section as Args:, whose items are indented
+    made = []
+    for block in blocks:
+        first = block.lstrip("\n").split("\n")[0]
+        inside = bool(re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes|Example|Examples|Note):", first)) or (
+            inside and first.startswith(" ")
+        )
+        if first.lstrip().startswith(">>>"):
+            made.append(block)
+        elif first.startswith("    ") and not inside:
+            made.append("::\n\n" + block)
+        else:
+            made.append(plain(block, inside))
+    lines[:] = "\n\n".join(made).split("\n")
+
+
+def plain(block: str, inside: bool) -> str:
+    out: list[str] = []
+    for line in block.split("\n"):
+        formula = line.startswith("    ") and not inside
+        if formula and out and not out[-1].startswith("    "):
+            out += ["", "::", ""]
+        elif out and out[-1].startswith("    ") and not formula and not inside:
+            out.append("")
+        out.append(line if formula else inline(line))
+    return "\n".join(out)
+
+
+def inline(line: str) -> str:
+    """Backticks are code; outside of them nothing is markup."""
+    parts = line.split("`")
+    if len(parts) % 2 == 0:  # code over two lines
+        return re.sub(r"([*|`])", r"\\\1", line)
+    for i, part in enumerate(parts):
+        if i % 2:
+            parts[i] = f"``{part}``" if part.strip() else ""
+        else:
+            text = re.sub(r"([*|])", r"\\\1", part)
+            parts[i] = re.sub(r"(?<=\w)_(?!\w)", r"\\_", text)
+            if i and parts[i][:1].isalnum():
+                parts[i] = "\\ " + parts[i]
+    return "".join(parts)
+
+
+# The gallery ----------------------------------------------------------------------------------------------------------
+
+
+GALLERY = (
+    "pytorch_loop", "sklearn_pipeline", "convolution", "own_table", "own_algorithm", "lightning_module",
+    "transformers_trainer", "accelerate_loop", "keras_model", "distributed", "sharded_benchmark",
+)  # fmt: skip
+
+
+class PlaceInGallery:
+    """The order of the examples; one that is not listed is an error."""
+
+    def __init__(self, folder: str) -> None:
+        pass
+
+    def __call__(self, file: str) -> int:
+        return GALLERY.index(file.removesuffix(".py"))
+
+
+def restore_torch(gallery, file) -> None:
+    """Examples set the number of threads and seeds; the next one begins as a script does."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)

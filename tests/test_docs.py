@@ -1,0 +1,156 @@
+"""Every code block of the README and of the pages of docs/ runs as it stands; links and files that they name exist."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairbound.benchmark import config
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+sys.path[:0] = [str(DOCS), str(ROOT / "tools")]
+import check_site  # noqa: E402
+import generate  # noqa: E402
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted(page for page in DOCS.rglob("*.md") if not {"_build", "gallery"} & set(page.parts))]
+RUN_ELSEWHERE = {  # pages that run where their subject is tested
+    "guides/loop.md": "tests/test_examples.py",
+    "guides/many_groups.md": "tests/test_examples.py",
+    "guides/board.md": "tests/benchmark/test_board.py",
+    "guides/from_cooper.md": "tests/test_peers.py",
+    "guides/keras.md": "tests/integrations/keras/test_example.py",
+    "guides/trainers.md": "tests/integrations/test_trainers_page.py",
+    "background/capabilities.md": "tests/test_peers.py",
+    "background/verdict.md": "tests/auditing/test_verdict.py",
+}
+CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a page must have reached
+    "guides/stacked_runs.md": lambda space: bool(
+        space["found"].c.amax(1).median() < 0.02 and abs(float(space["x"]) - 1) < 1e-3
+    ),
+    "README.md": lambda space: space["fair"].verdict_.decision == "holds",
+    "guides/classifier.md": lambda space: space["fair"].verdict_.decision in ("holds", "undecided"),
+    "guides/data.md": lambda space: space["data"].X.shape[1] == len(space["data"].names),
+    "background/metrics.md": lambda space: space["found"].metrics["demographic_parity_difference"].value > 0,
+    "reference/constraints.md": lambda space: "equalized_odds" in space["constraints"].NOTIONS,
+}
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(DOCS)) if DOCS in page.parents else page.name
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page) and named(page) not in RUN_ELSEWHERE], ids=named
+)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    space: dict[str, Any] = {"__name__": "a page"}
+    with chdir(tmp_path), redirect_stdout(io.StringIO()):
+        for block in blocks(page):
+            exec(compile(block, f"a block of {named(page)}", "exec"), space)
+    assert CHECKS.get(named(page), lambda _: True)(space)
+
+
+@pytest.mark.parametrize(("page", "test"), RUN_ELSEWHERE.items())
+def test_a_page_that_is_run_elsewhere_is_named_there(page: str, test: str) -> None:
+    assert blocks(DOCS / page)
+    assert Path(page).name.removesuffix(".md") in (ROOT / test).read_text()
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=named)
+def test_links_and_files_exist(page: Path) -> None:
+    text = page.read_text()
+    links = [link for link in re.findall(r"\[[^]\"]+\]\(([^)#\s]+)", text) if "://" not in link]
+    files = re.findall(r"(?:src|tests|benchmarks|examples|docs|tools)/[\w/.-]+\.(?:py|toml|md)", text)
+    missing = [link for link in links if not (page.parent / link).exists() and link != "gallery/index.rst"]
+    missing += [name for name in files if not (ROOT / name).exists() and not (page.parent / name).exists()]
+    assert not missing
+
+
+def test_the_experiment_file_of_the_data_page_is_read(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "guides" / "data.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "loans.toml").write_text(text)
+    experiment = config.load(tmp_path / "loans.toml")
+    assert (experiment.label, experiment.group) == ("approved", "sex")
+
+
+def test_the_commands_are_at_the_top_of_the_readme() -> None:
+    top = README.read_text()[:800]
+    assert all(command in top for command in ("make test ", "make test-slow", "make bench"))
+
+
+def rows(page: Path) -> dict[str, list[str]]:
+    """The tables of a page: their first cells, and the others."""
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text().splitlines()
+        if line[:1] == "|"
+    ]
+    return {first: others for first, *others in lines}
+
+
+def test_the_table_of_the_readme_is_that_of_the_capabilities() -> None:
+    ours, whole = rows(README), rows(DOCS / "background" / "capabilities.md")
+    shared = (ours.keys() & whole.keys()) - {"---"}
+    assert len(shared) >= 5
+    peers = ours["what others do not have"]
+    assert peers == whole["capability"][: len(peers)]
+    for name in shared:
+        assert [cell.split(",")[0].split(" ")[0] for cell in whole[name][: len(peers)]] == ours[name]
+        assert "yes" not in ours[name][1:]
+
+
+# The site -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_example_has_a_place_in_the_gallery() -> None:
+    assert sorted(generate.GALLERY) == sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+def test_reference_pages_are_made_from_the_code() -> None:
+    text = generate.command_line()
+    assert "## `fairbound audit`" in text
+    assert "--compare-file" in text
+    text = generate.file_keys()
+    for key in ("last_states", "equal_examples", "shares", "min_size", "space", "license"):
+        assert f"| `{key}` |" in text
+    assert "| `batch` | whole number, at least 1 | `64` |" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("`run` and x_, *y", "``run`` and x\\_, \\*y"),
+        ("Text:\n\n    x+ = x - tau d\n\nmore", "Text:\n\n::\n\n    x+ = x - tau d\n\nmore"),
+        ("Args:\n    x: `(n,)`", "Args:\n    x: ``(n,)``"),
+        (">>> 2 * 3\n6", ">>> 2 * 3\n6"),
+    ],
+)
+def test_docstrings_become_markup(text: str, made: str) -> None:
+    lines = text.split("\n")
+    generate.as_rst(None, "function", "f", None, None, lines)
+    assert "\n".join(lines) == made
+
+
+def test_missing_targets_of_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#there">2</a><a href="c.html">3</a>')
+    (tmp_path / "b.html").write_text('<p id="here"><a href="https://example.org/no">4</a><img src="no.png">')
+    assert list(check_site.broken_links(tmp_path)) == [
+        "a.html links to b.html#there, whose anchor does not exist",
+        "a.html links to c.html, which does not exist",
+        "b.html links to no.png, which does not exist",
+    ]
