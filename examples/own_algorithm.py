@@ -66,6 +66,7 @@ if __name__ == "__main__":
         gaps = [problem.evaluate(x, part).c.max() + BOUND for part in (split.train, split.test)]
         plt.plot(["training examples", "held-out examples"], gaps, "o--", label=name)
         print(f"{name}: gap on training examples {gaps[0]:.3f}, on held-out examples {gaps[1]:.3f}")
+    plt.margins(x=0.3)
     plt.axhline(BOUND, color="gray", label="bound")
     plt.title("Gap of the groups' losses")
     plt.legend()

@@ -42,6 +42,7 @@ for name, model in (("fair", fair), ("plain", plain)):
     plt.plot(["married", "not married"], rates, "o--", label=f"{name}: accuracy {model.score(scaled, y):.3f}")
     print(f"{name}: accuracy {model.score(scaled, y):.3f}, rates {rates[0]:.3f} and {rates[1]:.3f}")
 
+plt.margins(x=0.3)
 plt.title("Rates of positive predictions")
 plt.legend()
 plt.show()

@@ -58,7 +58,8 @@ def browsed(
     Before it, the element that the selector `focus` finds gets the focus, and keys are pressed.
     """
     with _browser(page.parent / "profile", width, height) as browser:
-        session = browser.open(page.as_uri(), width, height, dark)
+        session = browser.tab(width, height, dark)
+        browser.visit(session, page.as_uri())
         if focus:
             browser.call("Runtime.evaluate", session, expression=f"document.querySelector({json.dumps(focus)}).focus()")
         for key in keys:
@@ -70,11 +71,13 @@ def browsed(
 
 
 def browsed_in_turn(addresses: Sequence[str], probe: str, profile: Path, *, width: int) -> Iterator[tuple[str, Seen]]:
-    """The same for many addresses, in one browser."""
+    """The same for many addresses, one after the other in one tab."""
     with _browser(profile, width, 900) as browser:
+        session = browser.tab(width, 900)
         for address in addresses:
             browser.events.clear()
-            yield address, browser.seen(browser.open(address, width, 900), probe)
+            browser.visit(session, address)
+            yield address, browser.seen(session, probe)
 
 
 class Browser:
@@ -96,8 +99,8 @@ class Browser:
         result: dict[str, Any] = message["result"]
         return result
 
-    def open(self, address: str, width: int, height: int, dark: bool = False) -> str:
-        """A session with a page that is loaded."""
+    def tab(self, width: int, height: int, dark: bool = False) -> str:
+        """The session of a new, empty tab."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -106,9 +109,11 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", session, **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", session, features=[scheme])
+        return session
+
+    def visit(self, session: str, address: str) -> None:
         self.call("Page.navigate", session, url=address)
         self.wait_for("Page.loadEventFired")
-        return session
 
     def seen(self, session: str, probe: str) -> Seen:
         answer = self.call("Runtime.evaluate", session, expression=probe, awaitPromise=True, returnByValue=True)

@@ -61,7 +61,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) 
     space: dict[str, Any] = {"__name__": "a page"}
     with chdir(tmp_path), redirect_stdout(io.StringIO()):
         for block in blocks(page):
-            exec(compile(block, f"a block of {named(page)}", "exec"), space)
+            exec(compile(block, f"a block of {named(page)}", "exec", dont_inherit=True), space)
     assert CHECKS.get(named(page), lambda _: True)(space)
 
 
