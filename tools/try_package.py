@@ -104,7 +104,7 @@ def trial(wheel: Path, minor: str, torch: str, folder: Path) -> str:
 def install(python: str, wheel: Path, torch: str, folder: Path) -> tuple[list[str], str]:
     """With the extra `report`, or without it where one of its packages has no wheel for this Python."""
     pin = [] if torch == "newest" else [f"torch=={torch}.*" if torch.count(".") == 1 else f"torch=={torch}"]
-    command = [python, "-m", "pip", "install", "-q", "--only-binary", ":all:", *pin]
+    command = [python, "-m", "pip", "install", "-q", "--only-binary", ":all:", "--no-compile", *pin]
     for extra in (["report"], []):
         try:
             run([*command, f"{wheel}[{','.join(extra)}]" if extra else str(wheel)], folder)
