@@ -64,7 +64,7 @@ def report_command(
     from fairbound.cli.engine import announce, checked_device
 
     wanted: list[BudgetName] = [one.value for one in (Budget if budget is None else (budget,))]
-    store, sections = Store(out), list[Section]()
+    store, sections = Store(out), []
     for name in dict.fromkeys(experiments):
         job = Job(
             experiment=name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits,
