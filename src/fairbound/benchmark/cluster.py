@@ -7,9 +7,11 @@ worker. A scheduler that goes away is waited for, and asked again for what the s
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
+import signal
 import tempfile
 import threading
 import traceback
@@ -198,14 +200,30 @@ def _client(engine: Engine, workers: int) -> Iterator[Any]:
             with queue_cluster(*engine.queue) as cluster, distributed.Client(cluster) as client:
                 yield client
         else:
-            with (
-                distributed.LocalCluster(
+            with _holding_interrupts():
+                cluster = distributed.LocalCluster(
                     n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None,
                     scheduler_kwargs=OWN_PORT, silence_logs=logging.CRITICAL,
-                ) as cluster,
-                distributed.Client(cluster) as client,
-            ):  # fmt: skip
+                )  # fmt: skip
+            with cluster, distributed.Client(cluster) as client:
+                client.run(atexit.register, os._exit, 0)  # taking an interpreter with torch down would take 4 s
                 yield client
+
+
+@contextmanager
+def _holding_interrupts() -> Iterator[None]:
+    """Ctrl-C is for this thread alone, afterwards: threads and processes that are started here never get it.
+
+    A terminal sends it to the workers as well, whose tracebacks would say nothing: this process ends them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -228,6 +229,8 @@ def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
         _try_a_step(made)
     except ContractError as error:
         raise ValueError(f"{custom.path}: {error}") from error
+    except ValueError:
+        return  # it refuses the problem of the trial, and would say so of another
     except Exception as error:
         line = _line(error, str(custom.path.resolve()))
         raise ValueError(
@@ -235,6 +238,7 @@ def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
         ) from error
 
 
+@cache
 def _try_a_step(method: Algorithm[Any]) -> None:
     """On a problem with as many constraints as a setting that is a tuple has numbers, or two."""
     values = [getattr(method, field.name) for field in fields(method)]  # type: ignore[arg-type]

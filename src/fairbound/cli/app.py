@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +28,6 @@ EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a
 app = typer.Typer(
     help="Train neural networks under constraints, audit predictions, and run the benchmark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 data = typer.Typer(help="List and download census data.", no_args_is_help=True)
@@ -48,7 +46,8 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
                 f"[bold red]Error:[/] {plain(str(error))}", highlight=False
             )
             raise typer.Exit(1) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
+            typer.echo(str(stopped) or "stopped", err=True)
             sys.exit(130)
 
     return guarded
@@ -56,6 +55,8 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"fairbound {version('fairbound')}")
         raise typer.Exit
 

@@ -69,6 +69,10 @@ class BoardTask:
         return f"{load(self.problem).name}, {self.kind}{form}: {self.entries[0].name}"
 
     @property
+    def method(self) -> str:
+        return self.entries[0].name
+
+    @property
     def gpu(self) -> bool:
         instance, n = self.instance_of(), self.instance_of().starts([0]).shape[1]
         return self.kind == "solve" and instance.movable and pays_on_gpu(n, len(self.runs), self.examples_per_step())
