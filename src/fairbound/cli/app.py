@@ -16,6 +16,7 @@ from fairbound.cli.board import board_command
 from fairbound.cli.data import fetch_command, list_command
 from fairbound.cli.enter import check_command, enter_command
 from fairbound.cli.groups import groups_command
+from fairbound.cli.new import new_algorithm_command
 from fairbound.cli.printing import plain
 from fairbound.cli.report import report_command
 from fairbound.cli.reproduce import reproduce_command
@@ -31,7 +32,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 data = typer.Typer(help="List and download census data.", no_args_is_help=True)
+new = typer.Typer(help="Write a file to start from.", no_args_is_help=True)
 app.add_typer(data, name="data")
+app.add_typer(new, name="new")
 
 
 def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,5 +85,6 @@ app.command("benchopt")(errors_as_sentences(benchopt_command))
 app.command("status")(errors_as_sentences(status_command))
 app.command("merge")(errors_as_sentences(merge_command))
 app.command("report")(errors_as_sentences(report_command))
+new.command("algorithm")(errors_as_sentences(new_algorithm_command))
 data.command("list")(errors_as_sentences(list_command))
 data.command("fetch")(errors_as_sentences(fetch_command))
