@@ -33,8 +33,6 @@ app = typer.Typer(
 )
 data = typer.Typer(help="List and download census data.", no_args_is_help=True)
 new = typer.Typer(help="Write a file to start from.", no_args_is_help=True)
-app.add_typer(data, name="data")
-app.add_typer(new, name="new")
 
 
 def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,18 +71,24 @@ def options(
     """Train neural networks under constraints, audit predictions, and run the benchmark."""
 
 
-app.command("audit")(errors_as_sentences(audit_command))
-app.command("groups")(errors_as_sentences(groups_command))
-app.command("run")(errors_as_sentences(run_command))
-app.command("reproduce")(errors_as_sentences(reproduce_command))
-app.command("time")(errors_as_sentences(time_command))
-app.command("board")(errors_as_sentences(board_command))
-app.command("enter")(errors_as_sentences(enter_command))
-app.command("check")(errors_as_sentences(check_command))
-app.command("benchopt")(errors_as_sentences(benchopt_command))
-app.command("status")(errors_as_sentences(status_command))
-app.command("merge")(errors_as_sentences(merge_command))
-app.command("report")(errors_as_sentences(report_command))
-new.command("algorithm")(errors_as_sentences(new_algorithm_command))
+PANELS: dict[str, dict[str, Callable[..., Any]]] = {
+    "Predictions and data": {"audit": audit_command, "groups": groups_command},
+    "Benchmark": {
+        "run": run_command,
+        "report": report_command,
+        "reproduce": reproduce_command,
+        "time": time_command,
+        "board": board_command,
+        "status": status_command,
+        "merge": merge_command,
+    },
+    "A method of your own": {"enter": enter_command, "check": check_command, "benchopt": benchopt_command},
+}
+for panel, commands in PANELS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(errors_as_sentences(command))
+app.add_typer(data, name="data", rich_help_panel="Predictions and data")
+app.add_typer(new, name="new", rich_help_panel="A method of your own")
 data.command("list")(errors_as_sentences(list_command))
 data.command("fetch")(errors_as_sentences(fetch_command))
+new.command("algorithm")(errors_as_sentences(new_algorithm_command))

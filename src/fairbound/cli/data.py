@@ -18,7 +18,9 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
 
 
 def list_command(
-    folder: Annotated[Path | None, typer.Option("--data", help="Folder to search. [default: the usual places]")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--data", help="Folder to search.", show_default="the usual places")
+    ] = None,
 ) -> None:
     """List the data sources: census files found on this machine, and the synthetic census."""
     from fairbound.data import acs_files
@@ -63,10 +65,11 @@ def fetch_command(
     year: Annotated[int, typer.Option(help="Year of the survey.")] = 2018,
     horizon: Annotated[str, typer.Option(help="1-Year or 5-Year survey.")] = "1-Year",
     folder: Annotated[
-        Path | None, typer.Option("--data", help="Folder to save to. [default: $FAIRBOUND_DATA or the user's cache]")
+        Path | None,
+        typer.Option("--data", help="Folder to save to.", show_default="$FAIRBOUND_DATA or the user's cache"),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="Another server with the same files. [default: the Census Bureau's]")
+        str | None, typer.Option(help="Another server with the same files.", show_default="the Census Bureau's")
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="Number of further attempts after a failure.")] = 4,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +56,8 @@ def check_command(
     memory: Memory = GIGABYTES,
 ) -> None:
     """Check an entry: card, coverage, checksums, and a sample computed again. It runs its author's code."""
+    import secrets
+
     from fairbound.benchmark.board.checks import check
     from fairbound.benchmark.board.limits import Limits
 
