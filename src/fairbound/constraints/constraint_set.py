@@ -61,7 +61,8 @@ class ConstraintSet(Comparisons):
             names = _joined([_prefixed(str(key), getattr(part, "names", ())) for key, part in given.items()])
         else:
             if isinstance(given, str) or not isinstance(given, Iterable):
-                raise TypeError(f"{type(given).__name__} is no constraint; use those of fairbound.constraints")
+                example = f"constraints.{given}(...)" if isinstance(given, str) else "constraints.loss_parity(...)"
+                raise TypeError(f"{given!r:.60} is no constraint; fairbound.constraints makes them, as {example} does")
             parts = list(given)
             names = _joined([getattr(part, "names", ()) for part in parts])
         if not parts:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits  # with scikit-learn
 from torch import Tensor
 
 from fairbound.auditing import Verdict
@@ -54,6 +56,19 @@ from fairbound.integrations.sklearn.selection import (
 from fairbound.integrations.sklearn.trainer import PerExampleLoss, cross_entropy
 
 MAX_LEVERAGE_GROUPS = 6  # a model each
+SMALL_TABLE = 100_000  # examples: below, several threads cost more than they save (18,000: 48 CPU s on two, 11 on one)
+
+
+@contextmanager
+def one_thread_if(small: bool) -> Iterator[None]:
+    """With one thread of torch and of BLAS; those of other libraries stay what they are."""
+    before = torch.get_num_threads()
+    with threadpool_limits(1, user_api="blas") if small else nullcontext():
+        torch.set_num_threads(1 if small else before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 class Development(NamedTuple):
@@ -180,7 +195,8 @@ class FairEstimator(BaseEstimator):
             stratified_folds(strata[development], max(2, min(int(self.cv), len(development) // 2)), seed),
             seed,
         )
-        self._choose(data, Calibration(*part(calibration), normalized_weight(weights[0], calibration)))
+        with one_thread_if(n < SMALL_TABLE):
+            self._choose(data, Calibration(*part(calibration), normalized_weight(weights[0], calibration)))
 
     def _choose(self, data: Development, held_out: Calibration) -> None:
         """The model, its correction, and the certified choice."""
