@@ -58,6 +58,7 @@ docs: $(VENV)/.docs
 	$(BIN)/python tools/check_site.py docs/_build/html
 
 docs-all: $(DOCS)/.installed
+	rm -rf docs/_build
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	$(DOCS)/bin/python tools/check_site.py docs/_build/html
 

@@ -35,6 +35,7 @@ myst_heading_anchors = 4
 
 OPTIONAL = ("keras", "tensorflow", "jax", "lightning", "transformers", "accelerate")
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # those of Lightning and Transformers are theirs
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_mock_imports = [name for name in OPTIONAL if not find_spec(name)]
 default_role = "code"
