@@ -10,7 +10,7 @@ WORKERS ?= 2
 # Two torch threads on small tensors are slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test test-slow bench board reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras test-trainers keras-step keras-experiment docs docs-all clean
+.PHONY: test test-slow bench board reproduce lint types suite known-answers subproblems metrics verdict classifier loop speed test-keras test-trainers keras-step keras-experiment docs docs-all package clean
 
 test: lint types suite
 
@@ -68,6 +68,12 @@ suite: $(VENV)/.test
 # The long statistical tests, which `make test` skips.
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15 -m slow
+
+# sdist and wheel in dist/, tried in a clean environment of every Python (3.11 to 3.14) that is there, with the newest
+# torch, and with the oldest on the first: some GB of downloads, deleted afterwards.
+package: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt build
+	$(BIN)/python tools/try_package.py
 
 # Everything against plain loops, the authors' form and the peers (benchmarks/requirements.txt); exits with 1 where a
 # target is missed or a part breaks. `make loop` is its first part: a step in a user's loop.
@@ -134,4 +140,4 @@ $(VENV)/.test: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(KERAS) $(TRAINERS) $(DOCS) docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(KERAS) $(TRAINERS) $(DOCS) docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache dist

@@ -13,7 +13,7 @@ No constant serves all of these scales. The defaults were chosen from some thirt
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -114,39 +114,45 @@ def cases() -> list[tuple[float, float]]:
     return [(1.0, scale) for scale in SCALES] + [(scale, 1.0) for scale in SCALES if scale != 1.0]
 
 
-def solve(problem: Known, methods: list[Algorithm[Any]], steps: int, size: float) -> tuple[Tensor, Tensor]:
-    """Errors and violations (methods, cases) of the mean of the last half; all methods are of one class."""
-    grid = [(method, f, c) for method in methods for f, c in cases()]
-    tables = [numbers_of(method) for method, _, _ in grid]
+def solve(problem: Known, methods: list[Algorithm[Any]], steps: int, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Errors and violations (methods, sizes of the noise, cases) of the mean of the last half.
+
+    All methods are of one class.
+    """
+    grid = [(method, f, c, size) for method in methods for size in sizes for f, c in cases()]
+    tables = [numbers_of(method) for method, *_ in grid]
     numbers = {name: torch.tensor([table[name] for table in tables], dtype=F64) for name in tables[0]}
-    scale_f, scale_c = (torch.tensor([case[i] for case in grid], dtype=F64) for i in (1, 2))
+    scale_f, scale_c, size = (torch.tensor([case[i] for case in grid], dtype=F64) for i in (1, 2, 3))
     numbers["tau"] = numbers["tau"] / scale_f
     width = N + problem.m + problem.m * N
     generator = torch.Generator().manual_seed(1)
 
     def draw() -> list[Tensor]:
-        return [size * torch.randn(width, dtype=F64, generator=generator) for _ in range(methods[0].draws)]
+        return [torch.randn(width, dtype=F64, generator=generator) for _ in range(methods[0].draws)]
 
-    def begin(own: dict[str, Tensor], f: Tensor, c: Tensor, noise: Tensor) -> Any:
+    def begin(own: dict[str, Tensor], f: Tensor, c: Tensor, size: Tensor, noise: Tensor) -> Any:
         x = problem.start
-        return with_hyperparams(methods[0], own).init(x, problem.m, sample(problem, f, c, noise)(x))
+        return with_hyperparams(methods[0], own).init(x, problem.m, sample(problem, f, c, size * noise)(x))
 
-    def step(x: Tensor, state: Any, own: dict[str, Tensor], f: Tensor, c: Tensor, noises: list[Tensor]) -> Any:
+    def step(
+        x: Tensor, state: Any, own: dict[str, Tensor], f: Tensor, c: Tensor, size: Tensor, noises: list[Tensor]
+    ) -> Any:
         d, new = with_hyperparams(methods[0], own).update(
-            x, state, Draw.of(*(sample(problem, f, c, noise) for noise in noises))
+            x, state, Draw.of(*(sample(problem, f, c, size * noise) for noise in noises))
         )
         return x + d, new
 
-    state = torch.func.vmap(begin, (0, 0, 0, None))(numbers, scale_f, scale_c, draw()[0])
+    state = torch.func.vmap(begin, (0, 0, 0, 0, None))(numbers, scale_f, scale_c, size, draw()[0])
     x, mean = problem.start.expand(len(grid), N), torch.zeros(len(grid), N, dtype=F64)
-    stepped = torch.func.vmap(step, (0, 0, 0, 0, 0, None))
+    stepped = torch.func.vmap(step, (0, 0, 0, 0, 0, 0, None))
     for k in range(steps):
-        x, state = stepped(x, state, numbers, scale_f, scale_c, draw())
+        x, state = stepped(x, state, numbers, scale_f, scale_c, size, draw())
         if 2 * k >= steps:
             mean += x / (steps - steps // 2)
     error = (mean - problem.x).norm(dim=-1) / (problem.start - problem.x).norm()
     violation = torch.stack([problem.at(one).c.max().clamp(min=0.0) for one in mean])
-    return error.reshape(len(methods), -1), violation.reshape(len(methods), -1)
+    shape = (len(methods), len(sizes), -1)
+    return error.reshape(shape), violation.reshape(shape)
 
 
 SETTINGS: dict[str, dict[str, Algorithm[Any]]] = {
@@ -165,7 +171,8 @@ def table(steps: int, noisy: bool) -> Iterator[str]:
     yield f"{'':<28}" + "".join(f"{label:>14}" for label in labels)
     for name, settings in SETTINGS.items():
         for problem in known_problems():
-            errors, violations = solve(problem, list(settings.values()), steps, 0.5 if noisy else 0.0)
+            found = solve(problem, list(settings.values()), steps, [0.5 if noisy else 0.0])
+            errors, violations = (one.squeeze(1) for one in found)
             for label, error, violation in zip(settings, errors, violations, strict=True):
                 cells = [f"{e:8.3f} ({v:.2f})" for e, v in zip(error.tolist(), violation.tolist(), strict=True)]
                 yield f"{name:<16} {problem.name} {label:<8}" + "".join(f"{cell:>14}" for cell in cells)

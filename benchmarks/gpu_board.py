@@ -1,6 +1,6 @@
 """The *solve* track with all methods on a GPU, and from which size on a worker with a GPU takes a task.
 
-    python benchmarks/gpu_board.py --rule              # a step of stacks of 1 to 4,096 runs on both: where the GPU pays
+    python benchmarks/gpu_board.py --rule              # a step of stacks of 5 to 1,000 runs on both: where the GPU pays
     python benchmarks/gpu_board.py --minutes 8         # the track's tasks, on the GPU where their problem can be moved
 
 Needs torch, numpy, scipy, pandas, scikit-learn and pydantic; nothing is stored. A task that is not reached within the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -26,7 +27,7 @@ from fairbound.benchmark.collection.catalog import load, names
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.training.runner import run
 
-RUNS = (1, 5, 20, 100, 400, 1_000, 4_096)
+RUNS = (5, 20, 100, 400, 1_000)
 
 
 class Nowhere:
@@ -43,7 +44,7 @@ class Nowhere:
         return []
 
     def checkpoint(self, key: str) -> Path:
-        return Path("/nonexistent")
+        return Path(tempfile.mkdtemp(prefix="fairbound-gpu-board-")) / key
 
 
 def timed(task: BoardTask) -> tuple[str, str, str, str, float]:
@@ -90,29 +91,34 @@ def track(minutes: float, processes: int, epochs: float | None, device: str) -> 
 
 
 def rule(steps: int) -> None:
-    """Milliseconds of a step of so many runs, not compiled, as the board's tasks are."""
-    entry = next(one for one in ours() if one.name == "SSL-ALM")
-    task = BoardTask("income-ok-race", (entry,), "solve", (0,))
-    n, examples = task.instance_of().starts([0]).shape[1], task.examples_per_step()
-    print(f"income-ok-race, SSL-ALM: {n} parameters, {examples:g} examples a step and run")
-    print("  runs   GFlop       CPU      GPU (ms a step)")
-    for runs in RUNS:
-        shown = []
-        for device in ("cpu", "cuda"):
-            instance = task.instance_of() if device == "cpu" else task.instance_of().to(device)
-            samplers = [instance.sampler(i, i) for i in range(runs)]
-            count = max(3, steps // (1 + runs // 100) if device == "cpu" else steps)
+    """Milliseconds of a step of so many runs: on a CPU's core, on the GPU, and there compiled as one CUDA graph."""
+    cases = (("SSL-ALM", "income-ok-race"), ("SSL-ALM", "digits-parity"), ("Tracked SQP", "income-ok-race"))
+    for method, problem in cases:
+        entry = next(one for one in ours() if one.name == method)
+        task = BoardTask(problem, (entry,), "solve", (0,))
+        n, examples = task.instance_of().starts([0]).shape[1], task.examples_per_step()
+        print(f"{problem}, {method}: {n} parameters, {examples:g} examples a step and run, {task.steps} steps")
+        print("  runs      CPU      GPU   compiled, ms a step (and s to compile)")
+        for runs in RUNS if method == "SSL-ALM" else RUNS[:3]:
+            shown = [step_seconds(task, runs, "cpu", False, max(3, steps // (1 + runs // 100)))]
+            shown += [step_seconds(task, runs, "cuda", compiled, steps) for compiled in (False, True)]
+            times = " ".join(f"{1000 * one:8.2f}" for one, _ in shown)
+            print(f"{runs:6} {times} ({shown[-1][1]:.0f} s)", flush=True)
 
-            def go(count: int = count, instance=instance, samplers=samplers, runs=runs) -> float:  # type: ignore[no-untyped-def]
-                start = time.perf_counter()
-                methods = entry.algorithm(count)
-                run(instance.problem, methods, samplers, instance.starts(range(runs)), count, compile=False).result()
-                torch.cuda.synchronize()
-                return (time.perf_counter() - start) / count
 
-            go(3)
-            shown.append(1000 * go())
-        print(f"{runs:6} {2e-9 * n * runs * examples:8.3f} {shown[0]:9.2f} {shown[1]:8.2f}", flush=True)
+def step_seconds(task: BoardTask, runs: int, device: str, compiled: bool, steps: int) -> tuple[float, float]:
+    """Seconds of a step, and of compiling it."""
+    instance = task.instance_of() if device == "cpu" else task.instance_of().to(device)
+    samplers = [instance.sampler(i, i) for i in range(runs)]
+    methods = task.entries[0].algorithm(steps)
+    spent = []
+    for count in (3, steps):  # the first compiles
+        start = time.perf_counter()
+        going = run(instance.problem, methods, samplers, instance.starts(range(runs)), count, compile=compiled)
+        going.result()
+        torch.cuda.synchronize()
+        spent.append((time.perf_counter() - start, going.compiling))
+    return spent[1][0] / steps, spent[0][0] if compiled else 0.0
 
 
 if __name__ == "__main__":
@@ -124,6 +130,6 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cuda")
     given = parser.parse_args()
     if given.rule:
-        rule(60)
+        rule(300)
     else:
         track(given.minutes, given.processes, given.epochs, given.device)

@@ -49,7 +49,7 @@ common = { reference = "here" }
 rows = [
 """
 KILLS_A_ROUND = 10
-ROUND_S = 400  # a round that takes longer hangs
+ROUND_S = 900  # a round that takes longer hangs
 KINDS = ("front", "worker", "scheduler")
 Stamps = dict[str, tuple[int, int]]
 

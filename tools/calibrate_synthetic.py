@@ -181,14 +181,20 @@ def race_by_marital(rows: pd.DataFrame) -> NDArray[np.int64]:
     of white, non-white and every marital status stay exact."""
     counts = np.zeros((10, 6), dtype=np.int64)
     np.add.at(counts, (rows["RAC1P"], rows["MAR"]), 1)
+    counts = merged_small(counts)
+    assert counts.sum() == len(rows)
+    assert counts[4].sum() == 0, "Alaska Natives are too few to be in RACES"
+    return counts[np.ix_(RACES, MARITAL)]
+
+
+def merged_small(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(10, 6) the same with the small cells in the largest other race but white."""
     for marital in MARITAL:
         largest = 2 + int(counts[2:, marital].argmax())
         small = [race for race in range(2, 10) if counts[race, marital] < SMALLEST]
         counts[largest, marital] += counts[small, marital].sum()
         counts[small, marital] = 0
-    assert counts.sum() == len(rows)
-    assert counts[4].sum() == 0, "Alaska Natives are too few to be in RACES"
-    return counts[np.ix_(RACES, MARITAL)]
+    return counts
 
 
 def tilts(rows: pd.DataFrame, plan: Plan, table: dict[str, Any], rounds: int = 200) -> list[list[float]]:
@@ -293,9 +299,11 @@ class Sample(NamedTuple):
         for _ in range(rounds):
             for name, band in self.bands.items():
                 p = self._probability(strength, effects)
-                size = np.bincount(band, weights=self.weight)
-                slope = np.bincount(band, weights=self.weight * p * (1 - p)) / size
-                effects[name] += (targets[name] - np.bincount(band, weights=self.weight * p) / size) / slope
+                size, sums, slope = (
+                    np.bincount(band, weights=self.weight * each, minlength=len(effects[name]))
+                    for each in (1.0, p, p * (1 - p))
+                )
+                effects[name] += np.where(size > 0, targets[name] * size - sums, 0) / np.maximum(slope, 1e-9)
         return effects, self._probability(strength, effects)
 
     def _probability(self, strength: float, effects: Rates) -> NDArray[np.float64]:

@@ -144,7 +144,13 @@ class Algorithm(ABC, Generic[State]):
     dual: ClassVar[tuple[str, ...]] = ()  # fields (m,) of the state that a dual step moves, for `algorithms.wrappers`
 
     def __new__(cls, *given: Any, **settings: Any) -> Self:
-        """Says which settings a method has, where one is not among them."""
+        """Says what a method lacks, and which settings it has where one is not among them."""
+        missing = " and ".join(sorted(cls.__abstractmethods__))
+        if missing:
+            raise TypeError(
+                f"{cls.__name__} is abstract: it does not define {missing}, as every Algorithm does; "
+                "`fairbound new algorithm my_file.py` writes a complete example"
+            )
         known = [field for field, what in getattr(cls, "__dataclass_fields__", {}).items() if what.init]
         unknown = [name for name in settings if name not in known]
         if unknown and known:

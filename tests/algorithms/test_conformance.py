@@ -246,7 +246,7 @@ FAULTS = {
     Branches: r"'vmap': it raised",
     WrongPrecision: r"'shapes': update changes the form of the state",
     ReadsWhatItDoesNotDeclare: r"'shapes': the step is not finite; it may read what evaluates=\('f',\) does not",
-    TooManyEvaluated: r"'declarations': it makes 1 draws a step, so `evaluates` has 1 of",
+    TooManyEvaluated: r"'declarations': TooManyEvaluated makes 1 draws a step, so `evaluates` is a tuple",
     EvaluatesTwice: r"'passes': a step evaluates its mini-batches \(2,\) times, at 2 points, and it declares passes",
     IgnoresConstraints: r"'solves': after 16000 steps it does not reach the KKT point",
     PenalizesBothSides: r"'solves': .*does not reach the minimizer of f.*constraints do not bind",
@@ -273,5 +273,5 @@ def test_a_method_without_primal_step_cannot_be_built() -> None:
 
 
 def test_a_class_is_no_method() -> None:
-    with pytest.raises(TypeError, match=r"a method that is built, such as MyMethod\(\), got the class SGD"):
+    with pytest.raises(TypeError, match=r"a method that is built, such as SGD\(\), got the class SGD"):
         check_algorithm(SGD)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from commands import call
 from fairbound.auditing import audit
 from fairbound.cli import audit as audit_cli
 from fairbound.cli import printing
-from fairbound.data import read_columns, readers
+from fairbound.data import read_columns, table_files
 from fairbound.metrics import fairness_metrics, group_losses
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import metric_intervals, values
@@ -79,8 +79,8 @@ def test_a_streamed_file_gives_the_same_columns(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "some.csv"
     path.write_text(TEXT + "0.5,,1,x\n2,group 1,,x\nhigh,group 2,0.1,x\n")  # other kinds of values at the end
     whole = read_columns(path)
-    monkeypatch.setattr(readers, "STREAMED_BYTES", 1_000)
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(table_files, "STREAMED_BYTES", 1_000)
+    monkeypatch.setattr(table_files, "BLOCK_BYTES", 4_000)
     streamed = read_columns(path, only=["y", "g", "p"])
     assert list(streamed) == ["y", "g", "p"]
     assert streamed["y"].tolist() == whole["y"].tolist()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from commands import call
 from small_experiment import small_experiment
 
 from fairbound.benchmark import cluster as module
-from fairbound.benchmark.engines import Engine, carry_out, parse_shard
+from fairbound.benchmark.engines import Engine, Following, JobTask, carry_out, parse_shard
 from fairbound.benchmark.executor import Job, plan
 from fairbound.benchmark.job_queues import cluster_options, parse_queue
 from fairbound.benchmark.store import Store
@@ -116,6 +117,37 @@ def test_what_fails_on_two_workers_is_marked_and_the_rest_goes_on(job: Job, ther
     assert carry_out([broken], folder, there).failed == []
     assert len(contents(folder)) == 8
     assert WorkLog(folder).failures() == []
+
+
+def test_a_second_try_whose_workers_have_gone_is_given_to_another(
+    job: Job, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is submitted the only other worker is one that has just gone: Dask alone would wait for it forever."""
+    method = tmp_path / "mine.py"
+    method.write_text(OWN.replace("REPAIRED", str(tmp_path / "repaired")))
+    own = module._Round._workers
+
+    def workers(self: module._Round) -> tuple[list[str], list[str]]:
+        second = any(self.tries.values()) and not self.pinned and not self.moves
+        return ([], ["tcp://127.0.0.1:1"]) if second else own(self)
+
+    monkeypatch.setattr(module._Round, "_workers", workers)
+    (failure,) = carry_out([replace(job, algorithm=f"{method}:Mine")], tmp_path / "results", there).failed
+    assert len(failure.workers) == 2
+    assert "tcp://127.0.0.1:1" not in failure.workers
+
+
+def test_what_needs_a_gpu_waits_for_a_worker_with_one(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path / "results")
+    tasks = [JobTask(replace(job, device="cuda"), (0,), 1, "mine", ("a",))]
+    found = iter([([], ["tcp://cpu:1"]), ([], ["tcp://cpu:1"]), (["tcp://gpu:1"], ["tcp://cpu:1"])])
+    monkeypatch.setattr(module._Round, "_workers", lambda self: next(found))
+    client = SimpleNamespace(status="running")
+    module._Round(client, tasks, store, Following(tasks, store, None), {0: []}, here=False)._wait_for_a_worker()
+    assert next(found, None) is None
+    assert "no worker with a GPU (dask worker ... --resources GPU=1) is there yet" in caplog.text
 
 
 def test_a_file_of_the_user_travels_to_a_worker_that_does_not_have_it(tmp_path: Path) -> None:

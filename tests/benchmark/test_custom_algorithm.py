@@ -105,6 +105,18 @@ class Greedy(Bare):
         return ("fc", "c")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Broken(HeavyPenalty):
+    def update(self, x, state, draw):
+        return x / 0 if state is None else 1 / 0, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Single(HeavyPenalty):
+    def update(self, x, state, draw):
+        return x.double(), state
+
+
 def function():
     return 1
 
@@ -180,6 +192,12 @@ def test_no_file_and_class(text: str) -> None:
     )
 
 
+def test_a_file_without_a_class_lists_its_methods(file: Path, tmp_path: Path) -> None:
+    assert f"; write {file}:HeavyPenalty or {file}:Abstract or" in refused(str(file))
+    (tmp_path / "empty.py").write_text("from fairbound.core import Algorithm\n")
+    assert "empty.py', which has no class that derives from fairbound.core.Algorithm" in refused(f"{tmp_path}/empty.py")
+
+
 def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = refused("absent.py:MyMethod", FileNotFoundError)
@@ -201,7 +219,9 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("Heavier", "{file}: Heavier is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
         ("Open", "{file}: the field 'eta' of Open has no default; give it one, such as eta: float = 0.1"),
         ("Strict(tau=2)", "{file}: Strict(tau=2.0) cannot be made: tau must be at most 1, got 2.0"),
-        ("Greedy", "{file}: Greedy makes 1 draws a step, so `evaluates` has 1 of 'f', 'c', 'fc'; got ('fc', 'c')"),
+        ("Greedy", "{file}: Greedy makes 1 draws a step, so `evaluates` is a tuple with 1 of 'f', 'c', 'fc', one of"),
+        ("Broken", "{file}, line 92: a first step of Broken raised ZeroDivisionError: "),
+        ("Single", "{file}: Single.update returns a step of torch.float64, and the point is torch.float32; make new"),
         ("HeavyPenalty(taw=2)", "my_file.py:HeavyPenalty has no setting 'taw'; the nearest is tau"),
         ("HeavyPenalty(tau='a')", "my_file.py:HeavyPenalty: tau must be a number, True or False, got 'a'"),
         ("HeavyPenalty(tau=NUMBER)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got NUMBER"),

@@ -213,12 +213,16 @@ def finished(folder: Path) -> Stamps:
 
 def kill_when(pid: int, folder: Path, runs: int, later: float) -> None:
     """The whole group, some seconds after the folder has that many runs."""
+    wait_for(folder, runs, later)
+    with suppress(ProcessLookupError):  # it has ended
+        os.killpg(pid, signal.SIGKILL)
+
+
+def wait_for(folder: Path, runs: int, later: float = 0.0) -> None:
     deadline = time.monotonic() + 60
     while len(files_in(folder)) < runs and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(later)
-    with suppress(ProcessLookupError):  # it has ended
-        os.killpg(pid, signal.SIGKILL)
 
 
 @JOBS
@@ -253,6 +257,22 @@ def test_a_finished_run_computes_nothing(commands: Commands, whole: Flat) -> Non
     assert done.status == 0
     assert re.search(r"\b0 runs computed, 12 were there", done.said), done.said
     assert stamps(kept) == kept
+
+
+@pytest.mark.parametrize("to_all", [True, False], ids=["as-a-terminal-sends-it", "to-the-front"])
+@JOBS
+def test_ctrl_c_is_one_sentence(
+    jobs: tuple[str, ...], to_all: bool, commands: Commands, whole: Flat, tmp_path: Path
+) -> None:
+    folder = tmp_path / "results"
+    pid = commands.start(folder, *jobs)
+    wait_for(folder, SEEDS)
+    (os.killpg if to_all else os.kill)(pid, signal.SIGINT)
+    done = commands.end()
+    assert done.status == 130, done.said
+    assert re.search(rf"stopped; \d+ of {ROWS * SEEDS} results are stored, start again to go on$", done.said), done.said
+    assert "Traceback" not in done.said
+    assert not list((folder / "work").glob("front-*"))
 
 
 # Damaged --------------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def test_tables_of_the_collection_have_enough_examples_of_every_group(name: str)
     problem = load(name)
     instance = problem.build()
     assert instance.source.startswith("synthetic:")
-    assert not instance.elsewhere  # other states have no synthetic census
+    assert not instance.elsewhere  # shift is measured on real data only
     instance.sampler(0, seed=0)  # refuses a cell with fewer examples than its batch
     assert instance.problem.m == {"income-va-marital": 10, "income-va-marital-sex": 90}.get(name, 2)
     a_step = instance.batch.objective + len(instance.problem.constraints.cells) * instance.batch.cell

@@ -7,6 +7,7 @@ import io
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from scipy import stats
 
 from fairbound.benchmark import config
+from fairbound.benchmark.board import tables as board_tables
 from fairbound.benchmark.config import Paper, Printed, SplitSpec
 from fairbound.benchmark.executor import RunBatch, RunPlan, execute, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
@@ -403,6 +405,21 @@ def test_csv_round_trip() -> None:
     assert [float(first[name]) for name in numbers] == [1 / 3, 0.1, -0.123, 2e-17, -0.1, 0.35, 0.25]
     assert (first["runs"], first["off differs"]) == ("25000", "True")
     assert list(second.values()) == ["none", "0", *[""] * 8]
+
+
+def test_csv_has_no_cell_that_a_spreadsheet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of rows, methods and problems are a user's own; negative numbers stay numbers."""
+    frame = frame_of({"row": pd.Series(['=HYPERLINK("x")', "@b"]), "+1": pd.Series([-0.5, None])})
+    assert list(csv.reader(io.StringIO(ReportTable("t", frame).to_csv()))) == [
+        ["row", "'+1"], ["'=HYPERLINK(\"x\")", "-0.5"], ["'@b", ""],
+    ]  # fmt: skip
+    rows = [{"method": "=1+1", "score": -0.5, "speed": None}, {"method": "SGD", "score": 1.0, "speed": "-"}]
+    monkeypatch.setattr(board_tables, "FRAMES", {"scores": lambda _: rows})
+    monkeypatch.setattr(board_tables, "latex_tables", lambda _: {})
+    board_tables.write_tables([SimpleNamespace(board=SimpleNamespace(rules="mine"))], tmp_path)  # type: ignore[list-item]
+    written = (tmp_path / "scores.csv").read_text().splitlines()
+    assert written == ["rules,method,score,speed", "mine,'=1+1,-0.5,", "mine,SGD,1.0,'-"]
+    assert pd.read_parquet(tmp_path / "scores.parquet")["method"].tolist() == ["=1+1", "SGD"]  # for programs
 
 
 def test_csv_of_all_tables_is_readable_by_pandas(two: Made) -> None:

@@ -263,7 +263,7 @@ def test_the_command_prints_a_table_and_keeps_it(tmp_path: Path, monkeypatch: py
         progress(1, 1)
         return times
 
-    monkeypatch.setattr("fairbound.cli.time.measure", measured)
+    monkeypatch.setattr("fairbound.benchmark.timing.measure", measured)
     printed = call("time", "income-ok-race", "--source", "synthetic:OK", "--rounds", "3", "--out", tmp_path / "r")
     assert asked == [3]
     lines = printed.splitlines()
@@ -283,7 +283,7 @@ def test_the_command_prints_a_table_and_keeps_it(tmp_path: Path, monkeypatch: py
 def test_the_command_says_where_the_machine_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [row.name for row in config.load("income-ok-race").rows]
     times = {name: replace(EXAMPLE["SGD"], spread=0.0006) for name in names}
-    monkeypatch.setattr("fairbound.cli.time.measure", lambda prepared, **options: times)
+    monkeypatch.setattr("fairbound.benchmark.timing.measure", lambda prepared, **options: times)
     printed = call("time", "income-ok-race", "--source", "synthetic:OK", "--out", tmp_path)
     assert "The rounds differ by up to 40%: the machine is busy." in printed
 

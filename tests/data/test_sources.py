@@ -52,10 +52,7 @@ def test_real_data_by_name(acs_ok) -> None:
 def test_without_real_data_the_synthetic_census_is_best(monkeypatch) -> None:
     monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: ())
     assert sources.best("OK") == sources.best("ok") == "synthetic:OK"
-    with pytest.raises(
-        FileNotFoundError, match=r"no data of TX were found, and only OK and VA .*`fairbound data fetch TX`"
-    ):
-        sources.best("tx")
+    assert sources.best("tx") == "synthetic:TX"
 
 
 def test_a_named_folder_is_never_replaced_by_the_synthetic_census(tmp_path) -> None:
@@ -78,7 +75,9 @@ def test_names_of_states_are_checked(tmp_path) -> None:
     [
         ("own.csv", {}, "the column to predict must be named"),
         ("synthetic:OK", {"label": "y"}, "is census data"),
-        ("synthetic:TX", {}, "no synthetic census of 'TX'; there are OK, VA"),
+        ("synthetic:XX", {}, "no synthetic census of 'XX'; there are OK, VA"),
+        ("synthetic:OK:Incom", {}, "no task is called 'Incom'.*did you mean Income"),
+        ("synthetic:OK:Income:2018", {}, "synthetic data are named synthetic:STATE"),
         ("acs:", {}, "acs:STATES"),
         ("acs:OK:Income:2018:1-Year:more", {}, "acs:STATES"),
         ("acs:OK:Income:2018:more", {}, "the horizon is 1-Year or 5-Year, got 'more'"),

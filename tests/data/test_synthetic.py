@@ -331,8 +331,8 @@ def test_pick_inverts_each_row_of_the_distribution_functions():
 
 
 def test_a_state_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(ValueError, match=r"no synthetic census of 'CA'; there are OK, VA"):
-        load("CA")
+    with pytest.raises(ValueError, match=r"no synthetic census of 'XX'; there are OK, VA"):
+        load("XX")
 
 
 def test_the_truth_is_refused_for_rows_of_another_kind():

@@ -13,7 +13,7 @@ from fairbound.metrics.counts import NAMES, Counts
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
 from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import IntervalEstimate
-from fairbound.metrics.wasserstein import BINS, Scores, distances, w1, wd
+from fairbound.metrics.wasserstein import _GRID, BINS, GRID, Scores, _grid_edges, distances, w1, wd
 
 COMPAS = {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}  # FP, TN, FN, TP
 
@@ -267,6 +267,15 @@ class TestScores:
         assert w1(scores, 0, 1) == pytest.approx(area, abs=1e-12)
         largest = max(w1(scores, i, j) for i in range(3) for j in range(i))
         assert distances(scores)["w1"].value == largest
+
+    @pytest.mark.parametrize("rows", [300, 150 * GRID])
+    def test_the_grid_is_at_quantiles_of_the_scores(self, rows: int) -> None:
+        """From different scores and how many have them; of very many examples, from every so many."""
+        rng = np.random.default_rng(3)
+        s = torch.from_numpy(rng.beta(2, 3, rows).round(3))
+        every = torch.linspace(0, rows - 1, min(rows, 100 * GRID), dtype=torch.float64).round().long()
+        expected = torch.quantile(s.sort().values[every], _GRID).unique()
+        assert torch.equal(_grid_edges(Scores.of(s, rng.integers(0, 3, rows)), range(3)), expected)
 
     def test_wd_is_the_squared_distance_of_the_histograms(self) -> None:
         """By the assignment of sorted atoms: every bin's share as 10,000ths of the mass."""

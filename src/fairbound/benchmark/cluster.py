@@ -7,12 +7,15 @@ worker. A scheduler that goes away is waited for, and asked again for what the s
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
+import signal
 import tempfile
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -34,6 +37,7 @@ TRIES = 2  # of a task that raises, each on another worker where there is one
 TOPIC = "fairbound"  # of Dask's events: how far a task is
 CONNECT_S = 10  # to wait for a scheduler before the command says that it does not answer
 RECONNECT_EVERY_S = 2.0
+LOOK_EVERY_S = 0.1  # for tasks that have ended
 OWN_PORT = {"dashboard_address": "127.0.0.1:0"}  # any that is free: Dask would take 8787, or warn that it is taken
 WORKER_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": {
@@ -63,7 +67,8 @@ def complete_with_dask(waiting: Sequence[Task], store: Store, engine: Engine, fo
     while tries:
         try:
             with _client(engine, min(engine.processes, len(waiting))) as client:
-                _Round(client, waiting, store, following, tries).run()
+                here = engine.scheduler is None and engine.queue is None
+                _Round(client, waiting, store, following, tries, here).run()
         except _LostError:
             if engine.scheduler is None:
                 raise OSError(
@@ -83,12 +88,21 @@ class _Round:
     """Everything that is left, handed to one client."""
 
     def __init__(
-        self, client: Any, tasks: Sequence[Task], store: Store, following: Following, tries: dict[int, list[str]]
+        self,
+        client: Any,
+        tasks: Sequence[Task],
+        store: Store,
+        following: Following,
+        tries: dict[int, list[str]],
+        here: bool,
     ) -> None:
         self.client, self.tasks, self.store, self.following, self.tries = client, tasks, store, following, tries
+        self.here = here  # the workers are on this machine: all of them reach its GPU
         self.versions = {name: public_version(name) for name in ("fairbound", "torch")}
         self.numbers = {_task_key(task, store): number for number, task in enumerate(tasks)}
         self.futures: dict[Any, int] = {}
+        self.pinned: dict[Any, list[str]] = {}  # second tries, and the workers that may take them
+        self.moves: Counter[int] = Counter()  # of second tries whose workers had gone
 
     def run(self) -> None:
         distributed = need("distributed", "cli", "More than one process")
@@ -97,28 +111,49 @@ class _Round:
         self._wait_for_a_worker()
         done = distributed.as_completed([self._submit(number) for number in list(self.tries)], loop=self.client.loop)
         try:
-            for future in done:
-                again = self._finish(future, self.futures.pop(future))
+            while not done.is_empty():
+                if done.has_ready():
+                    future = next(done)
+                    again = self._finish(future, self.futures.pop(future)) if future in self.futures else None
+                else:
+                    sleep(LOOK_EVERY_S)
+                    again = self._stranded()
                 if again is not None:
                     done.add(self._submit(again))
         finally:
             for future in self.futures:
                 future.cancel(reason="the command ends", force=True)
 
+    def _stranded(self) -> int | None:
+        """The number of a second try whose workers have all gone."""
+        there = set().union(*self._workers()) if self.pinned else set()
+        for future, workers in list(self.pinned.items()):
+            if future.done() or future not in self.futures:
+                del self.pinned[future]
+            elif there and there.isdisjoint(workers):
+                del self.pinned[future]
+                future.cancel(reason="its workers have gone", force=True)
+                number = self.futures.pop(future)
+                self.moves[number] += 1
+                return number
+        return None
+
     def _wait_for_a_worker(self) -> None:
         """What workers are there decides which tasks go to a GPU; jobs of a queue may start late."""
+        wants_gpu = not self.here and any(self.tasks[number].device != "cpu" for number in self.tries)
+        kind = "a GPU (dask worker ... --resources GPU=1)" if wants_gpu else "this fairbound"
         said = False
-        while not any(self._workers()):
+        while not (self._workers()[0] if wants_gpu else any(self._workers())):
             if self.client.status == "closed":
                 raise _LostError
             if not said:
-                log.warning("no worker is there yet; waiting for the first (Ctrl-C ends this)")
+                log.warning(f"no worker with {kind} is there yet; waiting for the first (Ctrl-C ends this)")
                 said = True
             sleep(0.2)
 
     def _submit(self, number: int) -> Any:
         task, failed = self.tasks[number], self.tries[number]
-        key = f"{_task_key(task, self.store)}-{len(failed)}"
+        key = f"{_task_key(task, self.store)}-{len(failed)}.{self.moves[number]}"
         gpus, cpus = self._workers()
         where: dict[str, Any] = {}
         if task.gpu and gpus:
@@ -135,6 +170,8 @@ class _Round:
             key=key, priority=-number, pure=False, **where,
         )  # fmt: skip
         self.futures[future] = number
+        if failed and others:
+            self.pinned[future] = others
         return future
 
     def _workers(self) -> tuple[list[str], list[str]]:
@@ -198,14 +235,30 @@ def _client(engine: Engine, workers: int) -> Iterator[Any]:
             with queue_cluster(*engine.queue) as cluster, distributed.Client(cluster) as client:
                 yield client
         else:
-            with (
-                distributed.LocalCluster(
+            with _holding_interrupts():
+                cluster = distributed.LocalCluster(
                     n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None,
                     scheduler_kwargs=OWN_PORT, silence_logs=logging.CRITICAL,
-                ) as cluster,
-                distributed.Client(cluster) as client,
-            ):  # fmt: skip
+                )  # fmt: skip
+            with cluster, distributed.Client(cluster) as client:
+                client.run(atexit.register, os._exit, 0)  # taking an interpreter with torch down would take 4 s
                 yield client
+
+
+@contextmanager
+def _holding_interrupts() -> Iterator[None]:
+    """Ctrl-C is for this thread alone, afterwards: threads and processes that are started here never get it.
+
+    A terminal sends it to the workers as well, whose tracebacks would say nothing: this process ends them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

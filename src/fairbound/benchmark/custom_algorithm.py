@@ -15,16 +15,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fairbound.benchmark.config import Experiment, Row
-from fairbound.core import Algorithm
+import torch
 
+from fairbound.benchmark.config import Experiment, Row
+from fairbound.core import Algorithm, Draw, Sample
+from fairbound.training.contract import DECORATOR, ContractError, check_contract, checked_init, checked_update
+
+BASE = "fairbound.core.Algorithm"
 FORM = "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or my_file.py:MyMethod(tau=0.1)"
 TEXT = re.compile(r"(?P<path>.+):\s*(?P<name>[^\W\d]\w*)\s*(?P<settings>\(.*\))?\s*")
-DECORATOR = "@dataclass(frozen=True, kw_only=True)"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def load_custom_algorithm(text: str) -> CustomAlgorithm:
     """The method that `my_file.py:MyMethod(tau=0.1)` names; the settings, numbers or truth values, are optional."""
     found = TEXT.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{FORM}; got {text!r}")
+        raise ValueError(f"{FORM}; got {text!r}{_methods_of(Path(text.strip()).expanduser())}")
     path, name = Path(found["path"]).expanduser(), found["name"]
     method = _class(load_module(path, FORM), name, path)
     settings = _settings(method, found["settings"] or "()", f"{path.name}:{name}")
@@ -81,6 +85,19 @@ def _steps(experiment: Experiment) -> int:
     reference = [row.steps for row in experiment.rows if row.method == "SSLALM" and row.custom is None]
     common = Counter(row.steps for row in experiment.rows)
     return reference[0] if reference else max(common, key=lambda steps: (common[steps], steps))
+
+
+def _methods_of(path: Path) -> str:
+    """What a file has to choose from, where it alone was named."""
+    if path.suffix != ".py" or not path.is_file():
+        return ""
+    module = load_module(path)
+    found = [f"{path}:{name}" for name, one in vars(module).items() if _is_method(one, module)]
+    return f"; write {' or '.join(found)}" if found else f", which has no class that derives from {BASE}"
+
+
+def _is_method(one: Any, module: ModuleType) -> bool:
+    return isinstance(one, type) and issubclass(one, Algorithm) and one.__module__ == module.__name__
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -141,14 +158,12 @@ def _line(error: BaseException, file: str) -> int | str:
 
 def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
     if not hasattr(module, name):
-        written = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        written = [key for key, value in vars(module).items() if _is_method(value, module)]
         raise ValueError(f"{path} has no {name!r}; {_nearest(name, written)}")
     method = getattr(module, name)
     if not (isinstance(method, type) and issubclass(method, Algorithm)):
-        raise ValueError(
-            f"{path}: {name} is {method!r}; a method is a class that derives from fairbound.core.Algorithm"
-        )
-    missing = sorted(getattr(method, "__abstractmethods__", ()))
+        raise ValueError(f"{path}: {name} is {method!r}; a method is a class that derives from {BASE}")
+    missing = sorted(method.__abstractmethods__)
     if missing:
         raise ValueError(f"{path}: {name} does not define {' and '.join(missing)}, as every Algorithm does")
     _refuse_unless_settings(method, path)
@@ -157,8 +172,7 @@ def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
 
 def _refuse_unless_settings(method: type[Algorithm[Any]], path: Path) -> None:
     """Hyper-parameters are the fields of a frozen dataclass: runs that differ in them are computed together."""
-    own = vars(method).get("__dataclass_params__")  # not those of a class that it derives from
-    if not is_dataclass(method) or own is None or not own.frozen:
+    if not is_dataclass(method):
         raise ValueError(f"{path}: {method.__name__} is no frozen dataclass; write {DECORATOR} above it")
     for field in fields(method):
         if field.init and field.default is MISSING and field.default_factory is MISSING:
@@ -205,14 +219,37 @@ def _number(node: ast.expr, place: str, like: Any) -> float | bool:
 
 
 def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
-    """The method itself checks the ranges of its settings, and what it draws must fit together."""
-    place = f"{custom.path}: {custom.name}"
+    """The method itself checks the ranges of its settings; then the contract is checked, and one step is tried."""
     try:
         made = custom.method(**custom.settings)
-        draws, evaluates = made.draws, made.evaluates
     except Exception as error:
-        raise ValueError(f"{place} cannot be made: {error}") from error
-    if len(evaluates) != draws or not all(read in ("f", "c", "fc") for read in evaluates):
+        raise ValueError(f"{custom.path}: {custom.name} cannot be made: {error}") from error
+    try:
+        check_contract(made, "--algorithm")
+        _try_a_step(made)
+    except ContractError as error:
+        raise ValueError(f"{custom.path}: {error}") from error
+    except ValueError:
+        return  # it refuses the problem of the trial, and would say so of another
+    except Exception as error:
+        line = _line(error, str(custom.path.resolve()))
         raise ValueError(
-            f"{place} makes {draws} draws a step, so `evaluates` has {draws} of 'f', 'c', 'fc'; got {evaluates!r}"
+            f"{custom.path}, line {line}: a first step of {custom.name} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+@cache
+def _try_a_step(method: Algorithm[Any]) -> None:
+    """On a problem with as many constraints as a setting that is a tuple has numbers, or two."""
+    values = [getattr(method, field.name) for field in fields(method)]  # type: ignore[arg-type]
+    m = next((len(value) for value in values if isinstance(value, tuple)), 2)
+    x = torch.full((3,), 0.5)
+    sample = Sample.of(lambda x: (x.square().sum(), x.sum() - torch.arange(1.0, m + 1)))
+    state = checked_init(method, x, m, sample(x) if method.needs_initial_estimate else None)
+    d, _ = checked_update(method, x, state, Draw.of(*(sample,) * method.draws))
+    if d.dtype != x.dtype:
+        raise ContractError(
+            f"{type(method).__name__}.update returns a step of {d.dtype}, and the point is {x.dtype}; make new tensors "
+            "like x, x.new_zeros(...)"
         )
+    method.primal_step(state), method.multipliers(state), method.monitor(state)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import sys
 import traceback
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -48,6 +48,12 @@ class Task(Protocol):
     def work(self) -> int: ...  # about how long it takes, in examples that pass through the model
 
     @property
+    def device(self) -> str: ...  # "cpu", or the one that alone can compute it
+
+    @property
+    def method(self) -> str: ...  # tasks of one method take as long for as much work
+
+    @property
     def gpu(self) -> bool: ...  # whether a worker with a GPU is to take it
 
     def result_keys(self) -> list[str]: ...
@@ -73,10 +79,15 @@ class JobTask:
     work: int
     name: str
     keys: tuple[str, ...]
+    method: str = ""
+
+    @property
+    def device(self) -> str:
+        return self.job.device
 
     @property
     def gpu(self) -> bool:
-        return self.job.device != "cpu"
+        return self.device != "cpu"
 
     def result_keys(self) -> list[str]:
         return list(self.keys)
@@ -123,23 +134,38 @@ class Done(NamedTuple):
     failed: Sequence[Failure] = ()
 
 
-def carry_out(jobs: Sequence[Job], folder: Path, engine: Engine, progress: Progress | None = None) -> Done:
-    """Compute what the results folder lacks of the jobs."""
+def carry_out(
+    jobs: Sequence[Job], folder: Path, engine: Engine, progress: Progress | None = None, first: Collection[str] = ()
+) -> Done:
+    """Compute what the results folder lacks of the jobs, those of the experiments `first` before the others."""
     store = Store(folder)
     tasks, runs = _tasks([(job, plan(job)) for job in jobs], store)
-    spent, failed = complete_all(tasks, store, engine, progress)
+    early = {key for task in tasks if task.job.experiment in first for key in task.keys}
+    spent, failed = complete_all(tasks, store, engine, progress, early)
     return Done(runs, spent, failed)
 
 
 def complete_all(
-    tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None
+    tasks: Sequence[Task],
+    store: Store,
+    engine: Engine,
+    progress: Progress | None = None,
+    early: Collection[str] = (),
 ) -> tuple[Spent, list[Failure]]:
-    """Complete tasks, the longest first, where the engine says; what they took, and those that failed."""
-    ordered = share_of(sorted(tasks, key=lambda task: (-task.work, task.result_keys()[0])), engine.shard)
+    """Complete tasks where the engine says; what they took, and those that failed.
+
+    Those with `early` results come first, and of the others the longest.
+    """
+
+    def place(task: Task) -> tuple[bool, int, str]:
+        key = task.result_keys()[0]
+        return key not in early, -task.work, key
+
+    ordered = share_of(sorted(tasks, key=place), engine.shard)
     waiting = [task for task in ordered if store.missing(task.result_keys())]
     if not waiting:
         return Spent(), []
-    with _followed(waiting, store, progress) as following:
+    with _followed(waiting, store, progress) as following, _stop_in_words(ordered, store):
         if engine.scheduler is None and engine.queue is None and (engine.processes == 1 or len(waiting) == 1):
             _here(waiting, store, following)
         else:
@@ -147,6 +173,19 @@ def complete_all(
 
             complete_with_dask(waiting, store, engine, following)
     return following.spent, following.failed
+
+
+@contextmanager
+def _stop_in_words(tasks: Sequence[Task], store: Store) -> Iterator[None]:
+    """Ctrl-C with how far the command has come."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        keys = [key for task in tasks for key in task.result_keys()]
+        stored = sum(map(store.is_named, keys))
+        raise KeyboardInterrupt(
+            f"stopped; {stored:,} of {len(keys):,} results are stored, start again to go on"
+        ) from None
 
 
 def share_of(ordered: Sequence[T], shard: tuple[int, int] | None) -> list[T]:
@@ -204,7 +243,8 @@ def _tasks(planned: Sequence[tuple[Job, PlannedJob]], store: Store) -> tuple[lis
             rows = dict.fromkeys(plan.row.name for batch in batches for plan in batch.plans)
             name = f"{whole.prepared.experiment.name}, {job.budget}: {', '.join(rows)}"
             keys = tuple(key for batch in batches for key in batch.keys)
-            tasks.append(JobTask(job, tuple(numbers), sum(batch.work(groups) for batch in batches), name, keys))
+            work, method = sum(batch.work(groups) for batch in batches), type(batches[0].algorithms[0]).__name__
+            tasks.append(JobTask(job, tuple(numbers), work, name, keys, method))
     return tasks, runs
 
 
@@ -224,7 +264,9 @@ class Following:
     def __post_init__(self) -> None:
         self.name, self.log = uuid4().hex, WorkLog(self.store.folder)
         self.shares = [0.0] * len(self.tasks)
-        self.work = [max(task.work, 1) for task in self.tasks]
+        self.work = [float(max(task.work, 1)) for task in self.tasks]
+        self.methods = [task.method for task in self.tasks]
+        self.measured: dict[str, tuple[float, float]] = {}  # by method: seconds and work of tasks that are done
         self.begun, self.noted = monotonic(), -STATUS_EVERY_S
         keys = [task.result_keys() for task in self.tasks]
         self.front = Front(command=" ".join(["fairbound", *sys.argv[1:]]), started=_now(), keys=keys)
@@ -242,6 +284,9 @@ class Following:
 
     def completed(self, number: int, spent: Spent) -> None:
         self.spent = self.spent.plus(spent)
+        if sum(spent):
+            seconds, work = self.measured.get(self.methods[number], (0.0, 0.0))
+            self.measured[self.methods[number]] = seconds + sum(spent), work + self.work[number]
         self.log.forget(self.front.keys[number])
         self._ended(number)
 
@@ -258,12 +303,21 @@ class Following:
         self._show()
 
     def _show(self) -> None:
-        done = sum(share * work for share, work in zip(self.shares, self.work, strict=True))
+        weights = self._weights()
+        done, whole = sum(share * weight for share, weight in zip(self.shares, weights, strict=True)), sum(weights)
         if self.progress is not None:
-            self.progress(round(done), sum(self.work))
+            self.progress(round(done), round(whole))
         if done:
-            self.front.seconds_left = round((monotonic() - self.begun) * (sum(self.work) / done - 1), 1)
+            self.front.seconds_left = round((monotonic() - self.begun) * (whole / done - 1), 1)
         self.note()
+
+    def _weights(self) -> list[float]:
+        """The work of every task; once tasks of its method are done, times their seconds for work against the mean."""
+        if not self.measured:
+            return self.work
+        seconds, work = map(sum, zip(*self.measured.values(), strict=True))
+        pace = {method: own / of * work / seconds for method, (own, of) in self.measured.items()}
+        return [one * pace.get(method, 1.0) for one, method in zip(self.work, self.methods, strict=True)]
 
     def note(self) -> None:
         """What runs where, for `fairbound status`, now and then."""

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from fairbound._utils.files import harmless
+
 MISSING = "—"
 MARK = "*"  # after a difference that is larger than chance explains
 WHOLE, PERCENT = "{:,.0f}", "{:.0%}"  # formats of a column
@@ -82,7 +84,7 @@ class ReportTable:
     def to_csv(self) -> str:
         """One line a row, without title and notes."""
         names = [" ".join(filter(None, column)) for column in self.frame.columns]
-        return str(self.frame.to_csv(index=False, header=names, lineterminator="\n"))
+        return frame_csv(self.frame.set_axis(names, axis=1))
 
     def to_text(self, width: int = 80) -> str:
         """For a terminal: columns that do not fit beside each other stand in blocks below each other."""
@@ -137,6 +139,14 @@ def latex(text: str) -> str:
     'a\\_b \\& 5 \\%'
     """
     return MINUS.sub("$-$", text.translate(LATEX))
+
+
+def frame_csv(frame: pd.DataFrame) -> str:
+    """As CSV whose text, names that users gave among it, no spreadsheet runs as a formula; numbers stay."""
+    frame = frame.set_axis([harmless(name) for name in frame.columns], axis=1)
+    text = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+    shown = frame.assign(**{name: frame[name].map(harmless) for name in text})
+    return str(shown.to_csv(index=False, lineterminator="\n"))
 
 
 def frame_of(columns: Mapping[str, pd.Series | pd.DataFrame]) -> pd.DataFrame:

@@ -11,4 +11,6 @@ def main() -> None:
         from fairbound.cli.app import app
     except ImportError as error:
         sys.exit(f"The command line needs {error.name}: pip install 'fairbound[cli]'")
+    except KeyboardInterrupt:
+        sys.exit(130)
     app()

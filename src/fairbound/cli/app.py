@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from fairbound.cli.board import board_command
 from fairbound.cli.data import fetch_command, list_command
 from fairbound.cli.enter import check_command, enter_command
 from fairbound.cli.groups import groups_command
+from fairbound.cli.new import new_algorithm_command
 from fairbound.cli.printing import plain
 from fairbound.cli.report import report_command
 from fairbound.cli.reproduce import reproduce_command
@@ -29,11 +29,10 @@ EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a
 app = typer.Typer(
     help="Train neural networks under constraints, audit predictions, and run the benchmark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 data = typer.Typer(help="List and download census data.", no_args_is_help=True)
-app.add_typer(data, name="data")
+new = typer.Typer(help="Write a file to start from.", no_args_is_help=True)
 
 
 def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +47,8 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
                 f"[bold red]Error:[/] {plain(str(error))}", highlight=False
             )
             raise typer.Exit(1) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
+            typer.echo(str(stopped) or "stopped", err=True)
             sys.exit(130)
 
     return guarded
@@ -56,6 +56,8 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"fairbound {version('fairbound')}")
         raise typer.Exit
 
@@ -69,17 +71,24 @@ def options(
     """Train neural networks under constraints, audit predictions, and run the benchmark."""
 
 
-app.command("audit")(errors_as_sentences(audit_command))
-app.command("groups")(errors_as_sentences(groups_command))
-app.command("run")(errors_as_sentences(run_command))
-app.command("reproduce")(errors_as_sentences(reproduce_command))
-app.command("time")(errors_as_sentences(time_command))
-app.command("board")(errors_as_sentences(board_command))
-app.command("enter")(errors_as_sentences(enter_command))
-app.command("check")(errors_as_sentences(check_command))
-app.command("benchopt")(errors_as_sentences(benchopt_command))
-app.command("status")(errors_as_sentences(status_command))
-app.command("merge")(errors_as_sentences(merge_command))
-app.command("report")(errors_as_sentences(report_command))
+PANELS: dict[str, dict[str, Callable[..., Any]]] = {
+    "Predictions and data": {"audit": audit_command, "groups": groups_command},
+    "Benchmark": {
+        "run": run_command,
+        "report": report_command,
+        "reproduce": reproduce_command,
+        "time": time_command,
+        "board": board_command,
+        "status": status_command,
+        "merge": merge_command,
+    },
+    "A method of your own": {"enter": enter_command, "check": check_command, "benchopt": benchopt_command},
+}
+for panel, commands in PANELS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(errors_as_sentences(command))
+app.add_typer(data, name="data", rich_help_panel="Predictions and data")
+app.add_typer(new, name="new", rich_help_panel="A method of your own")
 data.command("list")(errors_as_sentences(list_command))
 data.command("fetch")(errors_as_sentences(fetch_command))
+new.command("algorithm")(errors_as_sentences(new_algorithm_command))

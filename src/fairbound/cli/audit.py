@@ -39,7 +39,7 @@ def audit_command(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Scores of at least this are predicted 1. [default: 0.5, for scores between 0 and 1]"),
+        typer.Option(help="Scores of at least this are predicted 1.", show_default="0.5, for scores between 0 and 1"),
     ] = None,
     prediction: Annotated[str | None, typer.Option(help="Column of predictions, instead of scores.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
@@ -54,10 +54,11 @@ def audit_command(
         list[str] | None, typer.Option(help="Text that marks a missing value in a CSV file, e.g. ?; may be repeated.")
     ] = None,
     encoding: Annotated[
-        str | None, typer.Option(help="Encoding of a CSV file. [default: UTF-8, UTF-16 or latin-1, found by itself]")
+        str | None,
+        typer.Option(help="Encoding of a CSV file.", show_default="UTF-8, UTF-16 or latin-1, found by itself"),
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(help="Group that the others are compared to. [default: the largest]")
+        str | None, typer.Option(help="Group that the others are compared to.", show_default="the largest")
     ] = None,
     min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in examples; see --small.")] = 0,
     small: Annotated[
@@ -70,11 +71,11 @@ def audit_command(
         str | None, typer.Option(help="A second file with the same columns, e.g. of a later date, to compare with.")
     ] = None,
     compare_threshold: Annotated[
-        float | None, typer.Option(help="Threshold of the second scores. [default: --threshold]")
+        float | None, typer.Option(help="Threshold of the second scores.", show_default="--threshold")
     ] = None,
     no_intervals: Annotated[bool, typer.Option("--no-intervals", help="Values only, which is quicker.")] = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads. [default: 1 for files up to 100 MB, else all cores]")
+        int | None, typer.Option(min=1, help="Threads.", show_default="1 for files up to 100 MB, else all cores")
     ] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 20,

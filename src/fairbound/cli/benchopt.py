@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fairbound.benchmark.benchopt_export import export
 from fairbound.cli.printing import console
 
 Folder = Annotated[Path, typer.Argument(help="A new folder.")]
@@ -15,6 +14,8 @@ Folder = Annotated[Path, typer.Argument(help="A new folder.")]
 
 def benchopt_command(folder: Folder) -> None:
     """Write our problems and methods as a benchopt benchmark."""
+    from fairbound.benchmark.benchopt_export import export
+
     files = export(folder)
     screen = console()
     screen.print(f"{len(files)} files in {folder}; next:", highlight=False)

@@ -6,21 +6,26 @@ import enum
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from fairbound.benchmark.board.entries import Entry, load_entries, ours
-from fairbound.benchmark.board.entry_folder import CARD, EntryFolder
-from fairbound.benchmark.board.findings import Summary, epochs_words, finding, interval, listed, overall
-from fairbound.benchmark.board.page import write_board
-from fairbound.benchmark.board.plan import BoardPlan
-from fairbound.benchmark.collection.catalog import TRACKS, load, names
-from fairbound.benchmark.custom_algorithm import load_custom_algorithm
-from fairbound.benchmark.store import Store
-from fairbound.cli.engine import Jobs, OtherQueue, Out, Queue, Scheduler, Shard, computing, engine_of
+from fairbound.cli.options import (
+    Jobs,
+    OtherQueue,
+    Out,
+    Queue,
+    Scheduler,
+    Shard,
+    complete_entry,
+    complete_problem,
+)
 from fairbound.cli.printing import console
+
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.benchmark.board.entries import Entry
+    from fairbound.benchmark.board.findings import Summary
 
 
 class RuleSet(enum.StrEnum):
@@ -34,10 +39,14 @@ Problems = Annotated[
     list[str] | None,
     typer.Argument(
         help="Problems: names, or files of your own (.toml, .py); all if not given. Or folders of entries, which are "
-        "read and not run."
+        "read and not run.",
+        autocompletion=complete_problem,
     ),
 ]
-Method = Annotated[list[str] | None, typer.Option("--method", help="Only these entries, by name; may be repeated.")]
+Method = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="Only these entries, by name; may be repeated.", autocompletion=complete_entry),
+]
 EntryFile = Annotated[
     list[Path] | None, typer.Option("--entry", help="A TOML file with entries of your own; may be repeated.")
 ]
@@ -77,6 +86,13 @@ def board_command(
     to: To = Path("board"),
 ) -> None:
     """Compare methods on a collection of problems; what the results folder already has is not computed again."""
+    from fairbound.benchmark.board.entry_folder import CARD, EntryFolder
+    from fairbound.benchmark.board.findings import Summary
+    from fairbound.benchmark.board.page import write_board
+    from fairbound.benchmark.board.plan import BoardPlan
+    from fairbound.benchmark.store import Store
+    from fairbound.cli.engine import computing, engine_of
+
     if show_list:
         _list()
         return
@@ -119,6 +135,9 @@ def _place(name: str) -> str:
 
 
 def _own(files: Sequence[Path], algorithms: Sequence[str]) -> list[Entry]:
+    from fairbound.benchmark.board.entries import Entry, load_entries
+    from fairbound.benchmark.custom_algorithm import load_custom_algorithm
+
     found = [one for path in files for one in load_entries(path)]
     return found + [
         Entry(name=load_custom_algorithm(text).name, method=text, authors="your own") for text in algorithms
@@ -126,6 +145,9 @@ def _own(files: Sequence[Path], algorithms: Sequence[str]) -> list[Entry]:
 
 
 def _list() -> None:
+    from fairbound.benchmark.board.entries import ours
+    from fairbound.benchmark.collection.catalog import load, names
+
     screen = console()
     screen.print("[bold]Problems[/]")
     for name in names():
@@ -137,6 +159,9 @@ def _list() -> None:
 
 def _show(summary: Summary) -> None:
     """The ranking of the first track, and the answer for one problem."""
+    from fairbound.benchmark.board.findings import epochs_words, finding, interval, listed, overall
+    from fairbound.benchmark.collection.catalog import TRACKS
+
     screen = console()
     screen.print(f"\n[bold]{summary.board.rules} rules[/]", highlight=False)
     screen.print(escape(overall(summary)), highlight=False)

@@ -18,11 +18,14 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
 
 
 def list_command(
-    folder: Annotated[Path | None, typer.Option("--data", help="Folder to search. [default: the usual places]")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--data", help="Folder to search.", show_default="the usual places")
+    ] = None,
 ) -> None:
     """List the data sources: census files found on this machine, and the synthetic census."""
     from fairbound.data import acs_files
-    from fairbound.data.synthetic import population, states
+    from fairbound.data.synthetic import FITTED, population, states
+    from fairbound.data.tasks import TASKS
 
     out = console()
     there = acs_files.available(folder)
@@ -31,9 +34,11 @@ def list_command(
         grid.add_column(column, overflow="fold")
     for found in there:
         grid.add_row(*_row(found))
-    for state in states():
+    for state in FITTED:
         rows = int(population(state).counts.sum())
-        grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated)")
+        grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated, fitted to the real extract)")
+    tasks = escape(", ".join(TASKS))
+    grid.add_row(escape("synthetic:STATE[:TASK]"), f"{tasks}; {len(states())} states", "(generated)")
     out.print(grid)
     if not there:
         none = f"{folder}, which does not exist" if folder else "none of the usual places exists"
@@ -63,10 +68,11 @@ def fetch_command(
     year: Annotated[int, typer.Option(help="Year of the survey.")] = 2018,
     horizon: Annotated[str, typer.Option(help="1-Year or 5-Year survey.")] = "1-Year",
     folder: Annotated[
-        Path | None, typer.Option("--data", help="Folder to save to. [default: $FAIRBOUND_DATA or the user's cache]")
+        Path | None,
+        typer.Option("--data", help="Folder to save to.", show_default="$FAIRBOUND_DATA or the user's cache"),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="Another server with the same files. [default: the Census Bureau's]")
+        str | None, typer.Option(help="Another server with the same files.", show_default="the Census Bureau's")
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="Number of further attempts after a failure.")] = 4,
 ) -> None:

@@ -1,54 +1,28 @@
-"""Where commands compute: in this process, in several, or on a cluster; and the bar of progress."""
+"""What commands that compute share: where they compute, and how they say it. Imported when a command runs."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.markup import escape
 from threadpoolctl import threadpool_limits  # with scikit-learn
 
 from fairbound.benchmark import executor
-from fairbound.benchmark.engines import Engine, failures_in_words, parse_shard
+from fairbound.benchmark.engines import Done, Engine, carry_out, failures_in_words, parse_shard
 from fairbound.benchmark.environment import describe, usable_cpus
+from fairbound.benchmark.executor import Job
+from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.job_queues import QUEUES, parse_queue
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.work_log import Failure
-from fairbound.cli.printing import console
+from fairbound.cli.printing import console, progress
 
 MAX_DEFAULT_JOBS = 4  # every process holds the data and a copy of torch
-BEYOND = "Beyond one machine"
-
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores, up to 4, if not given.")]
-Scheduler = Annotated[
-    str | None, typer.Option(help="A Dask scheduler that is there: tcp://host:8786.", rich_help_panel=BEYOND)
-]
-Queue = Annotated[
-    str | None,
-    typer.Option(
-        help="Workers as Slurm jobs: partition=gpu,gpus=1,time=2:00,jobs=8 (also account, memory, cores, interface).",
-        rich_help_panel=BEYOND,
-    ),
-]
-OtherQueue = Annotated[
-    str | None,
-    typer.Option(help="Another queue: pbs:queue=long,time=2:00; lsf:...; sge:...", rich_help_panel=BEYOND),
-]
-Shard = Annotated[str | None, typer.Option(help="A part of the plan alone: 3/40.", rich_help_panel=BEYOND)]
-Out = Annotated[Path, typer.Option(help="The folder that keeps the results.")]
 
 
 def engine_of(
@@ -86,17 +60,44 @@ def _other_queue(text: str | None) -> tuple[str, dict[str, str]] | None:
 
 @contextmanager
 def computing(out: Path, device: str = "cpu") -> Iterator[executor.Progress]:
-    """A bar of progress while results are computed into a folder, which notes the system."""
+    """Progress while results are computed into a folder, which notes the system."""
     torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
     threadpool_limits(1)  # numpy's too: a sum over two threads ends with other bits than that of a worker
     Store(out).note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), device))
-    columns = (TextColumn("computing"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=console(), transient=True) as progress:
-        task = progress.add_task("run", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    with progress("computing") as advanced:
+        yield advanced
 
 
 def end_with(failed: Sequence[Failure], out: Path) -> None:
     """After everything else is said: an error where tasks failed."""
     if failed:
         raise ValueError(f"{failures_in_words(failed)}; tracebacks: fairbound status --out {out} --tracebacks")
+
+
+def checked_device(device: str, *, here: bool = True) -> str:
+    """The device, if it is one of this machine's, or of workers elsewhere."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"there is no kind of device {device!r}; use cpu, cuda or cuda:1") from error
+    found = torch.cuda.device_count()
+    if here and kind == "cuda" and (torch.device(device).index or 0) >= found:
+        raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds {found} NVIDIA devices; use cpu")
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r}: the benchmark computes on cpu or cuda")
+    return device
+
+
+def compute(jobs: Sequence[Job], out: Path, engine: Engine, device: str = "cpu", first: Collection[str] = ()) -> Done:
+    """Carry out jobs, with progress; those of the experiments `first` before the others."""
+    with computing(out, device) as advanced:
+        return carry_out(jobs, out, engine, advanced, first)
+
+
+def announce(prepared: PreparedExperiment) -> None:
+    """What is run, and on what."""
+    screen = console()
+    screen.print(f"[bold]{escape(prepared.experiment.title)}[/]", highlight=False)
+    screen.print(escape(prepared.source), highlight=False)
+    if prepared.synthetic:
+        screen.print("[bold yellow]synthetic data[/]: generated, not real")

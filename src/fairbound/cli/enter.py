@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from fairbound.benchmark.board.checks import SAMPLE, check
-from fairbound.benchmark.board.entry_folder import RESULTS, EntryFolder
-from fairbound.benchmark.board.limits import Limits
-from fairbound.cli.engine import Jobs, OtherQueue, Queue, Scheduler, Shard, computing, end_with, engine_of
-from fairbound.cli.printing import console
+from fairbound.cli.options import Jobs, OtherQueue, Queue, Scheduler, Shard
+from fairbound.cli.printing import console, working
+
+SECONDS, GIGABYTES, SAMPLE = 600.0, 4.0, 3  # those of `board.limits` and `board.checks`, which load torch
 
 Folder = Annotated[Path, typer.Argument(help="The folder of an entry: entry.toml and method.py.")]
 Seconds = Annotated[float, typer.Option(help="The most that one problem may take, all seeds together.")]
@@ -24,8 +22,8 @@ Sample = Annotated[int, typer.Option(min=0, help="Problems that are computed aga
 
 def enter_command(
     folder: Folder,
-    seconds: Seconds = Limits.seconds,
-    memory: Memory = Limits.gigabytes,
+    seconds: Seconds = SECONDS,
+    memory: Memory = GIGABYTES,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     slurm: Queue = None,
@@ -33,6 +31,10 @@ def enter_command(
     shard: Shard = None,
 ) -> None:
     """Compute what an entry's folder lacks, and write its manifest; the method runs in processes of its own."""
+    from fairbound.benchmark.board.entry_folder import RESULTS, EntryFolder
+    from fairbound.benchmark.board.limits import Limits
+    from fairbound.cli.engine import computing, end_with, engine_of
+
     own, screen = EntryFolder(folder), console()
     card, tasks = own.card, own.tasks()
     screen.print(f"{escape(card.name)}: track {card.track}, {card.rules} rules, {len(tasks)} tasks", highlight=False)
@@ -50,17 +52,23 @@ def check_command(
     folder: Folder,
     salt: Salt = None,
     sample: Sample = SAMPLE,
-    seconds: Seconds = Limits.seconds,
-    memory: Memory = Limits.gigabytes,
+    seconds: Seconds = SECONDS,
+    memory: Memory = GIGABYTES,
 ) -> None:
     """Check an entry: card, coverage, checksums, and a sample computed again. It runs its author's code."""
+    import secrets
+
+    from fairbound.benchmark.board.checks import check
+    from fairbound.benchmark.board.limits import Limits
+
     screen, salt = console(), salt or secrets.token_hex(8)
     screen.print(
         f"The method is code of its author. It runs in processes of its own, for at most {seconds:g} s and "
         f"{memory:g} GB each, with your rights: this is no sandbox.",
         highlight=False,
     )
-    found = check(folder, salt=salt, sample=sample, limits=Limits(seconds=seconds, gigabytes=memory))
+    with working(f"checking {folder}"):
+        found = check(folder, salt=salt, sample=sample, limits=Limits(seconds=seconds, gigabytes=memory))
     for warning in found.warnings:
         screen.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
     if found.recomputed:

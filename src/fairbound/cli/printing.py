@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-EVERY_S = 5.0  # seconds between lines of progress
+EVERY_S = 10.0  # seconds between lines of progress, where there is no terminal
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -28,11 +29,60 @@ def working(words: str) -> Iterator[None]:
         with screen.status(plain(words)):
             yield
         return
+    with _lines(lambda seconds: f"{visible(words)} ({duration(seconds)})"):
+        yield
+
+
+@contextmanager
+def progress(words: str) -> Iterator[Callable[[int, int], None]]:
+    """The same for work whose parts are counted: a bar, or lines, with the time that is left. Call it: done, of all."""
+    screen = console(stderr=True)
+    if screen.is_terminal:
+        columns = (
+            TextColumn(words),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        with Progress(*columns, console=screen, transient=True) as bar:
+            task, begun = bar.add_task("", total=None, left=""), monotonic()
+
+            def show(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total, left=_left(done, total, monotonic() - begun))
+
+            yield show
+        return
+    counted = [0, 0]
+
+    def line(seconds: float) -> str:
+        done, total = counted
+        return f"{words}: {done / max(total, 1):.0%} in {duration(seconds)}{_left(done, total, seconds)}"
+
+    def note(done: int, total: int) -> None:
+        counted[:] = done, total
+
+    with _lines(line):
+        yield note
+
+
+def _left(done: int, total: int, seconds: float) -> str:
+    """From the pace so far.
+
+    >>> _left(25, 100, 60.0), _left(0, 100, 60.0)
+    (', about 3 min left', '')
+    """
+    return f", about {duration(seconds * (total / done - 1))} left" if done and done < total else ""
+
+
+@contextmanager
+def _lines(line: Callable[[float], str]) -> Iterator[None]:
+    """A line on the standard error every few seconds, from the seconds that have passed."""
     done, start = threading.Event(), monotonic()
 
     def report() -> None:
         while not done.wait(EVERY_S):
-            print(f"{visible(words)} ({monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
+            print(line(monotonic() - start), file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
@@ -41,6 +91,17 @@ def working(words: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(50), duration(4000)
+    ('50 s', '1 h 07 min')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def plain(text: str) -> str:

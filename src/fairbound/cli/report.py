@@ -5,45 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fairbound.benchmark.executor import Budget as BudgetName
-from fairbound.benchmark.executor import Job, PlannedJob, plan
-from fairbound.benchmark.report import Section, file_stems, write_report
-from fairbound.benchmark.report_table import ReportTable
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.store import Store
-from fairbound.cli.engine import Out
-from fairbound.cli.printing import console
-from fairbound.cli.run import (
+from fairbound.cli.options import (
     Algorithm,
     Budget,
     Device,
+    Experiments,
     Folder,
     Group,
     Label,
+    Out,
     Seeds,
     Source,
     Splits,
     Steps,
-    announce,
-    checked_device,
+    To,
 )
+from fairbound.cli.printing import console, progress
 
-BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.benchmark.executor import Budget as BudgetName
+    from fairbound.benchmark.executor import PlannedJob
+    from fairbound.benchmark.report import Section
+    from fairbound.benchmark.report_table import ReportTable
+    from fairbound.benchmark.store import Store
+
 MIN_WIDTH = 80  # letters of a terminal's line
 MAX_LINES = 110  # on a terminal: a longer table is read in its file
 
-Experiments = Annotated[list[str], typer.Argument(help="Those installed, such as income-ok-race, or TOML files.")]
 Chosen = Annotated[
     Budget | None,
     typer.Option(help="The paper's seconds as steps, or equal examples; all with results unless one is named."),
 ]
-To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
 
 
 def report_command(
@@ -62,8 +59,12 @@ def report_command(
     to: To = Path("report"),
 ) -> None:
     """One page, tables (CSV, LaTeX) and figures (PDF, PNG) of experiments that were run with the same options."""
-    wanted = BUDGETS if budget is None else (budget.value,)
-    store, sections = Store(out), list[Section]()
+    from fairbound.benchmark.executor import Job, plan
+    from fairbound.benchmark.store import Store
+    from fairbound.cli.engine import announce, checked_device
+
+    wanted: list[BudgetName] = [one.value for one in (Budget if budget is None else (budget,))]
+    store, sections = Store(out), []
     for name in dict.fromkeys(experiments):
         job = Job(
             experiment=name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits,
@@ -79,6 +80,9 @@ def report_command(
 
 def section_of(found: PlannedJob, store: Store, budget: BudgetName) -> Section:
     """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
+    from fairbound.benchmark.report import Section
+    from fairbound.benchmark.results import Results
+
     name = found.prepared.experiment.name
     times = store.times(name) or {}
     seconds = {row: timing.wall for row, timing in times.items()}
@@ -107,6 +111,8 @@ def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[B
 
 def show(sections: Sequence[Section], to: Path) -> None:
     """What was found, the tables that are short enough for a terminal, and where the others will be."""
+    from fairbound.benchmark.report import file_stems
+
     for one, stem in zip(sections, file_stems(sections), strict=True):
         console().print(f"\n{escape(one.finding)}", highlight=False)
         for name, table in one.tables.items():
@@ -128,10 +134,8 @@ def show_table(table: ReportTable, path: Path) -> None:
 
 
 def write_with_progress(sections: Sequence[Section], to: Path, store: Store) -> Path:
-    """Write the report, with a bar that ends with it."""
-    columns = (TextColumn("tables and figures"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(), transient=True) as progress:
-        task = progress.add_task("report", total=None)
-        return write_report(
-            sections, to, store.systems(), lambda done, total: progress.update(task, completed=done, total=total)
-        )
+    """Write the report, with progress."""
+    from fairbound.benchmark.report import write_report
+
+    with progress("tables and figures") as advanced:
+        return write_report(sections, to, store.systems(), advanced)

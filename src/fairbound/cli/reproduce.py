@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from fairbound.benchmark import config
-from fairbound.benchmark.engines import Done
-from fairbound.benchmark.environment import describe
-from fairbound.benchmark.executor import Job, plan, prepare
-from fairbound.benchmark.store import Store
-from fairbound.cli.engine import Jobs, OtherQueue, Out, Queue, Scheduler, end_with, engine_of
+from fairbound.cli.options import Folder, Jobs, OtherQueue, Out, Queue, Scheduler, Seeds, Steps, To
 from fairbound.cli.printing import console
-from fairbound.cli.report import To, section_of, write_with_progress
-from fairbound.cli.run import Folder, Seeds, Steps, announce, compute
+from fairbound.cli.report import section_of, write_with_progress
 from fairbound.cli.time import timed
+
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.benchmark.engines import Done
+    from fairbound.benchmark.executor import Job
+    from fairbound.benchmark.store import Store
 
 ROUNDS, TURN_STEPS = 3, 30  # rounds of timing, and steps in each: enough for an axis
 
@@ -34,6 +34,11 @@ def reproduce_command(
     to: To = Path("report"),
 ) -> None:
     """All experiments within both budgets, the seconds of their steps, and one report of everything."""
+    from fairbound.benchmark import config
+    from fairbound.benchmark.executor import plan, prepare
+    from fairbound.benchmark.store import Store
+    from fairbound.cli.engine import announce, compute, end_with, engine_of
+
     start = time.perf_counter()
     engine = engine_of(jobs, scheduler, slurm, queue)
     planned = all_jobs(folder, seeds, steps)
@@ -43,7 +48,7 @@ def reproduce_command(
     )
     for name in compared():
         announce(prepare(next(job for job in planned if job.experiment == name)))
-    done = compute(planned, out, engine)
+    done = compute(planned, out, engine, first=compared())
     computed = time.perf_counter()
     store = Store(out)
     for job in planned:
@@ -62,19 +67,27 @@ def reproduce_command(
 
 def _timed_here(store: Store, experiment: str) -> bool:
     """Whether the seconds that are kept are of this system and of all rows."""
+    from fairbound.benchmark import config
+    from fairbound.benchmark.environment import describe
+
     times, system, now = store.times(experiment), store.timed_on(experiment), describe("")
     same = system is not None and all(system.get(name) == now[name] for name in ("cpu", "torch", "fairbound"))
     return same and times is not None and set(times) == {row.name for row in config.load(experiment).rows}
 
 
 def compared() -> list[str]:
-    """The experiments that compare methods on one split: both budgets, and axes of time."""
+    """The main experiments, which compare methods on one split: both budgets, and axes of time."""
+    from fairbound.benchmark import config
+
     found = {name: config.load(name) for name in config.paper_names()}
     return [name for name, one in found.items() if one.split.splits == 1 and one.last_states == 1]
 
 
 def all_jobs(folder: Path | None, seeds: int | None, steps: int | None) -> list[Job]:
     """Every experiment within the paper's budget; those that compare methods also within that of equal examples."""
+    from fairbound.benchmark import config
+    from fairbound.benchmark.executor import Job
+
     first = compared()
     names = [*first, *(name for name in config.paper_names() if name not in first)]
     return [

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.markup import escape
 
-from fairbound.benchmark.engines import Done, Engine, carry_out
-from fairbound.benchmark.executor import Job, PlannedJob, plan
-from fairbound.benchmark.experiment import PreparedExperiment
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.tables import summary_table
-from fairbound.cli.engine import Jobs, OtherQueue, Out, Queue, Scheduler, Shard, computing, end_with, engine_of
+from fairbound.cli.options import (
+    Algorithm,
+    Budget,
+    Device,
+    Experiment,
+    Folder,
+    Group,
+    Jobs,
+    Label,
+    OtherQueue,
+    Out,
+    Queue,
+    Scheduler,
+    Seeds,
+    Shard,
+    Source,
+    Splits,
+    Steps,
+)
 from fairbound.cli.printing import console
 
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.benchmark.executor import PlannedJob
+    from fairbound.benchmark.store import Store
 
-class Budget(enum.StrEnum):
-    """How long every method runs."""
-
-    PAPER = "paper"
-    EXAMPLES = "examples"
-
-
-Experiment = Annotated[str, typer.Argument(help="income-ok-race or another of those installed, or a TOML file.")]
-Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
-Source = Annotated[str | None, typer.Option(help="Other data than the experiment's: acs:VA, synthetic:OK, my.csv.")]
-Label = Annotated[str | None, typer.Option(help="The column to predict, of a table of your own.")]
-Group = Annotated[str | None, typer.Option(help="The protected attribute, in the place of the experiment's.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
-Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")]
 Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")]
-Algorithm = Annotated[
-    str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
-]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
 
 
 def run_command(
@@ -63,6 +56,10 @@ def run_command(
     out: Out = Path("results"),
 ) -> None:
     """Run an experiment; what the results folder already has is not computed again."""
+    from fairbound.benchmark.executor import Job, plan
+    from fairbound.benchmark.store import Store
+    from fairbound.cli.engine import announce, checked_device, compute, end_with, engine_of
+
     engine = engine_of(jobs, scheduler, slurm, queue, shard, device)
     here = scheduler is None and engine.queue is None
     job = Job(
@@ -81,37 +78,11 @@ def run_command(
     end_with(done.failed, out)
 
 
-def checked_device(device: str, *, here: bool = True) -> str:
-    """The device, if it is one of this machine's, or of workers elsewhere."""
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise ValueError(f"there is no kind of device {device!r}; use cpu, cuda or cuda:1") from error
-    found = torch.cuda.device_count()
-    if here and kind == "cuda" and (torch.device(device).index or 0) >= found:
-        raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds {found} NVIDIA devices; use cpu")
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device {device!r}: the benchmark computes on cpu or cuda")
-    return device
-
-
-def compute(jobs: Sequence[Job], out: Path, engine: Engine, device: str = "cpu") -> Done:
-    """Carry out jobs, with a bar of progress."""
-    with computing(out, device) as progress:
-        return carry_out(jobs, out, engine, progress)
-
-
-def announce(prepared: PreparedExperiment) -> None:
-    """What is run, and on what."""
-    screen = console()
-    screen.print(f"[bold]{escape(prepared.experiment.title)}[/]", highlight=False)
-    screen.print(escape(prepared.source), highlight=False)
-    if prepared.synthetic:
-        screen.print("[bold yellow]synthetic data[/]: generated, not real")
-
-
 def show(planned: PlannedJob, store: Store) -> None:
     """Loss and violation of every row, on the parts that are measured."""
+    from fairbound.benchmark.results import Results
+    from fairbound.benchmark.tables import summary_table
+
     results, screen = Results.read(planned.prepared, store, planned.batches), console()
     for part in [part for part in ("train", "validation", "test") if part in planned.prepared.measured()]:
         table = summary_table(results, part)

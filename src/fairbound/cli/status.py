@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.work_log import Front, WorkLog
-from fairbound.cli.engine import Out
-from fairbound.cli.printing import console
+from fairbound.cli.options import Out
+from fairbound.cli.printing import console, duration
+
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.benchmark.store import Store
+    from fairbound.benchmark.work_log import Front
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders of results.")]
 Tracebacks = Annotated[bool, typer.Option("--tracebacks", help="Print the whole traceback of what failed.")]
@@ -19,6 +21,9 @@ Tracebacks = Annotated[bool, typer.Option("--tracebacks", help="Print the whole 
 
 def status_command(out: Out = Path("results"), tracebacks: Tracebacks = False) -> None:
     """What is done, what runs where, what failed, and how long the rest takes."""
+    from fairbound.benchmark.store import Store
+    from fairbound.benchmark.work_log import WorkLog
+
     if not out.is_dir():
         raise FileNotFoundError(f"there is no folder {out}; name the results folder of a command: --out results")
     screen, store, log = console(), Store(out), WorkLog(out)
@@ -39,25 +44,17 @@ def _show_front(front: Front, store: Store) -> None:
     state = "was killed: start it again" if front.is_gone else f"wrote last at {front.written} (clock of {front.host})"
     screen.print(f"[bold]{escape(front.command)}[/]", highlight=False, soft_wrap=True)
     screen.print(f"  process {front.pid} on {escape(front.host)} {state}", highlight=False)
-    left = "" if front.seconds_left is None or front.is_gone else f", {_duration(front.seconds_left)} left"
+    left = "" if front.seconds_left is None or front.is_gone else f", {duration(front.seconds_left)} left"
     screen.print(f"  {done} of {len(front.keys)} tasks done{left}", highlight=False)
     for task, where in () if front.is_gone else front.running.items():
         screen.print(escape(f"  {where['share']:>4.0%} {task} ({where['worker']})"), highlight=False)
 
 
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(50), _duration(4000)
-    ('50 s', '1 h 07 min')
-    """
-    minutes = round(seconds / 60)
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
-
-
 def merge_command(folders: Folders, out: Out = Path("results")) -> None:
     """Copy what the folder --out lacks from other folders of results; damaged files are named and skipped."""
+    from fairbound.benchmark.store import Store
+    from fairbound.benchmark.work_log import WorkLog
+
     store, copied, present = Store(out), 0, 0
     for folder in folders:
         if not (folder / "runs").is_dir():

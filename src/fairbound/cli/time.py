@@ -5,22 +5,19 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
-from fairbound.benchmark import config
-from fairbound.benchmark.environment import describe
-from fairbound.benchmark.executor import Job, prepare
-from fairbound.benchmark.experiment import PreparedExperiment
-from fairbound.benchmark.store import Store, Timing
-from fairbound.benchmark.timing import TURN_STEPS, measure
-from fairbound.cli.engine import Out
-from fairbound.cli.printing import console
-from fairbound.cli.run import Experiment, Folder, Group, Label, Source, announce
+from fairbound.cli.options import Experiment, Folder, Group, Label, Out, Source
+from fairbound.cli.printing import console, progress
+
+if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.benchmark import config
+    from fairbound.benchmark.experiment import PreparedExperiment
+    from fairbound.benchmark.store import Store, Timing
 
 PAPERS_SECONDS = (30, 60)  # of a run: Experiment 1, Experiment 2
 BUSY_SPREAD = 0.2  # share of a step by which the rounds of an idle machine rarely differ
@@ -43,19 +40,28 @@ def time_command(
     out: Out = Path("results"),
 ) -> None:
     """Time a step of every row; the report draws its axes of time from what the results folder keeps."""
+    from fairbound.benchmark.executor import Job, prepare
+    from fairbound.benchmark.store import Store
+    from fairbound.benchmark.timing import TURN_STEPS
+    from fairbound.cli.engine import announce
+
     job = Job(experiment=experiment, folder=folder, source=source, label=label, group=group, splits=1)
     prepared, store, screen = prepare(job), Store(out), console()
     announce(prepared)
-    times = timed(prepared, store, rounds)
+    times = timed(prepared, store, rounds, TURN_STEPS)
     screen.print(_grid(prepared.experiment, times))
     screen.print(LEGEND.format(seconds=", ".join(f"{seconds} s" for seconds in PAPERS_SECONDS)), highlight=False)
     _warn_where_busy(times, rounds)
     screen.print(f"kept in {escape(str(out))}", highlight=False)
 
 
-def timed(prepared: PreparedExperiment, store: Store, rounds: int, steps: int = TURN_STEPS) -> dict[str, Timing]:
-    """Time the rows, with a bar of progress, and keep the times."""
-    times = _with_progress(prepared, rounds, steps)
+def timed(prepared: PreparedExperiment, store: Store, rounds: int, steps: int) -> dict[str, Timing]:
+    """Time the rows, with progress, and keep the times."""
+    from fairbound.benchmark import timing
+    from fairbound.benchmark.environment import describe
+
+    with progress("timing") as advanced:
+        times = timing.measure(prepared, rounds=rounds, steps=steps, progress=advanced)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     store.note_times(prepared.experiment.name, describe(date) | {"threads": 1}, times)
     return times
@@ -68,18 +74,6 @@ def _warn_where_busy(times: Mapping[str, Timing], rounds: int) -> None:
             f"[yellow]The rounds differ by up to {differ:.0%}[/]: the machine is busy. Try again later, or --rounds "
             f"{3 * rounds}.",
             highlight=False,
-        )
-
-
-def _with_progress(prepared: PreparedExperiment, rounds: int, steps: int) -> dict[str, Timing]:
-    columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(), transient=True) as progress:
-        task = progress.add_task("time", total=None)
-        return measure(
-            prepared,
-            rounds=rounds,
-            steps=steps,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
 
 

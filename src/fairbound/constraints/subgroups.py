@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -88,7 +89,7 @@ class Coded(Attribute):
             return np.full(len(column), -1, dtype=np.int64)
         if column.dtype.kind == "O" and all(isinstance(code, str) for code in known.tolist()):
             number = dict(zip(known.tolist(), place.tolist(), strict=True))  # hashed, not sorted
-            return np.fromiter((number.get(value, -1) for value in column.tolist()), np.int64, len(column))
+            return np.fromiter(map(number.get, column.tolist(), repeat(-1)), np.int64, len(column))
         if known.dtype.kind not in "iufb" or column.dtype.kind not in "iufb":  # text, or numbers against text
             known, column = known.astype(str), column.astype(str)
         order = np.argsort(known)

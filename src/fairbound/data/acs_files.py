@@ -207,7 +207,8 @@ def file_of(
     names = [raw_name(state, year), archive_name(state), extract] if state in STATES else [extract]
     others = [f"{found.path} ({found.task or 'raw'}, {found.year})" for found in there if found.state == state]
     fetch = f"fairbound data fetch {state} --year {year}" + ("" if horizon == "1-Year" else f" --horizon {horizon}")
-    remedy = f"; get it with `{fetch}`, or use synthetic:OK, which needs no file" if state in STATES else ""
+    generated = f"synthetic:{state}" + ("" if task.name == "Income" else f":{task.name}")
+    remedy = f"; get it with `{fetch}`, or use {generated}, which needs no file" if state in STATES else ""
     raise FileNotFoundError(
         f"no file of {state} for {task.name}, {year} {horizon}: searched for {' or '.join(names)} in "
         + ", ".join(str(place) for place in _places(folder))

@@ -1,7 +1,7 @@
 """One way to name data everywhere: `acs:OK`, `synthetic:OK`, or a file.
 
 acs:STATES[:TASK[:YEAR[:HORIZON]]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2017, acs:OK:Income:2018:5-Year
-synthetic:STATE                      synthetic:OK, synthetic:VA
+synthetic:STATE[:TASK]               synthetic:OK, synthetic:CA:Employment
 anything else                        a CSV or parquet file of the user's own; needs a label
 
 A new kind of data is one entry of SOURCES; its names then work in Python, experiment files and on the command line.
@@ -19,6 +19,7 @@ from fairbound.data.table import Table, is_census
 from fairbound.data.tasks import HISTORICAL, TASKS
 
 FORM = "acs:STATES[:TASK[:YEAR[:HORIZON]]]"
+SYNTHETIC_FORM = "synthetic:STATE[:TASK]"
 
 
 def load(
@@ -58,8 +59,11 @@ def _load_acs(rest: str, *, folder: str | Path | None, missing: int | None, **un
     return acs.load(states.split("+"), task or "Income", *survey, folder, missing)
 
 
-def _load_synthetic(rest: str, *, seed: int, **unused: Any) -> Table:
-    return synthetic.load(rest, seed)
+def _load_synthetic(rest: str, *, seed: int, missing: int | None, **unused: Any) -> Table:
+    state, *more = rest.split(":")
+    if len(more) > 1:
+        raise ValueError(f"synthetic data are named {SYNTHETIC_FORM}, such as synthetic:OK, got 'synthetic:{rest}'")
+    return synthetic.load(state, seed, more[0] if more else "Income", missing)
 
 
 # kind of source -> its loader: what follows the colon, and the settings of `load`, of which it takes what it needs
@@ -79,9 +83,6 @@ def best(state: str, folder: str | Path | None = None) -> str:
             f"the folder {place} {why or f'has no census file of {state}'}; name the folder where it is (folder, "
             f"--data), get it with `fairbound data fetch {state} --data {place}`, or name none to use the usual places"
         )
-    if state in synthetic.states():
-        return f"synthetic:{state}"
-    raise FileNotFoundError(
-        f"no data of {state} were found, and only {' and '.join(synthetic.states())} have a synthetic census; get "
-        f"them with `fairbound data fetch {state}`, or name the folder where they are (folder, --data)"
-    )
+    if state not in synthetic.states():  # the name of an extract of another task
+        raise FileNotFoundError(f"{state} has no rows of Income of {acs_files.USUAL_YEAR}, and no synthetic census")
+    return f"synthetic:{state}"

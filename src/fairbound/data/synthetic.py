@@ -1,4 +1,4 @@
-"""A synthetic census: rows like those of ACSIncome (2018), generated from a seed instead of downloaded.
+"""A synthetic census: rows like those of the five tasks (2018), generated from a seed instead of downloaded.
 
 `load("OK")` and `load("VA")` have the columns, codes and number of rows of the real extracts, and exactly their sizes
 of the groups that the paper protects. Columns are drawn one after the other, each from a table of shares, given columns
@@ -16,6 +16,9 @@ A state's own effects are calibrated to its rates by race, marital status and se
 well income can be predicted from the other columns. What the real census has and this one has not: dependence beyond
 the tables. What this one has and the real one has not: the true probability of every label, so that a model's expected
 losses can be computed (`true_losses`). Results on it describe algorithms, not Oklahoma or Virginia.
+
+The other states have the shared tables as they are, with people by race and marital status and effects of their own
+(`synthetic_states.toml`; `basis` says where they come from). The tasks other than Income: `synthetic_persons.py`.
 
 Only `Generator.random` is ever called, and the rest is inverse distribution functions: numpy keeps the stream of PCG64
 the same on every platform, but not the algorithms of its other samplers.
@@ -35,8 +38,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound.data.table import Table
-from fairbound.data.tasks import TASKS
+from fairbound.data.tasks import HISTORICAL, TASKS, apply, task_of
 
+FITTED = ("OK", "VA")  # states whose tables were fitted to their own extracts
 FEATURES, LABEL = TASKS["Income"].features, TASKS["Income"].label
 ROWS_PER_CHUNK = 65_536  # of `chunks`: some 10 MB
 LARGEST_CODE = {"AGEP": 99, "WKHP": 99, "SCHL": 24, "COW": 9, "RELP": 17, "POBP": 554, "OCCP": 9920, "RAC1P": 9}
@@ -90,7 +94,7 @@ class Population:
         counts = np.asarray(own["counts"], dtype=np.int64).ravel()
         some = counts > 0
         pairs = races.ravel()[some].astype(np.uint8), marital.ravel()[some].astype(np.uint8), counts[some]
-        variables = tuple(_variable(table, own) for table in facts["variables"])
+        variables = tuple(variable_of(table, own) for table in facts["variables"])
         return Population(state, own["fips"], *pairs, variables, _effects(facts, own))
 
     @property
@@ -101,17 +105,17 @@ class Population:
         """Independent rows. The same seed gives the same rows, unrelated to those of `load` with that seed."""
         if rows < 1:
             raise ValueError(f"a table needs at least one row, got rows={rows}")
-        return self._independent(_generator(seed, DRAW), rows)
+        return self._independent(generator(seed, DRAW), rows)
 
     def chunks(self, rows: int, seed: int) -> Iterator[Table]:
         """Independent rows, a bounded number at a time, from a stream that neither `draw` nor `sample` uses."""
-        random = _generator(seed, TRUTH)
+        random = generator(seed, TRUTH)
         for start in range(0, rows, ROWS_PER_CHUNK):
             yield self._independent(random, min(ROWS_PER_CHUNK, rows - start))
 
     def sample(self, seed: int) -> Table:
         """As many rows as the extract has; race and marital status have exactly its group sizes, in random order."""
-        random = _generator(seed, LOAD)
+        random = generator(seed, LOAD)
         pair = np.repeat(np.arange(len(self.counts)), self.counts)
         return self.complete(random, pair[np.argsort(random.random(len(pair)), kind="stable")])
 
@@ -160,18 +164,26 @@ class Population:
             )
 
 
-def load(state: str, seed: int = 0) -> Table:
-    """The synthetic counterpart of ACSIncome 2018 for a state: as many rows, and groups of the same sizes.
+def load(state: str, seed: int = 0, task: str = "Income", missing: int | None = HISTORICAL) -> Table:
+    """The synthetic counterpart of a task's table for a state in 2018. Income has as many rows as the real one, and
+    groups of the same sizes; the other tasks take theirs from `synthetic_persons`. `missing` fills empty fields.
 
     >>> table = load("OK")
     >>> table.rows, table.source, int((table.columns["RAC1P"] == 1).sum())
     (17917, 'synthetic:OK', 13350)
+    >>> load("OK", task="Employment").label
+    'ESR_IS_1'
     """
-    return population(state).sample(seed)
+    people, wanted = population(state), task_of(task)
+    if wanted.name == "Income":
+        return people.sample(seed)
+    from fairbound.data.synthetic_persons import persons  # which uses this module
+
+    return apply(wanted, persons(people, seed), missing, f"{people.source}:{wanted.name}")
 
 
 def population(state: str) -> Population:
-    """The synthetic population of a state, "OK" or "VA".
+    """The synthetic population of a state.
 
     >>> population("OK").source
     'synthetic:OK'
@@ -182,26 +194,48 @@ def population(state: str) -> Population:
 
 
 def states() -> tuple[str, ...]:
-    """Those that have a synthetic census.
+    """Those that have a synthetic census, the fitted ones first.
 
-    >>> states()
-    ('OK', 'VA')
+    >>> states()[:3], len(states())
+    (('OK', 'VA', 'AK'), 52)
     """
-    return tuple(facts()["states"])
+    return (*FITTED, *other_states()["states"])
+
+
+def basis(state: str) -> str:
+    """Where the numbers of a state come from.
+
+    >>> basis("OK"), basis("CA")
+    ('fitted to its extract', 'national figures, its own size and races')
+    """
+    if state in FITTED:
+        return "fitted to its extract"
+    extract = other_states()["states"][state]["basis"] == "extract"
+    return "national tables, its own groups and rates" if extract else "national figures, its own size and races"
 
 
 @cache
 def facts() -> dict[str, Any]:
-    """The numbers that `tools/calibrate_synthetic.py` wrote: aggregates, never rows."""
-    return tomllib.loads(resources.files("fairbound.data").joinpath("synthetic.toml").read_text(encoding="utf-8"))
+    """The shared tables, Oklahoma and Virginia: aggregates that `tools/calibrate_synthetic.py` wrote, never rows."""
+    return read_toml("synthetic.toml")
+
+
+@cache
+def other_states() -> dict[str, Any]:
+    """What `tools/calibrate_states.py` wrote: `races` and `states`."""
+    return read_toml("synthetic_states.toml")
+
+
+def read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("fairbound.data").joinpath(name).read_text(encoding="utf-8"))
 
 
 @cache
 def _population(state: str) -> Population:
-    return Population.of(state, facts())
+    return Population.of(state, facts() if state in FITTED else facts() | other_states())
 
 
-def _generator(seed: int, use: int) -> np.random.Generator:
+def generator(seed: int, use: int) -> np.random.Generator:
     if seed < 0:
         raise ValueError(f"a seed is a whole number >= 0, got {seed}")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(use,))))
@@ -243,13 +277,14 @@ def band_shares(shares: Floats, tilts: Floats) -> Floats:
     return _normalized(shares * np.repeat(tilts, len(shares) // len(tilts), axis=0))
 
 
-def _variable(table: Mapping[str, Any], state: Mapping[str, Any]) -> Variable:
+def variable_of(table: Mapping[str, Any], state: Mapping[str, Any]) -> Variable:
     name, given = table["name"], table["given"]
-    shares = band_shares(np.asarray(table["shares"], dtype=np.float64), np.asarray(state["tilts"][name]))
+    tilts = state.get("tilts", {}).get(name, [[1.0] * len(table["codes"])])  # only the fitted states have them
+    shares = band_shares(np.asarray(table["shares"], dtype=np.float64), np.asarray(tilts))
     row = _rows_within(given, table["within"])
     codes, blocks = [], []
     for band, (listed, weights) in enumerate(zip(table["codes"], table["code_shares"], strict=True)):
-        own = state["codes"].get(name, {}).get(str(band))  # where a state has other codes: its places of birth
+        own = state.get("codes", {}).get(name, {}).get(str(band))  # where a state has other codes: its places of birth
         listed, weights = (own["codes"], own["shares"]) if own else (listed, weights)
         codes += listed
         blocks.append(shares[:, band, None] * _normalized(np.asarray(weights, dtype=np.float64))[row])

@@ -274,8 +274,10 @@ def examples_in_groups(
         raise ValueError(f"{int((~torch.isfinite(numbers)).sum())} {what} are NaN or infinite")
     w = torch.ones_like(numbers) if weights is None else as_weights(weights).cpu()
     same_length(**{what: numbers}, groups=g, weights=w)
-    inside = g >= 0
-    return numbers[inside], g[inside], w[inside], tuple(group_names(g, names))
+    inside, listed = g >= 0, tuple(group_names(g, names))
+    if bool(inside.all()):  # without copies
+        return numbers, g, w, listed
+    return numbers[inside], g[inside], w[inside], listed
 
 
 def same_length(**columns: Tensor) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,16 @@ MIN_DRAWS = 100
 FEWEST = 30  # examples of a group that is compared
 MAX_PAIRED = 20  # groups whose pairs are compared one by one
 MOST_GROUPS = 1_000  # that are compared at all
+
+
+class Distinct(NamedTuple):
+    """The different scores of a group in ascending order, and sums over the examples that have them: far fewer numbers
+    where scores are rounded, and never more."""
+
+    values: Tensor  # (scores,)
+    examples: Tensor  # (scores,)
+    weights: Tensor  # (scores,) sums of weights
+    squares: Tensor  # (scores,) sums of squared weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +95,15 @@ class Scores:
         return {}
 
     @cached_property
-    def _distinct(self) -> dict[int, tuple[Tensor, Tensor]]:
+    def _distinct(self) -> dict[int, Distinct]:
         return {}
 
-    def distinct(self, g: int) -> tuple[Tensor, Tensor]:
-        """The different scores of one group in ascending order, with the sums of their weights."""
+    def distinct(self, g: int) -> Distinct:
         if g not in self._distinct:
-            values, weights = self.of_group(g)
+            values, w = self.of_group(g)
             different, at = values.unique(return_inverse=True)
-            self._distinct[g] = different, torch.bincount(at, weights, minlength=len(different))
+            sums = (torch.bincount(at, part, minlength=len(different)) for part in (None, w, w.square()))
+            self._distinct[g] = Distinct(different, *sums)
         return self._distinct[g]
 
     @cached_property
@@ -109,15 +119,16 @@ def w1(scores: Scores, a: int, b: int) -> float:
     from scipy.stats import wasserstein_distance  # loads slowly, and only scores need it
 
     if (a, b) not in scores.found_w1:
-        (x, u), (y, v) = scores.distinct(a), scores.distinct(b)
-        scores.found_w1[a, b] = float(wasserstein_distance(x.numpy(), y.numpy(), u.numpy(), v.numpy()))
+        x, y = scores.distinct(a), scores.distinct(b)
+        vectors = (part.numpy() for part in (x.values, y.values, x.weights, y.weights))
+        scores.found_w1[a, b] = float(wasserstein_distance(*vectors))
     return scores.found_w1[a, b]
 
 
 def wd(scores: Scores, reference: int, other: int) -> float | None:
     """The paper's Wd; None where no score of the other group lies in the reference group's range."""
     edges = _histogram_edges(scores, reference)
-    masses = [_histogram(*scores.of_group(g), edges)[0] for g in (reference, other)]
+    masses = [_histogram(scores.distinct(g), edges)[0] for g in (reference, other)]
     if any(float(mass.sum()) == 0 for mass in masses):
         return None
     return float(_squared_w2(masses[0], masses[1], edges))
@@ -139,12 +150,12 @@ def farthest_groups(scores: Scores) -> tuple[int, int] | None:
     present = scores.present(FEWEST)
     if not 2 <= len(present) <= MOST_GROUPS:
         return None
-    edges = torch.quantile(_thinned(torch.cat([scores.of_group(g)[0] for g in present])), _GRID).unique()
+    edges = _grid_edges(scores, present)
     if len(edges) == 1:
         return present[0], present[1]
     if len(present) <= MAX_PAIRED:
         return max(combinations(present, 2), key=lambda pair: w1(scores, *pair))
-    exact = torch.stack([_cumulative(_histogram(*scores.of_group(g), edges)[0]) for g in present])
+    exact = torch.stack([_cumulative(_histogram(scores.distinct(g), edges)[0]) for g in present])
     apart = torch.cdist(exact * edges.diff(), exact * edges.diff(), p=1)
     a, b = divmod(int(apart.argmax()), len(present))
     return present[a], present[b]
@@ -156,13 +167,12 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
     present = scores.present(FEWEST)
     if not 2 <= len(present) <= MOST_GROUPS:
         return UNDEFINED
-    own = {g: scores.of_group(g) for g in present}
-    edges = torch.quantile(_thinned(torch.cat([values for values, _ in own.values()])), _GRID).unique()
+    edges = _grid_edges(scores, present)
     if len(edges) == 1:  # all scores are the same
         return IntervalEstimate(0.0, 0.0, 0.0)
     draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (len(present) ** 2 * GRID)))
     rng = np.random.default_rng(seed)
-    masses = {g: _histogram(*part, edges) for g, part in own.items()}
+    masses = {g: _histogram(scores.distinct(g), edges) for g in present}
     exact = torch.stack([_cumulative(mass[0]) for mass in masses.values()])  # (groups, bins)
     if len(present) > MAX_PAIRED:
         return _w1_of_many(scores, present, masses, exact, edges.diff(), level, rng)
@@ -177,12 +187,15 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
     return IntervalEstimate(value, low, high)
 
 
-def _thinned(values: Tensor) -> Tensor:
-    """Not more than some thousands, evenly from the sorted ones, ends included: for a grid that is enough."""
-    ordered = values.sort().values
-    if len(ordered) <= 100 * GRID:
-        return ordered
-    return ordered[torch.linspace(0, len(ordered) - 1, 100 * GRID).round().long()]
+def _grid_edges(scores: Scores, groups: Sequence[int]) -> Tensor:
+    """Quantiles of these groups' scores; of very many, of some thousands evenly from the sorted ones, ends included."""
+    values, examples = (torch.cat(part) for part in list(zip(*map(scores.distinct, groups), strict=True))[:2])
+    values, order = values.sort()
+    upto = examples[order].cumsum(0)  # how many examples have at most this score
+    size = int(upto[-1])
+    places = torch.linspace(0, size - 1, min(size, 100 * GRID), dtype=torch.float64).round().long()
+    edges: Tensor = torch.quantile(values[torch.searchsorted(upto, places, right=True)], _GRID).unique()
+    return edges
 
 
 def _noisy(exact: Tensor, mass: tuple[Tensor, Tensor], draws: int, rng: np.random.Generator) -> Tensor:
@@ -240,7 +253,7 @@ def largest_wd(
     draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (100 * BINS * len(others))))
     edges = _histogram_edges(scores, at)
     rng = np.random.default_rng(seed)
-    base = _histogram(*scores.of_group(at), edges)
+    base = _histogram(scores.distinct(at), edges)
     base_drawn = _gamma(*base, draws, rng)
     each = 1 - (1 - level) / len(others)
     found = []
@@ -248,7 +261,7 @@ def largest_wd(
         value = wd(scores, at, g)
         if value is None:
             continue
-        mass = _histogram(*scores.of_group(g), edges)
+        mass = _histogram(scores.distinct(g), edges)
         drawn = _gamma(*mass, draws, rng)
         D = _cumulative(base[0]) - _cumulative(mass[0])
         noise = _cumulative(base_drawn) - _cumulative(drawn) - D
@@ -261,18 +274,18 @@ def largest_wd(
 
 def _histogram_edges(scores: Scores, reference: int) -> Tensor:
     """Numpy's: BINS equal bins over the group's range, half a unit to each side where that is a point."""
-    values, _ = scores.of_group(reference)
-    low, high = float(values.min()), float(values.max())
+    values = scores.distinct(reference).values
+    low, high = float(values[0]), float(values[-1])
     low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
     return torch.linspace(low, high, BINS + 1, dtype=torch.float64)
 
 
-def _histogram(values: Tensor, weights: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+def _histogram(scores: Distinct, edges: Tensor) -> tuple[Tensor, Tensor]:
     """(bins,) sums of weights and of squared weights; a bin holds its left edge, the last one both."""
-    inside = (values >= edges[0]) & (values <= edges[-1])
-    at = (torch.searchsorted(edges, values[inside], right=True) - 1).clamp(0, len(edges) - 2)
-    w = weights[inside]
-    return tuple(torch.bincount(at, part, minlength=len(edges) - 1) for part in (w, w.square()))  # type: ignore[return-value]
+    inside = (scores.values >= edges[0]) & (scores.values <= edges[-1])
+    at = (torch.searchsorted(edges, scores.values[inside], right=True) - 1).clamp(0, len(edges) - 2)
+    parts = (scores.weights[inside], scores.squares[inside])
+    return tuple(torch.bincount(at, part, minlength=len(edges) - 1) for part in parts)  # type: ignore[return-value]
 
 
 def _gamma(mass: Tensor, squares: Tensor, draws: int, rng: np.random.Generator) -> Tensor:

@@ -11,7 +11,6 @@ the check and a remedy; some seconds on a CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +20,7 @@ from fairbound._utils.pytree import tree_leaves
 from fairbound.core import Algorithm, Draw, Estimate, Sample, violations
 from fairbound.testing.checks import FailedCheck, certify, close, expect
 from fairbound.testing.drivers import check_constrained, check_resume, check_run
+from fairbound.training.contract import ContractError, check_contract, checked_init, checked_update
 from fairbound.training.hyperparams import numbers, with_hyperparams
 
 F64 = torch.float64
@@ -37,8 +37,7 @@ def check_algorithm(method: Method) -> str:
     Returns one line that lists the checks. Raises an AssertionError with a sentence about the first that fails.
     """
     if not isinstance(method, Algorithm):
-        given = f"the class {method.__name__}" if isinstance(method, type) else repr(method)
-        raise TypeError(f"check_algorithm takes a method that is built, such as MyMethod(), got {given}")
+        check_contract(method, "check_algorithm")  # says what it is instead
     name = type(method).__name__
     checks = {
         "declarations": _declarations,
@@ -118,21 +117,13 @@ def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tenso
 
 
 def _declarations(method: Method) -> None:
-    frozen = is_dataclass(method) and method.__dataclass_params__.frozen
-    expect(frozen, "it must be a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True)")
-    asked = method.evaluates
-    expect(
-        len(asked) == method.draws and set(asked) <= {"f", "c", "fc"} and any("f" in one for one in asked),
-        f"it makes {method.draws} draws a step, so `evaluates` has {method.draws} of 'f', 'c', 'fc', one of them with "
-        f"'f'; got {asked}",
-    )
-    expect(method.solves in ("kkt", "penalty", None), f"solves must be 'kkt', 'penalty' or None, got {method.solves!r}")
-    probs = method.batch_size_probs
-    expect(
-        probs is None or (method.draws == 4 and min(probs) > 0 and abs(sum(probs) - 1) < 1e-9),
-        "batch_size_probs must be None or positive numbers that sum to 1, for 4 draws (X1, X, its halves), got "
-        f"{probs}",
-    )
+    """What is declared, the arguments of its functions, and what a first step returns."""
+    try:
+        check_contract(method, "check_algorithm")
+        state = checked_init(method, START, len(BINDING.b), BINDING.sample()(START))
+        checked_update(method, START, state, BINDING.draw(method))
+    except ContractError as error:
+        raise FailedCheck(str(error)) from None
 
 
 def _shapes(method: Method) -> None:

@@ -132,7 +132,10 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     graph = trace(*inputs)
     if whole:
         turn_narrow_products(graph)
-    fast = inductor.compile(graph, inputs, options={"cpp_wrapper": whole})
+    options = {"cpp_wrapper": whole}
+    if torch.__version__ < "2.7":  # whose cache raises at a hit outside of torch.compile
+        options["fx_graph_cache"] = False
+    fast = inductor.compile(graph, inputs, options=options)
 
     def call(*args: Any) -> Any:
         return tree_unflatten(returned, iter(fast(*tree_leaves(args))))

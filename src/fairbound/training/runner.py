@@ -21,6 +21,7 @@ from fairbound.core import Algorithm
 from fairbound.data.samplers import Sampler
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import decide
+from fairbound.training.contract import check_contract
 from fairbound.training.hyperparams import structure
 from fairbound.training.pooled import check_pooled
 from fairbound.training.problem import Problem
@@ -158,7 +159,9 @@ def run(
         raise ValueError(f"x0 must be a vector (n,) or a row for each run (R, n), got shape {tuple(x0.shape)}")
     if average_from is not None and not 0 <= average_from < steps:
         raise ValueError(f"average_from must be a step from 0 to {steps - 1}, got {average_from}")
-    algorithms = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
+    algorithms = [algorithm] if isinstance(algorithm, Algorithm | type | str) else list(algorithm)
+    for one in {type(one): one for one in algorithms}.values():
+        check_contract(one, "run")
     listed = [samplers] if isinstance(samplers, Sampler) else list(samplers)
     points = x0.detach().reshape(-1, x0.shape[-1])
     runs = max(len(algorithms), len(listed), len(points))

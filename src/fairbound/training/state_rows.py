@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Algorithm, Estimate
+from fairbound.training.contract import checked_init
 
 CONSTRAINT, PARAMETER, CELL, OTHER = "constraint", "parameter", "cell", "other"
 
@@ -23,7 +24,7 @@ def kinds(algorithm: Algorithm[Any]) -> list[str]:
     def shapes(n: int, m: int) -> list[torch.Size]:
         x, c = torch.zeros(n), torch.zeros(m)
         first = Estimate(torch.zeros(()), c, lambda w: x) if algorithm.needs_initial_estimate else None
-        return [leaf.shape for leaf in tree_leaves(algorithm.init(x, m, first))]
+        return [leaf.shape for leaf in tree_leaves(checked_init(algorithm, x, m, first))]
 
     found = []
     for here, wider, longer in zip(shapes(3, 5), shapes(3, 6), shapes(4, 5), strict=True):

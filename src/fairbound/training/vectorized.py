@@ -21,6 +21,7 @@ from fairbound.core import Algorithm, Draw, Estimate, Sample, no_feasible_start
 from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import Compiler
+from fairbound.training.contract import checked_init, checked_update
 from fairbound.training.cuda_graph import CUDAGraphStep
 from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
 from fairbound.training.multilevel import MultilevelTables
@@ -127,7 +128,7 @@ class VectorizedRuns:
             _watched(sample, evaluates, seen)
             for sample, evaluates in zip(self._samples(x, parts, seen["sums"]), self.algorithm.evaluates, strict=True)
         )
-        d, new = algorithm.update(x, state, Draw(samples, weight, uniform))
+        d, new = checked_update(algorithm, x, state, Draw(samples, weight, uniform))
         read = (*seen["f"], *seen["c"], d, *tree_flatten(new)[0])
         finite = torch.stack([torch.isfinite(part).all() for part in read]).all()
         # In the old precision: a compiled step reads its inputs as what they were at the first call.
@@ -164,7 +165,7 @@ class VectorizedRuns:
             first: Estimate = self._samples(x, (part,), [])[0](x) if self.rows else self.problem.sample(part)(x)
             algorithm = with_hyperparams(self.algorithm, hyper)
             first_of = first if algorithm.needs_initial_estimate and self.rows is None else None
-            state = algorithm.init(x, m, first_of, equality)
+            state = checked_init(algorithm, x, m, first_of, equality)
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite, first.c
 

@@ -220,7 +220,9 @@ def test_what_cannot_be_built_is_a_sentence() -> None:
         Constrained(model, [RATE, RATE], DescentAscent())
     with pytest.raises(ValueError, match="there are no constraints"):
         Constrained(model, [], DescentAscent())
-    with pytest.raises(TypeError, match=r"must be one of fairbound.ALGORITHMS, built"):
+    with pytest.raises(
+        TypeError, match=r"Constrained takes a method that is built, such as SGD\(\), got the class SGD"
+    ):
         Constrained(model, LIMIT, ALGORITHMS["SGD"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no parameters to train"):
         Constrained(model.requires_grad_(False), LIMIT, DescentAscent())

@@ -24,6 +24,8 @@ from fairbound import Constrained, MiniBatch
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
 from fairbound.core import Algorithm
 
+pytestmark = pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 has no FSDP2 for the CPU")
+
 METHODS: dict[str, Algorithm[Any]] = {
     "DescentAscent": DescentAscent(),
     "Penalty": Penalty(),

@@ -39,10 +39,9 @@ FIRST_EPOCH = 0.25  # of the first of them
 MAX_SUBPROBLEM = (
     50  # constraints that a method with a subproblem is given: with 90 a step takes 50 ms, with 200 most of a second
 )
-# Of a step of all runs, from which a GPU is quicker than a CPU's core. A core makes 3e10 a second of these products
-# (docs/background/benchmark.md); launching a step that is not compiled is taken to cost a GPU 6 ms, which
-# benchmarks/gpu_board.py --rule has yet to measure.
-GPU_MULTIPLICATIONS = 2e8
+# Of a step of all runs, from which an H200 is at least twice as quick as a CPU's core (benchmarks/gpu_board.py --rule):
+# launching a step takes it 6.6 ms at any size; a core takes 7.3 ms for 3.5e7, 19 for 1.4e8 and 97 for 7e8.
+GPU_MULTIPLICATIONS = 1e8
 SUBPROBLEM_WORK = 5  # about how much longer a step with a subproblem takes
 
 Kind = Literal["solve", "robust", "heldout", "tuning"]
@@ -67,6 +66,10 @@ class BoardTask:
         """In words."""
         form = f", instance {self.instance}" if self.instance else ""
         return f"{load(self.problem).name}, {self.kind}{form}: {self.entries[0].name}"
+
+    @property
+    def method(self) -> str:
+        return self.entries[0].name
 
     @property
     def gpu(self) -> bool:

@@ -13,7 +13,7 @@ import pandas as pd
 from fairbound._utils.files import write_text
 from fairbound.benchmark.board.findings import BY_EPOCHS, Summary, epochs_words
 from fairbound.benchmark.board.scoring import LOSS_TARGETS, VIOLATION_TARGETS, track_hits
-from fairbound.benchmark.report_table import ReportTable, frame_of
+from fairbound.benchmark.report_table import ReportTable, frame_csv, frame_of
 
 MEASURED = ("train_loss", "train_violation", "loss", "violation", "accuracy")
 
@@ -26,7 +26,7 @@ def write_tables(summaries: Sequence[Summary], folder: Path) -> dict[str, list[s
         rows = [{"rules": one.board.rules, **row} for one in summaries for row in make(one)]
         if rows:
             frame = pd.DataFrame(rows)
-            write_text(folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+            write_text(folder / f"{name}.csv", frame_csv(frame))
             frame.to_parquet(folder / f"{name}.parquet", index=False)
             written[name] = ["csv", "parquet"]
     for name, table in latex_tables(summaries).items():

@@ -19,6 +19,7 @@ from fairbound.core import Algorithm, Draw, Sample
 from fairbound.integrations.torch.estimate import BatchStatistics, Observed
 from fairbound.integrations.torch.gradients import Flat, InPlace
 from fairbound.integrations.torch.vectors import Coefficient, Combination, Gradient
+from fairbound.training.contract import checked_update
 
 
 class AccumulatedStep:
@@ -52,7 +53,7 @@ class AccumulatedStep:
 
     def _update(self, vjp: Callable[[Tensor], Any]) -> tuple[Any, Any]:
         sample = self.whole.sample(self.x, vjp)
-        return self.algorithm.update(self.x, self.state, self.draw(sample, self.x))
+        return checked_update(self.algorithm, self.x, self.state, self.draw(sample, self.x))
 
     def add(self, statistics: BatchStatistics) -> None:
         """Pass one mini-batch backward."""

@@ -31,6 +31,7 @@ from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.loss import TrainerSteps
 from fairbound.integrations.torch.step import StepInfo, Steps
 from fairbound.metrics.kkt import KKT
+from fairbound.training.contract import check_contract
 
 Groups = Tensor | Mapping[str, Tensor]
 
@@ -58,8 +59,7 @@ class Constrained:
         seed: int = 0,
         normalize: bool = False,
     ) -> None:
-        if not isinstance(algorithm, Algorithm):
-            raise TypeError(f"algorithm must be one of fairbound.ALGORITHMS, built, got {algorithm!r}")
+        check_contract(algorithm, "Constrained")
         self.algorithm, self.model = algorithm, model
         self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed, normalize)
         self._trainer_steps = TrainerSteps(self._steps)

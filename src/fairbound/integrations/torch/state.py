@@ -19,6 +19,7 @@ from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.estimate import Observed, ShownCells
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.vectors import why_not_linear
+from fairbound.training.contract import checked_init
 from fairbound.training.state_rows import CELL, gathered, kinds, scattered, with_own_tables
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
@@ -109,7 +110,7 @@ class TrainingState:
         x: Any = self.parameters.x if self.linear else self.parameters.flat()
         if self.record.gathered or not self.algorithm.needs_initial_estimate:
             first = None  # a mini-batch shows few of very many constraints, so none starts from it
-        state = self.parameters.in_parts(self.algorithm.init(x, self.record.rows, first, self.equality))
+        state = self.parameters.in_parts(checked_init(self.algorithm, x, self.record.rows, first, self.equality))
         return with_own_tables(state, self._kinds) if self.record.gathered else state
 
     def rollback(self, begun: bool) -> None:

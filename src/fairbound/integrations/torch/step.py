@@ -22,6 +22,7 @@ from fairbound.integrations.torch.estimate import BatchStatistics, Observed, Sho
 from fairbound.integrations.torch.flat_params import FlatParams
 from fairbound.integrations.torch.gradients import Closed, Flat, GradientWriter, InPlace
 from fairbound.integrations.torch.state import TrainingState
+from fairbound.training.contract import checked_update
 
 MOST_TOGETHER = 10_000  # constraints that a method may treat together
 ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
@@ -234,7 +235,7 @@ class Steps:
         pairs = zip(seen, statistics, strict=True)
         samples = [one.sample(x, partial(_gradient, writer, one, own)) for one, own in pairs]
         try:
-            d, new = self.algorithm.update(x, before, self.state.draw(samples, weight, x))
+            d, new = checked_update(self.algorithm, x, before, self.state.draw(samples, weight, x))
             step = self.algorithm.primal_step(before)
             done = writer.finish(d, step, tree_leaves(before), tree_leaves(new))
             if begins and done and not self.processes.out_of_step:

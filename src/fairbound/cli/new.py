@@ -1,0 +1,29 @@
+"""`fairbound new algorithm`: a file to start a method of your own from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairbound._utils.files import check_place, write_text
+from fairbound.cli.printing import console, plain
+
+TEMPLATE = Path(__file__).parents[1] / "_utils/templates/algorithm.py.txt"
+
+File = Annotated[Path, typer.Argument(help="The Python file to write, such as my_file.py.")]
+
+
+def new_algorithm_command(file: File) -> None:
+    """Write a complete method, descent-ascent, with comments: to be changed into your own."""
+    if file.suffix != ".py":
+        raise ValueError(f"a method is a Python file, such as my_file.py; got {str(file)!r}")
+    if file.exists():
+        raise FileExistsError(f"{file} is there already, and is not overwritten; name another file")
+    check_place(file)
+    write_text(file, TEMPLATE.read_text(encoding="utf-8").replace("FILE", file.as_posix()))
+    screen = console()
+    screen.print(f"{plain(str(file))} has MyMethod, a complete method; next:", highlight=False, soft_wrap=True)
+    for line in (f"python {file}", f"fairbound board income-ok-race --short --algorithm {file}:MyMethod"):
+        screen.print(f"  {plain(line)}", highlight=False, soft_wrap=True)

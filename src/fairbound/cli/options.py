@@ -1,0 +1,116 @@
+"""Options that commands share, and what a shell completes them with. Nothing heavy is imported: `--help` is quick."""
+
+from __future__ import annotations
+
+import enum
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PACKAGE = Path(__file__).parents[1]
+BEYOND = "Beyond one machine"
+
+
+class Budget(enum.StrEnum):
+    """How long every method runs."""
+
+    PAPER = "paper"
+    EXAMPLES = "examples"
+
+
+# Completion -----------------------------------------------------------------------------------------------------------
+
+
+def _begun(names: Iterable[str], incomplete: str) -> list[str]:
+    """Shells take a name with a space for two."""
+    return sorted(name for name in names if name.startswith(incomplete) and " " not in name)
+
+
+def complete_experiment(incomplete: str) -> list[str]:
+    """
+    >>> complete_experiment("income")
+    ['income-ok-race', 'income-va-marital']
+    """
+    return _begun((path.stem for path in (PACKAGE / "benchmark/experiments").glob("*.toml")), incomplete)
+
+
+def complete_problem(incomplete: str) -> list[str]:
+    """Every problem of the collection has its reference.
+
+    >>> complete_problem("grid")
+    ['grid-world']
+    """
+    references = PACKAGE / "benchmark/collection/problems/references"
+    return _begun((path.stem for path in references.glob("*.json")), incomplete)
+
+
+def complete_entry(incomplete: str) -> list[str]:
+    """
+    >>> complete_entry("Descent")
+    ['Descent-ascent']
+    """
+    table = tomllib.loads((PACKAGE / "benchmark/board/entries.toml").read_text(encoding="utf-8"))
+    return _begun((one["name"] for one in table["entries"]), incomplete)
+
+
+def complete_source(incomplete: str) -> list[str]:
+    """
+    >>> complete_source("syn")
+    ['synthetic:OK', 'synthetic:VA']
+    """
+    states = tomllib.loads((PACKAGE / "data/synthetic.toml").read_text(encoding="utf-8"))["states"]
+    return _begun((f"{kind}:{state}" for kind in ("acs", "synthetic") for state in states), incomplete)
+
+
+# What is run ----------------------------------------------------------------------------------------------------------
+
+Experiment = Annotated[
+    str,
+    typer.Argument(
+        help="income-ok-race or another of those installed, or a TOML file.", autocompletion=complete_experiment
+    ),
+]
+Experiments = Annotated[
+    list[str],
+    typer.Argument(help="Those installed, such as income-ok-race, or TOML files.", autocompletion=complete_experiment),
+]
+Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        help="Other data than the experiment's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source
+    ),
+]
+Label = Annotated[str | None, typer.Option(help="The column to predict, of a table of your own.")]
+Group = Annotated[str | None, typer.Option(help="The protected attribute, in the place of the experiment's.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
+Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")]
+Algorithm = Annotated[
+    str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
+]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
+
+# Where it is computed and kept ----------------------------------------------------------------------------------------
+
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores, up to 4, if not given.")]
+Scheduler = Annotated[
+    str | None, typer.Option(help="A Dask scheduler that is there: tcp://host:8786.", rich_help_panel=BEYOND)
+]
+Queue = Annotated[
+    str | None,
+    typer.Option(
+        help="Workers as Slurm jobs: partition=gpu,gpus=1,time=2:00,jobs=8 (also account, memory, cores, interface).",
+        rich_help_panel=BEYOND,
+    ),
+]
+OtherQueue = Annotated[
+    str | None,
+    typer.Option(help="Another queue: pbs:queue=long,time=2:00; lsf:...; sge:...", rich_help_panel=BEYOND),
+]
+Shard = Annotated[str | None, typer.Option(help="A part of the plan alone: 3/40.", rich_help_panel=BEYOND)]
+Out = Annotated[Path, typer.Option(help="The folder that keeps the results.")]
+To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
