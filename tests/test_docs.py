@@ -71,7 +71,7 @@ def test_a_page_that_is_run_elsewhere_is_named_there(page: str, test: str) -> No
     assert Path(page).name.removesuffix(".md") in (ROOT / test).read_text()
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=named)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"], ids=named)
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"\[[^]\"]+\]\(([^)#\s]+)", text) if "://" not in link]
