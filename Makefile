@@ -54,10 +54,12 @@ keras-experiment: $(KERAS)/.installed
 # The documentation site, docs/_build/html/index.html: warnings are errors, every link and every page is checked.
 # Examples that need Keras, Lightning, Transformers or accelerate are shown; `make docs-all` executes them as well.
 docs: $(VENV)/.docs
+	rm -rf docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python tools/check_site.py docs/_build/html
 
 docs-all: $(DOCS)/.installed
+	rm -rf docs/_build
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	$(DOCS)/bin/python tools/check_site.py docs/_build/html
 

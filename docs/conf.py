@@ -35,6 +35,7 @@ myst_heading_anchors = 4
 
 OPTIONAL = ("keras", "tensorflow", "jax", "lightning", "transformers", "accelerate")
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # those of Lightning and Transformers are theirs
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_mock_imports = [name for name in OPTIONAL if not find_spec(name)]
 default_role = "code"
@@ -89,17 +90,21 @@ sphinx_gallery_conf = {
 LINKS = {  # files of the repository that have a page; a page is called by its title
     r"\[\w+\.md\]\(": "[](",
     r"\]\((?:\.\./)+examples/(\w+)\.py\)": r"](/gallery/\1.rst)",
-    r"\]\((?:\.\./)+(?:CONTRIBUTING|CHANGELOG)\.md": lambda found: f"](/{found[0].rsplit('/')[-1].lower()}",
+    r"\]\((?:\.\./)*(CONTRIBUTING|CHANGELOG|SECURITY)\.md": lambda found: f"](/{found[1].lower()}.md",
+    r"\]\(docs/": "](/",
 }
 
 
 def read(app, page, source):
     """Fill the marked places of a page, link to the site's own pages, and say which examples were not executed."""
-    for pattern, link in LINKS.items():
-        source[0] = re.sub(pattern, link, source[0])
     for mark, text in generate.TEXTS.items():
         if mark in source[0]:
             source[0] = source[0].replace(mark, text())
+    if whole := re.fullmatch(r"<!-- the file (\S+) -->\n", source[0]):
+        app.env.note_dependency(str(DOCS.parent / whole[1]))
+        source[0] = (DOCS.parent / whole[1]).read_text(encoding="utf-8")
+    for pattern, link in LINKS.items():
+        source[0] = re.sub(pattern, link, source[0])
     if (package := SHOWN_ONLY.get(page.removeprefix("gallery/"))) is not None:
         said = f"Shown without its output: {package} was not installed here. `make docs-all` executes it."
         source[0] = source[0].replace("\n.. code-block::", f"\n.. note:: {said}\n\n.. code-block::", 1)

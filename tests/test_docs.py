@@ -71,10 +71,10 @@ def test_a_page_that_is_run_elsewhere_is_named_there(page: str, test: str) -> No
     assert Path(page).name.removesuffix(".md") in (ROOT / test).read_text()
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=named)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"], ids=named)
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text()
-    links = [link for link in re.findall(r"\[[^]\"]+\]\(([^)#\s]+)", text) if "://" not in link]
+    links = [link for link in re.findall(r"\[[^]\"]+\]\(([^)#\s\"[]+)", text) if "://" not in link]
     files = re.findall(r"(?:src|tests|benchmarks|examples|docs|tools)/[\w/.-]+\.(?:py|toml|md)", text)
     missing = [link for link in links if not (page.parent / link).exists() and link != "gallery/index.rst"]
     missing += [name for name in files if not (ROOT / name).exists() and not (page.parent / name).exists()]
