@@ -10,7 +10,9 @@ from commands import call
 from fairbound import check_algorithm
 from fairbound.benchmark.custom_algorithm import load_custom_algorithm
 
-PROBLEM = (Path(__file__).parents[2] / "docs" / "guides" / "board.md").read_text().split("```python\n")[1].split("```")[0]
+PROBLEM = (
+    (Path(__file__).parents[2] / "docs" / "guides" / "board.md").read_text().split("```python\n")[1].split("```")[0]
+)
 
 
 def test_the_template_is_certified_and_runs_on_a_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
