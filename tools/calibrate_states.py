@@ -38,8 +38,8 @@ BIRTHS = 8  # states of birth that are listed
 BORN_HERE = 600  # thousandths of those born in the US; chosen by hand for OTHERS
 WORKERS = 0.0050  # rows of ACSIncome per inhabitant: a sample of 1 %, of whom half have an income from work
 
-# Inhabitants in millions and races in per cent (RAC1P 1, 2, 3 to 5, 6, 7, 8, 9), 2018: the Census Bureau's published
-# figures, rounded and entered by hand. The extract has no rows of these states.
+# Inhabitants in millions and races in per cent (RAC1P 1, 2, 3 to 5, 6, 7, 8, 9), 2018: rounded,
+# entered from memory and not checked against the Census Bureau's. The extract has no rows of these states.
 OTHERS = {
     "CA": (39.6, [60, 6, 1, 15, 0, 14, 4]),
     "DC": (0.7, [41, 46, 0, 4, 0, 6, 3]),
@@ -59,8 +59,8 @@ HEADER = f"""\
 # on the log-odds of an income above 50,000 dollars.
 # basis = "extract": aggregates of the state's ACSIncome extract (2018, 1-Year) of the American Community Survey's
 # public-use microdata, US Census Bureau; no cell has fewer than {SMALLEST} people.
-# basis = "national": inhabitants and races are published figures of the Census Bureau (2018), rounded and entered by
-# hand; marital status and effects are those of the extract's 42 states together, places of birth chosen by hand.
+# basis = "national": inhabitants and races are rounded figures of 2018, entered from memory and not checked against the
+# Census Bureau's; marital status and effects are those of the extract's 42 states, places of birth chosen by hand.
 """
 
 

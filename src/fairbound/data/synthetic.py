@@ -165,8 +165,9 @@ class Population:
 
 
 def load(state: str, seed: int = 0, task: str = "Income", missing: int | None = HISTORICAL) -> Table:
-    """The synthetic counterpart of a task's table for a state in 2018. Income has as many rows as the real one, and
-    groups of the same sizes; the other tasks take theirs from `synthetic_persons`. `missing` fills empty fields.
+    """The synthetic counterpart of a task's table for a state in 2018. Income in OK and VA has as many rows as the real
+    one, and groups of the same sizes (other states: nearly, or estimated; `basis`). The other tasks take theirs from
+    `synthetic_persons`. `missing` fills empty fields.
 
     >>> table = load("OK")
     >>> table.rows, table.source, int((table.columns["RAC1P"] == 1).sum())
