@@ -29,6 +29,19 @@ def people(rows: int = 3000, seed: int = 0) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
+def test_print_shows_groups_and_metrics() -> None:
+    columns = people()
+    found = audit(columns["y"], columns["race"], predictions=columns["made"])
+    shown = str(found).splitlines()
+    assert shown[0] == "3,000 examples, 3 groups by group"
+    assert [line.split()[0] for line in shown[2:5]] == ["asian", "black", "white"]
+    rate = found.groups[0].rates["positive_rate"]
+    assert shown[2].split()[2:] == [f"{rate.value:.3f}", f"[{rate.low:.3f},", f"{rate.high:.3f}]"]
+    assert shown[5].startswith("demographic_parity_difference")
+    assert shown[-1] == "reference group: white; 95 % intervals"
+    assert all(len(line) <= 80 for line in shown)
+
+
 def test_an_audit_of_scores_has_every_number() -> None:
     columns = people()
     found = audit_columns(columns, label="y", groups=parse_attributes("race", columns), score="score", draws=500)

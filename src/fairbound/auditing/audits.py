@@ -19,6 +19,8 @@ from torch import Tensor
 from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
 from fairbound.auditing.text import (
     SMALL_GROUP,
+    interval,
+    number,
     one_group,
     one_sided,
     own_group,
@@ -56,6 +58,7 @@ from fairbound.metrics.fairness_metrics import (
 from fairbound.metrics.intervals import DRAWS, IntervalEstimate
 from fairbound.metrics.roc import CalibrationBin
 
+SHOWN_GROUPS = 20  # by print(audit)
 MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes
 
 
@@ -98,6 +101,21 @@ class Audit:
     source: str = ""
     notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
+
+    def __str__(self) -> str:
+        """Groups and metrics; the command line has more."""
+        lines = [f"{self.examples:,} examples, {len(self.groups)} groups by {' x '.join(self.attributes)}"]
+        lines += [f"{'':26}{'examples':>10} {'positive rate':>24}"]
+        for group in self.groups[:SHOWN_GROUPS]:
+            rate = group.rates["positive_rate"]
+            lines.append(f"{group.name:26.26}{group.examples:10,} {number(rate.value):>9} {interval(rate):>14}")
+        if len(self.groups) > SHOWN_GROUPS:
+            lines.append(f"... and {len(self.groups) - SHOWN_GROUPS:,} groups more (`.groups`)")
+        for name, found in self.metrics.items():
+            if found.value is not None:
+                lines.append(f"{name:36} {number(found.value):>9} {interval(found):>14}")
+        lines.append(f"reference group: {self.reference}; {100 * self.level:g} % intervals")
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON: metric name -> value and interval, group name -> counts and rates."""

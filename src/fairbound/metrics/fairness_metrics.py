@@ -4,12 +4,6 @@ Everything here follows from the table of group x label x prediction (`Counts`).
 
 | name | definition | published by |
 |---|---|---|
-| independence_printed | mean_i abs(PR_i - mean_j PR_j) | the paper, Table 2 |
-| separation_printed | the same for TPR and for FPR, halved and added | the paper, Table 2 |
-| sufficiency_printed | the same for P(y=1 given prediction 1) and P(y=1 given prediction 0) | the paper, Table 2 |
-| independence_reported | two groups: abs(dPR) | the paper's results |
-| separation_reported | two groups: abs(dTPR) + abs(dFPR) | the paper's results |
-| sufficiency_reported | two groups: abs(dPPV) + abs(dNPV) | the paper's results |
 | demographic_parity_difference, _ratio | largest minus smallest PR; smallest over largest | Fairlearn |
 | equalized_odds_difference, _ratio | the same for TPR and for FPR, the worse of the two | Fairlearn |
 | equalized_odds_difference_mean | the mean of both | Fairlearn, agg="mean" |
@@ -17,6 +11,12 @@ Everything here follows from the table of group x label x prediction (`Counts`).
 | equal_opportunity_difference | TPR of the others minus TPR of the reference group | AIF360 |
 | average_odds_difference | mean of that and of the same for FPR | AIF360 |
 | average_absolute_odds_difference | the mean of abs(dTPR) and abs(dFPR) | AIF360 |
+| independence_printed | mean_i abs(PR_i - mean_j PR_j) | the paper, Table 2 |
+| separation_printed | the same for TPR and for FPR, halved and added | the paper, Table 2 |
+| sufficiency_printed | the same for P(y=1 given prediction 1) and P(y=1 given prediction 0) | the paper, Table 2 |
+| independence_reported | two groups: abs(dPR) | the paper's results |
+| separation_reported | two groups: abs(dTPR) + abs(dFPR) | the paper's results |
+| sufficiency_reported | two groups: abs(dPPV) + abs(dNPV) | the paper's results |
 | accuracy_difference | largest minus smallest accuracy | the paper, DifAcc |
 | inaccuracy | share of wrong predictions, overall | the paper, Ina |
 
@@ -109,18 +109,6 @@ def _others_over_reference(parts: Sequence[Tensor]) -> Tensor:
 
 PAPER, REPORTED = "the paper, Table 2", "the paper's results"
 _ALL = (
-    Metric("independence_printed", (PR,), _sum(mean_absolute), "gap",
-           "mean distance of the groups' positive rates from their mean", PAPER, most=0.5),
-    Metric("separation_printed", (TPR, FPR), _sum(mean_absolute, 0.5), "gap",
-           "mean distance of true and of false positive rates from their means, averaged", PAPER, most=0.5),
-    Metric("sufficiency_printed", (PPV, FOR), _sum(mean_absolute, 0.5), "gap",
-           "mean distance of P(y=1 | prediction) from its mean, for both predictions, averaged", PAPER, most=0.5),
-    Metric("independence_reported", (PR,), _sum(spread), "gap",
-           "difference of the two groups' positive rates", REPORTED, "two"),
-    Metric("separation_reported", (TPR, FPR), _sum(spread), "gap",
-           "difference of true positive rates plus difference of false positive rates", REPORTED, "two", most=2.0),
-    Metric("sufficiency_reported", (PPV, FOR), _sum(spread), "gap",
-           "difference of positive plus difference of negative predictive values", REPORTED, "two", most=2.0),
     Metric("demographic_parity_difference", (PR,), _worst, "largest",
            "largest minus smallest positive rate", "Fairlearn"),
     Metric("demographic_parity_ratio", (PR,), _worst, "ratio",
@@ -142,6 +130,18 @@ _ALL = (
     Metric("average_absolute_odds_difference", (TPR, FPR), _sum(spread, 0.5), "gap",
            "mean absolute difference of true and false positive rates, others against reference", "AIF360",
            "reference"),
+    Metric("independence_printed", (PR,), _sum(mean_absolute), "gap",
+           "mean distance of the groups' positive rates from their mean", PAPER, most=0.5),
+    Metric("separation_printed", (TPR, FPR), _sum(mean_absolute, 0.5), "gap",
+           "mean distance of true and of false positive rates from their means, averaged", PAPER, most=0.5),
+    Metric("sufficiency_printed", (PPV, FOR), _sum(mean_absolute, 0.5), "gap",
+           "mean distance of P(y=1 | prediction) from its mean, for both predictions, averaged", PAPER, most=0.5),
+    Metric("independence_reported", (PR,), _sum(spread), "gap",
+           "difference of the two groups' positive rates", REPORTED, "two"),
+    Metric("separation_reported", (TPR, FPR), _sum(spread), "gap",
+           "difference of true positive rates plus difference of false positive rates", REPORTED, "two", most=2.0),
+    Metric("sufficiency_reported", (PPV, FOR), _sum(spread), "gap",
+           "difference of positive plus difference of negative predictive values", REPORTED, "two", most=2.0),
     Metric("accuracy_difference", ("accuracy",), _worst, "largest",
            "largest minus smallest accuracy", "the paper, DifAcc"),
     Metric("inaccuracy", ("inaccuracy",), lambda parts: parts[0][..., 0], "rate",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -415,3 +416,26 @@ def test_one_class_and_no_groups() -> None:
     with pytest.warns(UserWarning, match="no sensitive_features were given: training is unconstrained"):
         fair = postprocessor().fit(X, y)
     assert (fair.choice_, fair.verdict_, fair.constraints_, fair.multipliers_) == ("unconstrained", None, (), {})
+
+
+def test_small_tables_are_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seen = torch.get_num_threads(), []
+
+    class Watched(GaussianNB):
+        def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Watched:
+            seen.append(torch.get_num_threads())
+            super().fit(X, y, sample_weight)
+            return self
+
+    X, y, group = make_data(400)
+    torch.set_num_threads(2)
+    try:
+        FairPostprocessor(Watched(), bound=0.3, random_state=0).fit(X, y, sensitive_features=group)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+        seen.clear()
+        monkeypatch.setattr(base, "SMALL_TABLE", 100)
+        FairPostprocessor(Watched(), bound=0.3, random_state=0).fit(X, y, sensitive_features=group)
+        assert set(seen) == {2}
+    finally:
+        torch.set_num_threads(before)
