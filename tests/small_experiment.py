@@ -2,6 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+
+from fairbound.benchmark.executor import Job
+from fairbound.benchmark.store import Store
+
+ROWS = """
+  { name = "SGD", method = "SGD", steps = 30 },
+  { name = "SSL-ALM", method = "SSLALM", steps = 20 },
+  { name = "SSL-ALM, longer", like = "SSL-ALM", steps = 30, equal_examples = false },
+"""
+BROKEN = """
+from dataclasses import dataclass
+from pathlib import Path
+import torch
+from fairbound.core import Algorithm
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Algorithm[torch.Tensor]):
+    tau: float = 0.1
+
+    evaluates = ("f",)
+
+    def init(self, x, m, first=None, equality=None):
+        return x.new_zeros(())
+
+    def update(self, x, state, draw):
+        if not Path("REPAIRED").exists():
+            raise ValueError("this method cannot take a step")
+        return -self.tau * draw.samples[0](x).grad(f=1.0), state
+
+    def primal_step(self, state):
+        return self.tau
+"""  # a method that works once there is a file REPAIRED
+
 
 def small_experiment(rows: str, *, seeds: int = 1, records: int = 1) -> str:
     """With these rows, inline tables of TOML; what is common to them may be left out."""
@@ -21,3 +57,19 @@ split = {{ seed = 1 }}
 common = {{ reference = "here" }}
 rows = [{rows}]
 """
+
+
+def small_job(folder: Path) -> Job:
+    """Of the experiment with ROWS, whose file is written into the folder."""
+    (folder / "small.toml").write_text(small_experiment(ROWS, seeds=2, records=2))
+    return Job(experiment=str(folder / "small.toml"), source="synthetic:OK")
+
+
+def contents(folder: Path) -> dict[str, list[bytes]]:
+    """The bits of every stored result."""
+    return {
+        result.key: [
+            np.ascontiguousarray(column).tobytes() for table in result.tables.values() for column in table.values()
+        ]
+        for result in Store(folder).results()
+    }

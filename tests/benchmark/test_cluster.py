@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call
-from small_experiment import small_experiment
+from small_experiment import BROKEN, contents, small_job
 
 from fairbound.benchmark import cluster as module
 from fairbound.benchmark.engines import Engine, Following, JobTask, carry_out, parse_shard
@@ -28,40 +28,11 @@ distributed = pytest.importorskip("distributed", reason="workers need the extra 
 dask = pytest.importorskip("dask", reason="workers need the extra cli")
 
 HOST = {"host": "127.0.0.1", "dashboard": False} | module.OWN_PORT
-ROWS = """
-  { name = "SGD", method = "SGD", steps = 30 },
-  { name = "SSL-ALM", method = "SSLALM", steps = 20 },
-  { name = "SSL-ALM, longer", like = "SSL-ALM", steps = 30, equal_examples = false },
-"""
-OWN = """
-from dataclasses import dataclass
-from pathlib import Path
-import torch
-from fairbound.core import Algorithm
-
-@dataclass(frozen=True, kw_only=True)
-class Mine(Algorithm[torch.Tensor]):
-    tau: float = 0.1
-
-    evaluates = ("f",)
-
-    def init(self, x, m, first=None, equality=None):
-        return x.new_zeros(())
-
-    def update(self, x, state, draw):
-        if not Path("REPAIRED").exists():
-            raise ValueError("this method cannot take a step")
-        return -self.tau * draw.samples[0](x).grad(f=1.0), state
-
-    def primal_step(self, state):
-        return self.tau
-"""
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    (tmp_path / "small.toml").write_text(small_experiment(ROWS, seeds=2, records=2))
-    return Job(experiment=str(tmp_path / "small.toml"), source="synthetic:OK")
+    return small_job(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +42,6 @@ def there() -> Iterator[Engine]:
         n_workers=2, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=module.OWN_PORT, memory_limit=0
     ) as cluster:
         yield Engine(scheduler=cluster.scheduler_address)
-
-
-def contents(folder: Path) -> dict[str, list[bytes]]:
-    return {
-        result.key: [column.tobytes() for table in result.tables.values() for column in table.values()]
-        for result in Store(folder).results()
-    }
 
 
 def test_workers_without_the_folder_send_their_files_back(
@@ -101,8 +65,8 @@ def test_workers_without_the_folder_send_their_files_back(
 
 def test_what_fails_on_two_workers_is_marked_and_the_rest_goes_on(job: Job, there: Engine, tmp_path: Path) -> None:
     method, folder = tmp_path / "mine.py", tmp_path / "results"
-    method.write_text(OWN.replace("REPAIRED", str(tmp_path / "repaired")))
-    broken = replace(job, algorithm=f"{method}:Mine")
+    method.write_text(BROKEN.replace("REPAIRED", str(tmp_path / "repaired")))
+    broken = replace(job, algorithm=f"{method}:Broken")
     done = carry_out([broken], folder, there)
     assert len(contents(folder)) == 6
     (failure,) = done.failed
@@ -112,7 +76,7 @@ def test_what_fails_on_two_workers_is_marked_and_the_rest_goes_on(job: Job, ther
     assert f'File "{method}", line 18, in update' in failure.traceback
     assert WorkLog(folder).failures() == [failure]
     said = call("status", "--out", folder)
-    assert "small, paper: Mine: this method cannot take a step" in " ".join(said.split())
+    assert "small, paper: Broken: this method cannot take a step" in " ".join(said.split())
     (tmp_path / "repaired").touch()
     assert carry_out([broken], folder, there).failed == []
     assert len(contents(folder)) == 8
@@ -124,7 +88,7 @@ def test_a_second_try_whose_workers_have_gone_is_given_to_another(
 ) -> None:
     """When it is submitted the only other worker is one that has just gone: Dask alone would wait for it forever."""
     method = tmp_path / "mine.py"
-    method.write_text(OWN.replace("REPAIRED", str(tmp_path / "repaired")))
+    method.write_text(BROKEN.replace("REPAIRED", str(tmp_path / "repaired")))
     own = module._Round._workers
 
     def workers(self: module._Round) -> tuple[list[str], list[str]]:
@@ -132,7 +96,7 @@ def test_a_second_try_whose_workers_have_gone_is_given_to_another(
         return ([], ["tcp://127.0.0.1:1"]) if second else own(self)
 
     monkeypatch.setattr(module._Round, "_workers", workers)
-    (failure,) = carry_out([replace(job, algorithm=f"{method}:Mine")], tmp_path / "results", there).failed
+    (failure,) = carry_out([replace(job, algorithm=f"{method}:Broken")], tmp_path / "results", there).failed
     assert len(failure.workers) == 2
     assert "tcp://127.0.0.1:1" not in failure.workers
 
@@ -204,12 +168,12 @@ def test_nobody_answers_at_the_address(job: Job, tmp_path: Path, monkeypatch: py
 def test_two_commands_with_one_store_compute_a_task_once(job: Job, there: Engine, tmp_path: Path) -> None:
     """Dask gives both the answer of one computation: the method notes when it starts."""
     method, noted, folder = tmp_path / "mine.py", tmp_path / "noted", tmp_path / "results"
-    text = OWN.replace("REPAIRED", str(method)).replace(
+    text = BROKEN.replace("REPAIRED", str(method)).replace(
         "        return x.new_zeros", "        NOTE\n        return x.new_zeros"
     )
     note = f"open({str(noted)!r}, 'a').write('started\\n')"
     method.write_text(text.replace("NOTE", f"if x.numel() > 3: {note}"))  # not in the trial of a method of one's own
-    both = replace(job, algorithm=f"{method}:Mine")
+    both = replace(job, algorithm=f"{method}:Broken")
     plan(both)  # a file is loaded by one thread at a time
     with ThreadPoolExecutor(2) as pool:
         done = [one.result() for one in [pool.submit(carry_out, [both], folder, there) for _ in range(2)]]

@@ -10,55 +10,18 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
-from small_experiment import small_experiment
+from small_experiment import BROKEN, ROWS, contents, small_experiment, small_job
 
 from fairbound.benchmark.engines import Engine, carry_out
 from fairbound.benchmark.executor import Job, plan
-from fairbound.benchmark.store import Store
 
 TWO = Engine(processes=2)
-ROWS = """
-  { name = "SGD", method = "SGD", steps = 30 },
-  { name = "SSL-ALM", method = "SSLALM", steps = 20 },
-  { name = "SSL-ALM, longer", like = "SSL-ALM", steps = 30, equal_examples = false },
-"""
-OWN = """
-from dataclasses import dataclass
-import torch
-from fairbound.core import Algorithm
-
-@dataclass(frozen=True, kw_only=True)
-class Broken(Algorithm[torch.Tensor]):
-    tau: float = 0.1
-
-    evaluates = ("f",)
-
-    def init(self, x, m, first=None, equality=None):
-        return x.new_zeros(())
-
-    def update(self, x, state, draw):
-        raise ValueError("this method cannot take a step")
-
-    def primal_step(self, state):
-        return self.tau
-"""
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    (tmp_path / "small.toml").write_text(small_experiment(ROWS, seeds=2, records=2))
-    return Job(experiment=str(tmp_path / "small.toml"), source="synthetic:OK")
-
-
-def contents(folder: Path) -> dict[str, list[bytes]]:
-    return {
-        result.key: [
-            np.ascontiguousarray(column).tobytes() for table in result.tables.values() for column in table.values()
-        ]
-        for result in Store(folder).results()
-    }
+    return small_job(tmp_path)
 
 
 def test_two_processes_compute_what_one_does(job: Job, tmp_path: Path) -> None:
@@ -82,7 +45,7 @@ def test_what_budgets_share_is_computed_once(job: Job, tmp_path: Path) -> None:
 
 
 def test_a_task_that_fails_is_marked_and_the_others_are_stored(job: Job, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(BROKEN)
     done = carry_out([Job(**{**vars(job), "algorithm": f"{tmp_path / 'mine.py'}:Broken"})], tmp_path / "all", Engine())
     assert [failure.sentence for failure in done.failed] == ["this method cannot take a step"]
     assert len(contents(tmp_path / "all")) == 6
