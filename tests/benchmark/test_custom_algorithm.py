@@ -12,7 +12,12 @@ import torch
 from methods import classification
 
 from fairbound.benchmark import config
-from fairbound.benchmark.custom_algorithm import CustomAlgorithm, add_custom_algorithm, load_custom_algorithm
+from fairbound.benchmark.custom_algorithm import (
+    CustomAlgorithm,
+    add_custom_algorithm,
+    load_custom_algorithm,
+    tried_algorithm,
+)
 from fairbound.core import Algorithm
 from fairbound.training.hyperparams import structure
 from fairbound.training.runner import run
@@ -135,7 +140,7 @@ def file(tmp_path: Path) -> Path:
 def refused(text: str, error: type[Exception] = ValueError) -> str:
     """The sentence."""
     with pytest.raises(error) as caught:
-        load_custom_algorithm(text)
+        tried_algorithm(text)
     return str(caught.value)
 
 

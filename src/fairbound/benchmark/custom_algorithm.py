@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -219,26 +218,34 @@ def _number(node: ast.expr, place: str, like: Any) -> float | bool:
 
 
 def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
-    """The method itself checks the ranges of its settings; then the contract is checked, and one step is tried."""
+    """The method itself checks the ranges of its settings; then the contract is checked. No step is taken."""
     try:
         made = custom.method(**custom.settings)
     except Exception as error:
         raise ValueError(f"{custom.path}: {custom.name} cannot be made: {error}") from error
     try:
         check_contract(made, "--algorithm")
-        _try_a_step(made)
     except ContractError as error:
         raise ValueError(f"{custom.path}: {error}") from error
-    except ValueError:
-        return  # it refuses the problem of the trial, and would say so of another
+
+
+def tried_algorithm(text: str) -> CustomAlgorithm:
+    """The same after a step of it on a small problem: a method of whoever runs the command, never one that was sent."""
+    custom = load_custom_algorithm(text)
+    try:
+        _try_a_step(custom.method(**custom.settings))
+    except ContractError as error:
+        raise ValueError(f"{custom.path}: {error}") from error
+    except ValueError:  # it refuses the problem of the trial, and would say so of another
+        return custom
     except Exception as error:
         line = _line(error, str(custom.path.resolve()))
         raise ValueError(
             f"{custom.path}, line {line}: a first step of {custom.name} raised {type(error).__name__}: {error}"
         ) from error
+    return custom
 
 
-@cache
 def _try_a_step(method: Algorithm[Any]) -> None:
     """On a problem with as many constraints as a setting that is a tuple has numbers, or two."""
     values = [getattr(method, field.name) for field in fields(method)]  # type: ignore[arg-type]

@@ -136,12 +136,10 @@ def _place(name: str) -> str:
 
 def _own(files: Sequence[Path], algorithms: Sequence[str]) -> list[Entry]:
     from fairbound.benchmark.board.entries import Entry, load_entries
-    from fairbound.benchmark.custom_algorithm import load_custom_algorithm
+    from fairbound.benchmark.custom_algorithm import tried_algorithm
 
     found = [one for path in files for one in load_entries(path)]
-    return found + [
-        Entry(name=load_custom_algorithm(text).name, method=text, authors="your own") for text in algorithms
-    ]
+    return found + [Entry(name=tried_algorithm(text).name, method=text, authors="your own") for text in algorithms]
 
 
 def _list() -> None:

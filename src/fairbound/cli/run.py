@@ -56,6 +56,7 @@ def run_command(
     out: Out = Path("results"),
 ) -> None:
     """Run an experiment; what the results folder already has is not computed again."""
+    from fairbound.benchmark.custom_algorithm import tried_algorithm
     from fairbound.benchmark.executor import Job, plan
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, checked_device, compute, end_with, engine_of
@@ -66,6 +67,8 @@ def run_command(
         experiment=experiment, budget=budget.value, folder=folder, source=source, label=label, group=group, seeds=seeds,
         splits=splits, steps=steps, algorithm=algorithm, device=checked_device(device, here=here),
     )  # fmt: skip
+    if algorithm is not None:
+        tried_algorithm(algorithm)
     planned = plan(job)
     announce(planned.prepared)
     runs = sum(len(batch.plans) for batch in planned.batches)
