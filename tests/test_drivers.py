@@ -162,8 +162,8 @@ def files_crossed(work: Callable[[], object]) -> list[str]:
 
 
 CROSSED: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {  # how to begin, and the most files
-    "Constrained.backward": (lambda: _second(Loop(DescentAscent()).step), 21),
-    "Constrained.backward, SSLALM": (lambda: _second(Loop(SSLALM(samples=1)).step), 21),
+    "Constrained.backward": (lambda: _second(Loop(DescentAscent()).step), 22),
+    "Constrained.backward, SSLALM": (lambda: _second(Loop(SSLALM(samples=1)).step), 22),
     "a step of run": (lambda: _second(partial(next, run_of(DescentAscent(), 9))), 15),
     "run": (lambda: lambda: list(run_of(DescentAscent(), 3)), 25),
     "FairClassifier.fit": (lambda: lambda: fit(DescentAscent()), 52),  # verdict and report included
