@@ -293,7 +293,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a statistic of nothing known": (lambda: constraints.equal_opportunity(2, bound=0.1, of="gain"), ValueError, 'must be "rate" or "loss", got \'gain\''),  # type: ignore[arg-type]  # noqa: E501
     "nothing to combine": (lambda: constraints.combine(), ValueError, "at least one"),
     "no constraint": (lambda: ConstraintSet.of([]), ValueError, "there are no constraints"),
-    "a name for a constraint": (lambda: ConstraintSet.of("loss_parity"), TypeError, "str is no constraint"),  # type: ignore[arg-type]
+    "a name for a constraint": (lambda: ConstraintSet.of("loss_parity"), TypeError, "as constraints.loss_parity"),  # type: ignore[arg-type]
     "outputs of classes": (lambda: constraints.soft_positive(torch.zeros(4, 3), torch.zeros(4)), ValueError, "one logit per example"),  # noqa: E501
 }  # fmt: skip
 
