@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from multiprocessing import resource_tracker
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -238,7 +239,7 @@ def _client(engine: Engine, workers: int) -> Iterator[Any]:
             with _holding_interrupts():
                 cluster = distributed.LocalCluster(
                     n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None,
-                    scheduler_kwargs=OWN_PORT, silence_logs=logging.CRITICAL,
+                    scheduler_kwargs=OWN_PORT, silence_logs=logging.CRITICAL + 1,  # a closed connection is one
                 )  # fmt: skip
             with cluster, distributed.Client(cluster) as client:
                 client.run(atexit.register, os._exit, 0)  # taking an interpreter with torch down would take 4 s
@@ -254,6 +255,7 @@ def _holding_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    resource_tracker.ensure_running()  # its start would unblock the signal, in the thread that starts a worker
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
