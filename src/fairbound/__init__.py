@@ -14,6 +14,7 @@ _HOME = {  # public name -> the module that defines it
     "SSLALM": "algorithms",
     "DescentAscent": "algorithms",
     "Penalty": "algorithms",
+    "primal": "algorithms.primal",
     "StochasticGhost": "algorithms",
     "SwitchingSubgradient": "algorithms",
     "Audit": "auditing",
@@ -24,6 +25,7 @@ _HOME = {  # public name -> the module that defines it
     "Algorithm": "core",
     "Draw": "core",
     "Estimate": "core",
+    "MultiplierMethod": "core",
     "Sample": "core",
     "Dataset": "data",
     "Split": "data",
@@ -59,7 +61,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fairbound' has no attribute {name!r}")
     module = import_module(f"fairbound.{_HOME[name]}")
-    return module if name == _HOME[name] else getattr(module, name)
+    return module if name == _HOME[name].rpartition(".")[2] else getattr(module, name)
 
 
 def __dir__() -> list[str]:

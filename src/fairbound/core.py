@@ -1,7 +1,8 @@
 """The contract between problems and algorithms: `min E f(x) s.t. E c(x) <= 0`.
 
 A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints
-there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; the caller adds `d` to `x`.
+there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; the caller adds `d` to `x`. Most
+methods are of a simpler kind, a `MultiplierMethod`: it turns values c into weights w, and d follows from grad f + J'w.
 
 In a custom loop, on any function of `x`:
 
@@ -20,11 +21,9 @@ In a custom loop, on any function of `x`:
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from numbers import Integral, Real
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -112,71 +111,33 @@ class Draw(NamedTuple):
     def of(*samples: Sample, weight: float | Tensor = 1.0, uniform: float | Tensor = 0.0) -> Draw:
         return Draw(samples, torch.as_tensor(weight), torch.as_tensor(uniform))
 
-    def unpack(self, algorithm: Algorithm[Any]) -> tuple[Sample, ...]:
+    def unpack(self, method: Algorithm[Any]) -> tuple[Sample, ...]:
         """The samples, once their number has been checked."""
-        if len(self.samples) != algorithm.draws:
+        if len(self.samples) != method.draws:
             raise ValueError(
-                f"{type(algorithm).__name__} needs {algorithm.draws} mini-batches a step, got {len(self.samples)}; "
+                f"{type(method).__name__} needs {method.draws} mini-batches a step, got {len(self.samples)}; "
                 "pass one sample for each (the same one twice works, but is biased)"
             )
         return self.samples
 
 
-class Source(Protocol):
-    """Where a run's draws come from, step after step (`Problem.source`)."""
-
-    def next(self, evaluates: Sequence[str], batch_size_probs: Sequence[float] | None) -> Draw: ...
-
-
 class Algorithm(ABC, Generic[State]):
     """A stochastic method as a pure `(init, update)` pair; hyper-parameters are the fields of a frozen dataclass.
 
-    A method writes `init`, `update` and `primal_step`. What a step consumes is data, with these defaults: a method
-    overrides them by a class attribute (`draws = 2`), or by a property where they depend on its settings.
-    `fairbound.testing.check_algorithm` certifies the whole.
+    A method writes `init`, `update` and `primal_step`; the other members have defaults, which a class attribute
+    (`evaluates = ("c", "fc")`) or a property replaces. Most methods are simpler: see `MultiplierMethod`.
+    `fairbound.check_algorithm` tests the whole.
 
     Float fields may hold tensors when many runs are stacked, so `update` never branches on their values in Python.
     """
 
-    structural: ClassVar[tuple[str, ...]] = ()  # float fields that decide what is drawn: runs cannot stack over them
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
     """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
-    dual: ClassVar[tuple[str, ...]] = ()  # fields (m,) of the state that a dual step moves, for `algorithms.wrappers`
-
-    def __new__(cls, *given: Any, **settings: Any) -> Self:
-        """Says what a method lacks, and which settings it has where one is not among them."""
-        missing = " and ".join(sorted(cls.__abstractmethods__))
-        if missing:
-            raise TypeError(
-                f"{cls.__name__} is abstract: it does not define {missing}, as every Algorithm does; "
-                "`fairbound new algorithm my_file.py` writes a complete example"
-            )
-        known = [field for field, what in getattr(cls, "__dataclass_fields__", {}).items() if what.init]
-        unknown = [name for name in settings if name not in known]
-        if unknown and known:
-            rate = "; in a loop the learning rate is the optimizer's" if unknown[0] in ("lr", "learning_rate") else ""
-            raise TypeError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}{rate}")
-        return super().__new__(cls)
-
-    @property
-    def draws(self) -> int:
-        """Independent mini-batches per step."""
-        return 1
 
     @property
     def evaluates(self) -> tuple[str, ...]:
-        """What each draw is asked for: "f", "c" or "fc". Other examples do not pass through the model."""
-        return ("fc",) * self.draws
-
-    @property
-    def passes(self) -> tuple[int, ...]:
-        """How often the examples of each draw pass through the model in a step."""
-        return (1,) * self.draws
-
-    @property
-    def points(self) -> int:
-        """At how many points a step evaluates its mini-batches. A training loop has one: the model's parameters."""
-        return 1
+        """What each mini-batch of a step is asked for, "f", "c" or "fc"; the mini-batches are independent."""
+        return ("fc",)
 
     @property
     def batch_size_probs(self) -> tuple[float, ...] | None:
@@ -184,36 +145,10 @@ class Algorithm(ABC, Generic[State]):
         return None
 
     @property
-    def needs_initial_estimate(self) -> bool:
-        """Whether `init` uses an estimate at the starting point."""
-        return False
-
-    @property
-    def needs_feasible_start(self) -> bool:
-        """Whether it keeps what it promises from a feasible start alone; the drivers warn of another."""
-        return False
-
-    @property
-    def is_gradient_step(self) -> bool:
-        """Whether d is minus `primal_step` times one gradient, and x is read through its estimates only.
-
-        In a user's loop such a method costs one backward pass into `.grad` and no vector of the model's size.
-        """
-        return False
-
-    @property
-    def uses_jacobian(self) -> bool:
-        """Whether a step takes several gradients of one mini-batch, those of its constraints: a backward pass each."""
-        return False
-
-    @property
-    def row_wise(self) -> bool:
-        """Whether each constraint is treated alone.
-
-        A driver with very many of them may then gather the rows of the state that a mini-batch shows, call the same
-        `update`, and scatter them back.
-        """
-        return False
+    @final
+    def draws(self) -> int:
+        """Mini-batches per step."""
+        return len(self.evaluates)
 
     @abstractmethod
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
@@ -222,7 +157,7 @@ class Algorithm(ABC, Generic[State]):
         Args:
             x: (n,) the starting point.
             m: number of constraints.
-            first: an estimate at `x`, for the methods that start from one.
+            first: an estimate at `x`; None where a loop has none, or where a mini-batch shows few of very many rows.
             equality: (m,) bool, the constraints that are c = 0 instead of c <= 0; None: none is.
         """
 
@@ -243,12 +178,135 @@ class Algorithm(ABC, Generic[State]):
         return None
 
     def monitor(self, state: State) -> dict[str, Tensor]:
-        """Scalars that describe the progress of the method: resets, feasible steps, kappa. `diagnostics` reads them."""
+        """Scalars that describe the progress of the method: feasible steps, kappa. `diagnostics` reads them."""
         return {}
 
-    def draw(self, source: Source) -> Draw:
-        """The randomness of one step, for a custom loop."""
-        return source.next(self.evaluates, self.batch_size_probs)
+
+class Schedule(ABC):
+    """A number for every step."""
+
+    @abstractmethod
+    def at(self, k: Tensor) -> Tensor:
+        """The value at step k: ()."""
+
+
+def value(setting: float | Tensor | Schedule, k: Tensor) -> float | Tensor:
+    """The setting at step k, whether it is constant or a schedule."""
+    return setting if isinstance(setting, float | Tensor) else setting.at(k)
+
+
+class Primal(Protocol):
+    """How x moves along a gradient, as a `torch.optim` optimizer does in a loop (`algorithms.primal`)."""
+
+    def init(self, x: Tensor) -> Any:
+        """State at the start."""
+
+    def step(self, g: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The step d (n,) and the next state, from the gradient g (n,)."""
+
+
+class Iterate(NamedTuple):
+    """A multiplier method's state together with what is of the size of x: smoothing, and the primal's state."""
+
+    method: Any  # what `start` and `step` return
+    z: Tensor  # (n,) the smoothed x; () without smoothing
+    primal: Any  # the primal's state; () under SGD(tau)
+
+
+class MultiplierMethod(Algorithm[Any], Generic[State]):
+    """A method whose step is one gradient, grad f + J'w, with weights w and a state of O(m) numbers.
+
+    It writes `start` and `step`, elementwise and without a word about x, so that a loop can run it at any scale: c, w,
+    example weights, one backward pass. Its state is a NamedTuple of tensors (m,) and (); `k` counts the steps, `y` are
+    the multipliers where it has them, the other scalars are monitors.
+    """
+
+    tau: float | Schedule  # a field: the step of x where no other primal is given, x+ = x - tau (grad f + J'w)
+
+    @property
+    def smoothing(self) -> tuple[float, float] | None:
+        """(mu, beta): the gradient is increased by mu (x - z), then z += beta (x - z), both with the old x."""
+        return None
+
+    @property
+    def row_wise(self) -> bool:
+        """Whether rows are independent: a driver may then keep a table of them and touch those that a batch shows."""
+        return False
+
+    @abstractmethod
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        """State at the start.
+
+        Args:
+            like: a tensor of the right precision and device, for `like.new_zeros(m)`.
+            m: number of constraints.
+            equality: (m,) bool, the constraints that are c = 0 instead of c <= 0; None: none is.
+            first: (m,) c at the starting point, or None.
+        """
+
+    @abstractmethod
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor | None, State]:
+        """w (m,) and the next state, from the values c (m,) of the step's mini-batches; w is None for SGD."""
+
+    # Derived, once for all ------------------------------------------------------------------------------------------
+
+    @final
+    def init(
+        self,
+        x: Tensor,
+        m: int,
+        first: Estimate | None = None,
+        equality: Tensor | None = None,
+        primal: Primal | None = None,
+    ) -> State | Iterate:
+        state = self.start(x.new_zeros(()), m, equality, None if first is None else first.c)
+        if self.smoothing is None and primal is None:
+            return state
+        z = x.new_zeros(()) if self.smoothing is None else x.clone()
+        return Iterate(state, z, () if primal is None else primal.init(x))
+
+    @final
+    def update(
+        self, x: Tensor, state: State | Iterate, draw: Draw, primal: Primal | None = None
+    ) -> tuple[Tensor, State | Iterate]:
+        estimates = [sample(x) for sample in draw.unpack(self)]
+        before = inner(state)
+        w, new = self.step(before, *(e.c for e in estimates))
+        g = estimates[main_draw(self)].grad(f=1.0, c=w)
+        if not isinstance(state, Iterate):
+            return -value(self.tau, before.k) * g, new
+        z, memory = state.z, state.primal
+        if self.smoothing is not None:
+            mu, beta = self.smoothing
+            g, z = g + mu * (x - z), torch.lerp(z, x, beta)
+        if primal is None:
+            d = -value(self.tau, before.k) * g
+        else:
+            d, memory = primal.step(g, memory)
+        return d, Iterate(new, z, memory)
+
+    @final
+    def primal_step(self, state: State | Iterate) -> float | Tensor:
+        return value(self.tau, inner(state).k)
+
+    @final
+    def multipliers(self, state: State | Iterate) -> Tensor | None:
+        y: Tensor | None = getattr(inner(state), "y", None)
+        return y
+
+    def monitor(self, state: State | Iterate) -> dict[str, Tensor]:
+        fields = inner(state)._asdict()
+        return {name: leaf for name, leaf in fields.items() if leaf.ndim == 0 and name != "k"}
+
+
+def inner(state: Any) -> Any:
+    """The state of a multiplier method itself, without what is of the size of x."""
+    return state.method if isinstance(state, Iterate) else state
+
+
+def main_draw(method: Algorithm[Any]) -> int:
+    """Which mini-batch of a step the objective is evaluated on."""
+    return next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
 
 
 def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
@@ -256,86 +314,15 @@ def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
     return x.new_zeros(m) if equality is None else equality.to(x)
 
 
-def refuse_equality(algorithm: Algorithm[Any], equality: Tensor | None) -> None:
-    """For the methods that are for c <= 0 alone, in `init`."""
+def refuse_equality(method: Algorithm[Any], equality: Tensor | None) -> None:
+    """For the methods that are for c <= 0 alone, in `init` or `start`."""
     if equality is not None and bool(equality.any()):
         raise ValueError(
-            f"{type(algorithm).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
+            f"{type(method).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
             "equalities; use a method that takes them, such as DescentAscent, SSLALM or StochasticGhost"
         )
-
-
-def no_feasible_start(algorithm: Algorithm[Any], where: str, c: float) -> str:
-    """What a driver says where a method that `needs_feasible_start` has none, or one without room to move."""
-    return (
-        f"{type(algorithm).__name__} keeps a feasible path from a start with c < 0, and the first mini-batch of "
-        f"{where} has a c of {c:.3g}; for gaps between groups start from a last layer of 0: "
-        'initial_points(..., feasible="zero-last-layer"), or training.functional.zero_last_layer(model) in a loop'
-    )
 
 
 def violations(c: Tensor, equality: Tensor | None) -> Tensor:
     """(..., m) |c| of the constraints c = 0, c of the others: each is met where this is at most 0."""
     return c if equality is None else torch.where(equality.to(c.device) > 0, c.abs(), c)
-
-
-class Bounds(NamedTuple):
-    """A range that a hyper-parameter must lie in, and how to say so."""
-
-    wording: str
-    holds: Callable[[float], bool]
-
-
-POSITIVE = Bounds("a finite number > 0", lambda v: 0 < v < math.inf)
-NONNEGATIVE = Bounds("a finite number >= 0", lambda v: 0 <= v < math.inf)
-CAP = Bounds("a number > 0 (infinity switches it off)", lambda v: v > 0)
-OPEN_UNIT = Bounds("strictly between 0 and 1", lambda v: 0 < v < 1)
-UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
-
-
-def require(
-    owner: Any, bounds: Bounds, *names: str, also: tuple[type, ...] = (), for_each_constraint: bool = False
-) -> None:
-    """Check numeric fields of a settings dataclass; `also` names the types (schedules) that may replace a number.
-
-    Whole numbers become floats, so that `tau=1` and `tau=1.0` are the same setting. Tensors are refused: in a stack of
-    runs they take the numbers' place without passing here (`hyperparams.with_hyperparams`). With `for_each_constraint`
-    a tuple with one number or schedule for every constraint may be in the place of one for all.
-    """
-
-    def checked(value: Any, name: str) -> Any:
-        if isinstance(value, also):
-            return value
-        where = f"{type(owner).__name__}: {name} must be {bounds.wording}"
-        if isinstance(value, bool) or not isinstance(value, Real):
-            tuples = ", or a tuple with one for each constraint" if for_each_constraint and "[" not in name else ""
-            raise TypeError(f"{where}{' or a schedule' if also else ''}{tuples}, got {value!r}")
-        if not bounds.holds(float(value)):
-            raise ValueError(f"{where}, got {value}")
-        return float(value)
-
-    for name in names:
-        value = getattr(owner, name)
-        if for_each_constraint and isinstance(value, tuple):
-            value = tuple(checked(one, f"{name}[{i}]") for i, one in enumerate(value))
-        else:
-            value = checked(value, name)
-        object.__setattr__(owner, name, value)
-
-
-def require_whole(owner: Any, low: int, high: int | None, *names: str) -> None:
-    """Check integer fields; they decide the structure of a run and never stack."""
-    for name in names:
-        value = getattr(owner, name)
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not whole or value < low or (high is not None and value > high):
-            limit = f">= {low}" if high is None else f"from {low} to {high}"
-            raise ValueError(f"{type(owner).__name__}: {name} must be a whole number {limit}, got {value!r}")
-        object.__setattr__(owner, name, int(value))
-
-
-def require_switch(owner: Any, *names: str) -> None:
-    """Check fields that are True or False."""
-    for name in names:
-        if not isinstance(getattr(owner, name), bool):
-            raise TypeError(f"{type(owner).__name__}: {name} must be True or False, got {getattr(owner, name)!r}")

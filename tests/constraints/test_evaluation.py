@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.linear import SumsCounts
 from fairbound.constraints.constraint import Constraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Matrix

@@ -1,12 +1,7 @@
-"""One file per algorithm. `ALGORITHMS` is the registry; being listed is being tested.
+"""One file per algorithm. `ALGORITHMS` is the registry; being listed is being tested."""
 
-`Warmup`, `AveragedDual` and `DualRestarts` go around a method and are no rows of their own.
-"""
-
-from fairbound.algorithms.adam_descent_ascent import AdamDescentAscent
 from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.exact_penalty import ExactPenalty
-from fairbound.algorithms.extragradient import Extragradient
 from fairbound.algorithms.ghost import StochasticGhost
 from fairbound.algorithms.level_constrained import LevelConstrained
 from fairbound.algorithms.nu_pi import NuPI
@@ -18,8 +13,6 @@ from fairbound.algorithms.sqp_adam import SQPAdam
 from fairbound.algorithms.ssl_alm import SSLALM
 from fairbound.algorithms.switching import Adaptive, SwitchingSubgradient
 from fairbound.algorithms.tracked_sqp import TrackedSQP
-from fairbound.algorithms.warmup import Warmup
-from fairbound.algorithms.wrappers import AveragedDual, DualRestarts
 from fairbound.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has a state of its own
@@ -36,8 +29,6 @@ ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has
     "SQPAdam": SQPAdam,
     "LevelConstrained": LevelConstrained,
     "ExactPenalty": ExactPenalty,
-    "AdamDescentAscent": AdamDescentAscent,
-    "Extragradient": Extragradient,
 }
 
 __all__ = [
@@ -46,13 +37,9 @@ __all__ = [
     "SGD",
     "SPBM",
     "SSLALM",
-    "AdamDescentAscent",
     "Adaptive",
-    "AveragedDual",
     "DescentAscent",
-    "DualRestarts",
     "ExactPenalty",
-    "Extragradient",
     "LevelConstrained",
     "NuPI",
     "Penalty",
@@ -60,5 +47,4 @@ __all__ = [
     "StochasticGhost",
     "SwitchingSubgradient",
     "TrackedSQP",
-    "Warmup",
 ]

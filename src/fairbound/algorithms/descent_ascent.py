@@ -4,8 +4,7 @@ r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x)
     y+ = min([y + eta_k * c(x, zeta')]_+, y_max)                 zeta' = zeta, or a second draw (`second=True`)
 
 The primal step acts as one of length tau (1 + sum |y|) on a weighted mean of f and c: with many constraints, or large
-multipliers, it grows until it diverges. `normalized_step=True` divides by that sum, x+ = x - tau_k / (1 + sum |y|) *
-(...), which moves no fixed point.
+multipliers, it grows until it diverges.
 
 The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a
 hidden one-sample penalty of size eta (algorithms.md, C1). A second draw may come from a held-out dual set, so that the
@@ -29,8 +28,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import ForEach, Schedule, value, values
-from fairbound.core import CAP, NONNEGATIVE, Algorithm, Draw, Estimate, equality_mask, require, require_switch
+from fairbound._utils.settings import CAP, NONNEGATIVE, require, require_switch
+from fairbound.algorithms.schedules import ForEach, per_constraint
+from fairbound.core import MultiplierMethod, Schedule, equality_mask
 
 
 class State(NamedTuple):
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescentAscent(Algorithm[State]):
+class DescentAscent(MultiplierMethod[State]):
     """Descent on the Lagrangian in x, projected ascent in the multipliers.
 
     >>> DescentAscent(tau=0.05, eta=0.1).draws
@@ -49,24 +49,17 @@ class DescentAscent(Algorithm[State]):
     """
 
     solves = "kkt"
-    is_gradient_step = True
-    dual = ("y",)
 
     tau: float | Schedule = 0.05  # primal step
     eta: ForEach = 0.1  # dual step, or a tuple with one for each constraint
     y_max: float = inf  # cap on every multiplier
     second: bool = False  # move the multipliers by a second, independent draw
-    normalized_step: bool = False  # divide the primal step by 1 + sum |y|
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
         require(self, NONNEGATIVE, "eta", also=(Schedule,), for_each_constraint=True)
         require(self, CAP, "y_max")
-        require_switch(self, "second", "normalized_step")
-
-    @property
-    def draws(self) -> int:
-        return 2 if self.second else 1
+        require_switch(self, "second")
 
     @property
     def evaluates(self) -> tuple[str, ...]:
@@ -74,26 +67,14 @@ class DescentAscent(Algorithm[State]):
 
     @property
     def row_wise(self) -> bool:
-        # a tuple's entries belong to the constraints in their order; 1 + sum |y| is of all of them
-        return not isinstance(self.eta, tuple) and not self.normalized_step
+        return not isinstance(self.eta, tuple)  # a tuple's entries belong to the constraints in their order
 
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        k, capped = like.new_zeros(()), like.new_zeros(())
+        return State(like.new_zeros(m), k, capped, equality_mask(like, m, equality))
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        return State(x.new_zeros(m), x.new_zeros(()), x.new_zeros(()), equality_mask(x, m, equality))
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        estimates = [sample(x) for sample in draw.unpack(self)]
-        e, c = estimates[0], estimates[-1].c
-        total = 1 + state.y.abs().sum() if self.normalized_step else 1.0
-        d = -value(self.tau, state.k) * e.grad(f=1 / total, c=state.y / total)
-        y = state.y + values(self.eta, state.k, len(c)) * c
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
+        c = values[-1]
+        y = state.y + per_constraint(self.eta, state.k, len(c)) * c
         y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
-        return d, State(y, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
-
-    def multipliers(self, state: State) -> Tensor:
-        return state.y
-
-    def monitor(self, state: State) -> dict[str, Tensor]:
-        return {"capped": state.capped}
+        return state.y, State(y, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)

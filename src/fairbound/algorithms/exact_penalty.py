@@ -4,16 +4,12 @@ r"""Exact penalty on tracked constraint values: SGD on F + weight sum_i h(C_i), 
     w  = weight * clip(u+ / nu, 0, 1)
     x+ = x - tau_k * (grad f(x, xi) + J(x, xi)' w)
 
-`corrected=True` follows the moves of x by the same mini-batch at two points:
-
-    u+ = (1 - g) (u + c(x, xi) - c(x_prev, xi)) + g c(x, xi)
-
 An equality is penalized by |c|: clip(u / nu, -1, 1). The multipliers are a running mean of w (1 % a step), which itself
 jumps between 0 and `weight` where tau weight |J|^2 > nu. h'(u) = clip(u / nu, 0, 1), so h is quadratic up to nu.
 
 Liu and Xu (arXiv 2501.19214), Yang et al. (2504.15243) and the momentum form of 2506.02504 track c in an exact penalty.
-Only their abstracts were read, so this is the idea and not one of their algorithms: the plain average is momentum, the
-corrected one has the form of STORM and MSVR; restarts with large mini-batches (SPIDER) are left out.
+Only their abstracts were read, so this is the idea and not one of their algorithms: a plain average (momentum), without
+the correction by a second point (STORM, MSVR) and without restarts with large mini-batches (SPIDER).
 
 Differs from `Penalty`, the hinge of one mini-batch: that is gamma = 1, whose noise alone makes it positive, and whose
 limit lies inside the feasible set (P1 with mini-batches of 4: .58 from x*, at gamma = .05 .13). The bias
@@ -25,10 +21,9 @@ at the minimizer of F + weight sum [C]_+: `diagnostics` then reports a penalty t
 not raise the weight by itself: on noisy values that is a ratchet, and on an infeasible problem it has no end.
 
 The defaults were chosen on P1 to P5 for constraints of size 1 and multipliers up to 5: the mean of the last half of
-4,000 steps ends within .02 of |x_0 - x*|, with noise .01 to .09 (corrected: P4 and P5 half of it, the others about the
-same, for twice the passes). No weight serves every size, as for `Penalty`: at size .1 multipliers of 10 and more exceed
-it, and P2 and P4 run away; at size 10 it ends at .06 to .49. Where tau weight |J|^2 > nu it circles within about
-tau weight |J|.
+4,000 steps ends within .02 of |x_0 - x*|, with noise .01 to .09. No weight serves every size, as for `Penalty`: at size
+.1 multipliers of 10 and more exceed it, and P2 and P4 run away; at size 10 it ends at .06 to .49. Where tau weight
+|J|^2 > nu it circles within about tau weight |J|.
 """
 
 from __future__ import annotations
@@ -39,18 +34,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import Schedule, value
-from fairbound.core import (
-    NONNEGATIVE,
-    POSITIVE,
-    UNIT,
-    Algorithm,
-    Draw,
-    Estimate,
-    equality_mask,
-    require,
-    require_switch,
-)
+from fairbound._utils.settings import NONNEGATIVE, POSITIVE, UNIT, require
+from fairbound.core import Iterate, MultiplierMethod, Schedule, equality_mask, inner, value
 
 MEAN = 0.01  # rate of the running mean of w
 
@@ -58,71 +43,42 @@ MEAN = 0.01  # rate of the running mean of w
 class State(NamedTuple):
     u: Tensor  # (m,) tracked values of c
     y: Tensor  # (m,) running mean of the weights w
-    x_prev: Tensor  # (n,) the point before, with `corrected`; else ()
     k: Tensor  # () step
     equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactPenalty(Algorithm[State]):
+class ExactPenalty(MultiplierMethod[State]):
     """SGD on the objective plus `weight` times a smoothed hinge of tracked constraint values.
 
-    >>> ExactPenalty(corrected=True).passes
-    (2,)
+    >>> ExactPenalty(weight=10.0).tau
+    0.02
     """
 
     solves = "kkt"  # where weight exceeds the multipliers
+    row_wise = True
 
     tau: float | Schedule = 0.02  # step
     weight: float = 5.0  # of the penalty, beta; above every multiplier
     gamma: float | Schedule = 0.05  # rate of the tracked values; 1: of one mini-batch (biased)
     nu: float = 0.05  # width of the smoothed hinge, in units of c
-    corrected: bool = False  # follow the moves of x by the same mini-batch at two points
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
         require(self, UNIT, "gamma", also=(Schedule,))
         require(self, NONNEGATIVE, "weight")
         require(self, POSITIVE, "nu")
-        require_switch(self, "corrected")
 
-    @property
-    def passes(self) -> tuple[int, ...]:
-        return (2,) if self.corrected else (1,)
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        return State(like.new_zeros(m), like.new_zeros(m), like.new_zeros(()), equality_mask(like, m, equality))
 
-    @property
-    def points(self) -> int:
-        return 2 if self.corrected else 1
-
-    @property
-    def is_gradient_step(self) -> bool:
-        return not self.corrected
-
-    @property
-    def row_wise(self) -> bool:
-        return not self.corrected
-
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
-
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        zero, none = x.new_zeros(m), x.new_zeros(())
-        return State(zero, zero.clone(), x.clone() if self.corrected else none, none, equality_mask(x, m, equality))
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (sample,) = draw.unpack(self)
-        e = sample(x)
-        g = torch.clamp(1 / (state.k + 1), min=value(self.gamma, state.k))
-        moved = e.c - sample.values(state.x_prev)[1] if self.corrected else 0.0
-        u = torch.lerp(state.u + moved, e.c, g)
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
+        (c,) = values
+        u = torch.lerp(state.u, c, torch.clamp(1 / (state.k + 1), min=value(self.gamma, state.k)))
         slope = (u / self.nu).clamp(-1, 1)
         w = self.weight * torch.where(state.equality > 0, slope, torch.relu(slope))
-        d = -value(self.tau, state.k) * e.grad(f=1.0, c=w)
         y = torch.lerp(state.y, w, MEAN)
-        return d, State(u, y, x if self.corrected else state.x_prev, state.k + 1, state.equality)
+        return w, State(u, y, state.k + 1, state.equality)
 
-    def multipliers(self, state: State) -> Tensor:
-        return state.y
-
-    def monitor(self, state: State) -> dict[str, Tensor]:
-        return {"full_weight": state.y.abs().max() / self.weight}
+    def monitor(self, state: State | Iterate) -> dict[str, Tensor]:
+        return {"full_weight": inner(state).y.abs().max() / self.weight}

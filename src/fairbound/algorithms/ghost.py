@@ -31,25 +31,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fairbound._utils.settings import CAP, NONNEGATIVE, OPEN_UNIT, POSITIVE, require, require_whole
 from fairbound.algorithms._subproblems import ghost_direction
-from fairbound.algorithms.schedules import Schedule, value
-from fairbound.core import (
-    CAP,
-    NONNEGATIVE,
-    OPEN_UNIT,
-    POSITIVE,
-    Algorithm,
-    Draw,
-    Estimate,
-    equality_mask,
-    require,
-    require_whole,
-)
+from fairbound.core import Algorithm, Draw, Estimate, Schedule, equality_mask, value
 
 
 class State(NamedTuple):
@@ -69,10 +58,8 @@ class StochasticGhost(Algorithm[State]):
     [0.571, 0.286, 0.143]
     """
 
-    structural: ClassVar[tuple[str, ...]] = ("p0",)
     solves = "kkt"
-    uses_jacobian = True
-    draws = 4
+    evaluates = ("fc",) * 4
 
     alpha: float = 0.05  # first step size
     decay: float = 0.05  # alpha-hat: decay of the step size

@@ -48,20 +48,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound._utils.settings import NONNEGATIVE, POSITIVE, UNIT, require, require_switch
 from fairbound.algorithms._subproblems.level import level_direction
 from fairbound.algorithms._tracking import Averages, absent, combined
-from fairbound.algorithms.schedules import ForEach, Power, Schedule, value, values
-from fairbound.core import (
-    NONNEGATIVE,
-    POSITIVE,
-    UNIT,
-    Algorithm,
-    Draw,
-    Estimate,
-    refuse_equality,
-    require,
-    require_switch,
-)
+from fairbound.algorithms.schedules import ForEach, Power, per_constraint
+from fairbound.core import Algorithm, Draw, Estimate, Schedule, refuse_equality, value
 
 
 class State(NamedTuple):
@@ -85,8 +76,6 @@ class LevelConstrained(Algorithm[State]):
     """
 
     solves = "kkt"
-    uses_jacobian = True
-    needs_initial_estimate = True
     needs_feasible_start = True
 
     tau: float | Schedule = Power(0.5, 0.6)  # noqa: RUF009  (frozen)  primal step
@@ -121,7 +110,7 @@ class LevelConstrained(Algorithm[State]):
         c0 = torch.where(first, averages.c, state.c0)
         var, var_mean = self._variances(state, averages.c, e.c, a)
         seen = self._curvature(state, x, J - combined(e, state.averages.rows)) if self.exact else state.L
-        given = values(self.L, state.k, len(e.c)) + torch.zeros_like(seen)
+        given = per_constraint(self.L, state.k, len(e.c)) + torch.zeros_like(seen)
         L = torch.where(first, given, seen) if self.exact else given
         eta = value(self.level, state.k) * c0.clamp(max=0.0) - self.z * var_mean.sqrt()
         c, L = torch.where(absent(e), torch.minimum(averages.c, eta), averages.c), L.masked_fill(absent(e), 0.0)

@@ -36,8 +36,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import ForEach, Schedule, value, values
-from fairbound.core import CAP, NONNEGATIVE, Algorithm, Bounds, Draw, Estimate, equality_mask, require
+from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require
+from fairbound.algorithms.schedules import ForEach, per_constraint
+from fairbound.core import MultiplierMethod, Schedule, equality_mask
 
 MEMORY = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
 
@@ -51,7 +52,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NuPI(Algorithm[State]):
+class NuPI(MultiplierMethod[State]):
     """Descent on the Lagrangian in x, a PI controller on the multipliers.
 
     >>> NuPI(kp=0.0)     # descent-ascent
@@ -59,8 +60,6 @@ class NuPI(Algorithm[State]):
     """
 
     solves = "kkt"
-    dual = ("y", "xi")
-    is_gradient_step = True
 
     tau: float | Schedule = 0.01  # primal step
     eta: ForEach = 0.3  # dual step, or a tuple with one for each constraint
@@ -80,22 +79,13 @@ class NuPI(Algorithm[State]):
     def row_wise(self) -> bool:
         return not isinstance(self.eta, tuple)
 
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        k, capped = like.new_zeros(()), like.new_zeros(())
+        return State(like.new_zeros(m), like.new_zeros(m), k, capped, equality_mask(like, m, equality))
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        return State(x.new_zeros(m), x.new_zeros(m), x.new_zeros(()), x.new_zeros(()), equality_mask(x, m, equality))
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (e,) = (sample(x) for sample in draw.unpack(self))
-        d = -value(self.tau, state.k) * e.grad(f=1.0, c=state.y)
-        xi = self.nu * state.xi + (1 - self.nu) * e.c
-        y = state.y + values(self.eta, state.k, len(e.c)) * (self.ki * e.c + self.kp * (xi - state.xi))
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
+        (c,) = values
+        xi = self.nu * state.xi + (1 - self.nu) * c
+        y = state.y + per_constraint(self.eta, state.k, len(c)) * (self.ki * c + self.kp * (xi - state.xi))
         y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
-        return d, State(y, xi, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
-
-    def multipliers(self, state: State) -> Tensor:
-        return state.y
-
-    def monitor(self, state: State) -> dict[str, Tensor]:
-        return {"capped": state.capped}
+        return state.y, State(y, xi, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)

@@ -25,8 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import Schedule, value
-from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, equality_mask, require
+from fairbound._utils.settings import NONNEGATIVE, require
+from fairbound.core import MultiplierMethod, Schedule, equality_mask
 
 
 class State(NamedTuple):
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Penalty(Algorithm[State]):
+class Penalty(MultiplierMethod[State]):
     """SGD on the objective plus `weight` times the sum of the violations.
 
     >>> Penalty(weight=0.4)
@@ -43,7 +43,6 @@ class Penalty(Algorithm[State]):
     """
 
     solves = "penalty"
-    is_gradient_step = True
     row_wise = True
 
     tau: float | Schedule = 0.05  # step
@@ -53,15 +52,11 @@ class Penalty(Algorithm[State]):
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
         require(self, NONNEGATIVE, "weight")
 
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        return State(like.new_zeros(()), equality_mask(like, m, equality))
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        return State(x.new_zeros(()), equality_mask(x, m, equality))
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (e,) = (sample(x) for sample in draw.unpack(self))
-        sign = torch.sign(e.c)
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
+        (c,) = values
+        sign = torch.sign(c)
         slope = torch.where(state.equality > 0, sign, torch.relu(sign))
-        d = -value(self.tau, state.k) * e.grad(f=1.0, c=self.weight * slope)
-        return d, State(state.k + 1, state.equality)
+        return self.weight * slope, State(state.k + 1, state.equality)

@@ -43,8 +43,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import ForEach, Schedule, value, values
-from fairbound.core import CAP, NONNEGATIVE, Algorithm, Bounds, Draw, Estimate, equality_mask, require, require_switch
+from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require, require_switch
+from fairbound.algorithms.schedules import ForEach, per_constraint
+from fairbound.core import MultiplierMethod, Schedule, equality_mask
 
 SHARE = Bounds("above 0 and at most 1", lambda v: 0 < v <= 1)
 
@@ -58,7 +59,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PHRALM(Algorithm[State]):
+class PHRALM(MultiplierMethod[State]):
     """Augmented Lagrangian without slacks, on a running mean of the constraints.
 
     >>> PHRALM(rho=2.0, eta=2.0, a=1.0, lag=False).draws     # the classical one, on one mini-batch
@@ -66,8 +67,6 @@ class PHRALM(Algorithm[State]):
     """
 
     solves = "kkt"
-    dual = ("y",)
-    is_gradient_step = True
 
     tau: float | Schedule = 0.01  # primal step
     eta: ForEach = 0.3  # dual step, or a tuple with one for each constraint; eta = rho is the classical one
@@ -87,10 +86,6 @@ class PHRALM(Algorithm[State]):
         require_switch(self, "lag", "second")
 
     @property
-    def draws(self) -> int:
-        return 2 if self.second else 1
-
-    @property
     def evaluates(self) -> tuple[str, ...]:
         return ("fc", "c") if self.second else ("fc",)
 
@@ -98,30 +93,21 @@ class PHRALM(Algorithm[State]):
     def row_wise(self) -> bool:
         return not isinstance(self.eta, tuple)
 
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        k, capped = like.new_zeros(()), like.new_zeros(())
+        return State(like.new_zeros(m), like.new_zeros(m), k, capped, equality_mask(like, m, equality))
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        return State(x.new_zeros(m), x.new_zeros(m), x.new_zeros(()), x.new_zeros(()), equality_mask(x, m, equality))
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        estimates = [sample(x) for sample in draw.unpack(self)]
-        e, c = estimates[0], estimates[-1].c
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
+        c = values[-1]
         y, free = state.y, state.equality > 0
-        eta = y.new_zeros(()) + values(self.eta, state.k, len(c))
+        eta = y.new_zeros(()) + per_constraint(self.eta, state.k, len(c))
 
         u = (1 - self.a) * state.u + self.a * (c - y / self.resilient)
         w = y + self.rho * (state.u if self.lag else u)
-        d = -value(self.tau, state.k) * e.grad(f=1.0, c=torch.where(free, w, torch.relu(w)))
+        w = torch.where(free, w, torch.relu(w))
 
         rho = torch.as_tensor(self.rho).to(y)
         least = y * torch.relu(rho - eta) / rho.clamp(min=torch.finfo(y.dtype).tiny)
         moved = y + eta * u
         y = torch.where(free, moved, torch.maximum(moved, least)).clamp(-self.y_max, self.y_max)
-        return d, State(y, u, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
-
-    def multipliers(self, state: State) -> Tensor:
-        return state.y
-
-    def monitor(self, state: State) -> dict[str, Tensor]:
-        return {"capped": state.capped}
+        return w, State(y, u, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)

@@ -1,6 +1,6 @@
 """Step sizes and tolerances that change with the step k = 0, 1, 2, ...
 
-A hyper-parameter is a float (constant) or one of these. `value(setting, k)` reads either.
+A hyper-parameter is a float (constant) or one of these. `core.value(setting, k)` reads either.
 
 >>> InverseSqrt(0.01).at(torch.tensor(3))
 tensor(0.0050)
@@ -8,21 +8,13 @@ tensor(0.0050)
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fairbound.core import NONNEGATIVE, POSITIVE, UNIT, require
-
-
-class Schedule(ABC):
-    """A number for every step."""
-
-    @abstractmethod
-    def at(self, k: Tensor) -> Tensor:
-        """The value at step k: ()."""
+from fairbound._utils.settings import NONNEGATIVE, POSITIVE, UNIT, require
+from fairbound.core import Schedule, value
 
 
 @dataclass(frozen=True)
@@ -101,18 +93,13 @@ class Factorial(Schedule):
         return self.start * torch.exp(-0.5 * torch.lgamma(k + 1.0))
 
 
-def value(setting: float | Tensor | Schedule, k: Tensor) -> float | Tensor:
-    """The setting at step k, whether it is constant or a schedule."""
-    return setting if isinstance(setting, float | Tensor) else setting.at(k)
-
-
 ForEach = float | Schedule | tuple[float | Schedule, ...]  # one for all constraints, or one for each
 
 
-def values(setting: ForEach, k: Tensor, m: int) -> float | Tensor:
+def per_constraint(setting: ForEach, k: Tensor, m: int) -> float | Tensor:
     """The setting of every constraint at step k: one for all, or (m,) from a tuple."""
     if not isinstance(setting, tuple):
         return value(setting, k)
     if len(setting) != m:
         raise ValueError(f"{len(setting)} step sizes were given for {m} constraints; give one, or a tuple of {m}")
-    return torch.stack([k.new_zeros(()) + value(one, k) for one in setting])
+    return torch.stack([k.new_zeros(()) + value(entry, k) for entry in setting])

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fairbound.algorithms.schedules import Schedule, value
-from fairbound.core import NONNEGATIVE, Algorithm, Draw, Estimate, require
+from fairbound._utils.settings import NONNEGATIVE, require
+from fairbound.core import MultiplierMethod, Schedule
 
 
 class State(NamedTuple):
@@ -22,7 +22,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD(Algorithm[State]):
+class SGD(MultiplierMethod[State]):
     """Stochastic gradient descent on the objective alone.
 
     >>> SGD(tau=0.05)
@@ -30,7 +30,6 @@ class SGD(Algorithm[State]):
     """
 
     evaluates = ("f",)
-    is_gradient_step = True
     row_wise = True
 
     tau: float | Schedule = 0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
@@ -38,12 +37,8 @@ class SGD(Algorithm[State]):
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
 
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        return State(like.new_zeros(()))
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        return State(k=x.new_zeros(()))
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (e,) = (sample(x) for sample in draw.unpack(self))
-        return -value(self.tau, state.k) * e.grad(f=1.0), State(state.k + 1)
+    def step(self, state: State, *values: Tensor) -> tuple[None, State]:
+        return None, State(state.k + 1)

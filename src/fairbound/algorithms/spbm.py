@@ -43,21 +43,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import ForEach, Schedule, value, values
-from fairbound.core import (
+from fairbound._utils.settings import (
     CAP,
     NONNEGATIVE,
     POSITIVE,
     UNIT,
-    Algorithm,
     Bounds,
-    Draw,
-    Estimate,
-    refuse_equality,
     require,
     require_switch,
     require_whole,
-)  # fmt: skip
+)
+from fairbound.algorithms.schedules import ForEach, per_constraint
+from fairbound.core import MultiplierMethod, Schedule, refuse_equality
 
 SHARE = Bounds("above 0 and at most 1", lambda v: 0 < v <= 1)
 
@@ -80,7 +77,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SPBM(Algorithm[State]):
+class SPBM(MultiplierMethod[State]):
     """Penalty-barrier method with multiplicative steps of the multipliers.
 
     >>> SPBM(p=0.5).draws
@@ -88,8 +85,6 @@ class SPBM(Algorithm[State]):
     """
 
     solves = "kkt"
-    dual = ("y",)
-    is_gradient_step = True
 
     tau: float | Schedule = 0.01  # primal step
     eta: ForEach = 0.05  # dual step, from 0 to 1, or a tuple with one for each constraint; 1 - gamma of the paper
@@ -124,29 +119,19 @@ class SPBM(Algorithm[State]):
     def row_wise(self) -> bool:
         return not isinstance(self.eta, tuple)
 
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
-
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
         refuse_equality(self, equality)
-        y = (x.new_zeros(m) + self.y_start).clamp(max=self.y_max)
-        return State(y, x.new_zeros(m) + self.p, x.new_zeros(()), x.new_zeros(()))
+        y = (like.new_zeros(m) + self.y_start).clamp(max=self.y_max)
+        return State(y, like.new_zeros(m) + self.p, like.new_zeros(()), like.new_zeros(()))
 
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (e,) = (sample(x) for sample in draw.unpack(self))
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
+        (c,) = values
         slope = reciprocal_slope if self.reciprocal else log_slope
-        eta = values(self.eta, state.k, len(e.c))
+        eta = per_constraint(self.eta, state.k, len(c))
 
-        w = state.y * slope((e.c / state.p).clamp(max=self.t_max))
-        d = -value(self.tau, state.k) * e.grad(f=1.0, c=w)
+        w = state.y * slope((c / state.p).clamp(max=self.t_max))
         y = (state.y + eta * (w - state.y)).clamp(min=self.y_min).clamp(max=self.y_max)
         epoch_ends = (torch.remainder(state.k + 1, self.every) == 0).to(state.p)
-        p = state.p * (self.adapt + (1 - self.adapt) / slope(e.c)) * self.shrink**epoch_ends
+        p = state.p * (self.adapt + (1 - self.adapt) / slope(c)) * self.shrink**epoch_ends
         p = p.clamp(min=self.p_min).clamp(max=self.p)
-        return d, State(y, p, state.k + 1, state.capped + (y >= self.y_max).any())
-
-    def multipliers(self, state: State) -> Tensor:
-        return state.y
-
-    def monitor(self, state: State) -> dict[str, Tensor]:
-        return {"capped": state.capped}
+        return w, State(y, p, state.k + 1, state.capped + (y >= self.y_max).any())

@@ -33,21 +33,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound._utils.settings import NONNEGATIVE, OPEN_UNIT, POSITIVE, UNIT, Bounds, require
 from fairbound.algorithms._subproblems import ghost_direction
 from fairbound.algorithms._tracking import Averages, absent
-from fairbound.algorithms.schedules import Power, Schedule, value
-from fairbound.core import (
-    NONNEGATIVE,
-    OPEN_UNIT,
-    POSITIVE,
-    UNIT,
-    Algorithm,
-    Bounds,
-    Draw,
-    Estimate,
-    equality_mask,
-    require,
-)
+from fairbound.algorithms.schedules import Power
+from fairbound.core import Algorithm, Draw, Estimate, Schedule, equality_mask, value
 
 MOMENT = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
 RIDGE = 1e-10  # of the largest diagonal entry, where active rows are dependent
@@ -73,8 +63,6 @@ class SQPAdam(Algorithm[State]):
     """
 
     solves = "kkt"
-    uses_jacobian = True
-    needs_initial_estimate = True  # for the number of cells alone
 
     alpha: float | Schedule = Power(0.1, 0.5)  # noqa: RUF009  (frozen)  step size
     b1: float = 0.9  # momentum

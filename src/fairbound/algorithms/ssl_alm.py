@@ -39,38 +39,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from operator import itemgetter
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import ForEach, Schedule, value, values
-from fairbound.core import (
-    CAP,
-    NONNEGATIVE,
-    UNIT,
-    Algorithm,
-    Draw,
-    Estimate,
-    equality_mask,
-    require,
-    require_switch,
-    require_whole,
-)
-
-ROLES = {  # which draw serves the dual step, the gradient, the penalty's value
-    1: itemgetter(0, 0, 0),
-    2: itemgetter(0, 0, 1),
-    3: itemgetter(0, 1, 2),
-}
+from fairbound._utils.settings import CAP, NONNEGATIVE, UNIT, require, require_switch, require_whole
+from fairbound.algorithms.schedules import ForEach, per_constraint
+from fairbound.core import MultiplierMethod, Schedule, equality_mask, value
 
 
 class State(NamedTuple):
     y: Tensor  # (m,) multipliers, free in sign
     s: Tensor  # (m,) slacks, >= 0
     r: Tensor  # (m,) c + s of the last step, for the lag
-    zx: Tensor  # (n,) smoothed x; () where nothing is smoothed, mu = 0
     zs: Tensor  # (m,) smoothed s
     k: Tensor  # () step
     resets: Tensor  # () times the multipliers met M_y
@@ -78,7 +60,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSLALM(Algorithm[State]):
+class SSLALM(MultiplierMethod[State]):
     """Smoothed, linearized augmented Lagrangian; `mu=0.0` is the plain ALM.
 
     >>> SSLALM(mu=0.0).draws
@@ -86,7 +68,6 @@ class SSLALM(Algorithm[State]):
     """
 
     solves = "kkt"
-    dual = ("y",)
 
     tau: float | Schedule = 0.01  # primal step
     eta: ForEach = 0.1  # dual step, or a tuple with one for each constraint
@@ -114,60 +95,34 @@ class SSLALM(Algorithm[State]):
             )
 
     @property
-    def draws(self) -> int:
-        return self.samples
-
-    @property
     def evaluates(self) -> tuple[str, ...]:
         return {1: ("fc",), 2: ("fc", "c"), 3: ("c", "fc", "c")}[self.samples]
-
-    @property
-    def needs_initial_estimate(self) -> bool:
-        return self.slack_from_first
 
     @property
     def row_wise(self) -> bool:
         return self.y_max == inf and not isinstance(self.eta, tuple)  # y_max bounds the norm of all multipliers
 
     @property
-    def is_gradient_step(self) -> bool:
-        return not self._smooths
+    def smoothing(self) -> tuple[float, float] | None:
+        # A stack of runs, whose mu is a tensor, always smooths.
+        return (self.mu, self.beta) if isinstance(self.mu, Tensor) or self.mu != 0 else None
 
-    @property
-    def _smooths(self) -> bool:
-        """Whether a smoothed x is kept; a stack of runs, whose mu is a tensor, always has it."""
-        return isinstance(self.mu, Tensor) or self.mu != 0
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        y, equality = like.new_zeros(m), equality_mask(like, m, equality)
+        s = y if first is None or not self.slack_from_first else (1 - equality) * torch.relu(-first)
+        return State(y, s, y.clone(), s.clone(), like.new_zeros(()), like.new_zeros(()), equality)
 
-    def primal_step(self, state: State) -> float | Tensor:
-        return value(self.tau, state.k)
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
+        c_dual, c_penalty = values[0], values[-1]  # zeta0 and zeta2; the gradient is that of zeta1
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
-        y, equality = x.new_zeros(m), equality_mask(x, m, equality)
-        s = y if first is None or not self.slack_from_first else (1 - equality) * torch.relu(-first.c)
-        zx = x.clone() if self._smooths else x.new_zeros(())
-        return State(y, s, y.clone(), zx, s.clone(), x.new_zeros(()), x.new_zeros(()), equality)
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        estimates = [sample(x) for sample in draw.unpack(self)]
-        dual, slope, penalty = ROLES[self.samples](estimates)
-        tau = value(self.tau, state.k)
-
-        y = state.y + values(self.eta, state.k, len(dual.c)) * (dual.c + state.s)
+        y = state.y + per_constraint(self.eta, state.k, len(c_dual)) * (c_dual + state.s)
         norm = torch.linalg.vector_norm(y)
         over = norm >= self.y_max
         y = torch.where(over, y * (self.y_max / norm), y) if self.clamp else y.masked_fill(over, 0.0)
-        r = penalty.c + state.s
+        r = c_penalty + state.s
         w = state.y + self.rho * state.r if self.lag else y + self.rho * r
 
-        g, zx = slope.grad(f=1.0, c=w), state.zx
-        if self._smooths:
-            g, zx = g + self.mu * (x - zx), torch.lerp(zx, x, self.beta)
+        tau = value(self.tau, state.k)
         s = (1 - state.equality) * torch.relu(state.s - tau * (w + self.mu * (state.s - state.zs)))
         zs = torch.lerp(state.zs, state.s, self.beta)
-        return -tau * g, State(y, s, r, zx, zs, state.k + 1, state.resets + over, state.equality)
-
-    def multipliers(self, state: State) -> Tensor:
-        return state.y
-
-    def monitor(self, state: State) -> dict[str, Tensor]:
-        return {"resets": state.resets}
+        return w, State(y, s, r, zs, state.k + 1, state.resets + over, state.equality)

@@ -38,19 +38,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms.schedules import InverseSqrt, Schedule, value
-from fairbound.core import (
-    NONNEGATIVE,
-    POSITIVE,
-    Algorithm,
-    Draw,
-    Estimate,
-    equality_mask,
-    require,
-    require_switch,
-    require_whole,
-    violations,
-)
+from fairbound._utils.settings import NONNEGATIVE, POSITIVE, require, require_switch, require_whole
+from fairbound.algorithms.schedules import InverseSqrt
+from fairbound.core import Algorithm, Draw, Estimate, Schedule, equality_mask, value, violations
 
 
 @dataclass(frozen=True)
@@ -90,8 +80,7 @@ class SwitchingSubgradient(Algorithm[State]):
     """
 
     solves = "kkt"
-    draws = 2  # independent: a test on the examples of the step would bias the branch
-    evaluates = ("c", "fc")
+    evaluates = ("c", "fc")  # independent: a test on the examples of the step would bias the branch
 
     eta_f: float | Schedule | Adaptive = 0.05  # step on the objective
     eta_c: float | Schedule | Adaptive = 0.04  # step on the worst constraint

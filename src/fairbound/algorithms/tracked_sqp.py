@@ -41,20 +41,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound._utils.settings import NONNEGATIVE, OPEN_UNIT, POSITIVE, UNIT, require
 from fairbound.algorithms._subproblems import ghost_direction
 from fairbound.algorithms._tracking import Averages, absent
-from fairbound.algorithms.schedules import Power, Schedule, value
-from fairbound.core import (
-    NONNEGATIVE,
-    OPEN_UNIT,
-    POSITIVE,
-    UNIT,
-    Algorithm,
-    Draw,
-    Estimate,
-    equality_mask,
-    require,
-)
+from fairbound.algorithms.schedules import Power
+from fairbound.core import Algorithm, Draw, Estimate, Schedule, equality_mask, value
 
 RIGHT_HAND_SIDES = ("ghost", "crz", "decay")
 
@@ -77,8 +68,6 @@ class TrackedSQP(Algorithm[State]):
     """
 
     solves = "kkt"
-    uses_jacobian = True
-    needs_initial_estimate = True  # for the number of cells alone
 
     alpha: float | Schedule = Power(0.5, 0.6)  # noqa: RUF009  (frozen)  step size
     alpha_c: float | Schedule | None = None  # of the part that repairs the constraints; None: alpha

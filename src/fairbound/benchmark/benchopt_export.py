@@ -57,6 +57,7 @@ SOLVER = '''"""The methods of fairbound, with the settings of its board."""
 
 from benchopt import BaseSolver
 from fairbound.benchmark.board.entries import ours
+from fairbound.training.contract import trial_step
 from fairbound.training.runner import run
 
 
@@ -72,7 +73,8 @@ class Solver(BaseSolver):
 
     def skip(self, instance):
         method, m = next(one for one in ours() if one.name == self.method).algorithm(1), instance.problem.m
-        return method.uses_jacobian and m > 50, f"a step solves a subproblem in all constraints, and there are {m}"
+        solves = m > 50 and trial_step(method).several_gradients
+        return solves, f"a step solves a subproblem in all constraints, and there are {m}"
 
     def run(self, n_iter):
         start, sampler = self.instance.starts([0]), self.instance.sampler(0, 0)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from fairbound.core import Algorithm
+from fairbound.training.contract import trial_step
 
 SHORTER_EPOCHS = 30.0  # of a board's runs on many splits and on transformed instances, of which there are many
 
@@ -24,7 +25,7 @@ def examples_per_step(method: Algorithm[Any], objective: int, constraints: int) 
     >>> examples_per_step(SGD(), 8, 16), examples_per_step(SSLALM(), 8, 16)
     (8.0, 40.0)
     """
-    uses = zip(method.evaluates, method.passes, strict=True)
+    uses = zip(method.evaluates, trial_step(method).passes, strict=True)
     draws: list[int] = [passes * (objective * ("f" in read) + constraints * ("c" in read)) for read, passes in uses]
     if method.batch_size_probs is None:
         return float(sum(draws))

@@ -27,10 +27,10 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 
 from fairbound.algorithms import ALGORITHMS, Adaptive
-from fairbound.algorithms.schedules import Exponential, Factorial, InverseSqrt, Linear, Power, Schedule
+from fairbound.algorithms.schedules import Exponential, Factorial, InverseSqrt, Linear, Power
 from fairbound.benchmark.budget import examples_per_step
 from fairbound.constraints.notions import NOTIONS
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, Schedule
 from fairbound.data.dataset import Split
 from fairbound.data.table import is_census
 

@@ -19,11 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from fairbound.benchmark.config import Experiment, Row
-from fairbound.core import Algorithm, Draw, Sample
-from fairbound.training.contract import DECORATOR, ContractError, check_contract, checked_init, checked_update
+from fairbound.core import Algorithm
+from fairbound.training.contract import DECORATOR, ContractError, check_contract, check_declarations
 
 BASE = "fairbound.core.Algorithm"
 FORM = "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or my_file.py:MyMethod(tau=0.1)"
@@ -224,7 +222,7 @@ def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
     except Exception as error:
         raise ValueError(f"{custom.path}: {custom.name} cannot be made: {error}") from error
     try:
-        check_contract(made, "--algorithm")
+        check_declarations(made, "--algorithm")
     except ContractError as error:
         raise ValueError(f"{custom.path}: {error}") from error
 
@@ -233,7 +231,7 @@ def tried_algorithm(text: str) -> CustomAlgorithm:
     """The same after a step of it on a small problem: a method of whoever runs the command, never one that was sent."""
     custom = load_custom_algorithm(text)
     try:
-        _try_a_step(custom.method(**custom.settings))
+        check_contract(custom.method(**custom.settings), "--algorithm")
     except ContractError as error:
         raise ValueError(f"{custom.path}: {error}") from error
     except ValueError:  # it refuses the problem of the trial, and would say so of another
@@ -244,19 +242,3 @@ def tried_algorithm(text: str) -> CustomAlgorithm:
             f"{custom.path}, line {line}: a first step of {custom.name} raised {type(error).__name__}: {error}"
         ) from error
     return custom
-
-
-def _try_a_step(method: Algorithm[Any]) -> None:
-    """On a problem with as many constraints as a setting that is a tuple has numbers, or two."""
-    values = [getattr(method, field.name) for field in fields(method)]  # type: ignore[arg-type]
-    m = next((len(value) for value in values if isinstance(value, tuple)), 2)
-    x = torch.full((3,), 0.5)
-    sample = Sample.of(lambda x: (x.square().sum(), x.sum() - torch.arange(1.0, m + 1)))
-    state = checked_init(method, x, m, sample(x) if method.needs_initial_estimate else None)
-    d, _ = checked_update(method, x, state, Draw.of(*(sample,) * method.draws))
-    if d.dtype != x.dtype:
-        raise ContractError(
-            f"{type(method).__name__}.update returns a step of {d.dtype}, and the point is {x.dtype}; make new tensors "
-            "like x, x.new_zeros(...)"
-        )
-    method.primal_step(state), method.multipliers(state), method.monitor(state)

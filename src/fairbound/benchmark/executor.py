@@ -262,7 +262,7 @@ def compute(
         prepared.sampler(plan.row, problem, method.draws, plan.split, plan.seed)
         for plan, method in zip(batch.plans, batch.algorithms, strict=True)
     ]
-    feasible = "zero-last-layer" if batch.algorithms[0].needs_feasible_start else None
+    feasible = "zero-last-layer" if getattr(batch.algorithms[0], "needs_feasible_start", False) else None
     starts = initial_points(prepared.network, [plan.seed for plan in batch.plans], feasible=feasible)
     starts = starts.to(prepared.device)
     splits = [plan.split for plan in batch.plans]

@@ -1,6 +1,6 @@
 """Seconds per step of every row of an experiment: one run alone, in a custom loop.
 
-    d, state = method.update(x, state, method.draw(source))
+    d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
     x = x + d
 
 The loop is eager and has one thread; drawing the mini-batches counts, the first steps and all evaluation do not. Rows
@@ -118,11 +118,7 @@ class RowLoop:
         sampler = prepared.sampler(row, problem, self.method.draws, split=0, seed=SEED)
         self.levels = [Level(problem.source(sampler), p, law) for p, law in _laws(self.method.batch_size_probs)]
         self.start, self.m = initial_points(prepared.network, [SEED])[0], problem.m
-        self.first = (
-            self.levels[0].source.first(self.method.evaluates)(self.start)
-            if self.method.needs_initial_estimate
-            else None
-        )
+        self.first = self.levels[0].source.first(self.method.evaluates)(self.start)
         self._restart()
         self.seconds(WARM_UP_STEPS)
 
@@ -159,7 +155,7 @@ class Level(NamedTuple):
     def draw(self, method: Algorithm[Any]) -> Draw:
         """What the method draws when the level is this one."""
         if self.law is None:
-            return method.draw(self.source)
+            return self.source.next(method.evaluates, None)
         draw = self.source.next(method.evaluates, self.law)
         return draw._replace(weight=draw.weight / self.probability)
 

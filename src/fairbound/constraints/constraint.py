@@ -17,15 +17,15 @@ from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.comparisons import Comparison, RestrictedConstraint
 from fairbound.constraints.contrasts import Contrast, Others
+from fairbound.constraints.linear import LinearConstraint, RestrictedConstraint
 from fairbound.constraints.statistics import Statistic
 
 Column: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Constraint(Comparison):
+class Constraint(LinearConstraint):
     """contrast of cell means <= bound; = bound where `equality`.
 
     >>> from fairbound import constraints

@@ -23,7 +23,6 @@ from torch import Tensor
 from fairbound._utils.sequences import LazySequence, sequence
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cells, Layers
-from fairbound.constraints.comparisons import Comparisons, SumsCounts
 from fairbound.constraints.constraint import (
     AnyConstraint,
     Column,
@@ -33,6 +32,7 @@ from fairbound.constraints.constraint import (
 )
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout, Layout, Term
+from fairbound.constraints.linear import LinearConstraints, SumsCounts
 from fairbound.constraints.running_means import RunningMeans
 from fairbound.constraints.statistics import Statistic
 
@@ -40,7 +40,7 @@ Given = AnyConstraint | Iterable[AnyConstraint] | Mapping[str, AnyConstraint]
 
 
 @dataclass(frozen=True, eq=False)
-class ConstraintSet(Comparisons):
+class ConstraintSet(LinearConstraints):
     """Objective and constraints, evaluated together; what every driver holds."""
 
     parts: tuple[AnyConstraint, ...]
@@ -230,13 +230,13 @@ class ConstraintSet(Comparisons):
             found.append(None if shares is None else Others(present, (shares * present).sum(), own.new_zeros(())))
         return found
 
-    def restricted(self, cells: Sequence[Tensor | None], others: Sequence[Others | None]) -> Comparisons:
+    def restricted(self, cells: Sequence[Tensor | None], others: Sequence[Others | None]) -> LinearConstraints:
         """The same for what a mini-batch shows: for every part its cells where there are many, else None."""
         parts = tuple(
             part.restricted(own, rest) if isinstance(part, Constraint) and (own is not None or rest) else part
             for part, own, rest in zip(self.parts, cells, others, strict=True)
         )
-        return Comparisons(parts)
+        return LinearConstraints(parts)
 
     def rows(self, cells: Sequence[Tensor | None]) -> Tensor:
         """The rows of c that a restricted set has, in its order; m for those of no cell."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairbound.core import NONNEGATIVE, require, require_whole
+from fairbound._utils.settings import NONNEGATIVE, require, require_whole
 
 
 @dataclass(frozen=True, kw_only=True)

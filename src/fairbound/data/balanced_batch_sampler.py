@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from fairbound._utils.rng import bits, keys
-from fairbound.core import require_whole
+from fairbound._utils.settings import require_whole
 from fairbound.metrics.counts import as_numbers, as_vector
 
 Indices = NDArray[np.int64]

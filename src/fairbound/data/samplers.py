@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.rng import EXAMPLES, LEVEL, UNIFORM, bits, checked_seed, keys, uniforms
+from fairbound._utils.settings import require_whole
 from fairbound.constraints.cells import Cells
-from fairbound.core import require_whole
 from fairbound.data.dataset import Split
 
 START = 1 << 40  # the step number whose examples evaluate the starting point; no run has that many steps

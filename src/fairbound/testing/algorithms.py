@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves
-from fairbound.core import Algorithm, Draw, Estimate, Sample, violations
+from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample, violations
 from fairbound.testing.checks import FailedCheck, certify, close, expect
 from fairbound.testing.drivers import check_constrained, check_resume, check_run
-from fairbound.training.contract import ContractError, check_contract, checked_init, checked_update
+from fairbound.training.contract import ContractError, check_contract
 from fairbound.training.hyperparams import numbers, with_hyperparams
 
 F64 = torch.float64
@@ -45,7 +45,7 @@ def check_algorithm(method: Method) -> str:
         "purity": _purity,
         "vmap": _vmap,
         "primal_step": _primal_step,
-        "passes": _passes,
+        "rows": _rows,
         "run": check_run,
         "Constrained": check_constrained,
         "resume": check_resume,
@@ -101,7 +101,7 @@ START = torch.zeros(4, dtype=F64)
 
 
 def _begin(method: Method, qp: QP, x: Tensor) -> Any:
-    return method.init(x, len(qp.b), qp.sample()(x) if method.needs_initial_estimate else None, qp.equality)
+    return method.init(x, len(qp.b), qp.sample()(x), qp.equality)
 
 
 def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tensor, Any]]:
@@ -120,8 +120,6 @@ def _declarations(method: Method) -> None:
     """What is declared, the arguments of its functions, and what a first step returns."""
     try:
         check_contract(method, "check_algorithm")
-        state = checked_init(method, START, len(BINDING.b), BINDING.sample()(START))
-        checked_update(method, START, state, BINDING.draw(method))
     except ContractError as error:
         raise FailedCheck(str(error)) from None
 
@@ -149,31 +147,34 @@ def _shapes(method: Method) -> None:
             x, state = x + d, after
 
 
-def _passes(method: Method) -> None:
-    """How often each draw is evaluated, and at how many points, is what `passes` and `points` declare."""
-    seen: list[list[Tensor]] = [[] for _ in method.evaluates]
+def _rows(method: Method) -> None:
+    """A multiplier method that declares `row_wise` treats each constraint as if it were alone."""
+    if not isinstance(method, MultiplierMethod) or not method.row_wise:
+        return
+    m, generator = 5, torch.Generator().manual_seed(0)
+    start = torch.randn(m, dtype=F64, generator=generator)
+    equality = None if _refuses_equality(method) else torch.arange(m) == 1
+    state = method.start(START.new_zeros(()), m, equality, start)
+    alone = [
+        method.start(START.new_zeros(()), 1, None if equality is None else equality[i : i + 1], start[i : i + 1])
+        for i in range(m)
+    ]
+    for _ in range(8):
+        values = torch.randn(method.draws, m, dtype=F64, generator=generator)
+        w, state = method.step(state, *values)
+        for i in range(m):
+            w_alone, alone[i] = method.step(alone[i], *values[:, i : i + 1])
+            pairs = [(w, w_alone), *zip(state, alone[i], strict=True)]
+            same = all(a is None or a.ndim == 0 or close(a[i : i + 1], b) for a, b in pairs)
+            expect(same, "a constraint is treated differently beside others than alone; omit row_wise")
 
-    def noted(i: int, sample: Sample) -> Sample:
-        def at(x: Tensor) -> Estimate:
-            seen[i].append(x)
-            return sample(x)
 
-        return Sample(at)
-
-    x, state = START, _begin(method, BINDING, START)
-    for _ in range(3):
-        for one in seen:
-            one.clear()
-        draw = BINDING.draw(method)
-        d, state = method.update(x, state, draw._replace(samples=tuple(map(noted, range(len(seen)), draw.samples))))
-        found, points = tuple(map(len, seen)), len({tuple(point.tolist()) for one in seen for point in one})
-        expect(
-            found == method.passes and points <= method.points,
-            f"a step evaluates its mini-batches {found} times, at {points} points, and it declares passes = "
-            f"{method.passes} and points = {method.points}; the benchmark counts examples by them, and a loop refuses "
-            "more than one point",
-        )
-        x = x + d
+def _refuses_equality(method: MultiplierMethod[Any]) -> bool:
+    try:
+        method.start(START, 1, torch.tensor([True]))
+    except ValueError:
+        return True
+    return False
 
 
 def _purity(method: Method) -> None:
@@ -257,27 +258,6 @@ def _primal_step(method: Method) -> None:
         f"d is -{ratio:.3g} times primal_step times the gradient, whatever the settings, so that a loop would multiply "
         f"`.grad` by {ratio:.3g}; let primal_step be the whole factor",
     )
-    if method.is_gradient_step:
-        _gradient_step(method)
-
-
-def _gradient_step(method: Method) -> None:
-    remedy = "omit is_gradient_step, it is False by default"
-    x, state = START, _begin(method, BINDING, START)
-    gradients: list[Tensor] = []
-
-    def noted(sample: Sample) -> Sample:
-        e = sample(x)
-        return Sample(lambda _: e._replace(vjp=lambda w: gradients.append(e.vjp(w)) or gradients[-1]))  # type: ignore[func-returns-value]
-
-    for k in range(1, 6):
-        step = method.primal_step(state)
-        d, state = method.update(x, state, Draw.of(*(noted(sample) for sample in BINDING.draw(method).samples)))
-        asked = len(gradients)
-        expect(asked == k, f"it asks for {asked} gradients a step, and is_gradient_step declares one; {remedy}")
-        exact = close(d, -step * gradients[-1])
-        expect(exact, f"d is not minus primal_step times its gradient, as is_gradient_step declares; {remedy}")
-        x = x + d
 
 
 # What it solves -------------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.comparisons import SumsCounts
 from fairbound.constraints.constraint import AnyConstraint, Constraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.linear import SumsCounts
 from fairbound.testing.checks import certify, expect
 
 F64 = torch.float64

@@ -59,10 +59,9 @@ def check_run(method: Method, steps: int = 25) -> None:
     alone = run(problem, other, samplers[1], x0, steps, compile=False).result()
     expect(close(stacked.x[1], alone.x[0]), "a run of a stack differs from the run alone; see the check 'vmap'")
     source, x = problem.source(samplers[0]), x0
-    first = source.first(method.evaluates)(x) if method.needs_initial_estimate else None
-    state = method.init(x, problem.m, first)
+    state = method.init(x, problem.m, source.first(method.evaluates)(x))
     for _ in range(steps):
-        d, state = method.update(x, state, method.draw(source))
+        d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
         x = x + d
     expect(
         close(stacked.x[0], x) and close(stacked.output[0], method.output(x, state)),
@@ -115,7 +114,7 @@ class Loop:
         if self.state is None:
             first = self.examples()
             self.fair.start(self.batch(first))
-            self.state = method.init(self.x, 2, self.sample(first)(self.x) if method.needs_initial_estimate else None)
+            self.state = method.init(self.x, 2, self.sample(first)(self.x))
         self.optimizer.param_groups[0]["lr"] = float(method.primal_step(self.state))
         self.optimizer.zero_grad()
         self.fair.backward_closure(evaluate)
@@ -134,16 +133,13 @@ class Loop:
 
 def check_constrained(method: Method) -> None:
     """In a loop under SGD, whose rate is primal_step, the model's parameters are the method's iterates."""
-    if method.points > 1:
-        return  # a loop refuses it
     loop = Loop(method)
     for k in range(20):
         loop.step()
         expect(loop.fair.skipped == 0, f"Constrained skipped step {k + 1}: something in it is not finite")
         expect(
             close(loop.trained, loop.x),
-            f"a loop with Constrained differs from update at step {k + 1}; check primal_step, is_gradient_step "
-            "and evaluates",
+            f"a loop with Constrained differs from update at step {k + 1}; check primal_step and evaluates",
         )
     y = method.multipliers(loop.state)
     kept = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
@@ -152,8 +148,6 @@ def check_constrained(method: Method) -> None:
 
 def check_resume(method: Method) -> None:
     """A loop that is saved and loaded halfway continues as if it had not stopped."""
-    if method.points > 1:
-        return
     whole, halfway = Loop(method), Loop(method)
     for k in range(8):
         whole.step()

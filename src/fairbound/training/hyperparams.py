@@ -1,6 +1,7 @@
 """Algorithms with different numbers as one stack: which runs go together, and the numbers as tensors.
 
-Float fields stack, also inside schedules. Everything else (class, schedule, whole numbers, switches) is structure.
+Float fields stack, also inside schedules. Everything else (class, schedule, whole numbers, switches, the law of
+random batch sizes) is structure.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fairbound.core import Algorithm
-
 A = TypeVar("A")
 
 
@@ -22,37 +21,35 @@ def structure(settings: Any) -> Hashable:
     """What runs of one stack must have in common."""
     if not is_dataclass(settings):
         raise TypeError(f"{type(settings).__name__} must be a frozen dataclass, its hyper-parameters the fields")
-    fixed = getattr(settings, "structural", ())
-    entries: list[Any] = [type(settings)]
+    entries: list[Any] = [type(settings), getattr(settings, "batch_size_probs", None)]
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
             entries.append((field.name, structure(value)))
-        elif not isinstance(value, float) or field.name in fixed:
+        elif not isinstance(value, float):
             entries.append((field.name, value))
     return tuple(entries)
 
 
 def numbers(settings: Any, prefix: str = "") -> dict[str, float]:
     """The float fields that may differ within a stack, by their dotted name."""
-    fixed = getattr(settings, "structural", ())
     found: dict[str, float] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
             found |= numbers(value, f"{prefix}{field.name}.")
-        elif isinstance(value, float) and field.name not in fixed:
+        elif isinstance(value, float):
             found[prefix + field.name] = value
     return found
 
 
-def stack_hyperparams(algorithms: Sequence[Algorithm[Any]], like: Tensor, *, all_of_them: bool) -> dict[str, Tensor]:
+def stack_hyperparams(methods: Sequence[Any], like: Tensor, *, all_of_them: bool) -> dict[str, Tensor]:
     """The numbers in which the runs differ, or all, each as a tensor (R,).
 
     A compiled step takes all of them as inputs: a number left in the code would mean another compilation for another
     value.
     """
-    tables = [numbers(algorithm) for algorithm in algorithms]
+    tables = [numbers(settings) for settings in methods]
     return {
         name: torch.tensor([table[name] for table in tables], dtype=like.dtype, device=like.device)
         for name in tables[0]

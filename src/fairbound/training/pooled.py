@@ -18,16 +18,16 @@ from fairbound.constraints.cells import present_cells
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
-from fairbound.core import Algorithm, Estimate, Sample
+from fairbound.core import Algorithm, Estimate, MultiplierMethod, Sample
 from fairbound.training.problem import Gathered, Problem, group_columns
-from fairbound.training.state_rows import gathered, kinds, scattered
+from fairbound.training.state_rows import gathered, scattered
 
 Shown = dict[str, Tensor]  # by part: cells (S,), the place of every example, what is known of the other cells
 
 
 def check_pooled(problem: Problem, algorithm: Algorithm[Any]) -> None:
     """Whether method and constraints can be restricted to the groups of a mini-batch."""
-    if not algorithm.row_wise or algorithm.draws > 1:
+    if not isinstance(algorithm, MultiplierMethod) or not algorithm.row_wise or algorithm.draws > 1:
         raise ValueError(
             f"{type(algorithm).__name__} treats all constraints together, and a mini-batch of examples of any groups "
             "shows some of them; use DescentAscent(), Penalty() or SSLALM(samples=1), or bind the constraint to the "
@@ -47,8 +47,8 @@ def check_pooled(problem: Problem, algorithm: Algorithm[Any]) -> None:
 class PooledRows:
     """The rows that the mini-batches of R runs show: of the method's state, and of the running means of groups."""
 
-    def __init__(self, problem: Problem, algorithm: Algorithm[Any], runs: int) -> None:
-        self.problem, self.own, self.kinds = problem, problem.constraints, kinds(algorithm)
+    def __init__(self, problem: Problem, runs: int) -> None:
+        self.problem, self.own = problem, problem.constraints
         self.running = self.own.running_means((runs,))
 
     def show(self, part: dict[str, Tensor]) -> tuple[Shown, Tensor]:
@@ -78,11 +78,11 @@ class PooledRows:
 
     def gather(self, state: Any, rows: Tensor) -> Any:
         """The state of every run with the rows that its mini-batch shows."""
-        return gathered(state, rows, self.kinds)
+        return gathered(state, rows)
 
     def scatter(self, state: Any, new: Any, rows: Tensor) -> Any:
         """The new state; rows are written into the tables of the old one."""
-        return scattered(state, new, rows, self.kinds)
+        return scattered(state, new, rows)
 
     def add(self, shown: Shown, totals: Tensor, made: Tensor) -> None:
         """The sums (R, 1+q) of the cells of a step; of the runs that made it."""

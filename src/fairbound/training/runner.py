@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, MultiplierMethod, Primal
 from fairbound.data.samplers import Sampler
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import decide
@@ -26,7 +26,7 @@ from fairbound.training.hyperparams import structure
 from fairbound.training.pooled import check_pooled
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Record
-from fairbound.training.vectorized import VectorizedRuns
+from fairbound.training.vectorized import MethodAndPrimal, VectorizedRuns
 
 
 @dataclass(frozen=True)
@@ -125,23 +125,26 @@ class Run:
 
 def run(
     problem: Problem,
-    algorithm: Algorithm[Any] | Sequence[Algorithm[Any]],
+    method: Algorithm[Any] | Sequence[Algorithm[Any]],
     samplers: Sampler | Sequence[Sampler],
     x0: Tensor,
     steps: int,
     *,
+    primal: Primal | Sequence[Primal | None] | None = None,
     every: int | Sequence[int] | None = None,
     average_from: int | None = None,
     compile: bool | None = None,  # noqa: A002
     checkpoint: Checkpoint | None = None,
 ) -> Run:
-    """Runs of `algorithm` on `problem`: as many as there are samplers, algorithms or starting points.
+    """Runs of `method` on `problem`: as many as there are samplers, methods, primals or starting points.
 
     Args:
-        algorithm: one for all runs, or one for each.
+        method: one for all runs, or one for each.
         samplers: one for each run (`sampler.seeded(0, 1, 2)`); a single one is for all.
         x0: starting points, (n,) for all or (R, n). Device and precision are theirs.
         steps: steps of every run.
+        primal: how x moves along the gradient of a multiplier method, such as `primal.Adam(lr=0.01)`, one for all runs
+            or one for each; None: by the method's own step, -tau times the gradient.
         every: give a record after this many steps, or at the steps listed, and at the end; None: at the end only.
         average_from: from this step on keep means of x and of the multipliers.
         compile: into machine code; None decides by the length of the run and says so in `note`.
@@ -159,41 +162,53 @@ def run(
         raise ValueError(f"x0 must be a vector (n,) or a row for each run (R, n), got shape {tuple(x0.shape)}")
     if average_from is not None and not 0 <= average_from < steps:
         raise ValueError(f"average_from must be a step from 0 to {steps - 1}, got {average_from}")
-    algorithms = [algorithm] if isinstance(algorithm, Algorithm | type | str) else list(algorithm)
-    for one in {type(one): one for one in algorithms}.values():
-        check_contract(one, "run")
+    methods = [method] if isinstance(method, Algorithm | type | str) else list(method)
+    facts = {kind: check_contract(one, "run", problem.m) for kind, one in {type(one): one for one in methods}.items()}
+    primals = list(primal) if isinstance(primal, Sequence) else [primal]
     listed = [samplers] if isinstance(samplers, Sampler) else list(samplers)
     points = x0.detach().reshape(-1, x0.shape[-1])
-    runs = max(len(algorithms), len(listed), len(points))
+    runs = max(len(methods), len(listed), len(points), len(primals))
     for what, size in (
-        ("algorithms", len(algorithms)),
+        ("methods", len(methods)),
+        ("primals", len(primals)),
         ("samplers", len(listed)),
         ("starting points", len(points)),
     ):
         if size == 0 or size not in (1, runs):
             raise ValueError(f"{size} {what} for {runs} runs; give one, or one for each run")
-    algorithms, listed = algorithms * (runs // len(algorithms)), listed * (runs // len(listed))
+    methods, listed, primals = (some * (runs // len(some)) for some in (methods, listed, primals))  # type: ignore[assignment]
     points = points.expand(runs, -1)
-    _check(problem, algorithms, listed, points)
+    _check(problem, methods, listed, points)
 
     compiled, note = False, "not compiled: this model runs one by one"
     if problem.vectorizes:
-        compiled, note = decide(compile, steps, any(one.batch_size_probs is not None for one in algorithms))
+        compiled, note = decide(compile, steps, any(one.batch_size_probs is not None for one in methods))
+    settings = [MethodAndPrimal(*pair) for pair in zip(methods, primals, strict=True)]
+    for pair in settings:
+        if pair.primal is not None and not isinstance(pair.method, MultiplierMethod):
+            raise ValueError(f"{type(pair.method).__name__} has a step of its own; primal= is for multiplier methods")
     members: dict[Hashable, list[int]] = {}
-    for i, (one, sampler) in enumerate(zip(algorithms, listed, strict=True)):
-        own = (structure(one), sampler.structure(one.draws)) if problem.vectorizes else i
-        members.setdefault(own, []).append(i)
+    for i, (pair, sampler) in enumerate(zip(settings, listed, strict=True)):
+        alike = (structure(pair), sampler.structure(pair.method.draws)) if problem.vectorizes else i
+        members.setdefault(alike, []).append(i)
     groups = [
         VectorizedRuns(
-            problem, [algorithms[i] for i in own], [listed[i] for i in own], points[own], own, compiled, compile is True
+            problem,
+            [settings[i] for i in numbers],
+            [listed[i] for i in numbers],
+            points[numbers],
+            numbers,
+            compiled,
+            compile is True,
+            facts[type(methods[numbers[0]])].several_gradients,
         )
-        for own in members.values()
+        for numbers in members.values()
     ]
-    whole = len(groups) == 1 and average_from is None and groups[0].rows is None
-    return Run(groups, steps, every or steps, average_from, compiled, note, checkpoint if whole else None)
+    together = len(groups) == 1 and average_from is None and groups[0].rows is None
+    return Run(groups, steps, every or steps, average_from, compiled, note, checkpoint if together else None)
 
 
-def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Sequence[Sampler], points: Tensor) -> None:
+def _check(problem: Problem, methods: Sequence[Algorithm[Any]], samplers: Sequence[Sampler], points: Tensor) -> None:
     if not torch.isfinite(points).all():
         bad = (~torch.isfinite(points)).any(1).nonzero().flatten().tolist()
         raise ValueError(f"the starting points of runs {bad[:5]} are not finite")
@@ -204,18 +219,18 @@ def _check(problem: Problem, algorithms: Sequence[Algorithm[Any]], samplers: Seq
             "put the module in eval mode, or train it in a loop of your own"
         )
     problem.check(points[0])
-    for algorithm, sampler in zip(algorithms, samplers, strict=True):
+    for method, sampler in zip(methods, samplers, strict=True):
         if sampler.min_rows > problem.data.rows:
             raise ValueError(
                 f"the sampler's split or cells contain example {sampler.min_rows - 1}, "
                 f"but the data have {problem.data.rows} examples"
             )
-        if not any("c" in read for read in algorithm.evaluates):
+        if not any("c" in read for read in method.evaluates):
             continue
         if problem.constraint is None:
-            raise ValueError(f"{type(algorithm).__name__} needs constraints, and the problem has none")
+            raise ValueError(f"{type(method).__name__} needs constraints, and the problem has none")
         if problem.pooled:
-            check_pooled(problem, algorithm)
+            check_pooled(problem, method)
             if not sampler.pooled:
                 raise ValueError(
                     "the constraints are bound to no dataset, and the sampler draws from cells; build it with "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.algorithms.diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
-from fairbound.core import Algorithm, Draw, Estimate, Sample, no_feasible_start
+from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Primal, Sample
 from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import Compiler
-from fairbound.training.contract import checked_init, checked_update
+from fairbound.training.contract import start_warning
 from fairbound.training.cuda_graph import CUDAGraphStep
 from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
 from fairbound.training.multilevel import MultilevelTables
@@ -73,21 +74,40 @@ def _explained() -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True)
+class MethodAndPrimal:
+    """What moves x in a run: a method, and the primal step of a multiplier method that has not its own."""
+
+    method: Algorithm[Any]
+    primal: Primal | None = None
+
+    def init(self, x: Tensor, m: int, first: Estimate | None, equality: Tensor | None) -> Any:
+        if isinstance(self.method, MultiplierMethod):
+            return self.method.init(x, m, first, equality, self.primal)
+        return self.method.init(x, m, first, equality)
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        if isinstance(self.method, MultiplierMethod):
+            return self.method.update(x, state, draw, self.primal)
+        return self.method.update(x, state, draw)
+
+
 class VectorizedRuns:
     """Runs of one structure, stepping together; one run alone where the model cannot be vmapped."""
 
     def __init__(
         self,
         problem: Problem,
-        algorithms: Sequence[Algorithm[Any]],
+        methods: Sequence[MethodAndPrimal],
         samplers: Sequence[Sampler],
         x0: Tensor,
         runs: Sequence[int],
         compiled: bool,
         forced: bool,
+        waits: bool,
     ) -> None:
-        self.problem, self.algorithm = problem, algorithms[0]
-        self.hyper = stack_hyperparams(algorithms, x0, all_of_them=compiled)
+        self.problem, self.settings, self.algorithm = problem, methods[0], methods[0].method
+        self.hyper = stack_hyperparams(methods, x0, all_of_them=compiled)
         self.runs = tuple(runs)
         self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.batch_size_probs, x0.device, compiled)
         compiler = Compiler(problem, forced) if compiled else None
@@ -97,13 +117,12 @@ class VectorizedRuns:
         )
         self.map = vmap if problem.vectorizes else _one_by_one
         step = self.map(self._step)
-        self.step = step if compiler is None else compiler(step, structure(self.algorithm))
+        self.step = step if compiler is None else compiler(step, structure(self.settings))
         self.x = x0.clone()
         reads_c = any("c" in read for read in self.algorithm.evaluates)
-        self.rows = PooledRows(problem, self.algorithm, len(runs)) if problem.pooled and reads_c else None
+        self.rows = PooledRows(problem, len(runs)) if problem.pooled and reads_c else None
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
-        waits = self.algorithm.uses_jacobian  # the solver of its subproblem looks at its numbers
         if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None and not waits:
             self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
@@ -122,13 +141,13 @@ class VectorizedRuns:
         weight: Tensor,
         uniform: Tensor,
     ) -> tuple[Tensor, Any, Tensor, Tensor, dict[str, Tensor]]:
-        algorithm = with_hyperparams(self.algorithm, hyper)
+        settings = with_hyperparams(self.settings, hyper)
         seen: dict[str, list[Tensor]] = {"f": [], "c": [], "sums": []}  # what was read
         samples = tuple(
             _watched(sample, evaluates, seen)
             for sample, evaluates in zip(self._samples(x, parts, seen["sums"]), self.algorithm.evaluates, strict=True)
         )
-        d, new = checked_update(algorithm, x, state, Draw(samples, weight, uniform))
+        d, new = settings.update(x, state, Draw(samples, weight, uniform))
         read = (*seen["f"], *seen["c"], d, *tree_flatten(new)[0])
         finite = torch.stack([torch.isfinite(part).all() for part in read]).all()
         # In the old precision: a compiled step reads its inputs as what they were at the first call.
@@ -137,7 +156,7 @@ class VectorizedRuns:
             torch.where(finite, (x + d).to(x.dtype), x),
             state,
             skipped + ~finite,
-            self._multipliers_of(algorithm, x, state),
+            self._multipliers_of(settings.method, x, state),
             {name: values[-1] for name, values in seen.items() if values},
         )
 
@@ -163,9 +182,8 @@ class VectorizedRuns:
 
         def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor, Tensor]:
             first: Estimate = self._samples(x, (part,), [])[0](x) if self.rows else self.problem.sample(part)(x)
-            algorithm = with_hyperparams(self.algorithm, hyper)
-            first_of = first if algorithm.needs_initial_estimate and self.rows is None else None
-            state = checked_init(algorithm, x, m, first_of, equality)
+            settings = with_hyperparams(self.settings, hyper)
+            state = settings.init(x, m, first if self.rows is None else None, equality)
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite, first.c
 
@@ -176,9 +194,11 @@ class VectorizedRuns:
             raise ValueError(
                 f"the loss or a constraint is NaN or infinite at the starting point of runs {bad[:5]}; nothing was run"
             )
-        if self.algorithm.needs_feasible_start and bool((c >= 0).any()):
-            worst = c.amax(-1)  # (R,)
-            log.warning(no_feasible_start(self.algorithm, f"run {self.runs[int(worst.argmax())]}", float(worst.max())))
+        if "c" in evaluates and c.shape[1]:
+            worst = int(c.amax(-1).argmax())
+            sentence = start_warning(self.algorithm, f"run {self.runs[worst]}", c[worst])
+            if sentence is not None:
+                log.warning(sentence)
         # Values that vmap shares between runs become their own, with plain strides: others would mean a second
         # compilation.
         return tree_map(lambda leaf: leaf.new_empty(leaf.shape).copy_(leaf), state)
@@ -238,7 +258,7 @@ class VectorizedRuns:
     def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any], *, copied: bool = True) -> Any:
         """A function of every run's point and state, as copies."""
         with torch.no_grad():
-            found = self.map(lambda x, state, hyper: read(with_hyperparams(self.algorithm, hyper), x, state))(
+            found = self.map(lambda x, state, hyper: read(with_hyperparams(self.settings, hyper).method, x, state))(
                 self.x, self.state, self.hyper
             )
         return tree_map(lambda leaf: leaf.clone(), found) if copied else found

@@ -4,6 +4,7 @@
     name = "My method"
     method = "my_file.py:MyMethod"     # or a name of `fairbound.algorithms`
     settings = { rho = 2.0 }           # one setting for all problems; the class's defaults for the rest
+    primal = { name = "Adam", lr = 0.01 }    # how x moves, for a multiplier method; its own step without it
     space = { tau = [0.01, 1.0], eta = [0.001, 1.0] }
 
 Rule sets: *default* is one setting for all problems, by intent the class's own. *tuned* draws `TUNING_POINTS` points
@@ -24,11 +25,12 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from scipy.stats import qmc
 
-from fairbound.algorithms import ALGORITHMS
+from fairbound.algorithms import ALGORITHMS, primal
 from fairbound.benchmark.config import KNOWN_KEYS_ONLY, Text, build_with_settings, known_name, nearest
 from fairbound.benchmark.custom_algorithm import load_custom_algorithm
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, MultiplierMethod, Primal
 
+PRIMALS = {"Adam": primal.Adam, "SGD": primal.SGD}
 OURS = Path(__file__).parent / "entries.toml"
 TUNING_POINTS, TUNING_SEEDS = 20, (100, 101, 102)
 MAX_DIMENSIONS = 5
@@ -42,6 +44,7 @@ class Entry:
     name: Text
     method: Text  # a name of ALGORITHMS, or FILE:CLASS
     settings: Mapping[str, Any] = Field(default_factory=dict)  # numbers, truth values, tables that name a schedule
+    primal: Mapping[str, Any] = Field(default_factory=dict)  # how x moves: name, "Adam" or "SGD", and its settings
     space: Mapping[str, tuple[float, float]] = Field(default_factory=dict)  # low and high, of positive numbers
     rules: Rules = "default"
     authors: str = "fairbound"
@@ -54,8 +57,27 @@ class Entry:
             known_name(name, self.algorithm_type.__dataclass_fields__, "setting")  # type: ignore[attr-defined]
             if not 0 < low < high:
                 raise ValueError(f"the space of {name} is low < high, both positive, got [{low:g}, {high:g}]")
-        self.algorithm(1000)
+        if self.primal and not issubclass(self.algorithm_type, MultiplierMethod):
+            raise ValueError(f"{self.method} has a step of its own, and primal is for multiplier methods; omit it")
+        self.described(1000)
         return self
+
+    @property
+    def primal_step(self) -> Primal | None:
+        if not self.primal:
+            return None
+        settings = dict(self.primal)
+        kind = PRIMALS[known_name(str(settings.pop("name", "")), PRIMALS, "primal")]
+        try:
+            made: Primal = kind(**settings)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+        return made
+
+    def described(self, steps: int) -> str:
+        """The method with its settings, and the primal step where it is not the method's own."""
+        primal = self.primal_step
+        return repr(self.algorithm(steps)) + ("" if primal is None else f" under {primal!r}")
 
     @property
     def algorithm_type(self) -> type[Algorithm[Any]]:

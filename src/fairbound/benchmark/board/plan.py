@@ -283,7 +283,7 @@ def _method(entry: Entry, rules: str, chosen: Mapping[str, str]) -> MethodInfo:
     return MethodInfo(
         name=entry.name,
         method=type(method).__name__,
-        settings=repr(method),
+        settings=entry.described(1000),
         summary=(type(method).__doc__ or "").strip().partition("\n")[0],
         rules=entry.rules if rules == "default" else rules,
         authors=entry.authors,

@@ -29,6 +29,7 @@ from fairbound.benchmark.result_file import StoredResult
 from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
 from fairbound.training.checkpoint import Checkpoint
+from fairbound.training.contract import trial_step
 from fairbound.training.problem import Problem
 from fairbound.training.records import Record
 from fairbound.training.runner import run
@@ -100,7 +101,7 @@ class BoardTask:
     @property
     def work(self) -> int:
         method = self.entries[0].algorithm(1000)
-        factor = SUBPROBLEM_WORK if method.uses_jacobian else 1
+        factor = SUBPROBLEM_WORK if trial_step(method).several_gradients else 1
         a_step = self.examples_per_step() + STEP_OVERHEAD_EXAMPLES
         return 0 if self.refusal() else round(factor * self.steps * a_step * len(self.runs))
 
@@ -115,7 +116,7 @@ class BoardTask:
     def refusal(self) -> str | None:
         """Why the method cannot be run on the problem, where that is known beforehand."""
         m, method = self.instance_of().problem.m, self.entries[0].algorithm(1000)
-        if method.uses_jacobian and m > MAX_SUBPROBLEM:
+        if m > MAX_SUBPROBLEM and trial_step(method).several_gradients:
             return f"a step solves a subproblem in all constraints, and {m:,} are more than {MAX_SUBPROBLEM}"
         return None
 
@@ -139,7 +140,7 @@ class BoardTask:
             "batch": [instance.batch.objective, instance.batch.cell],
         } | ({"salt": self.salt} if self.salt else {})
         return [
-            common | {"algorithm": repr(entry.algorithm(steps)), "seed": seed, "split": i % self.splits}
+            common | {"algorithm": entry.described(steps), "seed": seed, "split": i % self.splits}
             for i, (entry, seed) in enumerate(self.runs)
         ]
 
@@ -194,11 +195,12 @@ class BoardTask:
         instance, steps = self.instance_of(), self.steps
         instance = instance if self.device == "cpu" else instance.to(self.device)
         methods = [entry.algorithm(steps) for entry, _ in self.runs]
+        primals = [entry.primal_step for entry, _ in self.runs]
         samplers = [instance.sampler(i, seed) for i, (_, seed) in enumerate(self.runs)]
         starts = instance.starts([seed for _, seed in self.runs])
         recorder = _Recorder(instance, starts)
         going = run(
-            instance.problem, methods, samplers, starts, steps, every=self.recorded(), compile=False,
+            instance.problem, methods, samplers, starts, steps, every=self.recorded(), compile=False, primal=primals,
             checkpoint=Checkpoint(path, recorder.kept, recorder.restore),
         )  # fmt: skip
         computation = iter(going)

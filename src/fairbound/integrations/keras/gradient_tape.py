@@ -25,7 +25,7 @@ from fairbound.core import Algorithm
 from fairbound.integrations.keras.validation import check_weights, flat_weights, numpy_of, write_weights
 from fairbound.integrations.torch.constrained import Constrained as TorchConstrained
 from fairbound.integrations.torch.kkt_report import report_kkt
-from fairbound.integrations.torch.step import StepInfo
+from fairbound.integrations.torch.steps import StepInfo
 from fairbound.metrics.kkt import KKT
 
 OTHER_BACKENDS = {

@@ -1,4 +1,4 @@
-"""What is checked of a loop's first mini-batch: mistakes that would train something else without a word."""
+"""What is checked of a loop's first mini-batch: mistakes that would train something else silently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Each
-from fairbound.integrations.torch.flat_params import FlatParams, unwrapped
+from fairbound.integrations.torch.parameters import Parameters, unwrapped
 
 
 def check_first(constraints: ConstraintSet, batch: MiniBatch) -> None:
@@ -41,7 +41,7 @@ def _are_probabilities(outputs: Tensor) -> bool:
     return inside and (sums is None or torch.allclose(sums, torch.ones_like(sums), atol=1e-3))
 
 
-def check_same_parameters(model: nn.Module | Iterable[Tensor], parameters: FlatParams) -> None:
+def check_same_parameters(model: nn.Module | Iterable[Tensor], parameters: Parameters) -> None:
     """Whether the model still has the parameters that it had when the loop was built."""
     if not isinstance(model, nn.Module) or parameters.sharded:  # fully_shard replaces them in its forward pass
         return
@@ -54,9 +54,9 @@ def check_same_parameters(model: nn.Module | Iterable[Tensor], parameters: FlatP
             )
 
 
-def check_dependence(parameters: FlatParams) -> None:
+def check_dependence(reached: bool) -> None:
     """Whether a backward pass reached the parameters at all."""
-    if not parameters.grads():
+    if not reached:
         raise ValueError(
             "the losses do not depend on the parameters that Constrained was built with: they are another model's; "
             "build Constrained with the model that computes them"

@@ -26,10 +26,12 @@ from torch import Tensor, nn
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, MultiplierMethod
+from fairbound.integrations.torch.general_steps import GeneralSteps
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.loss import TrainerSteps
-from fairbound.integrations.torch.step import StepInfo, Steps
+from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
+from fairbound.integrations.torch.steps import StepInfo, Steps
 from fairbound.metrics.kkt import KKT
 from fairbound.training.contract import check_contract
 
@@ -43,7 +45,8 @@ class Constrained:
         model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model,
             or one after `fully_shard`, is recognized: sums and counts are added up over its processes.
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
-        algorithm: the method.
+        method: how the constraints are met. A multiplier method (DescentAscent, SSLALM, ...) costs one backward pass;
+            the others (Stochastic Ghost, switching, the SQP methods) run on flat vectors in one process.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
         normalize: divide each constraint by its size, as far as mini-batches have shown it, before the method sees it:
             then the dual step has no unit, and a constraint multiplied by 1,000 with its bound trains the same model.
@@ -54,15 +57,21 @@ class Constrained:
         self,
         model: nn.Module | Iterable[Tensor],
         constraints: ConstraintSet | Given,
-        algorithm: Algorithm[Any],
+        method: Algorithm[Any],
         *,
         seed: int = 0,
         normalize: bool = False,
     ) -> None:
-        check_contract(algorithm, "Constrained")
-        self.algorithm, self.model = algorithm, model
-        self._steps = Steps(model, ConstraintSet.of(constraints), algorithm, seed, normalize)
-        self._trainer_steps = TrainerSteps(self._steps)
+        listed = ConstraintSet.of(constraints)
+        check_contract(method, "Constrained", listed.m)
+        self.method, self.model = method, model
+        self._steps: Steps
+        self._trainer_steps: TrainerSteps | None = None
+        if isinstance(method, MultiplierMethod):
+            self._steps = MultiplierSteps(model, listed, method, normalize)
+            self._trainer_steps = TrainerSteps(self._steps)
+        else:
+            self._steps = GeneralSteps(model, listed, method, normalize, seed)
 
     @property
     def names(self) -> Sequence[str]:
@@ -139,8 +148,14 @@ class Constrained:
 
         The method's state moves at the next step of the model's optimizer, once for all mini-batches that were passed
         backward before it. Under `torch.no_grad()` and in evaluation mode it is the mean loss, and nothing moves. It is
-        for the methods whose direction is one gradient (SGD, Penalty, DescentAscent), with the arguments of `backward`.
+        for multiplier methods without smoothing (SGD, Penalty, DescentAscent), with the arguments of `backward`.
         """
+        if self._trainer_steps is None:
+            raise ValueError(
+                f"the direction of {type(self.method).__name__} is not the gradient of a loss; use "
+                "fair.backward(losses, groups), which writes it into .grad (in a trainer: with manual optimization), "
+                "or DescentAscent()"
+            )
         batch = self._steps.batch(losses, groups, labels, outputs, weight, objective, values)
         training = torch.is_grad_enabled() and (not isinstance(self.model, nn.Module) or self.model.training)
         with torch.autocast(batch.losses.device.type, enabled=False):  # sums and constraints in full precision
@@ -154,18 +169,18 @@ class Constrained:
             scaler: the trainer's GradScaler, which a loss that is not finite makes skip its step.
         """
         self._steps.prepare(model)
-        self._trainer_steps.scaler = scaler
+        if self._trainer_steps is not None:
+            self._trainer_steps.scaler = scaler
 
     def log_values(self, most: int = 20) -> dict[str, float]:
         """Constraints and multipliers by name, for a logger; the largest alone where there are more than `most`."""
-        m, found = len(self.names), {}
-        state = self._steps.state
-        for kind, values in (("constraint", state.record.last), ("multiplier", state.multipliers)):
+        m, logged = len(self.names), {}
+        for kind, values in (("constraint", self._steps.record.last), ("multiplier", self._steps.multipliers())):
             if values is not None and m > most:
-                found[f"{kind}/largest"] = float(values[:m].nan_to_num(nan=-torch.inf).max())
+                logged[f"{kind}/largest"] = float(values[:m].nan_to_num(nan=-torch.inf).max())
             elif values is not None:
-                found |= {f"{kind}/{name}": v for name, v in zip(self.names, values[:m].tolist(), strict=True)}
-        return found
+                logged |= {f"{kind}/{name}": v for name, v in zip(self.names, values[:m].tolist(), strict=True)}
+        return logged
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
@@ -176,6 +191,11 @@ class Constrained:
         known before the first backward pass. (`backward(..., scale=1/k)` without `accumulate` saves the forward passes;
         every mini-batch then is a step of the multipliers.)
         """
+        if not isinstance(self._steps, MultiplierSteps):
+            raise ValueError(
+                f"{type(self.method).__name__} wants the gradients of whole mini-batches, which accumulate() takes "
+                "apart; use backward(..., scale=1/k)"
+            )
         self._steps.accumulate(self._shown(losses, groups, of_batch))
 
     # State of the method ---------------------------------------------------------------------------------------------
@@ -183,23 +203,23 @@ class Constrained:
     @property
     def multipliers(self) -> dict[str, float]:
         """The multiplier of every constraint, by name; none for a method that has none."""
-        y = self._steps.state.multipliers
+        y = self._steps.multipliers()
         return {} if y is None else dict(zip(self.names, y.tolist(), strict=True))
 
     @property
     def steps(self) -> int:
         """Steps of the method so far."""
-        return self._steps.state.steps
+        return self._steps.progress.steps
 
     @property
     def skipped(self) -> int:
         """Mini-batches skipped because something was not finite."""
-        return self._steps.state.skipped
+        return self._steps.progress.skipped
 
     @property
     def constraints(self) -> dict[str, float]:
         """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
-        last = self._steps.state.record.last
+        last = self._steps.record.last
         values = [float("nan")] * len(self.names) if last is None else last[: len(self.names)].tolist()
         return dict(zip(self.names, values, strict=True))
 
@@ -208,39 +228,38 @@ class Constrained:
         """In how many steps every constraint was observed, by name; with very many constraints see `ages`."""
         if self._steps.gathered:
             raise ValueError(f"observations of {len(self.names)} constraints are not counted one by one; use ages")
-        return dict(zip(self.names, self._steps.state.record.observations()[0].tolist(), strict=True))
+        return dict(zip(self.names, self._steps.record.observations()[0].tolist(), strict=True))
 
     @property
     def ages(self) -> dict[str, int]:
         """How many steps ago every constraint was last observed, by name: so old are its value and its running mean."""
-        return dict(zip(self.names, self._steps.state.record.observations()[1].tolist(), strict=True))
+        return dict(zip(self.names, self._steps.record.observations()[1].tolist(), strict=True))
 
     @property
     def primal_step(self) -> float:
         """The method's own step now: with `SGD(lr=...)` at this value the loop is exactly the method."""
-        if self._steps.state.state is None:
+        if self._steps.state is None:
             raise ValueError("the method has not begun; call backward() or start() first")
-        return float(self.algorithm.primal_step(self._steps.state.state))
+        return float(self.method.primal_step(self._steps.state))
 
     @property
     def infeasible(self) -> str | None:
         """A sign that no model meets the constraints, as a sentence, or None: see `algorithms.diagnostics`."""
-        return self._steps.state.history.infeasible()
+        return self._steps.progress.history.infeasible()
 
     @property
     def diverging(self) -> str | None:
-        """A sign that the loop runs away from every solution, as a sentence, or None; it was warned of when first seen.
+        """A sign that the loop runs away from every solution, as a sentence, or None; the loop warned when it was seen.
 
         Then `infeasible` is None: the multipliers of such a loop grow whatever the constraints are.
         """
-        return self._steps.state.history.diverging()
+        return self._steps.progress.history.diverging()
 
     def load_output(self) -> None:
         """Write what the method returns into the model: for switching a saved iterate, for others the last one."""
-        steps = self._steps
-        if steps.state.state is not None:
-            x: Any = steps.parameters.x if steps.state.linear else steps.parameters.flat()
-            steps.parameters.assign(self.algorithm.output(x, steps.state.state))
+        parameters, state = self._steps.parameters, self._steps.state
+        if state is not None and not isinstance(self.method, MultiplierMethod):
+            parameters.assign(self.method.output(parameters.flat(), state))
 
     def report(self, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]) -> KKT:
         """How near the model is to a solution, over all examples of some data: see `report_kkt`."""
@@ -251,7 +270,7 @@ class Constrained:
             self._steps.constraints,
             batches,
             evaluate,
-            multipliers=self._steps.state.multipliers,
+            multipliers=self._steps.multipliers(),
             warning=self.diverging or self.infeasible,
         )
 
@@ -259,10 +278,8 @@ class Constrained:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed loop needs beside model and optimizer, by the names of constraints."""
-        if self._steps.accumulated:
-            raise ValueError("an accumulated step is in progress; save after its last backward()")
-        return self._steps.state.state_dict()
+        return self._steps.state_dict()
 
-    def load_state_dict(self, kept: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from a saved state; constraints are matched by their names."""
-        self._steps.state.load_state_dict(kept)
+        self._steps.load_state_dict(saved)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.sequences import LazySequence
-from fairbound.constraints.comparisons import SumsCounts
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
+from fairbound.constraints.linear import SumsCounts
 from fairbound.constraints.running_means import RunningMeans
-from fairbound.integrations.torch.estimate import Observed, ShownCells
+from fairbound.integrations.torch.estimate import BatchEstimate, ShownCells
 
 SCALE_MEMORY = 0.95  # of the mean size of a constraint, whose largest value is its scale
 
@@ -68,20 +68,20 @@ class ConstraintRecord:
 
     # Scales -----------------------------------------------------------------------------------------------------------
 
-    def scaled(self, seen: Observed) -> Observed:
+    def scaled(self, estimate: BatchEstimate) -> BatchEstimate:
         """With what every row of c is divided by; in the first step by its own size."""
-        if not self.normalize or not seen.finite:
-            return seen
-        scales = self._sizes(seen) if self.scales is None else self.scales
-        scales = torch.where(scales > 0, scales, 1.0).to(seen.c.dtype)
-        rows = torch.tensor([part.m for part in seen.own.parts], device=scales.device)
-        return seen._replace(scale=scales.repeat_interleave(rows, output_size=len(seen.c)))
+        if not self.normalize or not estimate.finite:
+            return estimate
+        scales = self._sizes(estimate) if self.scales is None else self.scales
+        scales = torch.where(scales > 0, scales, 1.0).to(estimate.c.dtype)
+        rows = torch.tensor([part.m for part in estimate.constraints.parts], device=scales.device)
+        return estimate._replace(scale=scales.repeat_interleave(rows, output_size=len(estimate.c)))
 
     @staticmethod
-    def _sizes(seen: Observed) -> Tensor:
+    def _sizes(estimate: BatchEstimate) -> Tensor:
         """(parts,) the largest |c| of each; 0 where nothing was observed."""
-        size = seen.c.abs() if seen.absent is None else seen.c.abs().masked_fill(seen.absent, 0.0)
-        parts = size.split_with_sizes([part.m for part in seen.own.parts])
+        size = estimate.c.abs() if estimate.absent is None else estimate.c.abs().masked_fill(estimate.absent, 0.0)
+        parts = size.split_with_sizes([part.m for part in estimate.constraints.parts])
         return torch.stack([part.max() for part in parts])
 
     def in_units(self, y: Tensor) -> Tensor:
@@ -94,23 +94,23 @@ class ConstraintRecord:
 
     # After a step -----------------------------------------------------------------------------------------------------
 
-    def add(self, seen: Observed, cells: ShownCells | None) -> None:
+    def add(self, estimate: BatchEstimate, cells: ShownCells | None) -> None:
         """One more mini-batch of a step."""
         if self.running is None:
-            self.whole = seen.totals if seen.absent is None else self.whole
+            self.whole = estimate.totals if estimate.absent is None else self.whole
         else:
-            self._add(seen.shown, cells)
+            self._add(estimate.shown, cells)
         if self.normalize:
-            self._track_scale(seen)
-        if seen.rows is None:
-            self.last = seen.last
+            self._track_scale(estimate)
+        if estimate.rows is None:
+            self.last = estimate.last
         else:
             if self.last is None:
-                self.last = torch.full((self.rows,), torch.nan, dtype=seen.c.dtype, device=seen.c.device)
-            self.last[seen.rows] = seen.last.to(self.last)
+                self.last = torch.full((self.rows,), torch.nan, dtype=estimate.c.dtype, device=estimate.c.device)
+            self.last[estimate.rows] = estimate.last.to(self.last)
 
-    def _track_scale(self, seen: Observed) -> None:
-        sizes = self._sizes(seen)
+    def _track_scale(self, estimate: BatchEstimate) -> None:
+        sizes = self._sizes(estimate)
         if self.sizes is None:
             self.sizes = self.scales = sizes
             return
@@ -119,18 +119,18 @@ class ConstraintRecord:
         self.sizes = torch.where(sizes > 0, self.sizes + share * (sizes - self.sizes), self.sizes)
         self.scales = torch.maximum(self.scales, self.sizes)
 
-    def step(self, seen: Observed) -> None:
+    def step(self, estimate: BatchEstimate) -> None:
         """A step was made, and this is its last mini-batch."""
         self.steps += 1
-        if seen.rows is not None:
-            self._gathered_step(seen.rows, seen.absent)
+        if estimate.rows is not None:
+            self._gathered_step(estimate.rows, estimate.absent)
             return
-        if seen.absent is None and self.observed is None:
+        if estimate.absent is None and self.observed is None:
             return
         if self.observed is None or self.at is None:
-            self.observed = torch.full((self.rows,), self.steps - 1, device=seen.c.device)
+            self.observed = torch.full((self.rows,), self.steps - 1, device=estimate.c.device)
             self.at = self.observed.clone()
-        shown = torch.ones_like(seen.c, dtype=torch.bool) if seen.absent is None else ~seen.absent
+        shown = torch.ones_like(estimate.c, dtype=torch.bool) if estimate.absent is None else ~estimate.absent
         self.observed, self.at = self.observed + shown, torch.where(shown, self.steps, self.at)
 
     def _gathered_step(self, rows: Tensor, absent: Tensor | None) -> None:

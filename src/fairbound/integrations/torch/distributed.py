@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairbound.constraints.cells import present_cells
-from fairbound.constraints.comparisons import SumsCounts
+from fairbound.constraints.linear import SumsCounts
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.comparisons import Comparisons, SumsCounts
 from fairbound.constraints.constraint import FunctionConstraint, FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
+from fairbound.constraints.linear import LinearConstraints, SumsCounts
 from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, whole
 
@@ -92,10 +92,10 @@ class BatchStatistics:
         )
 
 
-class Observed(NamedTuple):
+class BatchEstimate(NamedTuple):
     """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
 
-    own: Comparisons
+    constraints: LinearConstraints
     f: Tensor  # ()
     c: Tensor  # (m,); of a constraint that the batch does not show its last value, but at most 0
     last: Tensor  # (m,) the last values; NaN before the first
@@ -115,7 +115,7 @@ class Observed(NamedTuple):
         *,
         cells: ShownCells | None = None,
         running: RunningMeansOf | None = None,
-    ) -> Observed:
+    ) -> BatchEstimate:
         """From sums and counts. `last` are the constraints' last values, for those that lack a group here.
 
         Args:
@@ -124,7 +124,7 @@ class Observed(NamedTuple):
                 row that refers to the mean of all groups needs them all.
         """
         rows: Tensor | None = None
-        shown: Comparisons = own
+        shown: LinearConstraints = own
         if cells is not None and any(some is not None for some in cells):
             rows = own.rows(cells)
             shown = own.restricted(cells, [None] * len(cells) if running is None else running(totals.counts, cells))
@@ -132,7 +132,7 @@ class Observed(NamedTuple):
         values = shown.value(means)
         if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
             c = values[1:]
-            return Observed(shown, values[0], c, c, totals, totals, means, None, True, rows)
+            return BatchEstimate(shown, values[0], c, c, totals, totals, means, None, True, rows)
         if rows is None and running is not None:
             shown = own.restricted([None] * len(own.parts), running(totals.counts, None))
         observed = shown.observed(totals.counts)
@@ -146,7 +146,7 @@ class Observed(NamedTuple):
         c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
         finite = bool(observed[0] & torch.isfinite(values[0]) & torch.isfinite(c).all())
         known = torch.where(observed[1:], c, known)
-        return Observed(shown, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
+        return BatchEstimate(shown, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""
@@ -155,7 +155,7 @@ class Observed(NamedTuple):
             w = torch.cat([w[:1], w[1:].masked_fill(self.absent, 0.0)])
         if self.scale is not None:
             w = torch.cat([w[:1], w[1:] / self.scale])
-        return self.own.mean_weights(self.means, w)
+        return self.constraints.mean_weights(self.means, w)
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
         """The mini-batch as a function of the point, which is known at the model's present parameters only.
@@ -182,7 +182,7 @@ class Observed(NamedTuple):
 
     def _cells(self, gradients: Callable[[], Tensor]) -> CellGradients:
         def combine(rows: Tensor) -> Tensor:
-            found = self.own.jacobian(self.means, rows)
+            found = self.constraints.jacobian(self.means, rows)
             found = found if self.scale is None else found / self.scale[:, None]
             return found if self.absent is None else found.masked_fill(self.absent[:, None], 0.0)
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.comparisons import SumsCounts
 from fairbound.constraints.constraint_set import ConstraintSet, Given
-from fairbound.integrations.torch.estimate import BatchStatistics, Observed
-from fairbound.integrations.torch.flat_params import FlatParams
+from fairbound.constraints.linear import SumsCounts
+from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
+from fairbound.integrations.torch.parameters import Parameters
 from fairbound.metrics.kkt import KKT, fitted_multipliers, residuals
 
 
@@ -40,13 +40,13 @@ def report_kkt(
     >>> found.feasibility, found.complementarity
     (0.0, 0.0)
     """
-    own, parameters = ConstraintSet.of(constraints), FlatParams(model)
+    own, parameters = ConstraintSet.of(constraints), Parameters(model)
     if iter(batches) is batches:
         raise ValueError("the batches are read twice, and this is an iterator; give a list or a DataLoader")
     with _in_eval_mode(model):
         surrogate, exact, examples = _totals(own, parameters, batches, evaluate)
         own = own.to(surrogate.sums.device, surrogate.sums.dtype)
-        found = Observed.of(own, surrogate, None)
+        found = BatchEstimate.of(own, surrogate, None)
         if found.absent is not None and found.absent.any():
             absent = [name for name, gone in zip(own.names, found.absent.tolist(), strict=True) if gone]
             raise ValueError(f"the data have no examples for {absent[:4]}, so the constraints cannot be evaluated")
@@ -74,12 +74,12 @@ def report_kkt(
     )
 
 
-def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: FlatParams) -> MiniBatch:
+def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Parameters) -> MiniBatch:
     return evaluate(batch)._replace(parameters=parameters.tensors)
 
 
 def _totals(
-    own: ConstraintSet, parameters: FlatParams, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
+    own: ConstraintSet, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
 ) -> tuple[SumsCounts, SumsCounts, int]:
     """Sums and counts over all batches, of the surrogates and of the exact rates."""
     found: list[SumsCounts] = []
@@ -98,7 +98,7 @@ def _totals(
 
 def _gradients(
     own: ConstraintSet,
-    parameters: FlatParams,
+    parameters: Parameters,
     batches: Iterable[Any],
     evaluate: Callable[[Any], MiniBatch],
     whole: SumsCounts,
@@ -113,7 +113,7 @@ def _gradients(
         again += statistics.totals().sums
         for i, one in enumerate(unit):
             weights = statistics.weights(one, whole.counts)
-            rows[i] += parameters.gradient_of(statistics.tensors, weights).double()
+            rows[i] += parameters.gradient_of(statistics.tensors, weights)[0].double()
     if not torch.allclose(again, whole.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
             "the two passes over the batches saw other examples; give all in order, not a loader that draws anew "

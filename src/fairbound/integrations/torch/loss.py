@@ -19,15 +19,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import present_cells
-from fairbound.constraints.comparisons import SumsCounts
 from fairbound.constraints.constraint_set import ConstraintSet
-from fairbound.integrations.torch.estimate import BatchStatistics, Observed, ShownCells
-from fairbound.integrations.torch.flat_params import finite
-from fairbound.integrations.torch.step import Steps
-from fairbound.integrations.torch.vectors import Combination, Gradient
+from fairbound.constraints.linear import SumsCounts
+from fairbound.integrations.torch.estimate import BatchStatistics, ShownCells
+from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
+from fairbound.integrations.torch.parameters import check_graphs, finite
 
 DROPPED_IN_A_ROW = 30  # windows without an optimizer step that are warned of; a GradScaler may skip its first 16
 
@@ -57,18 +55,18 @@ class Pending(NamedTuple):
             return Pending(self.totals.plus(other.totals), self.cells)
         (objective, *first), (further, *second) = self._split(constraints), other._split(constraints)
         totals: list[Tensor] = [objective + further]
-        found: list[Tensor | None] = []
+        joined_cells: list[Tensor | None] = []
         parts = zip(constraints.parts, self.cells, other.cells, first, second, strict=True)
-        for part, own, new, one, two in parts:
-            if own is None or new is None:
-                totals.append(one + two)
-                found.append(None)
+        for part, cells, other_cells, sums, other_sums in parts:
+            if cells is None or other_cells is None:
+                totals.append(sums + other_sums)
+                joined_cells.append(None)
                 continue
-            shown, places = present_cells(torch.cat([own, new]), part.size)  # its last place is that of no cell
-            both = one.new_zeros(2, len(shown) + 1).index_add(1, places, torch.cat([one, two], 1))
+            shown, places = present_cells(torch.cat([cells, other_cells]), part.size)  # the last place: no cell
+            both = sums.new_zeros(2, len(shown) + 1).index_add(1, places, torch.cat([sums, other_sums], 1))
             totals.append(both[:, :-1])
-            found.append(shown)
-        return Pending(SumsCounts(*torch.cat(totals, 1)), found)
+            joined_cells.append(shown)
+        return Pending(SumsCounts(*torch.cat(totals, 1)), joined_cells)
 
     def _split(self, constraints: ConstraintSet) -> list[Tensor]:
         """(2, cells) sums and counts: of the objective, then of every part."""
@@ -78,9 +76,9 @@ class Pending(NamedTuple):
 
 
 class TrainerSteps:
-    """The steps of a method in a trainer, which makes the backward passes and the optimizer steps."""
+    """The steps of a multiplier method in a trainer, which makes the backward passes and the optimizer steps."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: MultiplierSteps) -> None:
         self.steps = steps
         self.scaler: torch.amp.GradScaler | None = None
         self.pending: Pending | None = None  # of the mini-batches passed backward since the last optimizer step
@@ -88,111 +86,84 @@ class TrainerSteps:
 
     def evaluation(self, batch: MiniBatch) -> Tensor:
         """The mean loss of this process's examples, which nothing may differentiate."""
-        return _Direction.apply(self.steps._totals(batch).means[0], _in_evaluation, batch.losses)  # type: ignore[no-any-return, no-untyped-call]
+        return _Direction.apply(self.steps.totals(batch).means[0], _in_evaluation, batch.losses)  # type: ignore[no-any-return, no-untyped-call]
 
     def loss(self, batch: MiniBatch) -> Tensor:
         """The mean loss, with the method's direction as its gradient."""
         self._check()
-        statistics = self.steps._statistics(batch)
-        if not all(tensor.requires_grad for tensor in statistics.tensors):
-            raise ValueError(
-                "the losses, or the outputs that a constraint reads, carry no graph to differentiate; compute them "
-                "from the model without .detach() or .item()"
-            )
-        own = Pending(statistics.totals(), statistics.cells)
-        seen = self.steps._observed(*own)
-        if not seen.finite:
+        statistics = self.steps.statistics(batch)
+        check_graphs(statistics.tensors)
+        passed = Pending(statistics.totals(), statistics.cells)
+        estimate = self.steps.estimate(*passed)
+        if not estimate.finite:
             self.steps.constraints.check(batch)  # an unknown group makes NaN: explain it
 
             def weights() -> list[Tensor | None]:
                 return self._not_finite(statistics)
         else:
-            mean_weights, _ = self._update(seen)
+            mean_weights = self.steps.ask([estimate]).mean_weights
 
             def weights() -> list[Tensor | None]:
-                self._count(own)
+                self._count(passed)
                 size = self.steps.processes.size  # DistributedDataParallel takes the mean over them
-                found = statistics.weights(mean_weights, seen.totals.counts)
-                return [*found] if size == 1 else [weight * size for weight in found]
+                by_example = statistics.weights(mean_weights, estimate.totals.counts)
+                return [*by_example] if size == 1 else [weight * size for weight in by_example]
 
-        return _Direction.apply(seen.f, weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
+        return _Direction.apply(estimate.f, weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
 
     def _check(self) -> None:
-        algorithm = self.steps.algorithm
-        name = type(algorithm).__name__
-        if not algorithm.is_gradient_step:
+        method = self.steps.method
+        name = type(method).__name__
+        if method.smoothing is not None:
             raise ValueError(
-                f"{name} does more with a gradient than scale it, so its direction is not the gradient of a loss; use "
+                f"{name} adds a vector to the gradient, so its direction is not the gradient of a loss; use "
                 "fair.backward(losses, groups), which writes it into .grad (in a trainer: with manual optimization), "
-                "or DescentAscent()"
+                "DescentAscent(), or SSLALM(mu=0.0)"
             )
-        if algorithm.draws > 1:
+        if method.draws > 1:
             raise ValueError(
-                f"{name} needs {algorithm.draws} independent mini-batches a step, and a loss is of one; use "
+                f"{name} needs {method.draws} independent mini-batches a step, and a loss is of one; use "
                 "fair.backward(losses, groups, extra_batches=[...]), or a variant with one draw"
             )
         if self.steps.accumulated:
             raise ValueError("a step begun by accumulate() is in progress; finish it with backward()")
 
-    def _update(self, seen: Observed) -> tuple[Tensor, Any]:
-        """The weights of means that the method asks for, (1+q,), and its next state; nothing is changed."""
-        state, x = self.steps.state, self.steps.parameters.x
-
-        def vjp(mean_weights: Tensor) -> Any:
-            return Combination({Gradient(mean_weights): 1.0}, x.like)
-
-        begins = state.state is None
-        if begins:
-            state.begin(seen.estimate())
-        try:
-            before = state.at_rows(seen.rows)
-            draw = state.draw([seen.sample(x, vjp)], 1.0, x)  # type: ignore[arg-type]
-            d, new = self.steps.algorithm.update(x, before, draw)  # type: ignore[arg-type]
-            step = self.steps.algorithm.primal_step(before)
-        finally:
-            state.rollback(begins)
-        ((gradient, c),) = d.divided(-step).gradients()  # type: ignore[attr-defined]
-        return gradient.asked[0] * c, new
-
     # Backward passes and optimizer steps ------------------------------------------------------------------------------
 
     def _not_finite(self, statistics: BatchStatistics) -> list[Tensor | None]:
         """No gradient, so that `.grad` stays as it was; NaN for a GradScaler, which then skips its step."""
-        self.steps.state.skip()
+        self.steps.progress.skip()
         if self.scaler is None or not self.scaler.is_enabled():
             return [None] * len(statistics.tensors)
         return [torch.full_like(tensor, torch.nan) for tensor in statistics.tensors]
 
-    def _count(self, own: Pending) -> None:
+    def _count(self, passed: Pending) -> None:
         """A mini-batch that is passed backward; where `.grad` was emptied since the last one, it is a first one."""
         if self.pending is not None and not any(_nonzero(grad) for grad in self.steps.parameters.grads()):
             self.pending = None
             self.dropped += 1
             if self.dropped == DROPPED_IN_A_ROW:
                 _warn_of_no_step()
-        self.pending = own if self.pending is None else self.pending.joined(own, self.steps.constraints)
+        self.pending = passed if self.pending is None else self.pending.joined(passed, self.steps.constraints)
         _listen()
         _WAITING.add(self)
 
     def stepped(self, optimizer: Optimizer) -> None:
         """After an optimizer's step: if it is one of the model's, the method's state moves by all that is pending."""
-        own = {id(p) for p in self.steps.parameters.tensors}
-        if self.pending is None or not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        trained = {id(p) for p in self.steps.parameters.tensors}
+        held = (id(p) for group in optimizer.param_groups for p in group["params"])
+        if self.pending is None or trained.isdisjoint(held):
             return
         found_inf = getattr(optimizer, "found_inf", None)  # where a fused optimizer skips the step itself
         if found_inf is not None and found_inf.item():
             return
         pending, self.pending, self.dropped = self.pending, None, 0
-        state, whole = self.steps.state, self.steps._observed(*pending)
-        begins = state.state is None
-        if begins:
-            state.begin(whole.estimate())
-        _, new = self._update(whole)
-        if not finite(tree_leaves(new)):
-            state.rollback(begins)
-            state.skip()
-            return
-        state.commit(state.at_rows(whole.rows), new, [whole], [pending.cells], whole.f)
+        whole = self.steps.estimate(*pending)
+        answer = self.steps.ask([whole])
+        if finite(answer.new):
+            self.steps.move(answer, [whole], [pending.cells])
+        else:
+            self.steps.progress.skip()
 
 
 _WAITING: WeakSet[TrainerSteps] = WeakSet()  # those with something pending: an optimizer does not know its losses
@@ -205,10 +176,10 @@ def _listen() -> None:
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     with torch.no_grad():
-        for one in list(_WAITING):
-            one.stepped(optimizer)
-            if one.pending is None:
-                _WAITING.discard(one)
+        for steps in list(_WAITING):
+            steps.stepped(optimizer)
+            if steps.pending is None:
+                _WAITING.discard(steps)
 
 
 def _in_evaluation() -> list[Tensor | None]:

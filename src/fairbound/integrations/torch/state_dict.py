@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound._utils.sequences import LazySequence
-from fairbound.integrations.torch.flat_params import FlatParams
-from fairbound.integrations.torch.vectors import Combination
-from fairbound.training.state_rows import CELL, CONSTRAINT, PARAMETER
+from fairbound.integrations.torch.parameters import Parameters
+
+CONSTRAINT, PARAMETER, CELL, OTHER = "constraint", "parameter", "cell", "other"  # what a leaf of a state belongs to
 
 
 def leaf_names(state: Any) -> list[str]:
@@ -30,39 +30,39 @@ def kept_where(constraints: Tensor, cells: Tensor, old: Any, new: Any, of: list[
     """The new state, but for the marked constraints (m,) and cells (q,): those stay as they were."""
     keep = {CONSTRAINT: constraints, CELL: cells[:, None]}
     triples = zip(tree_leaves(old), tree_leaves(new), of, strict=True)
-    made = [torch.where(keep[kind], before, after) if kind in keep else after for before, after, kind in triples]
-    return tree_unflatten(new, iter(made))
+    leaves = [torch.where(keep[kind], before, after) if kind in keep else after for before, after, kind in triples]
+    return tree_unflatten(new, iter(leaves))
 
 
 def in_precision_of(old: Any, new: Any) -> Any:
-    """The new state in the old one's precision: losses in another one than the model's would change it.
-
-    Vectors that were moved in place are the old ones.
-    """
+    """The new state in the old one's precision: losses in another one than the model's would change it."""
     pairs = [*zip(tree_leaves(old), tree_leaves(new), strict=True)]
-    if all(isinstance(b, Tensor) and a.dtype is b.dtype for b, a in pairs):
+    if all(after.dtype is before.dtype for before, after in pairs):
         return new
-    kept = [b if isinstance(b, Combination) else a if a.dtype is b.dtype else a.to(b.dtype) for b, a in pairs]
-    return tree_unflatten(new, iter(kept))
+    return tree_unflatten(new, iter([after.to(before.dtype) for before, after in pairs]))
 
 
 def saved(
-    state: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: FlatParams
+    state: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: Parameters
 ) -> dict[str, Any]:
     """Copies of a state's tensors, by the names of constraints, cells and parameters."""
-    found: dict[str, Any] = {}
+
+    def vector(flat: Tensor) -> dict[str, Tensor]:
+        return parameters.by_name(parameters.parts(flat))
+
+    saved_leaves: dict[str, Any] = {}
     for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
         if kind == CONSTRAINT:
-            found[name] = by_name(leaf.detach().clone(), names)
+            saved_leaves[name] = by_name(leaf.detach().clone(), names)
         elif kind == CELL:
-            found[name] = {cell: parameters.by_name(row) for cell, row in zip(cells, leaf, strict=True)}
+            saved_leaves[name] = {cell: vector(row) for cell, row in zip(cells, leaf, strict=True)}
         else:
-            found[name] = parameters.by_name(leaf) if kind == PARAMETER else leaf.detach().clone()
-    return found
+            saved_leaves[name] = vector(leaf) if kind == PARAMETER else leaf.detach().clone()
+    return saved_leaves
 
 
 def loaded(
-    kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: FlatParams
+    kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: Parameters
 ) -> Any:
     """The state that `saved` gave; `like` has its form."""
     expected = leaf_names(like)
@@ -70,20 +70,23 @@ def loaded(
         raise ValueError(
             f"the saved state has {sorted(kept)}, this method's {sorted(expected)}; it is of another method"
         )
-    made = []
+
+    def vector(tensors: dict[str, Tensor]) -> Tensor:
+        return torch.cat([tensor.detach().reshape(-1) for tensor in parameters.in_order(tensors)])
+
+    leaves = []
     for name, kind, leaf in zip(expected, of, tree_leaves(like), strict=True):
         value = kept[name]
         if kind == PARAMETER:
-            made.append(parameters.from_names(value, leaf))
-            continue
+            value = vector(value)
         if kind == CELL:
             if sorted(value) != sorted(cells):
                 raise ValueError(f"the saved state has the cells {sorted(value)[:6]}, this loop {sorted(cells)[:6]}")
-            value = torch.stack([parameters.from_names(value[cell], leaf[0]) for cell in cells])  # type: ignore[misc]
+            value = torch.stack([vector(value[cell]) for cell in cells])
         if kind == CONSTRAINT:
             value = by_constraint(value, names, len(leaf))
-        made.append(value.detach().to(leaf).clone())
-    return tree_unflatten(like, iter(made))
+        leaves.append(value.detach().to(leaf).clone())
+    return tree_unflatten(like, iter(leaves))
 
 
 def by_name(values: Tensor, names: Sequence[str]) -> Any:

@@ -34,7 +34,7 @@ class SumsCounts(NamedTuple):
         return SumsCounts(torch.where(empty, 0.0, self.sums), torch.where(empty, 1.0, self.counts))
 
 
-class Comparison:
+class LinearConstraint:
     """contrast of means - bound, with its derivatives: the arithmetic of a constraint."""
 
     contrast: Contrast
@@ -65,7 +65,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, eq=False)
-class RestrictedConstraint(Comparison):
+class RestrictedConstraint(LinearConstraint):
     """The rows of a constraint that are about the cells of one mini-batch."""
 
     contrast: Contrast
@@ -92,7 +92,7 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Comparisons:
+class LinearConstraints:
     """Objective and constraints as functions of their means (1+q,): the objective's first, then those of every part."""
 
     parts: Sequence[Part]

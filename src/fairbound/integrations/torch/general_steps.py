@@ -1,0 +1,159 @@
+"""The steps of any other method in a loop: its own `update` on flat vectors, in one process.
+
+Gradients are taken beside `.grad`, as many as the method asks for, and the direction d / -primal_step is added to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairbound._utils.pytree import tree_leaves
+from fairbound._utils.rng import LEVEL, UNIFORM, checked_seed, keys, uniforms
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.core import Algorithm, CellGradients, Draw, Estimate
+from fairbound.integrations.torch.checks import check_dependence
+from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
+from fairbound.integrations.torch.gradient_pass import loss_scale
+from fairbound.integrations.torch.multiplier_steps import MOST_TOGETHER
+from fairbound.integrations.torch.parameters import finite
+from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER
+from fairbound.integrations.torch.steps import StepInfo, Steps
+
+DRAWN_AHEAD = 512  # steps whose random numbers are made at once
+REMEDY = "use one that takes one gradient a step, such as DescentAscent or SSLALM"
+
+
+class GeneralSteps(Steps):
+    """`Algorithm` on a model's parameters as one flat vector."""
+
+    def __init__(
+        self,
+        model: nn.Module | Iterable[Tensor],
+        constraints: ConstraintSet,
+        method: Algorithm[Any],
+        normalize: bool,
+        seed: int,
+    ) -> None:
+        name = type(method).__name__
+        if constraints.m > MOST_TOGETHER:
+            raise ValueError(
+                f"{name} treats all constraints of a mini-batch together, and there are {constraints.m}; use a method "
+                "that treats each alone on one mini-batch: DescentAscent(), Penalty(), SSLALM(samples=1), with a "
+                "constraint that compares each group with a bound or with the mean"
+            )
+        super().__init__(model, constraints, method, gathered=False, normalize=normalize)
+        self.parameters.check_whole(f"{name} needs whole vectors", REMEDY)
+        if self.processes.size > 1:
+            raise ValueError(f"{name} takes its gradients one by one, which processes cannot reduce; {REMEDY}")
+        self.kinds = _kinds(method)
+        self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
+        self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
+
+    def initial_state(self, first: BatchEstimate | None) -> Any:
+        estimate = self._form() if first is None else first.estimate()
+        return self.method.init(self.parameters.flat(), self.record.rows, estimate, self.equality)
+
+    def _form(self) -> Estimate:
+        """An estimate without its numbers, for the form of a state."""
+        nothing = torch.zeros(self.record.rows, device=self.parameters.device)
+        return Estimate(
+            nothing.sum(), nothing, lambda w: w, CellGradients(len(self._cells), lambda: nothing, lambda rows: rows)
+        )
+
+    def multipliers(self) -> Tensor | None:
+        y = None if self.state is None else self.method.multipliers(self.state)
+        return None if y is None else self.record.in_units(y)
+
+    def backward(
+        self,
+        batch: MiniBatch,
+        extra_batches: Sequence[MiniBatch],
+        scaler: torch.amp.GradScaler | None,
+        scale: float,
+    ) -> StepInfo:
+        if self.method.batch_size_probs is not None:
+            raise ValueError(
+                f"{type(self.method).__name__} draws mini-batches of random size and wants every constraint's "
+                "gradient; use fair.backward_closure(evaluate), where evaluate(size) passes newly drawn examples "
+                "through the model"
+            )
+        batches = self.in_order(batch, extra_batches)
+        info = self._step([self.statistics(some) for some in batches], scaler=scaler, scale=scale)
+        if info.skipped:
+            for some in batches:
+                self.constraints.check(some)  # an unknown group makes NaN: explain it
+        return info
+
+    def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
+        probs = self.method.batch_size_probs
+        if probs is None:
+            return self._step([self.drawn(evaluate, evaluates) for evaluates in self.method.evaluates], scale=scale)
+        u = float(self._uniform(LEVEL))
+        level = next((i for i, edge in enumerate(accumulate(probs[:-1])) if u < edge), len(probs) - 1)
+        single, large = self.drawn(evaluate, "fc"), self.drawn(evaluate, "fc", 2 << level)
+        return self._step([single, large, *large.halves()], 1 / probs[level], scale=scale)
+
+    def _step(
+        self,
+        statistics: Sequence[BatchStatistics],
+        weight: float = 1.0,
+        scaler: torch.amp.GradScaler | None = None,
+        scale: float = 1.0,
+    ) -> StepInfo:
+        estimates = [self.estimate(examples.totals(), examples.cells) for examples in statistics]
+        main = estimates[self.main]
+        if not all(estimate.finite for estimate in estimates):
+            return self.skip(main, scaler)
+        before, x = self.begun(main), self.parameters.flat()
+        scaled, reached = loss_scale(scaler, x.device), [False] * len(self.parameters.tensors)
+
+        def gradient_of(estimate: BatchEstimate, examples: BatchStatistics) -> Callable[[Tensor], Tensor]:
+            def gradient(mean_weights: Tensor) -> Tensor:
+                weights = examples.weights(mean_weights * scaled, estimate.totals.counts)
+                g, used = self.parameters.gradient_of(examples.tensors, weights)
+                reached[:] = [a or b for a, b in zip(reached, used, strict=True)]
+                return g if scaled == 1.0 else g / scaled
+
+            return gradient
+
+        pairs = zip(estimates, statistics, strict=True)
+        samples = [estimate.sample(x, gradient_of(estimate, examples)) for estimate, examples in pairs]
+        uniform = self._uniform(UNIFORM).to(x.device)
+        d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
+        if not finite([d, *tree_leaves(new)]):
+            return self.skip(main, scaler)
+        if self.state is None:
+            check_dependence(any(reached))
+        step = float(self.method.primal_step(before))
+        direction = d / -step if step else torch.zeros_like(d)  # d of a step of 0 is 0
+        self.parameters.add_direction(direction * (scaled * scale), reached)
+        new = self.commit(before, new, estimates, [examples.cells for examples in statistics])
+        self.advance(new, main.f)
+        return StepInfo.of(main, False)
+
+    def _uniform(self, slot: int) -> Tensor:
+        first = self.progress.steps - self.progress.steps % DRAWN_AHEAD
+        if self._drawn.get(slot, (-1, ()))[0] != first:
+            numbers = uniforms(self._key, torch.arange(first, first + DRAWN_AHEAD), torch.tensor(slot))
+            self._drawn[slot] = first, numbers.unbind()
+        return self._drawn[slot][1][self.progress.steps - first]
+
+
+def _kinds(method: Algorithm[Any]) -> list[str]:
+    """What every leaf of a method's state belongs to: seen from how its shape goes with m and n."""
+
+    def shapes(n: int, m: int) -> list[torch.Size]:
+        x, c = torch.zeros(n), torch.zeros(m)
+        return [leaf.shape for leaf in tree_leaves(method.init(x, m, Estimate(torch.zeros(()), c, lambda w: x), None))]
+
+    kinds = []
+    for here, wider, longer in zip(shapes(3, 5), shapes(3, 6), shapes(4, 5), strict=True):
+        with_m, with_n = here != wider, here != longer  # a gradient for every cell goes with both
+        kinds.append(CELL if with_m and with_n else CONSTRAINT if with_m else PARAMETER if with_n else OTHER)
+    return kinds

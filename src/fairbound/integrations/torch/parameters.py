@@ -1,0 +1,268 @@
+"""A model's trained parameters and what their `.grad` holds; a vector of their size for smoothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+AT_ONCE = 1 << 24  # numbers of a temporary
+Grads = list[Tensor | None]  # what `.grad` held, one entry for each parameter
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what `torch.compile` and DistributedDataParallel put around it: its names are those saved."""
+    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
+        model = inner
+    return model
+
+
+class Parameters:
+    """The trained parameters of a model, in their order."""
+
+    def __init__(self, model: nn.Module | Iterable[Tensor]) -> None:
+        if isinstance(model, nn.Module):
+            listed = list(unwrapped(model).named_parameters())
+        else:
+            listed = [(str(i), p) for i, p in enumerate(model)]  # type: ignore[misc]
+        wrong = [type(p).__name__ for _, p in listed if not isinstance(p, Tensor)]
+        if wrong:
+            raise TypeError(f"give a module or its parameters, got {wrong[0]}; for parameter groups give the module")
+        named = [(name, p) for name, p in listed if p.requires_grad]
+        if not named:
+            raise ValueError("the model has no parameters to train; all are frozen, or there are none")
+        for name, p in named:
+            if p.is_complex():
+                raise ValueError(f"the parameter {name!r} is complex, which Constrained does not support")
+        self.names = tuple(name for name, _ in named)
+        self.tensors: list[Tensor] = [p for _, p in named]
+        self.sizes = [p.numel() for p in self.tensors]
+        self.n = sum(self.sizes)
+        narrow = {p.dtype for p in self.tensors} <= {torch.float16, torch.bfloat16, torch.float32}
+        self.dtype = torch.float32 if narrow else torch.float64  # of flat vectors, and of a method's state
+        self.sharded = any(is_sharded(p) for p in self.tensors)  # spread over processes (FSDP2, tensor parallel)
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors[0].device
+
+    @property
+    def like(self) -> Tensor:
+        """() a number in the precision of flat vectors, on the device."""
+        return torch.zeros((), dtype=self.dtype, device=self.device)
+
+    def check_whole(self, what: str, remedy: str) -> None:
+        """Refuse what a process that holds pieces of the parameters cannot do."""
+        if self.sharded:
+            raise ValueError(f"{what}, and the parameters are spread over processes (FSDP, DTensor); {remedy}")
+
+    # Flat vectors -----------------------------------------------------------------------------------------------------
+
+    def flat(self) -> Tensor:
+        """All parameters as they are now: (n,)."""
+        return self._joined([p.detach() for p in self.tensors])
+
+    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([tensor.reshape(-1).to(self.dtype) for tensor in tensors])
+
+    def parts(self, flat: Tensor) -> list[Tensor]:
+        """The parts of a flat vector, each in its parameter's shape."""
+        return [part.view(p.shape) for part, p in zip(flat.split(self.sizes), self.tensors, strict=True)]
+
+    @torch.no_grad()
+    def assign(self, x: Tensor) -> None:
+        """Let the parameters be a flat vector."""
+        for p, part in zip(self.tensors, self.parts(x), strict=True):
+            p.copy_(part)
+
+    def gradient_of(self, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, list[bool]]:
+        """The gradient (n,) of a weighted sum, beside `.grad`, and which parameters it reaches; the graph is kept."""
+        self.check_whole("this needs gradients beside `.grad`", "use a multiplier method, or a copy of the whole model")
+        check_graphs(tensors[:1])  # a statistic of another part need not depend on the model
+        pairs = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if tensor.requires_grad]
+        with explained_graph():
+            gradients = torch.autograd.grad(
+                [tensor for tensor, _ in pairs],
+                self.tensors,
+                [weight for _, weight in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        reached = [gradient is not None for gradient in gradients]
+        parts = zip(self.tensors, gradients, strict=True)
+        return self._joined([torch.zeros_like(p) if g is None else dense(g) for p, g in parts]), reached
+
+    def add_direction(self, direction: Tensor, reached: Sequence[bool]) -> None:
+        """Add a flat vector to what `.grad` holds; a parameter that nothing reached and that has none keeps none."""
+        for p, part, used in zip(self.tensors, self.parts(direction), reached, strict=True):
+            if used or p.grad is not None:
+                p.grad = part.to(p.dtype, copy=True) if p.grad is None else p.grad + part.to(p.dtype)
+
+    # What `.grad` holds -----------------------------------------------------------------------------------------------
+
+    def stash_grads(self) -> Grads:
+        """Take what `.grad` holds, leaving None."""
+        held = [p.grad for p in self.tensors]
+        for p in self.tensors:
+            p.grad = None
+        return held
+
+    def restore_grads(self, held: Grads) -> None:
+        for p, old in zip(self.tensors, held, strict=True):
+            p.grad = old
+
+    def add_grads(self, held: Grads) -> None:
+        """Add what was stashed."""
+        for p, old in zip(self.tensors, held, strict=True):
+            if old is not None:
+                p.grad = old if p.grad is None else old + p.grad if old.is_sparse else old.add_(p.grad)
+
+    def grads(self) -> list[Tensor]:
+        """What `.grad` holds in this process, of the parameters that have any."""
+        return [local(p.grad) for p in self.tensors if p.grad is not None]
+
+    def poison_grads(self) -> None:
+        """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite."""
+        self.tensors[0].grad = torch.full_like(self.tensors[0], torch.nan)
+
+    # By name ----------------------------------------------------------------------------------------------------------
+
+    def by_name(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Copies of a vector's parts, one a parameter; of one that is spread over processes as it is (DTensor)."""
+        return {name: part.detach().clone() for name, part in zip(self.names, parts, strict=True)}
+
+    def in_order(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """The inverse, after a check of names and shapes."""
+        shapes = {name: p.shape for name, p in zip(self.names, self.tensors, strict=True)}
+        missing = [name for name in self.names if name not in tensors or tensors[name].shape != shapes[name]]
+        if missing or len(tensors) != len(self.names):
+            extra = [name for name in tensors if name not in self.names]
+            raise ValueError(f"the saved state is of another model: {(missing or extra)[:3]} differ")
+        return [tensors[name] for name in self.names]
+
+
+class SmoothedParameters:
+    """z of a method that smooths x: the gradient is increased by mu (x - z), then z += beta (x - z)."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        """At the parameters as they are now, in at least single precision."""
+        self.parameters = parameters
+        self.z = [p.detach().to(_wide(p), copy=True) for p in parameters.tensors]
+
+    @torch.no_grad()
+    def pull(self, mu: float, beta: float, factor: float) -> None:
+        """Add factor mu (x - z) to every `.grad` there is, then move z; some parameters at once, to save memory."""
+        for some in _slices(self.parameters.sizes):
+            tensors, z = self.parameters.tensors[some], [local(part) for part in self.z[some]]
+            x = [local(p).detach().to(part.dtype) for p, part in zip(tensors, z, strict=True)]
+            gaps = torch._foreach_sub(x, z)
+            for p in tensors:
+                if p.grad is not None and p.grad.is_sparse:
+                    p.grad = p.grad.to_dense()
+            grads = [local(p.grad) for p in tensors if p.grad is not None]
+            pulls = [gap for p, gap in zip(tensors, gaps, strict=True) if p.grad is not None]
+            if grads:
+                torch._foreach_add_(grads, pulls, alpha=mu * factor)
+            torch._foreach_lerp_(z, x, beta)
+
+    def moved(self) -> None:
+        """After the model was moved to another device."""
+        pairs = zip(self.z, self.parameters.tensors, strict=True)
+        self.z = [z.to(p.device) for z, p in pairs]
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        for own, saved in zip(self.z, self.parameters.in_order(tensors), strict=True):
+            own.copy_(_spread_like(own, saved))
+
+
+def _slices(sizes: Sequence[int]) -> Iterator[slice]:
+    """Parameters that stand together, of at most AT_ONCE numbers, or one larger parameter."""
+    start = total = 0
+    for i, size in enumerate(sizes):
+        if total and total + size > AT_ONCE:
+            yield slice(start, i)
+            start, total = i, 0
+        total += size
+    yield slice(start, len(sizes))
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
+    """Whether all numbers are finite: the one pass over all of them that GradScaler makes, with a scale of 1.
+
+    `groups` are groups of processes that hold other numbers, and must agree.
+    """
+    by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in tensors:
+        values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
+        by_kind.setdefault((values.device, values.dtype), []).append(values)
+    bad, one = (torch.full((1,), v, dtype=torch.float32, device=tensors[0].device) for v in (0.0, 1.0))
+    for (device, _), alike in by_kind.items():
+        here = bad.to(device)
+        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one.to(device))
+        if here is not bad:
+            bad += here.to(bad.device)
+    for group in groups:
+        distributed.all_reduce(bad, op=distributed.ReduceOp.MAX, group=group)
+    return not bad.item()
+
+
+def check_graphs(tensors: Sequence[Tensor]) -> None:
+    """Whether what is to be differentiated can be."""
+    if not all(tensor.requires_grad for tensor in tensors):
+        raise ValueError(
+            "the losses, or the outputs that a constraint reads, carry no graph to differentiate; compute them from "
+            "the model outside torch.no_grad(), without .detach() or .item()"
+        )
+
+
+@contextmanager
+def explained_graph() -> Iterator[None]:
+    """torch's error about a graph that is gone as a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise ValueError(
+            "the graph of these losses was used before: by another backward(), or by a method that takes several "
+            "gradients of one mini-batch; use fair.backward_closure(evaluate) for such a method"
+        ) from error
+
+
+def dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """At least the precision of float32."""
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+
+
+# Parameters that are spread over processes: DTensor -------------------------------------------------------------------
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "device_mesh")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The piece that this process holds."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def _spread_like(own: Any, value: Tensor) -> Tensor:
+    """A tensor as one process has it, whole or in pieces, in the pieces of another."""
+    if not is_sharded(own) or is_sharded(value):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements)

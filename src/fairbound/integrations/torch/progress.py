@@ -1,0 +1,113 @@
+"""How far a loop is: counters, what was recorded on the way, and the warnings that follow from it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairbound._utils.frames import frames_of_ours
+from fairbound.algorithms.diagnostics import WINDOW, recorded, sign_of_divergence, signs_of_infeasibility
+from fairbound.integrations.torch.constraint_record import ConstraintRecord
+
+NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
+SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
+SELDOM = 0.05  # share of the mini-batches
+MAX_RECORDS = 200  # of the monitors; then every other one goes
+
+
+class MonitorHistory:
+    """What `diagnostics.recorded` keeps of a step, at equal distances, which double when there are too many records."""
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
+        self.steps: list[int] = []
+        self.records: list[dict[str, float]] = []
+
+    def add(self, step: int, record: Mapping[str, Tensor]) -> None:
+        self.steps.append(step)
+        numbers = torch.stack([*record.values()]).tolist() if record else []  # one wait for the device
+        self.records.append(dict(zip(record, numbers, strict=True)))
+        if len(self.steps) > MAX_RECORDS:
+            self.every *= 2
+            places = [i for i, step in enumerate(self.steps) if step % self.every == 0]
+            self.steps, self.records = [self.steps[i] for i in places], [self.records[i] for i in places]
+
+    def infeasible(self) -> str | None:
+        """A sign of an infeasible problem, as a sentence, or None."""
+        if not self.records or not self.records[0]:
+            return None
+        history = {name: torch.tensor([[r[name]] for r in self.records]) for name in self.records[0]}
+        return signs_of_infeasibility(history, self.steps)[0]
+
+    def diverging(self) -> str | None:
+        """A sign that the run diverges, as a sentence, or None."""
+        ends = self.records if len(self.records) < 2 * WINDOW else self.records[:WINDOW] + self.records[-WINDOW:]
+        return sign_of_divergence({name: [r[name] for r in ends] for name in ends[0]}) if ends else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"every": self.every, "steps": list(self.steps), "records": [dict(record) for record in self.records]}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.every, self.steps = int(saved["every"]), list(saved["steps"])
+        self.records = [dict(record) for record in saved["records"]]
+
+
+class Progress:
+    """Steps made and skipped, their history, and what is warned of."""
+
+    def __init__(self, record: ConstraintRecord) -> None:
+        self.record = record
+        self.steps = 0
+        self.skipped = 0
+        self.history = MonitorHistory(100 if record.gathered else 1)
+        self._warned_of_skipping = False
+        self._warned_of_divergence = False
+
+    def stepped(self) -> bool:
+        """Count a step; whether its monitors are to be recorded."""
+        self.steps += 1
+        if self.steps in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.record.gathered:
+            self._warn_of_seldom_observed()
+        return self.steps % self.history.every == 0
+
+    def add(self, monitors: Mapping[str, Tensor], multipliers: Tensor | None, objective: Tensor) -> None:
+        """Record the monitors of a step."""
+        constraints, last = self.record.constraints, self.record.last
+        last = None if last is None else last[: constraints.m]
+        self.history.add(self.steps, recorded(monitors, multipliers, objective, last, constraints.equality))
+        sign = None if self._warned_of_divergence else self.history.diverging()
+        if sign is not None:  # once, while it happens
+            self._warned_of_divergence = True
+            warnings.warn(f"by step {self.steps} {sign}", RuntimeWarning, stacklevel=frames_of_ours())
+
+    def _warn_of_seldom_observed(self) -> None:
+        counts = self.record.observations()[0]
+        least = int(counts.argmin())
+        count = int(counts[least])
+        few = SELDOM * self.steps if self.steps >= SELDOM_OBSERVED_AFTER else 0
+        if count > few or (count == 0 and self.steps > NEVER_OBSERVED_AFTER):  # said before
+            return
+        warnings.warn(
+            f"{'none' if count == 0 else f'only {count}'} of {self.steps} mini-batches had the examples that "
+            f"{self.record.constraints.names[least]!r} is about, so it constrains "
+            f"{'nothing' if count == 0 else 'little'}; check groups and labels (1 is the positive one), merge groups, "
+            "or draw batches with fairbound.BalancedBatchSampler",
+            UserWarning,
+            stacklevel=frames_of_ours(),
+        )
+
+    def skip(self) -> None:
+        """Count a step that is not made, and warn of the first."""
+        self.skipped += 1
+        if not self._warned_of_skipping:
+            self._warned_of_skipping = True
+            warnings.warn(
+                f"step {self.steps + 1} was skipped: its loss, a constraint or its direction is NaN or infinite; "
+                "such steps are counted in `skipped` and change nothing",
+                RuntimeWarning,
+                stacklevel=frames_of_ours(),
+            )

@@ -1,0 +1,265 @@
+"""The steps of a loop: what both kinds of methods share, from a mini-batch to [f, c], and around a step."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairbound._utils.frames import frames_of_ours
+from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.linear import SumsCounts
+from fairbound.core import Algorithm, main_draw
+from fairbound.integrations.torch import state_dict
+from fairbound.integrations.torch.checks import check_first, check_same_parameters
+from fairbound.integrations.torch.constraint_record import ConstraintRecord
+from fairbound.integrations.torch.distributed import Processes
+from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics, ShownCells
+from fairbound.integrations.torch.parameters import Parameters
+from fairbound.integrations.torch.progress import MonitorHistory, Progress
+from fairbound.training.contract import start_warning
+
+ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
+
+
+class StepInfo(NamedTuple):
+    """What one mini-batch showed."""
+
+    loss: Tensor  # () the objective
+    c: Tensor  # (m,) the constraints, feasible where <= 0; one that the batch does not show: its last value, or NaN
+    skipped: bool  # whether the step was skipped because something was not finite
+    rows: Tensor | None = None  # with very many constraints: which of them `c` has, m for none; else None: all
+
+    @staticmethod
+    def of(estimate: BatchEstimate, skipped: bool) -> StepInfo:
+        return StepInfo(estimate.f, estimate.last.clone(), skipped, estimate.rows)  # the loop keeps its own
+
+
+class Steps(ABC):
+    """A method on a model's parameters, advanced by mini-batches."""
+
+    kinds: list[str]  # what every leaf of the method's state belongs to (`state_dict`)
+
+    def __init__(
+        self,
+        model: nn.Module | Iterable[Tensor],
+        constraints: ConstraintSet,
+        method: Algorithm[Any],
+        *,
+        gathered: bool,
+        normalize: bool,
+    ) -> None:
+        self.method, self.constraints, self.model = method, constraints, model
+        self.parameters = Parameters(model)
+        self.processes = Processes.of(model, self.parameters.tensors)
+        self.gathered = gathered  # whether the rows that a mini-batch shows are gathered of very many
+        self.record = ConstraintRecord(constraints, gathered=gathered, normalize=normalize)
+        self.progress = Progress(self.record)
+        self.state: Any = None  # the method's; None before the first mini-batch
+        self.main = main_draw(method)
+        self._checked = False  # a first mini-batch
+        self._in_precision: dict[tuple[torch.device, torch.dtype], ConstraintSet] = {}
+
+    @property
+    def equality(self) -> Tensor | None:
+        """(rows,) the rows of the state that are equalities."""
+        equality = self.constraints.equality
+        if equality is None:
+            return None
+        return torch.cat([equality, equality.new_zeros(self.record.rows - len(equality))]).to(self.parameters.device)
+
+    def prepare(self, model: nn.Module) -> None:
+        """The model as a trainer moved and wrapped it after this was built."""
+        held = {id(p) for p in model.parameters()}
+        named = zip(self.parameters.names, self.parameters.tensors, strict=True)
+        lost = [name for name, p in named if id(p) not in held]
+        if lost:
+            raise ValueError(
+                f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is another model, or "
+                "the trainer replaced its parameters; build Constrained with the model that is trained"
+            )
+        self.load_state_dict(self.state_dict())  # onto the device where the parameters are now
+        self.processes = Processes.of(model, self.parameters.tensors)
+
+    # From a mini-batch to [f, c] --------------------------------------------------------------------------------------
+
+    def batch(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
+        """The mini-batch with all that was given of it, in the order of the fields of `MiniBatch`."""
+        if isinstance(losses, Tensor):
+            batch = MiniBatch(losses, *given, self.parameters.tensors)  # type: ignore[call-arg]
+        else:
+            batch = self._complete(losses if isinstance(losses, MiniBatch) else MiniBatch(losses))
+            if not isinstance(batch.losses, Tensor):
+                batch.check()  # explains it
+            doubled = [name for name, value in zip(MiniBatch._fields[1:-1], given, strict=True) if value is not None]
+            if doubled:
+                raise ValueError(f"{doubled[0]}= was given beside MiniBatch, which has a field for it; put it there")
+        if batch.losses.shape[:1] == (0,) and self.processes.alone:
+            raise ValueError("the mini-batch is empty: it has no losses, and so no mean; leave it out")
+        if batch.losses.device != self.parameters.device:
+            raise ValueError(
+                f"the losses are on {batch.losses.device}, but the model is on {self.parameters.device}; compute them "
+                "from the model, on its device"
+            )
+        return batch
+
+    def _complete(self, batch: MiniBatch) -> MiniBatch:
+        if not isinstance(batch, MiniBatch):
+            raise TypeError(
+                f"a mini-batch must be fairbound.MiniBatch(losses, groups, ...), got {type(batch).__name__}"
+            )
+        return batch._replace(parameters=self.parameters.tensors)
+
+    def in_order(self, batch: MiniBatch, extra_batches: Sequence[MiniBatch]) -> list[MiniBatch]:
+        """One mini-batch for each that the method asks for: the main one where the objective is evaluated."""
+        name, draws = type(self.method).__name__, self.method.draws
+        if len(extra_batches) != draws - 1:
+            raise ValueError(
+                f"{name} needs {draws} independent mini-batches a step, got {1 + len(extra_batches)}; pass the others "
+                "as extra_batches=[MiniBatch(losses, groups), ...], on newly drawn examples, under torch.no_grad(). "
+                f"{ONE_BATCH}"
+            )
+        rest = iter(extra_batches)
+        return [batch if i == self.main else self._complete(next(rest)) for i in range(draws)]
+
+    def drawn(self, evaluate: Callable[[int], MiniBatch], evaluates: str, size: int = 1) -> BatchStatistics:
+        """Newly drawn examples."""
+        with torch.set_grad_enabled("f" in evaluates):
+            return self.statistics(self._complete(evaluate(size)))
+
+    def statistics(self, batch: MiniBatch) -> BatchStatistics:
+        """Per-example values and cells."""
+        if not self._checked:
+            check_same_parameters(self.model, self.parameters)
+            check_first(self.constraints, batch)
+            self._checked = True
+        return BatchStatistics.of(self.constraints, batch, processes=self.processes if self.gathered else None)
+
+    def totals(self, batch: MiniBatch) -> SumsCounts:
+        """Sums and counts of a mini-batch that is not differentiated."""
+        with torch.no_grad(), torch.autocast(batch.losses.device.type, enabled=False):
+            return self.statistics(batch).totals()
+
+    def estimate(self, totals: SumsCounts, cells: ShownCells | None = None) -> BatchEstimate:
+        """[f, c] of the sums and counts of all processes."""
+        key = (totals.sums.device, totals.sums.dtype)
+        if key not in self._in_precision:
+            self._in_precision[key] = self.constraints.to(*key)
+        summed = self.processes.summed(totals)
+        last, running = self.record.last, self.record.others
+        estimate = BatchEstimate.of(self._in_precision[key], summed, last, cells=cells, running=running)
+        return self.record.scaled(estimate)
+
+    # Around a step ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def backward(
+        self,
+        batch: MiniBatch,
+        extra_batches: Sequence[MiniBatch],
+        scaler: torch.amp.GradScaler | None,
+        scale: float,
+    ) -> StepInfo:
+        """One step; the arguments are those of `Constrained.backward`."""
+
+    @abstractmethod
+    def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
+        """One step from a function that draws new examples."""
+
+    @abstractmethod
+    def initial_state(self, first: BatchEstimate | None) -> Any:
+        """The method's state at the start; `first` is None where only its form is wanted."""
+
+    @abstractmethod
+    def multipliers(self) -> Tensor | None:
+        """(m,) in the units of the constraints."""
+
+    def begun(self, first: BatchEstimate) -> Any:
+        """The method's state, before the first step the one that it starts from."""
+        if self.state is not None:
+            return self.state
+        sentence = start_warning(self.method, "the loop", first.c)
+        if sentence is not None:
+            warnings.warn(sentence, UserWarning, stacklevel=frames_of_ours())
+        return self.initial_state(first)
+
+    def start(self, batch: MiniBatch) -> None:
+        """The method's initial state from a separate mini-batch."""
+        if self.state is not None:
+            raise ValueError("the method has begun, and start() would discard its state; build a new Constrained")
+        first = self.estimate(self.totals(batch))
+        if not first.finite:
+            raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
+        self.state = self.begun(first)
+
+    def commit(
+        self, before: Any, new: Any, estimates: Sequence[BatchEstimate], cells: Sequence[ShownCells | None]
+    ) -> Any:
+        """After a step from the state `before`: what is remembered of its mini-batches, and the next state.
+
+        Constraints that a mini-batch did not show keep what the state had.
+        """
+        for estimate, shown in zip(estimates, cells, strict=True):
+            if estimate.absent is not None:
+                new = state_dict.kept_where(estimate.absent, estimate.shown.counts[1:] <= 0, before, new, self.kinds)
+            self.record.add(estimate, shown)
+        self.record.step(estimates[-1])
+        return state_dict.in_precision_of(before, new)
+
+    def advance(self, state: Any, objective: Tensor) -> None:
+        """The step was made, and this is the state after it."""
+        self.state = state
+        if self.progress.stepped():
+            self.progress.add(self.method.monitor(state), self.multipliers(), objective)
+
+    def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
+        """A step that is not made, since something was not finite."""
+        if scaler is not None and scaler.is_enabled():
+            self.parameters.poison_grads()
+        self.progress.skip()
+        return StepInfo.of(estimate, True)
+
+    # Saving -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _cells(self) -> Sequence[str]:
+        return self.constraints.mean_names if state_dict.CELL in self.kinds else ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and numbers, by the names of constraints and parameters."""
+        last, state, names = self.record.last, self.state, self.constraints.names
+        if state is not None:
+            state = state_dict.saved(state, self.kinds, names, self._cells, self.parameters)
+        return {
+            "method": type(self.method).__name__,
+            "state": state,
+            "constraints": None if last is None else state_dict.by_name(last.detach().clone(), names),
+            "record": self.record.state_dict(),
+            "steps": self.progress.steps,
+            "skipped": self.progress.skipped,
+            "history": self.progress.history.state_dict(),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        name, names, device = type(self.method).__name__, self.constraints.names, self.parameters.device
+        missing = {"method", "state", "constraints", "record", "steps", "skipped", "history"} - set(saved)
+        if missing:
+            raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
+        if saved["method"] != name:
+            raise ValueError(f"the saved state is of {saved['method']}, this loop runs {name}")
+        state, last, history = saved["state"], saved["constraints"], MonitorHistory()
+        history.load_state_dict(saved["history"])  # before anything is changed, like the rest of what is saved
+        if state is not None:
+            form = self.initial_state(None)
+            state = state_dict.loaded(state, form, self.kinds, names, self._cells, self.parameters)
+        if last is not None:
+            last = state_dict.by_constraint(last, names, self.record.rows).to(device)
+        steps, skipped = int(saved["steps"]), int(saved["skipped"])
+        self.record.load_state_dict(saved["record"], steps, last, device)
+        self.state = state
+        self.progress.steps, self.progress.skipped, self.progress.history = steps, skipped, history
