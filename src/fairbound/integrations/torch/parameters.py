@@ -124,7 +124,8 @@ class Parameters:
 
     def grads(self) -> list[Tensor]:
         """What `.grad` holds in this process, of the parameters that have any."""
-        return [local(p.grad) for p in self.tensors if p.grad is not None]
+        held = [p.grad for p in self.tensors if p.grad is not None]
+        return [local(grad) for grad in held] if self.sharded else held
 
     def poison_grads(self) -> None:
         """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite."""
@@ -204,7 +205,8 @@ def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
         by_kind.setdefault((values.device, values.dtype), []).append(values)
-    bad, one = (torch.full((1,), v, dtype=torch.float32, device=tensors[0].device) for v in (0.0, 1.0))
+    bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
+    one = torch.ones_like(bad)
     for (device, _), alike in by_kind.items():
         here = bad.to(device)
         torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one.to(device))
