@@ -190,9 +190,16 @@ def _check_multiplier_step(method: MultiplierMethod[Any], m: int) -> None:
         raise ContractError(f"{name}.step returns weights {shape}; they are one number for each constraint, ({m},)")
 
 
-@lru_cache(maxsize=256)  # a board asks for the same entries again and again
 def trial_step(method: Algorithm[Any], m: int | None = None) -> StepFacts:
     """One step on min |x - 1|^2 / 2 s.t. A x <= 1, m rows, from x = 0, with what it asks for."""
+    try:
+        hash(method)
+    except TypeError:  # a setting is a list
+        return _trial_step(method, m)
+    return _cached_trial_step(method, m)
+
+
+def _trial_step(method: Algorithm[Any], m: int | None) -> StepFacts:
     m = _rows(method) if m is None else m
     name, x = type(method).__name__, torch.zeros(4)
     A = (torch.arange(4.0 * m) % 3 - 1).reshape(m, 4)
@@ -242,6 +249,9 @@ def trial_step(method: Algorithm[Any], m: int | None = None) -> StepFacts:
         raise ContractError(f"{name}.primal_step returns a {type(step).__name__}; it returns a number, as self.tau is")
     method.output(x, new), method.multipliers(new), method.monitor(new)
     return StepFacts(tuple(passes), max(gradients) > 1, any(moved))
+
+
+_cached_trial_step = lru_cache(maxsize=256)(_trial_step)  # a board asks for the same entries again and again
 
 
 def start_warning(method: Algorithm[Any], where: str, c: Tensor) -> str | None:
