@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, final
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -133,6 +133,15 @@ class Algorithm(ABC, Generic[State]):
 
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
     """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Names the settings of a method where one is given that it does not have."""
+        known = [name for name, field in getattr(cls, "__dataclass_fields__", {}).items() if field.init]
+        unknown = [name for name in settings if name not in known]
+        if unknown and known:
+            rate = "; in a loop the learning rate is the optimizer's" if unknown[0] in ("lr", "learning_rate") else ""
+            raise TypeError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}{rate}")
+        return super().__new__(cls)
 
     @property
     def evaluates(self) -> tuple[str, ...]:
