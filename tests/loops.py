@@ -14,30 +14,40 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from fairbound import SSLALM, Constrained, DescentAscent, MiniBatch, constraints
-from fairbound.core import Algorithm, Draw
-from fairbound.integrations.torch.constrained import StepInfo
+from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod
+from fairbound.integrations.torch.steps import StepInfo
 
 F64 = torch.float64
 FIXED = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is None}
-ONE_GRADIENT = {name: method for name, method in FIXED.items() if not method.uses_jacobian}
+ONE_GRADIENT = {name: method for name, method in FIXED.items() if isinstance(method, MultiplierMethod)}
 ONE_DRAW = {name: method for name, method in ONE_GRADIENT.items() if method.draws == 1}
 GHOSTS = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is not None}
 LR = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeVectors(SSLALM):
-    """SSL-ALM with an operation that is not linear, though it changes nothing: a loop runs it on flat vectors."""
+class WholeVectors(Algorithm[Any]):
+    """SSL-ALM as a general method, which a loop runs on flat vectors."""
+
+    inside: SSLALM = SSLALM(samples=1)  # noqa: RUF009  (frozen)
+
+    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Any:
+        return self.inside.init(x, m, first, equality)
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
-        d, new = super().update(x, state, draw)
-        return d.clamp(-1e30, 1e30), new
+        return self.inside.update(x, state, draw)
+
+    def primal_step(self, state: Any) -> float | Tensor:
+        return self.inside.primal_step(state)
+
+    def multipliers(self, state: Any) -> Tensor | None:
+        return self.inside.multipliers(state)
 
 
-BOTH: dict[str, Algorithm[Any]] = {  # of the two ways to write a direction, the first without and with a vector
-    "in place": DescentAscent(),
-    "in place, vector": SSLALM(samples=1),
-    "flat": WholeVectors(samples=1),
+BOTH: dict[str, Algorithm[Any]] = {  # of the two kinds of methods, the first without and with smoothing
+    "multipliers": DescentAscent(),
+    "multipliers, smoothing": SSLALM(samples=1),
+    "flat": WholeVectors(),
 }
 
 

@@ -14,11 +14,8 @@ from fairbound.algorithms import (
     PHRALM,
     SPBM,
     SSLALM,
-    AdamDescentAscent,
     Adaptive,
     DescentAscent,
-    ExactPenalty,
-    Extragradient,
     NuPI,
     StochasticGhost,
     SwitchingSubgradient,
@@ -31,7 +28,6 @@ from fairbound.core import Algorithm
 F64 = torch.float64
 METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHMS.items()} | {
     "DescentAscent, second draw": DescentAscent(second=True, eta=InverseSqrt(0.05)),
-    "DescentAscent, normalized": DescentAscent(normalized_step=True),
     "ALM": SSLALM(mu=0.0),
     "SSLALM, one draw": SSLALM(samples=1, clamp=True, y_max=0.05),
     "SSLALM, three draws": SSLALM(samples=3, slack_from_first=False, tau=Linear(0.05, 100)),
@@ -41,15 +37,11 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "NuPI, without memory": NuPI(nu=0.0, y_max=3.0),
     "SPBM, adaptive": SPBM(adapt=0.9, shrink=0.9, every=50, reciprocal=True),
     "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
-    "ExactPenalty, corrected": ExactPenalty(corrected=True),
-    "Adam, averaged": AdamDescentAscent(average=True, tau=InverseSqrt(0.1)),
-    "Extragradient, second draw": Extragradient(second=True),
-    "Extragradient, optimistic": Extragradient(optimistic=True),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
     "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),
     "TrackedSQP, decay": TrackedSQP(rhs="decay", gamma=0.3, average=0.2),
 }
-IN_A_LOOP = {name: method for name, method in METHODS.items() if method.points == 1}  # a loop has one point
+IN_A_LOOP = METHODS  # each evaluates its mini-batches at one point, which is what a loop has
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
