@@ -1,7 +1,4 @@
-"""A multiplier method of a user's own, which every driver must run: optimistic dual ascent.
-
-    w  = [y + eta (2 c - c_last)]_+,  y+ = w;  an equality c = 0 without the [.]_+
-"""
+"""Optimistic dual ascent, w = y+ = [y + eta (2 c - c_last)]_+: a user's own multiplier method, for every driver."""
 
 from __future__ import annotations
 
@@ -31,8 +28,9 @@ class Optimistic(MultiplierMethod[State]):
     eta: float = 0.1
 
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        zero, none = like.new_zeros(m), like.new_zeros(())
-        return State(zero, zero if first is None else first, zero if equality is None else equality.to(zero), none, none)
+        y, k = like.new_zeros(m), like.new_zeros(())
+        free = y if equality is None else equality.to(y)
+        return State(y, y if first is None else first, free, k, k)
 
     def step(self, state: State, c: Tensor) -> tuple[Tensor, State]:
         y = state.y + self.eta * (2 * c - state.last)

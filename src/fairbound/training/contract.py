@@ -30,6 +30,7 @@ FUNCTIONS = {  # how drivers call them, and how many arguments they may leave ou
 }
 MOST_ROWS = 50  # constraints of a trial step
 MULTIPLIER_FUNCTIONS = {"start": ("like, m, equality=None, first=None", 2), "output": ("x, state", 0)}
+DERIVED = ("init", "update", "primal_step", "multipliers")  # once, by MultiplierMethod
 
 
 class ContractError(TypeError):
@@ -41,6 +42,7 @@ class StepFacts(NamedTuple):
 
     passes: tuple[int, ...]  # how often each mini-batch passes through the model
     several_gradients: bool  # whether it takes several gradients of one mini-batch, as those of its constraints
+    several_points: bool  # whether it evaluates at another point than x, which `run` can and a loop cannot
 
 
 def check_contract(method: Any, where: str, m: int | None = None) -> StepFacts:
@@ -71,6 +73,12 @@ def check_declarations(method: Any, where: str) -> None:
     for function, (arguments, optional) in (MULTIPLIER_FUNCTIONS if simple else FUNCTIONS).items():
         _check_signature(method, function, arguments, optional)
     if isinstance(method, MultiplierMethod):
+        for function in DERIVED:
+            if getattr(kind, function) is not getattr(MultiplierMethod, function):
+                raise ContractError(
+                    f"{kind.__name__}.{function} is not used: a MultiplierMethod is its start and step; write these, "
+                    "or make it an Algorithm, which has no others"
+                )
         _check_signature(method, "step", ", ".join(["state", *(f"c{i}" for i in range(method.draws))]), 0)
 
 
@@ -188,11 +196,12 @@ def trial_step(method: Algorithm[Any], m: int | None = None) -> StepFacts:
     m = _rows(method) if m is None else m
     name, x = type(method).__name__, torch.zeros(4)
     A = (torch.arange(4.0 * m) % 3 - 1).reshape(m, 4)
-    passes, gradients = [0] * method.draws, [0] * method.draws
+    passes, gradients, moved = [0] * method.draws, [0] * method.draws, []
 
     def sample(i: int) -> Sample:
         def at(point: Tensor) -> Estimate:
             passes[i] += 1
+            moved.append(point is not x)
 
             def vjp(w: Tensor) -> Tensor:
                 gradients[i] += 1
@@ -232,7 +241,7 @@ def trial_step(method: Algorithm[Any], m: int | None = None) -> StepFacts:
     if not isinstance(step, int | float | Tensor):
         raise ContractError(f"{name}.primal_step returns a {type(step).__name__}; it returns a number, as self.tau is")
     method.output(x, new), method.multipliers(new), method.monitor(new)
-    return StepFacts(tuple(passes), max(gradients) > 1)
+    return StepFacts(tuple(passes), max(gradients) > 1, any(moved))
 
 
 def start_warning(method: Algorithm[Any], where: str, c: Tensor) -> str | None:
