@@ -321,7 +321,7 @@ FAULTS = {
     SharesItsState: ROWS,
     StepsInPlace: r"'purity': update changes x or the state in place",
     BranchesOnValues: r"'vmap': it raised",
-    AscendsOnConstraints: r"'solves': .*it does not reach the KKT point",
+    AscendsOnConstraints: r"'solves': .*it does not reach the minimizer of f, .* whose constraints do not bind",
     ForgetsEqualities: r"'equality': .*not met from c < 0",
 }
 

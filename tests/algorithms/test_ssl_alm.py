@@ -121,21 +121,22 @@ def test_scheduled_steps_fall() -> None:
     _, made, x = draws(2)
     method = SSLALM(tau=Linear(0.1, 10, 0.0), eta=Linear(0.2, 10, 0.0), samples=2, slack_from_first=False)
     point = torch.tensor(x)
-    state = method.init(point, 3)._replace(k=torch.tensor(10.0, dtype=torch.float64))
+    state = method.init(point, 3)
+    state = state._replace(method=state.method._replace(k=torch.tensor(10.0, dtype=torch.float64)))
     d, after = method.update(point, state, Draw.of(*made))
     assert d.abs().max() == 0
-    assert torch.equal(after.y, state.y)
+    assert torch.equal(after.method.y, state.method.y)
 
 
 def test_slacks_start_at_the_first_estimate_or_at_zero() -> None:
     _, made, x = draws(1)
     point = torch.tensor(x)
     first = made[0](point)
-    started = SSLALM().init(point, 3, first)
+    started = SSLALM().init(point, 3, first).method
     assert torch.equal(started.s, (-first.c).clamp(min=0))
     assert torch.equal(started.zs, started.s)
-    assert SSLALM(slack_from_first=False).init(point, 3, first).s.abs().max() == 0
-    assert SSLALM().init(point, 3).s.abs().max() == 0
+    assert SSLALM(slack_from_first=False).init(point, 3, first).method.s.abs().max() == 0
+    assert SSLALM().init(point, 3).method.s.abs().max() == 0
 
 
 def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started() -> None:
@@ -160,5 +161,5 @@ def test_reset_is_by_norm_not_by_component() -> None:
     x = torch.zeros(2, dtype=torch.float64)
     method = SSLALM(eta=1.0, y_max=5.0, samples=1)  # |(3, 4)| = 5, no component reaches it
     _, state = method.update(x, method.init(x, 2), Draw.of(sample))
-    assert state.y.abs().max() == 0
-    assert state.resets == 1
+    assert state.method.y.abs().max() == 0
+    assert state.method.resets == 1
