@@ -140,7 +140,7 @@ class GeneralSteps(Steps):
         uniform = self._uniform(UNIFORM).to(x.device)
         d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
         new = in_precision_of(before, new)
-        if not finite([d, *tree_leaves(new)]):
+        if not finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]):
             return self.skip(main, scaler)
         if self.state is None:
             check_dependence(any(reached))

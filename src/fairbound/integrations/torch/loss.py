@@ -160,7 +160,7 @@ class TrainerSteps:
         pending, self.pending, self.dropped = self.pending, None, 0
         whole = self.steps.estimate(*pending)
         answer = self.steps.ask([whole])
-        if finite(answer.new):
+        if finite([leaf.contiguous() for leaf in answer.new]):
             self.steps.move(answer, [whole], [pending.cells])
         else:
             self.steps.progress.skip()
