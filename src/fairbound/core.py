@@ -67,14 +67,9 @@ class Sample(NamedTuple):
     """The random function that one mini-batch fixes."""
 
     at: Callable[[Tensor], Estimate]
-    values_at: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # f and c alone, a cheaper forward pass
 
     def __call__(self, x: Tensor) -> Estimate:
         return self.at(x)
-
-    def values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """f () and c (m,) at a point, without the graph that derivatives need."""
-        return self.values_at(x) if self.values_at is not None else self.at(x)[:2]
 
     @staticmethod
     def of(fun: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Sample:
@@ -93,11 +88,7 @@ class Sample(NamedTuple):
             value, pull = torch.func.vjp(stacked, x)[:2]
             return Estimate(value[0], value[1:], lambda w: pull(w)[0])
 
-        def values_at(x: Tensor) -> tuple[Tensor, Tensor]:
-            value = stacked(x)
-            return value[0], value[1:]
-
-        return Sample(at, values_at)
+        return Sample(at)
 
 
 class Draw(NamedTuple):
