@@ -35,42 +35,42 @@ def report_kkt(
     >>> from fairbound import constraints
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.randn(8, 2), torch.arange(8) % 2)]
-    >>> found = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
-    ...                    lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
-    >>> found.feasibility, found.complementarity
+    >>> report = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
+    ...                     lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
+    >>> report.feasibility, report.complementarity
     (0.0, 0.0)
     """
-    own, parameters = ConstraintSet.of(constraints), Parameters(model)
+    constraint_set, parameters = ConstraintSet.of(constraints), Parameters(model)
     if iter(batches) is batches:
         raise ValueError("the batches are read twice, and this is an iterator; give a list or a DataLoader")
     with _in_eval_mode(model):
-        surrogate, exact, examples = _totals(own, parameters, batches, evaluate)
-        own = own.to(surrogate.sums.device, surrogate.sums.dtype)
-        found = BatchEstimate.of(own, surrogate, None)
-        if found.absent is not None and found.absent.any():
-            absent = [name for name, gone in zip(own.names, found.absent.tolist(), strict=True) if gone]
+        surrogate, exact, examples = _totals(constraint_set, parameters, batches, evaluate)
+        constraint_set = constraint_set.to(surrogate.sums.device, surrogate.sums.dtype)
+        estimate = BatchEstimate.of(constraint_set, surrogate, None)
+        if estimate.absent is not None and estimate.absent.any():
+            absent = [name for name, gone in zip(constraint_set.names, estimate.absent.tolist(), strict=True) if gone]
             raise ValueError(f"the data have no examples for {absent[:4]}, so the constraints cannot be evaluated")
-        if not found.finite:
+        if not estimate.finite:
             raise ValueError("the loss or a constraint is NaN or infinite over these examples")
-        rows = _gradients(own, parameters, batches, evaluate, surrogate)
+        rows = _gradients(constraint_set, parameters, batches, evaluate, surrogate)
     means = surrogate.means.double()
-    precise = own.to(means.device, torch.float64)
-    g, J, c = rows[0], precise.jacobian(means, rows[1:]), found.c.double()
-    y = fitted_multipliers(g, c, J) if multipliers is None else _given(multipliers, own.names, g)
+    precise = constraint_set.to(means.device, torch.float64)
+    g, J, c = rows[0], precise.jacobian(means, rows[1:]), estimate.c.double()
+    y = fitted_multipliers(g, c, J) if multipliers is None else _given(multipliers, constraint_set.names, g)
 
     def by_name(values: Tensor) -> dict[str, float]:
-        return dict(zip(own.names, values.tolist(), strict=True))
+        return dict(zip(constraint_set.names, values.tolist(), strict=True))
 
     return KKT(
-        loss=float(found.f),
+        loss=float(estimate.f),
         constraints=by_name(c),
-        exact=by_name(own.value(exact.means)[1:].double()),
+        exact=by_name(constraint_set.value(exact.means)[1:].double()),
         multipliers=by_name(y),
         fitted=multipliers is None,
         gradient=float(g.norm()),
         warning=warning,
         examples=examples,
-        **residuals(g, c, J, y, own.equality)._asdict(),
+        **residuals(g, c, J, y, constraint_set.equality)._asdict(),
     )
 
 
@@ -79,42 +79,42 @@ def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Para
 
 
 def _totals(
-    own: ConstraintSet, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
+    constraints: ConstraintSet, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
 ) -> tuple[SumsCounts, SumsCounts, int]:
     """Sums and counts over all batches, of the surrogates and of the exact rates."""
-    found: list[SumsCounts] = []
+    totals: list[SumsCounts] = []
     count = 0
     with torch.no_grad():
         for batch in batches:
             mini_batch = _batch_of(batch, evaluate, parameters)
-            own.check(mini_batch)
-            both = [BatchStatistics.of(own, mini_batch, exact=exact).totals() for exact in (False, True)]
-            found = both if not found else [a.plus(b) for a, b in zip(found, both, strict=True)]
+            constraints.check(mini_batch)
+            both = [BatchStatistics.of(constraints, mini_batch, exact=exact).totals() for exact in (False, True)]
+            totals = both if not totals else [a.plus(b) for a, b in zip(totals, both, strict=True)]
             count += mini_batch.losses.shape[0]
-    if not found:
+    if not totals:
         raise ValueError("there are no batches to report on")
-    return found[0], found[1], count
+    return totals[0], totals[1], count
 
 
 def _gradients(
-    own: ConstraintSet,
+    constraints: ConstraintSet,
     parameters: Parameters,
     batches: Iterable[Any],
     evaluate: Callable[[Any], MiniBatch],
-    whole: SumsCounts,
+    totals: SumsCounts,
 ) -> Tensor:
     """The gradient of every mean over all batches, (1+q, n), in double precision."""
-    again = torch.zeros_like(whole.sums)
-    rows = torch.zeros(whole.sums.shape[0], parameters.n, dtype=torch.float64, device=parameters.device)
-    unit = torch.eye(whole.sums.shape[0], dtype=whole.sums.dtype, device=whole.sums.device)
+    second_sums = torch.zeros_like(totals.sums)
+    rows = torch.zeros(totals.sums.shape[0], parameters.n, dtype=torch.float64, device=parameters.device)
+    unit = torch.eye(totals.sums.shape[0], dtype=totals.sums.dtype, device=totals.sums.device)
     for batch in batches:
         with torch.enable_grad():
-            statistics = BatchStatistics.of(own, _batch_of(batch, evaluate, parameters))
-        again += statistics.totals().sums
-        for i, one in enumerate(unit):
-            weights = statistics.weights(one, whole.counts)
+            statistics = BatchStatistics.of(constraints, _batch_of(batch, evaluate, parameters))
+        second_sums += statistics.totals().sums
+        for i, row in enumerate(unit):
+            weights = statistics.weights(row, totals.counts)
             rows[i] += parameters.gradient_of(statistics.tensors, weights)[0].double()
-    if not torch.allclose(again, whole.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
+    if not torch.allclose(second_sums, totals.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
             "the two passes over the batches saw other examples; give all in order, not a loader that draws anew "
             "(BalancedBatchSampler, a sampler with replacement)"
