@@ -56,7 +56,7 @@ def report_kkt(
     means = surrogate.means.double()
     precise = constraint_set.to(means.device, torch.float64)
     g, J, c = rows[0], precise.jacobian(means, rows[1:]), estimate.c.double()
-    y = fitted_multipliers(g, c, J) if multipliers is None else _given(multipliers, constraint_set.names, g)
+    y = fitted_multipliers(g, c, J) if multipliers is None else _in_order(multipliers, constraint_set.names, g)
 
     def by_name(values: Tensor) -> dict[str, float]:
         return dict(zip(constraint_set.names, values.tolist(), strict=True))
@@ -122,7 +122,7 @@ def _gradients(
     return rows
 
 
-def _given(multipliers: Tensor | Mapping[str, float], names: Sequence[str], like: Tensor) -> Tensor:
+def _in_order(multipliers: Tensor | Mapping[str, float], names: Sequence[str], like: Tensor) -> Tensor:
     if isinstance(multipliers, Mapping):
         missing = [name for name in names if name not in multipliers]
         if missing:
