@@ -95,10 +95,12 @@ class GeneralSteps(Steps):
             )
         batches = self.in_order(batch, extra_batches)
         retain = self.several_gradients  # else torch frees the graph with the gradient
-        info = self._step([self.statistics(some) for some in batches], scaler=scaler, scale=scale, retain=retain)
+        info = self._step(
+            [self.statistics(mini_batch) for mini_batch in batches], scaler=scaler, scale=scale, retain=retain
+        )
         if info.skipped:
-            for some in batches:
-                self.constraints.check(some)  # an unknown group makes NaN: explain it
+            for mini_batch in batches:
+                self.constraints.check(mini_batch)  # an unknown group makes NaN: explain it
         return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
