@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms import ALGORITHMS
-from fairbound.core import Algorithm, Draw, Sample
+from fairbound.core import Algorithm, Draw, MultiplierMethod, Sample
+from fairbound.training.contract import trial_step
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "reference" / "algorithms"
@@ -106,21 +107,22 @@ def markdown(text: str) -> str:
 
 def facts(method: Algorithm[Any]) -> dict[str, str]:
     """What a step costs and needs, as the method declares it."""
-    x, m = torch.zeros(1000), 2
+    x, m, seen = torch.zeros(1000), 2, trial_step(method)
     leaves = torch.utils._pytree.tree_leaves(method.init(x, m, None))
     vectors = sum(leaf.numel() // 1000 for leaf in leaves)
     random = method.batch_size_probs is not None
-    loop = "no: it evaluates at a second point" if method.points > 1 else "yes"
-    if method.is_gradient_step:
-        loop += ", one backward pass into `.grad`"
+    multipliers = isinstance(method, MultiplierMethod)
+    loop = "yes, one backward pass into `.grad`" if multipliers else "yes, on flat vectors in one process"
+    loop = "no: it evaluates at a second point" if seen.several_points else loop
+    alone = isinstance(method, MultiplierMethod) and method.row_wise
     return {
         "mini-batches" + (", two of them halves of another" if random else ""): str(method.draws),
         "evaluated for": ", ".join(method.evaluates),
-        "passes of each through the model": ", ".join(map(str, method.passes)),
+        "passes of each through the model": ", ".join(map(str, seen.passes)),
         "vectors of the model's size in the state (2 constraints)": str(vectors),
         "tends to": SOLVES[method.solves],
         "in a training loop": loop,
-        "very many groups": "yes, each constraint is treated alone" if method.row_wise else "up to 10,000 constraints",
+        "very many groups": "yes, each constraint is treated alone" if alone else "up to 10,000 constraints",
     }
 
 
@@ -189,7 +191,9 @@ def plot(name: str) -> None:
         method = ALGORITHMS[name]()
         steps, distance, violation = path(method, known[label])
         probs = method.batch_size_probs
-        draws = sum(method.passes) if probs is None else 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs))
+        draws = sum(trial_step(method).passes)
+        if probs is not None:
+            draws = 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs))
         examples = steps * BATCH * draws
         low, middle, high = distance.nan_to_num(nan=1e9).quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
         axis.plot(examples, middle, color="#1b6ca8", label="distance to the solution")

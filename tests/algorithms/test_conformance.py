@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from methods import METHODS, classification, every_method
+from own_method import Optimistic
 from torch import Tensor
 from transcription import draws
 
-from fairbound import ALGORITHMS, SGD, DescentAscent, Penalty, check_algorithm, run
+from fairbound import ALGORITHMS, SGD, Constrained, DescentAscent, Penalty, check_algorithm, constraints, run
 from fairbound.algorithms import Adaptive, LevelConstrained, StochasticGhost, SwitchingSubgradient
 from fairbound.core import Algorithm, Draw, Estimate, refuse_equality
+from fairbound.training.contract import StepFacts, trial_step
 from fairbound.training.hyperparams import numbers
 
 SETTLING = METHODS | {  # with settings that let them reach a solution at a distance of 1, whose multiplier is 1, soon
@@ -100,8 +102,35 @@ class Sound(Algorithm[State]):
         return state.y
 
 
-def test_a_sound_method_passes() -> None:
-    assert check_algorithm(Sound()).endswith('solves, equality ("kkt").')
+class SecondPoint(Sound):
+    """Also evaluates where it will be: `run` can, a loop cannot."""
+
+    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+        d, new = super().update(x, state, draw)
+        draw.samples[0].values(x + d)
+        return d, new
+
+
+@pytest.mark.parametrize("method", [Sound(), SecondPoint(), Optimistic()], ids=lambda method: type(method).__name__)
+def test_a_sound_method_passes(method: Algorithm[Any]) -> None:
+    assert check_algorithm(method).endswith('solves, equality ("kkt").')
+
+
+def test_a_method_at_a_second_point_is_refused_by_a_loop_alone() -> None:
+    assert trial_step(SecondPoint()) == StepFacts(passes=(2,), several_gradients=False, several_points=True)
+    model = torch.nn.Linear(2, 1)
+    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.1), SecondPoint())
+    with pytest.raises(
+        ValueError, match=r"asks for a mini-batch at a second point, and a loop has it at .*use fairbound\."
+    ):
+        fair.backward(model(torch.ones(4, 2))[:, 0].square(), torch.tensor([0, 1, 0, 1]))
+
+
+def test_rows_may_depend_on_each_other_where_row_wise_is_not_declared() -> None:
+    shared = dataclass(frozen=True, kw_only=True)(
+        type("Shared", (SharesItsState,), {"row_wise": False, "solves": None})
+    )
+    assert "rows" in check_algorithm(shared())
 
 
 class DoesNothing(Sound):
@@ -128,22 +157,6 @@ class StepOfTheDual(Sound):
 class TwiceItsStep(Sound):
     def primal_step(self, state: State) -> float | Tensor:
         return 2 * self.tau
-
-
-class ClaimsOneGradient(Sound):
-    is_gradient_step = True
-
-
-class ClaimsAnotherStep(DescentAscent):
-    def primal_step(self, state: Any) -> float | Tensor:
-        return 1.1 * self.tau  # type: ignore[operator]
-
-
-class TwoGradients(DescentAscent):
-    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
-        d, new = super().update(x, state, draw)
-        draw.samples[0](x).grad(f=1.0)
-        return d, new
 
 
 class Random(Sound):
@@ -192,13 +205,6 @@ class TooManyEvaluated(Sound):
     evaluates = ("fc", "c")
 
 
-class EvaluatesTwice(Sound):
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        d, new = super().update(x, state, draw)
-        draw.samples[0].values(x + d)
-        return d, new
-
-
 class IgnoresConstraints(SGD):
     solves = "kkt"
 
@@ -227,33 +233,96 @@ class TakesEqualitiesForInequalities(Sound):
 
 
 class PenalizesOneSide(Penalty):
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Any:
-        return super().init(x, m, first)
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Any:
+        return super().start(like, m)
 
 
+# Of the kind that writes `start` and `step`
+
+
+class AnotherStep(DescentAscent):
+    def primal_step(self, state: Any) -> float | Tensor:  # type: ignore[misc]
+        return 1.1 * self.tau  # type: ignore[operator]
+
+
+class AnotherUpdate(DescentAscent):
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:  # type: ignore[misc, override]
+        d, new = super().update(x, state, draw)
+        return 2 * d, new
+
+
+class SharesItsWeights(Optimistic):
+    """A weight of 1 in all."""
+
+    def step(self, state: Any, c: Tensor) -> tuple[Tensor, Any]:
+        y, new = super().step(state, c)
+        return y / y.abs().sum().clamp(min=1.0), new
+
+
+class SharesItsStart(Optimistic):
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Any:
+        return super().start(like, m, equality, None if first is None else first - first.mean())
+
+
+class SharesItsState(Optimistic):
+    """Each constraint remembers the worst of all."""
+
+    def step(self, state: Any, c: Tensor) -> tuple[Tensor, Any]:
+        y, new = super().step(state, c)
+        return y, new._replace(last=c.max().expand_as(c))
+
+
+class StepsInPlace(Optimistic):
+    def step(self, state: Any, c: Tensor) -> tuple[Tensor, Any]:
+        state.y.add_(1.0)
+        return super().step(state, c)
+
+
+class BranchesOnValues(Optimistic):
+    def step(self, state: Any, c: Tensor) -> tuple[Tensor, Any]:
+        y, new = super().step(state, c)
+        return (y if c[0] < 0.5 else 0.9 * y), new
+
+
+class AscendsOnConstraints(Optimistic):
+    def step(self, state: Any, c: Tensor) -> tuple[Tensor, Any]:
+        return super().step(state, -c)
+
+
+class ForgetsEqualities(Optimistic):
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Any:
+        return super().start(like, m, None, first)
+
+
+ROWS = r"'rows': a constraint is treated differently beside others than alone; omit row_wise"
 FAULTS = {
     DoesNothing: r"'primal_step'.*does not descend",
     Ascends: r"'primal_step'.*does not descend; d is to be added to x",
     StepOfOne: r"'primal_step': d is proportional to tau and primal_step is not.*return self\.tau",
     StepOfTheDual: r"'primal_step': d is proportional to tau and primal_step is not",
     TwiceItsStep: r"'primal_step': d is -0\.5 times primal_step times the gradient, whatever the settings",
-    ClaimsOneGradient: r"'primal_step': d is not minus primal_step times its gradient, as is_gradient_step declares",
-    ClaimsAnotherStep: r"'primal_step': .* times primal_step times the gradient, whatever the settings",
-    TwoGradients: r"'primal_step': it asks for 2 gradients a step, and is_gradient_step declares one",
     Random: r"'purity': the same arguments give two different steps",
     InPlace: r"'purity': update changes x or the state in place",
     RemembersOutside: r"'purity': .*put what it remembers into the state",
     Branches: r"'vmap': it raised",
     WrongPrecision: r"'shapes': update changes the form of the state",
     ReadsWhatItDoesNotDeclare: r"'shapes': the step is not finite; it may read what evaluates=\('f',\) does not",
-    TooManyEvaluated: r"'declarations': TooManyEvaluated makes 1 draws a step, so `evaluates` is a tuple",
-    EvaluatesTwice: r"'passes': a step evaluates its mini-batches \(2,\) times, at 2 points, and it declares passes",
+    TooManyEvaluated: r"'declarations': it raised ValueError: too many values to unpack",
     IgnoresConstraints: r"'solves': after 16000 steps it does not reach the KKT point",
     PenalizesBothSides: r"'solves': .*does not reach the minimizer of f.*constraints do not bind",
     PenaltyThatCallsItselfExact: r"'solves': .*it does not reach the KKT point",
     UnconstrainedPenalty: r"'solves': .*it minimizes no penalized objective",
     TakesEqualitiesForInequalities: r"'equality': .*not met from c < 0.*core\.refuse_equality",
     PenalizesOneSide: r"'equality': .*it does not penalize c < 0 of a constraint c = 0; use `equality` of init",
+    AnotherStep: r"'declarations': AnotherStep\.primal_step is not used: a MultiplierMethod is its start and step",
+    AnotherUpdate: r"'declarations': AnotherUpdate\.update is not used: .* or make it an Algorithm",
+    SharesItsWeights: ROWS,
+    SharesItsStart: ROWS,
+    SharesItsState: ROWS,
+    StepsInPlace: r"'purity': update changes x or the state in place",
+    BranchesOnValues: r"'vmap': it raised",
+    AscendsOnConstraints: r"'solves': .*it does not reach the minimizer of f, .* whose constraints do not bind",
+    ForgetsEqualities: r"'equality': .*not met from c < 0",
 }
 
 

@@ -33,7 +33,6 @@ def end(method: Algorithm[Any], steps: int, x: torch.Tensor = A) -> tuple[torch.
     "method",
     [
         DescentAscent(tau=0.1, eta=0.1),
-        DescentAscent(tau=0.1, eta=0.1, normalized_step=True),
         SSLALM(tau=0.05, eta=0.05),
         SSLALM(mu=0.0),
         StochasticGhost(schedule=Linear(0.5, 300, 0.1), cap=0),

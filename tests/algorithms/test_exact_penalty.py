@@ -9,7 +9,7 @@ import torch
 from known_problems import errors
 from transcription import draws
 
-from fairbound import Constrained, constraints, run
+from fairbound import run
 from fairbound.algorithms import ExactPenalty
 from fairbound.algorithms.exact_penalty import State
 from fairbound.algorithms.schedules import InverseSqrt, Linear
@@ -29,23 +29,20 @@ def end(method: ExactPenalty, sample: Sample, steps: int, equality: torch.Tensor
     return float(x), state
 
 
-@pytest.mark.parametrize("corrected", [False, True])
-def test_steps_against_numpy(corrected: bool) -> None:
+def test_steps_against_numpy() -> None:
     functions, samples, x = draws(8, seed=1)
     equality = np.array([False, True, False])
-    method = ExactPenalty(tau=Linear(0.1, 4, 0.5), gamma=InverseSqrt(0.6), weight=0.7, nu=0.8, corrected=corrected)
+    method = ExactPenalty(tau=Linear(0.1, 4, 0.5), gamma=InverseSqrt(0.6), weight=0.7, nu=0.8)
     point = torch.tensor(x)
     state = method.init(point, 3, equality=torch.tensor(equality))
-    u, y, x_prev, signs = np.zeros(3), np.zeros(3), x, set()
+    u, y, signs = np.zeros(3), np.zeros(3), set()
     for k in range(8):
         d, state = method.update(point, state, Draw.of(samples[k]))
         point = point + d
         g = max(0.6 / np.sqrt(k + 1), 1 / (k + 1))
         c = functions[k].c(x)
-        moved = c - functions[k].c(x_prev) if corrected else 0.0
-        u = (1 - g) * (u + moved) + g * c
+        u = (1 - g) * u + g * c
         w = 0.7 * np.clip(u / 0.8, np.where(equality, -1, 0), 1)
-        x_prev = x
         tau = 0.1 * (1 - 0.5 * min(k / 4, 1))
         x = x - tau * (functions[k].gradient(x) + functions[k].jacobian(x).T @ w)
         y = y + 0.01 * (w - y)
@@ -57,30 +54,9 @@ def test_steps_against_numpy(corrected: bool) -> None:
     assert 2.0 in signs
 
 
-def test_what_it_declares() -> None:
-    plain, corrected = ExactPenalty(), ExactPenalty(corrected=True)
-    assert (plain.points, plain.passes, plain.is_gradient_step, plain.row_wise) == (1, (1,), True, True)
-    assert (corrected.points, corrected.passes, corrected.is_gradient_step, corrected.row_wise) == (
-        2,
-        (2,),
-        False,
-        False,
-    )
-    x = torch.zeros(5, dtype=F64)
-    assert plain.init(x, 2).x_prev.shape == ()
-    assert corrected.init(x, 2).x_prev.shape == (5,)
-
-
-def test_a_loop_refuses_the_corrected_form() -> None:
-    model = torch.nn.Linear(2, 1)
-    with pytest.raises(ValueError, match=r"ExactPenalty evaluates a mini-batch at 2 points a step, and a loop"):
-        Constrained(model, constraints.pairwise_loss_parity(2, bound=0.1), ExactPenalty(corrected=True))
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-def test_it_stops_where_the_smoothed_penalty_does(corrected: bool) -> None:
+def test_it_stops_where_the_smoothed_penalty_does() -> None:
     """x - 3 + weight (x - 1) / nu = 0: outside by nu y / weight."""
-    x, state = end(ExactPenalty(weight=5.0, nu=0.5, tau=0.02, corrected=corrected), SIMPLE, 1000)
+    x, state = end(ExactPenalty(weight=5.0, nu=0.5, tau=0.02), SIMPLE, 1000)
     assert x == pytest.approx(13 / 11, abs=1e-6)
     assert float(state.y) == pytest.approx(20 / 11, abs=2e-3)
 
@@ -104,20 +80,6 @@ def test_an_equality_is_penalized_on_both_sides() -> None:
     assert float(state.y) == pytest.approx(-1.0, abs=0.02)
     x, _ = end(ExactPenalty(), sample, 1000)
     assert x == pytest.approx(3.0, abs=1e-6)
-
-
-def test_without_noise_the_corrected_value_is_exact_on_any_path() -> None:
-    functions, samples, x = draws(1)
-    for corrected in (True, False):
-        method = ExactPenalty(tau=0.05, corrected=corrected)
-        point, off = torch.tensor(x), []
-        state = method.init(point, 3)
-        for _ in range(20):
-            c = functions[0].c(point.numpy())
-            d, state = method.update(point, state, Draw.of(samples[0]))
-            off.append(float(np.abs(state.u.numpy() - c).max()))
-            point = point + d
-        assert (max(off) < 1e-12) == corrected
 
 
 def test_a_problem_without_a_solution_is_reported() -> None:

@@ -80,8 +80,7 @@ def test_curvature_is_measured_with_exact_estimates() -> None:
 
 def test_what_it_declares_and_refuses() -> None:
     method = LevelConstrained()
-    assert (method.needs_feasible_start, method.needs_initial_estimate, method.is_gradient_step) == (True, True, False)
-    assert (method.draws, method.points, method.solves) == (1, 1, "kkt")
+    assert (method.needs_feasible_start, method.draws, method.solves) == (True, 1, "kkt")
     x = torch.zeros(2)
     with pytest.raises(ValueError, match="LevelConstrained is for constraints c <= 0, and 1 of 2 are equalities"):
         method.init(x, 2, equality=torch.tensor([True, False]))

@@ -44,7 +44,7 @@ def test_steps(nu: float) -> None:
 
 
 def test_what_it_declares() -> None:
-    assert (NuPI().draws, NuPI().is_gradient_step, NuPI().row_wise) == (1, True, True)
+    assert (NuPI().draws, NuPI().row_wise) == (1, True)
     assert not NuPI(eta=(0.1, 0.2)).row_wise
 
 

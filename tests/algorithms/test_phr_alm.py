@@ -89,10 +89,8 @@ def test_without_a_penalty_it_is_descent_ascent(eta: Any) -> None:
 
 
 def test_what_it_declares() -> None:
-    assert PHRALM().is_gradient_step
     assert PHRALM().row_wise
     assert not PHRALM(eta=(0.1, 0.2)).row_wise
-    assert not PHRALM().needs_initial_estimate
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fairbound.algorithms import SQPAdam
 from fairbound.algorithms._subproblems import ghost_direction as solved
 from fairbound.algorithms.schedules import Power
 from fairbound.algorithms.sqp_adam import least_squares_multipliers
-from fairbound.core import Draw
+from fairbound.core import Draw, Sample
 
 F64 = torch.float64
 
@@ -32,7 +32,7 @@ def test_a_diagonal_metric_is_a_change_of_variables() -> None:
 def test_for_equalities_it_is_the_closed_form() -> None:
     """Projected stochastic momentum's d, with averages that are the mini-batch (average = 1) and kappa near 0."""
     functions, samples, x = draws(4, m=2)
-    method = SQPAdam(alpha=0.05, average=1.0, beta=1e6, rho=1e5, lam=1 - 1e-12, b1=0.8, b2=0.9, mu=1e-6)
+    method = SQPAdam(alpha=0.05, average=1.0, beta=1e6, rho=1e5, lam=1 - 1e-12, b1=0.8, b2=0.9, mu=1e-6, floor=0.0)
     point, equality = torch.tensor(x), torch.ones(2, dtype=torch.bool)
     state = method.init(point, 2, equality=equality)
     momentum, square = np.zeros(6), np.zeros(6)
@@ -49,12 +49,13 @@ def test_for_equalities_it_is_the_closed_form() -> None:
         point, x = point + step, x + 0.05 * d
 
 
-def test_the_working_set_and_the_multipliers() -> None:
+@pytest.mark.parametrize("floor", [0.0, 0.3])
+def test_the_working_set_the_multipliers_and_the_floor(floor: float) -> None:
     """One step from multipliers (.5, 0, 0) where c = (-, -, +): the first and the last are active."""
     functions, _, x = draws(1, seed=5)
     q, point = functions[0], torch.tensor(x)
     q = q._replace(b=q.b + q.c(x) + np.array([0.3, 0.4, -0.2]))
-    method = SQPAdam(alpha=1.0, average=1.0, mu=1e-6)
+    method = SQPAdam(alpha=1.0, average=1.0, mu=1e-6, floor=floor)
     state = method.init(point, 3)._replace(y=torch.tensor([0.5, 0.0, 0.0], dtype=F64))
     d, state = method.update(point, state, Draw.of(q.sample()))
     g, c, J = q.gradient(x), q.c(x), q.jacobian(x)
@@ -62,11 +63,22 @@ def test_the_working_set_and_the_multipliers() -> None:
     A = J[[0, 2]]
     y = np.linalg.solve(A @ A.T, -A @ g)
     p = g + A.T @ y
-    scale = (p**2 + 1e-6) ** -0.25
+    square, least = p**2 + 1e-6, (floor * g) ** 2
+    assert (square < least).any() == (floor > 0)
+    scale = np.maximum(square, least) ** -0.25
     u = ghost_direction((p - A.T @ y) * scale, c, J * scale, tau=1.0, beta=20.0, rho=0.2, lam=0.9)
     assert np.allclose(d, u * scale, atol=1e-5)
     assert (state.y >= 0).all()
 
+
+@pytest.mark.parametrize(("floor", "longest"), [(0.1, 10.0), (0.0, 2500.0)])
+def test_an_active_constraint_that_balances_the_gradient_makes_no_long_step(floor: float, longest: float) -> None:
+    """min (x - 2)^2 / 2 s.t. x <= 1 from x = 3: p = 0, so that H is sqrt(mu) or the floor."""
+    method, x = SQPAdam(floor=floor, alpha=1.0), torch.full((1,), 3.0, dtype=F64)
+    sample = Sample.of(lambda x: (0.5 * (x - 2).square().sum(), x - 1))
+    d, _ = method.update(x, method.init(x, 1, sample(x)), Draw.of(sample))
+    assert longest / 5 < float(d.abs()) <= longest
+    assert float(d) < 0
 
 def test_dependent_and_absent_rows_have_finite_multipliers() -> None:
     J = normal(1, 6).repeat(3, 1) * torch.tensor([[1.0], [-1.0], [0.0]], dtype=F64)

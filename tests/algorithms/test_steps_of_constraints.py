@@ -1,4 +1,4 @@
-"""A dual step for each constraint, and the primal step divided by 1 + the sum of the multipliers."""
+"""A dual step for each constraint."""
 
 from __future__ import annotations
 
@@ -91,36 +91,3 @@ def test_what_is_no_step_is_named() -> None:
     method = DescentAscent(eta=(0.1, 0.2, 0.3))
     with pytest.raises(ValueError, match=r"3 step sizes were given for 2 constraints; give one, or a tuple of 2"):
         method.update(x, method.init(x, 2), Draw.of(sample))
-
-
-# The normalized step --------------------------------------------------------------------------------------------------
-
-
-def test_the_normalized_step() -> None:
-    functions, samples, x = draws(6)
-    method = DescentAscent(tau=0.1, eta=0.3, normalized_step=True)
-    point, y = torch.tensor(x), np.zeros(3)
-    state = method.init(point, 3, equality=torch.tensor([True, False, False]))
-    for k in range(6):
-        d, state = method.update(point, state, Draw.of(samples[k]))
-        point = point + d
-        c, total = functions[k].c(x), 1 + np.abs(y).sum()
-        x = x - 0.1 / total * (functions[k].gradient(x) + functions[k].jacobian(x).T @ y)
-        y = y + 0.3 * c
-        y[1:] = np.maximum(y[1:], 0)
-        assert np.allclose(point, x, atol=1e-12)
-    assert np.abs(y).sum() > 0.5
-
-
-def test_it_moves_no_fixed_point() -> None:
-    """At x* with y* the step is 0 with and without it; far multipliers no longer lengthen it."""
-    sample = Sample.of(lambda x: (0.5 * (x - 3).square().sum(), x - 1))
-    x, y = torch.ones(1, dtype=F64), torch.full((1,), 2.0, dtype=F64)
-    for normalized in (False, True):
-        method = DescentAscent(normalized_step=normalized)
-        state = method.init(x, 1)._replace(y=y)
-        d, new = method.update(x, state, Draw.of(sample))
-        assert d.abs().max() == 0
-        assert torch.equal(new.y, y)
-    far = method.init(x, 1)._replace(y=torch.full((1,), 1e9, dtype=F64))
-    assert method.update(x, far, Draw.of(sample))[0].abs().max() <= method.tau

@@ -104,7 +104,7 @@ def test_gradients_of_groups_are_averaged_not_of_constraints() -> None:
     assert problem.m == 20
     whole = Averages.start(x, problem.m, None)  # the same, constraint by constraint
     for k in range(4):
-        draw = method.draw(source)
+        draw = source.next(method.evaluates, None)
         e = draw.samples[0](x)
         averages, J = state.averages.updated(x, e, (k + 1) ** -0.67)
         whole, rows = whole.updated(x, e._replace(cells=None), (k + 1) ** -0.67)

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from methods import classification
+from own_method import Optimistic
+from own_method import State as OwnState
 from torch import Tensor, nn
 
-from fairbound import Constrained, check_algorithm, run
+from fairbound import SSLALM, Constrained, DescentAscent, MultiplierMethod, check_algorithm, run
+from fairbound.algorithms import TrackedSQP
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw, Estimate
-from fairbound.training.contract import check_contract
+from fairbound.training.contract import ContractError, StepFacts, check_contract, check_declarations
 
 
 class State(NamedTuple):
@@ -45,6 +48,7 @@ class Forgotten(Sound):
     tau: float = 0.2  # without the decorator it stays .1
 
 
+FOUR = ("fc",) * 4
 DECLARED = {  # seen before a step
     r"Mine\.init is `def init\(self, x, m\)`, and drivers cannot call it; write `def init\(self, x, m, first=None": (
         with_own(init=lambda self, x, m: None)
@@ -61,18 +65,21 @@ DECLARED = {  # seen before a step
     ),
     r"Mine\.primal_step is 0\.1, and drivers call it; write": with_own(primal_step=0.1),
     r"Mine\.multipliers is a property, and drivers call it": with_own(multipliers=property(lambda self: None)),
-    r"Mine\.draws is a function; write @property above it, or draws = \.\.\. instead": with_own(draws=lambda self: 2),
-    r"Mine\.is_gradient_step is a function; write @property": with_own(is_gradient_step=lambda self: False),
-    r"Mine\.draws must be a whole number, at least 1, got 0": with_own(draws=0),
-    r"Mine\.row_wise must be True or False, got 'no'": with_own(row_wise="no"),
-    r"Mine makes 2 draws a step, so `evaluates` is a tuple with 2 of .* write evaluates = \('fc', 'c'\)": (
-        with_own(draws=2, evaluates=("fc",))
+    r"Mine\.evaluates is a function; write @property above it, or evaluates = \.\.\. instead": (
+        with_own(evaluates=lambda self: ("fc",))
     ),
-    r"Mine makes 1 draws a step, so `evaluates` is a tuple .* got 'fc'; write evaluates = \('fc',\)": (
+    r"Mine\.batch_size_probs is a function; write @property": with_own(batch_size_probs=lambda self: None),
+    r"Mine\.evaluates must be a tuple with 'f', 'c' or 'fc' for each .*, got 'fc'; write evaluates = \('fc',\) for": (
         with_own(evaluates="fc")
     ),
-    r"Mine makes 1 draws a step, so `evaluates` .* one of them with 'f'; got \('c',\)": with_own(evaluates=("c",)),
-    r"Mine makes 1 draws a step, so `passes` is a tuple of 1 numbers; got 2": with_own(passes=2),
+    r"Mine\.evaluates must be a tuple .*, got \('cf',\)": with_own(evaluates=("cf",)),
+    r"Mine\.evaluates must be a tuple .*, got \(\)": with_own(evaluates=()),
+    r"Mine\.evaluates must be .* one of them with 'f', got \('c',\)": with_own(evaluates=("c",)),
+    r"Mine\.batch_size_probs must be None or positive numbers that sum to 1, for 4 .*, got \(0\.5, 0\.5\)": (
+        with_own(batch_size_probs=(0.5, 0.5))
+    ),
+    r"Mine\.batch_size_probs must be .*, got \(0\.5, 0\.4\)": with_own(evaluates=FOUR, batch_size_probs=(0.5, 0.4)),
+    r"Mine\.batch_size_probs must be .*, got \(1\.5, -0\.5\)": with_own(evaluates=FOUR, batch_size_probs=(1.5, -0.5)),
     r"Mine\.solves must be 'kkt', 'penalty' or None, got 'KKT'": with_own(solves="KKT"),
     r"Forgotten is no frozen dataclass; write @dataclass\(frozen=True, kw_only=True\) above it": Forgotten(),
 }
@@ -80,10 +87,10 @@ RETURNED = {  # seen at the first step
     r"Mine\.init returns a state dict that holds other things than tensors, \{'k': 0\}; a state is a NamedTuple of": (
         with_own(init=lambda self, x, m, first=None, equality=None: {"k": 0})
     ),
-    r"Mine\.update returns one Tensor; it returns the step and the next state, `return d, State\(\.\.\.\)`": (
+    r"Mine\.update returns one Tensor; it returns the step d and the next state, `return d, State\(\.\.\.\)`": (
         with_own(update=lambda self, x, state, draw: -x)
     ),
-    r"Mine\.update returns 3 things; it returns the step and": with_own(update=lambda self, x, state, draw: (x, x, x)),
+    r"Mine\.update returns 3 things; it returns the step d": with_own(update=lambda self, x, state, draw: (x, x, x)),
     r"Mine\.update returns a state of type tuple; it returns": (
         with_own(update=lambda self, x, state, draw: (-x, (state.k,)))
     ),
@@ -93,6 +100,96 @@ RETURNED = {  # seen at the first step
     r"Mine\.update returns a step that is a float, and the point has": (
         with_own(update=lambda self, x, state, draw: (0.1, state))
     ),
+    r"Mine\.update returns a step of torch\.float64, and the point is torch\.float32; make new tensors like x": (
+        with_own(update=lambda self, x, state, draw: (-x.double(), state))
+    ),
+    r"Mine\.update returns a state that holds other things than tensors, State\(k=1\); a state is a NamedTuple of": (
+        with_own(update=lambda self, x, state, draw: (-x, State(1)))  # type: ignore[arg-type]
+    ),
+    r"Mine\.primal_step returns a str; it returns a number, as self\.tau is": (
+        with_own(primal_step=lambda self, state: "0.1")
+    ),
+}
+
+
+# A multiplier method ------------------------------------------------------------------------------------------------
+
+
+def with_own_steps(**members: Any) -> MultiplierMethod[Any]:
+    """The sound multiplier method with other members."""
+    return dataclass(frozen=True, kw_only=True)(type("Mine", (Optimistic,), members))()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoStepOfX(MultiplierMethod[Any]):
+    start, step = Optimistic.start, Optimistic.step
+
+
+class NoCounter(NamedTuple):
+    y: Tensor  # (m,)
+
+
+def starting(make: Callable[[Tensor, int], Any]) -> MultiplierMethod[Any]:
+    return with_own_steps(start=lambda self, like, m, equality=None, first=None: make(like, m))
+
+
+def stepping(returned: Callable[[OwnState, Tensor], Any]) -> MultiplierMethod[Any]:
+    return with_own_steps(step=lambda self, state, c: returned(state, c))
+
+
+FORM = (
+    r"its state is a NamedTuple of tensors \(m,\) and \(\), k among them, such as State\(y=like\.new_zeros\(m\), k=li"
+)
+DECLARED |= {
+    r"Mine\.start is `def start\(self, like, m\)`, .* write `def start\(self, like, m, equality=None, first=None\)`": (
+        with_own_steps(start=lambda self, like, m: None)
+    ),
+    r"Mine\.start is `def start\(self, like, m, first=None, equality=None\)`, and drivers cannot call it": (
+        with_own_steps(start=lambda self, like, m, first=None, equality=None: None)
+    ),
+    r"Mine\.start is .*, and drivers cannot call it": with_own_steps(start=lambda self, like, m, equality, first: None),
+    r"Mine\.step is `def step\(self, state\)`, and drivers cannot call it; write `def step\(self, state, c0\)`": (
+        with_own_steps(step=lambda self, state: None)
+    ),
+    r"Mine\.step is `def step\(self, state, c\)`, .*; write `def step\(self, state, c0, c1\)`": (
+        with_own_steps(evaluates=("fc", "c"))
+    ),
+    r"Mine\.step is None, and drivers call it; write": with_own_steps(step=None),
+    r"Mine\.output is `def output\(self, x\)`, and drivers": with_own_steps(output=lambda self, x: x),
+    r"Mine\.smoothing is a function; write @property above it, or smoothing = \.\.\. instead": (
+        with_own_steps(smoothing=lambda self: None)
+    ),
+    r"Mine\.row_wise is a function; write @property": with_own_steps(row_wise=lambda self: True),
+    r"Mine\.row_wise must be True or False, got 'no'": with_own_steps(row_wise="no"),
+    r"Mine\.smoothing must be None or two numbers \(mu, beta\), got 2\.0": with_own_steps(smoothing=2.0),
+    r"Mine\.smoothing must be None or two numbers \(mu, beta\), got \(2\.0,\)": with_own_steps(smoothing=(2.0,)),
+    r"NoStepOfX has no field tau, the step of x; write `tau: float = 0\.01` in the class": NoStepOfX(),
+} | {
+    rf"Mine\.{function} is not used: a MultiplierMethod is its start and step; write these, or make it an Algorithm": (
+        with_own_steps(**{function: lambda self, *given: None})
+    )
+    for function in ("init", "update", "primal_step", "multipliers")
+}
+RETURNED |= {
+    r"Mine\.start returns a state dict that holds other things than tensors": starting(lambda like, m: {"k": 0}),
+    rf"Mine\.start returns State with tensors of shapes \[.*\(9,\).*\]; {FORM}": (
+        starting(lambda like, m: Optimistic().start(like, m)._replace(last=like.new_zeros(9)))
+    ),
+    rf"Mine\.start returns NoCounter with tensors of shapes \[\(\d,\)\]; {FORM}": (
+        starting(lambda like, m: NoCounter(like.new_zeros(m)))
+    ),
+    rf"Mine\.start returns tuple with tensors of shapes \[\(\), \(\d,\)\]; {FORM}": (
+        starting(lambda like, m: (like.new_zeros(m), like.new_zeros(())))
+    ),
+    r"Mine\.step returns one Tensor; it returns the weights w and the next state, `return w, State\(\.\.\.\)`": (
+        stepping(lambda state, c: c)
+    ),
+    r"Mine\.step returns 3 things; it returns the weights w": stepping(lambda state, c: (c, c, state)),
+    r"Mine\.step returns a state of type tuple; it returns the weights w": stepping(lambda state, c: (c, tuple(state))),
+    r"Mine\.step returns weights of shape \(\); they are one number for each constraint, \(\d,\)": (
+        stepping(lambda state, c: (c.sum(), state))
+    ),
+    r"Mine\.step returns weights that are a float; they are one number": stepping(lambda state, c: (0.5, state)),
 }
 
 
@@ -112,8 +209,8 @@ PLACES = {"run": (in_run, TypeError), "Constrained": (in_a_loop, TypeError), "ch
 
 @pytest.mark.parametrize("said", DECLARED)
 def test_what_is_declared_is_checked_before_anything_is_computed(said: str) -> None:
-    with pytest.raises(TypeError, match=said):
-        check_contract(DECLARED[said], "run")
+    with pytest.raises(ContractError, match=said):
+        check_declarations(DECLARED[said], "run")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -136,11 +233,37 @@ def test_what_is_abstract_says_what_it_lacks() -> None:
     class Empty(Algorithm[State]):
         pass
 
-    with pytest.raises(TypeError, match="Empty is abstract: it does not define init and primal_step and update, as ev"):
+    with pytest.raises(TypeError, match=r"abstract class Empty .*init.*primal_step.*update"):
         Empty()  # type: ignore[abstract]
+
+    class Half(MultiplierMethod[State]):
+        start = Optimistic.start
+
+    with pytest.raises(TypeError, match=r"abstract class Half .*step"):
+        Half()  # type: ignore[abstract]
 
 
 def test_the_sound_one_is_taken_everywhere() -> None:
-    in_run(Sound())
-    in_a_loop(Sound())
-    check_contract(Sound(), "run")
+    for method in (Sound(), Optimistic()):
+        in_run(method)
+        in_a_loop(method)
+        assert check_contract(method, "run") == StepFacts((1,), several_gradients=False, several_points=False)
+
+
+def test_a_trial_step_shows_what_a_method_asks_for() -> None:
+    assert check_contract(SSLALM(samples=3), "run").passes == (1, 1, 1)
+    assert not check_contract(SSLALM(), "run").several_gradients
+    assert check_contract(TrackedSQP(), "run").several_gradients
+    twice = with_own(
+        update=lambda self, x, state, draw: (-draw.samples[0](x).grad(f=1.0 + draw.samples[0](x).f * 0), state)
+    )
+    assert check_contract(twice, "run") == StepFacts((2,), several_gradients=False, several_points=False)
+    many = with_own(update=lambda self, x, state, draw: (-sum(map(draw.samples[0](x).grad, (0.5, 0.5))), state))
+    assert check_contract(many, "run") == StepFacts((1,), several_gradients=True, several_points=False)
+
+
+def test_settings_for_each_constraint_are_tried_with_as_many() -> None:
+    check_contract(DescentAscent(eta=(0.1,) * 7), "run")  # of the tuple's size, where the number is not known
+    with pytest.raises(ValueError, match="7 step sizes were given for 2 constraints"):
+        check_contract(DescentAscent(eta=(0.1,) * 7), "run", 2)
+    check_contract(DescentAscent(eta=(0.1,) * 70), "run", 70)  # more than a trial has

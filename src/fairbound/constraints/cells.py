@@ -71,11 +71,11 @@ class Cells:
     def names(self) -> Sequence[str]:
         return sequence(len(self.items), lambda k: self.items[k].name)
 
-    @property
+    @cached_property
     def needs_groups(self) -> bool:
         return any(cell.group is not None for cell in self._kinds)
 
-    @property
+    @cached_property
     def needs_labels(self) -> bool:
         return any(cell.label is not None for cell in self._kinds)
 

@@ -106,7 +106,17 @@ class ConstraintSet(LinearConstraints):
     @property
     def by_cell(self) -> bool:
         """Whether every mean reads the model's outputs on its own cell only."""
-        return all(isinstance(part, Constraint) for part in self.parts)
+        return not self.functions
+
+    @cached_property
+    def functions(self) -> tuple[tuple[int, FunctionConstraint], ...]:
+        """The parts that are functions of a mini-batch, with their places."""
+        return tuple((i, part) for i, part in enumerate(self.parts) if isinstance(part, FunctionConstraint))
+
+    @cached_property
+    def differentiated(self) -> list[bool]:
+        """For every entry of `statistics` whether it is differentiated; the exact ones are not."""
+        return [not exact for _, exact in self.statistics]
 
     def bind(self, groups: Column, labels: Tensor | None = None) -> ConstraintSet:
         """The same constraints over the examples of a dataset."""
@@ -156,22 +166,22 @@ class ConstraintSet(LinearConstraints):
 
     def function_values(self, batch_of: Callable[[int], MiniBatch]) -> list[FunctionValue]:
         """The values of every function, with their graph; `batch_of(i)` is the mini-batch of part i."""
-        return [part.on(batch_of(i)) for i, part in enumerate(self.parts) if isinstance(part, FunctionConstraint)]
+        return [part.on(batch_of(i)) for i, part in self.functions]
 
     def layers(self, batch: MiniBatch) -> list[Layers]:
         """For every part the cells of every example; none for a function."""
-        found: list[Layers] = []
+        layers: list[Layers] = []
         for part in self.parts:
             groups = labels = None
             if isinstance(part, FunctionConstraint):
-                found.append(())
+                layers.append(())
                 continue
             if part.cells.needs_groups:
                 groups = batch.column(part.by)
             if part.cells.needs_labels:
                 labels = batch.needed("labels", f"the constraint {part.names[0]!r}")
-            found.append(part.cells.assign(batch.losses.shape[0], groups, labels, batch.losses.device))
-        return found
+            layers.append(part.cells.assign(batch.losses.shape[0], groups, labels, batch.losses.device))
+        return layers
 
     def layout(self, batch: MiniBatch) -> GroupedLayout:
         """Where the examples of a mini-batch count."""
@@ -179,27 +189,25 @@ class ConstraintSet(LinearConstraints):
 
     def sums_counts(self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: Layout) -> SumsCounts:
         """Of a mini-batch. A function adds its values, and counts once where it is observed."""
-        sums, counts, own = layout.sums(values), list(layout.counts), iter(functions)
-        for i, part in enumerate(self.parts, 1):
-            if isinstance(part, FunctionConstraint):
-                value, observed = next(own)
-                sums[i] = value.detach().to(counts[0].dtype)
-                counts[i] = torch.ones_like(sums[i])
-                if observed is not None:
-                    sums[i], counts[i] = torch.where(observed, sums[i], 0.0), observed.to(counts[0].dtype)
+        sums, counts = layout.sums(values), list(layout.counts)
+        for (place, _), (value, observed) in zip(self.functions, functions, strict=True):
+            i = 1 + place
+            sums[i] = value.detach().to(counts[0].dtype)
+            counts[i] = torch.ones_like(sums[i])
+            if observed is not None:
+                sums[i], counts[i] = torch.where(observed, sums[i], 0.0), observed.to(counts[0].dtype)
         return SumsCounts(torch.cat(sums), torch.cat(counts))
 
     def example_weights(
         self, mean_weights: Tensor, counts: Tensor, layout: Layout, values: Sequence[Tensor]
     ) -> list[Tensor]:
         """What every example counts, for each of the per-example values, and then what every function does."""
-        pairs = zip(self.parts, layout.terms, strict=True)
-        sizes = [1, *(part.m if isinstance(part, FunctionConstraint) else term.cells for part, term in pairs)]
+        sizes = self._sizes
+        if layout.terms is not self.terms:  # of the cells that a mini-batch shows of very many
+            pairs = zip(self.parts, layout.terms, strict=True)
+            sizes = [1, *(part.m if isinstance(part, FunctionConstraint) else term.cells for part, term in pairs)]
         by_sum = (mean_weights / counts).split_with_sizes(sizes)
-        functions = [
-            weight for part, weight in zip(self.parts, by_sum[1:], strict=True) if isinstance(part, FunctionConstraint)
-        ]
-        return [*layout.spread(by_sum, values), *functions]
+        return [*layout.spread(by_sum, values), *(by_sum[1 + i] for i, _ in self.functions)]
 
     def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
         """(1+m,) [f, c] of a mini-batch; NaN where a cell that it needs has no examples."""

@@ -70,7 +70,7 @@ class ConstraintRecord:
 
     def scaled(self, estimate: BatchEstimate) -> BatchEstimate:
         """With what every row of c is divided by; in the first step by its own size."""
-        if not self.normalize or not estimate.finite:
+        if not estimate.finite:
             return estimate
         scales = self._sizes(estimate) if self.scales is None else self.scales
         scales = torch.where(scales > 0, scales, 1.0).to(estimate.c.dtype)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint import FunctionConstraint, FunctionValue
+from fairbound.constraints.cells import Layers
+from fairbound.constraints.constraint import FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
-from fairbound.constraints.layouts import GroupedLayout
+from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
 from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, whole
@@ -29,18 +31,18 @@ class BatchStatistics:
 
     def __init__(
         self,
-        own: ConstraintSet,
+        constraints: ConstraintSet,
         values: list[Tensor],
         functions: list[FunctionValue],
         layout: GroupedLayout,
-        cells: ShownCells,
+        cells: ShownCells | None,
     ) -> None:
-        self.own, self.values, self.functions, self.layout = own, values, functions, layout
+        self.constraints, self.values, self.functions, self.layout = constraints, values, functions, layout
         self.cells = cells
 
     @staticmethod
     def of(
-        own: ConstraintSet, batch: MiniBatch, *, exact: bool = False, processes: Processes | None = None
+        constraints: ConstraintSet, batch: MiniBatch, *, exact: bool = False, processes: Processes | None = None
     ) -> BatchStatistics:
         """Of a mini-batch; `exact` takes the rates in place of their surrogates.
 
@@ -48,18 +50,19 @@ class BatchStatistics:
         """
         if batch.losses.ndim != 1:
             batch.check()  # explains it
-        functions = [one._replace(value=whole(one.value)) for one in own.function_values(lambda _: batch)]
-        if batch.losses.requires_grad and torch.is_grad_enabled():
-            _check_graphs(own, functions)
-        values, layers, terms = own.example_values(batch, exact=exact), own.layers(batch), list(own.terms)
-        cells: list[Tensor | None] = [None] * len(terms)
+        functions: list[FunctionValue] = []
+        if constraints.functions:
+            values_of = constraints.function_values(lambda _: batch)
+            functions = [function._replace(value=whole(function.value)) for function in values_of]
+            if batch.losses.requires_grad and torch.is_grad_enabled():
+                _check_function_graphs(constraints, functions)
+        values, layers = constraints.example_values(batch, exact=exact), constraints.layers(batch)
+        terms: Sequence[Term] = constraints.terms
+        cells: ShownCells | None = None
         if processes is not None:
-            for i, many in enumerate(own.many):
-                if many:
-                    cells[i], layer = processes.present_cells(layers[i][0], terms[i].cells)
-                    layers[i], terms[i] = (layer,), terms[i]._replace(cells=len(cells[i]))  # type: ignore[arg-type]
+            terms, cells = _present(constraints, layers, processes)
         layout = GroupedLayout(terms, layers, batch.losses, batch.objective, batch.weight)
-        return BatchStatistics(own, values, functions, layout, cells)
+        return BatchStatistics(constraints, values, functions, layout, cells)
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -68,28 +71,41 @@ class BatchStatistics:
 
     def _differentiated(self, tensors: list[Tensor]) -> list[Tensor]:
         """Without exact rates, and without functions of which nothing is observed."""
-        chosen = [not exact for _, exact in self.own.statistics]
-        chosen += [observed is None or value.requires_grad for value, observed in self.functions]
-        return [tensor for tensor, inside in zip(tensors, chosen, strict=True) if inside]
+        chosen = self.constraints.differentiated
+        if self.functions:
+            chosen = [*chosen, *(observed is None or value.requires_grad for value, observed in self.functions)]
+        return tensors if all(chosen) else list(compress(tensors, chosen))
 
     def totals(self) -> SumsCounts:
-        return self.own.sums_counts(self.values, self.functions, self.layout)
+        return self.constraints.sums_counts(self.values, self.functions, self.layout)
 
     def weights(self, mean_weights: Tensor, counts: Tensor) -> list[Tensor]:
         """What every entry of `tensors` counts, from a weight on every mean; `counts` may be those of many batches."""
-        found = self.own.example_weights(mean_weights, counts, self.layout, self.values)
-        if not self.functions and len(found) == len(self.tensors):
-            return found
-        pairs = zip(self._differentiated(found), self.tensors, strict=True)
-        return [weight.to(tensor.dtype) for weight, tensor in pairs]
+        weights = self._differentiated(self.constraints.example_weights(mean_weights, counts, self.layout, self.values))
+        if not self.functions:
+            return weights
+        return [weight.to(tensor.dtype) for weight, tensor in zip(weights, self.tensors, strict=True)]
 
     def halves(self) -> tuple[BatchStatistics, BatchStatistics]:
         """The examples of every cell, assigned alternately to two mini-batches."""
         odd, even = self.layout.halves()
         return (
-            BatchStatistics(self.own, self.values, self.functions, odd, self.cells),
-            BatchStatistics(self.own, self.values, self.functions, even, self.cells),
+            BatchStatistics(self.constraints, self.values, self.functions, odd, self.cells),
+            BatchStatistics(self.constraints, self.values, self.functions, even, self.cells),
         )
+
+
+def _present(
+    constraints: ConstraintSet, layers: list[Layers], processes: Processes
+) -> tuple[Sequence[Term], list[Tensor | None]]:
+    """The terms of the cells that mini-batches show, and these cells, where there are very many; `layers` follow."""
+    terms = list(constraints.terms)
+    cells: list[Tensor | None] = [None] * len(layers)
+    for i, many in enumerate(constraints.many):
+        if many:
+            shown, layer = processes.present_cells(layers[i][0], terms[i].cells)
+            cells[i], layers[i], terms[i] = shown, (layer,), terms[i]._replace(cells=len(shown))
+    return terms, cells
 
 
 class BatchEstimate(NamedTuple):
@@ -109,7 +125,7 @@ class BatchEstimate(NamedTuple):
 
     @staticmethod
     def of(
-        own: ConstraintSet,
+        constraints: ConstraintSet,
         totals: SumsCounts,
         last: Tensor | None,
         *,
@@ -124,17 +140,18 @@ class BatchEstimate(NamedTuple):
                 row that refers to the mean of all groups needs them all.
         """
         rows: Tensor | None = None
-        shown: LinearConstraints = own
-        if cells is not None and any(some is not None for some in cells):
-            rows = own.rows(cells)
-            shown = own.restricted(cells, [None] * len(cells) if running is None else running(totals.counts, cells))
+        shown: LinearConstraints = constraints
+        if cells is not None:
+            rows = constraints.rows(cells)
+            others = [None] * len(cells) if running is None else running(totals.counts, cells)
+            shown = constraints.restricted(cells, others)
         means = totals.means
         values = shown.value(means)
         if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
             c = values[1:]
             return BatchEstimate(shown, values[0], c, c, totals, totals, means, None, True, rows)
         if rows is None and running is not None:
-            shown = own.restricted([None] * len(own.parts), running(totals.counts, None))
+            shown = constraints.restricted([None] * len(constraints.parts), running(totals.counts, None))
         observed = shown.observed(totals.counts)
         filled = totals.filled()
         means = filled.means
@@ -166,7 +183,7 @@ class BatchEstimate(NamedTuple):
         def gradients() -> Tensor:
             means = self.means
             unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-            return torch.stack([vjp(one) for one in unit[1:]])
+            return torch.stack([vjp(row) for row in unit[1:]])
 
         def at(point: Tensor) -> Estimate:
             if point is not x:
@@ -182,9 +199,9 @@ class BatchEstimate(NamedTuple):
 
     def _cells(self, gradients: Callable[[], Tensor]) -> CellGradients:
         def combine(rows: Tensor) -> Tensor:
-            found = self.constraints.jacobian(self.means, rows)
-            found = found if self.scale is None else found / self.scale[:, None]
-            return found if self.absent is None else found.masked_fill(self.absent[:, None], 0.0)
+            J = self.constraints.jacobian(self.means, rows)
+            J = J if self.scale is None else J / self.scale[:, None]
+            return J if self.absent is None else J.masked_fill(self.absent[:, None], 0.0)
 
         return CellGradients(self.means.shape[0] - 1, gradients, combine)
 
@@ -200,9 +217,8 @@ class BatchEstimate(NamedTuple):
         return self.c if self.scale is None else self.c / self.scale
 
 
-def _check_graphs(own: ConstraintSet, functions: list[FunctionValue]) -> None:
-    parts = [part for part in own.parts if isinstance(part, FunctionConstraint)]
-    for part, (value, observed) in zip(parts, functions, strict=True):
+def _check_function_graphs(constraints: ConstraintSet, functions: list[FunctionValue]) -> None:
+    for (_, part), (value, observed) in zip(constraints.functions, functions, strict=True):
         if observed is None and not value.requires_grad:
             raise ValueError(
                 f"the function of {part.names[0]!r} gives values without a graph to differentiate; compute them from "

@@ -22,7 +22,7 @@ from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.multiplier_steps import MOST_TOGETHER
 from fairbound.integrations.torch.parameters import check_graphs, finite
-from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER
+from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, in_precision_of
 from fairbound.integrations.torch.steps import StepInfo, Steps
 
 DRAWN_AHEAD = 512  # steps whose random numbers are made at once
@@ -139,7 +139,8 @@ class GeneralSteps(Steps):
         samples = [estimate.sample(x, gradient_of(estimate, examples)) for estimate, examples in pairs]
         uniform = self._uniform(UNIFORM).to(x.device)
         d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
-        if not finite([d, *tree_leaves(new)]):
+        new = in_precision_of(before, new)
+        if not finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]):
             return self.skip(main, scaler)
         if self.state is None:
             check_dependence(any(reached))

@@ -59,7 +59,7 @@ class GradientPass:
         lost with what is not finite.
         """
         gradients = [] if self.processes.out_of_step else self.parameters.grads()
-        if not finite([*state, *gradients], self.processes.shards):
+        if not finite([*(leaf.contiguous() for leaf in state), *gradients], self.processes.shards):
             self.parameters.stash_grads()
             self.undo()
             return False

@@ -47,12 +47,12 @@ class Pending(NamedTuple):
     """Mini-batches that were passed backward."""
 
     totals: SumsCounts
-    cells: ShownCells  # those that the totals are of, for every part; None: all
+    cells: ShownCells | None  # those that the totals are of, for every part; None: all
 
     def joined(self, other: Pending, constraints: ConstraintSet) -> Pending:
         """Both together. Where each has cells of its own, of very many, the totals become those of all these cells."""
-        if all(cells is None for cells in self.cells):
-            return Pending(self.totals.plus(other.totals), self.cells)
+        if self.cells is None or other.cells is None:
+            return Pending(self.totals.plus(other.totals), None)
         (objective, *first), (further, *second) = self._split(constraints), other._split(constraints)
         totals: list[Tensor] = [objective + further]
         joined_cells: list[Tensor | None] = []
@@ -70,7 +70,7 @@ class Pending(NamedTuple):
 
     def _split(self, constraints: ConstraintSet) -> list[Tensor]:
         """(2, cells) sums and counts: of the objective, then of every part."""
-        pairs = zip(constraints.parts, self.cells, strict=True)
+        pairs = zip(constraints.parts, self.cells or (), strict=True)
         sizes = [part.size if cells is None else len(cells) for part, cells in pairs]
         return list(torch.stack(self.totals).split_with_sizes([1, *sizes], 1))
 
@@ -160,7 +160,7 @@ class TrainerSteps:
         pending, self.pending, self.dropped = self.pending, None, 0
         whole = self.steps.estimate(*pending)
         answer = self.steps.ask([whole])
-        if finite(answer.new):
+        if finite([leaf.contiguous() for leaf in answer.new]):
             self.steps.move(answer, [whole], [pending.cells])
         else:
             self.steps.progress.skip()

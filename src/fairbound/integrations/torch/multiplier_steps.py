@@ -64,12 +64,14 @@ class MultiplierSteps(Steps):
 
     def initial_state(self, first: BatchEstimate | None) -> Any:
         # A mini-batch shows few of very many constraints, so none starts from it.
-        c = None if first is None or self.gathered else first.scaled_c
+        c = None if first is None or self.gathered else first.scaled_c.to(self.parameters.dtype)
         state = self.method.start(self.parameters.like, self.record.rows, self.equality, c)
         return with_own_tables(state) if self.gathered else state
 
     def begun(self, first: BatchEstimate) -> Any:
-        if self.state is None and self.method.smoothing is not None:
+        if self.state is not None:
+            return self.state
+        if self.method.smoothing is not None:
             self.smoothed = SmoothedParameters(self.parameters)
         return super().begun(first)
 
@@ -125,7 +127,8 @@ class MultiplierSteps(Steps):
         main = estimates[self.main]
         table = self.begun(main)
         before = table if main.rows is None else gathered(table, main.rows)
-        w, new = self.method.step(before, *(estimate.scaled_c for estimate in estimates))
+        dtype = self.parameters.dtype  # of the state, which losses in another precision must not change
+        w, new = self.method.step(before, *[estimate.scaled_c.to(dtype) for estimate in estimates])
         w = torch.zeros_like(main.c) if w is None else w
         return Answer(table, before, new, main.mean_weights(torch.cat([w.new_ones(1), w])))
 

@@ -126,7 +126,8 @@ class Parameters:
 
     def grads(self) -> list[Tensor]:
         """What `.grad` holds in this process, of the parameters that have any."""
-        return [local(p.grad) for p in self.tensors if p.grad is not None]
+        held = [p.grad for p in self.tensors if p.grad is not None]
+        return [local(grad) for grad in held] if self.sharded else held
 
     def poison_grads(self) -> None:
         """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite."""
@@ -200,12 +201,10 @@ def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
-        if not values.is_floating_point():
-            continue
-        if 0 in values.stride():  # expanded, as a method's state may be: the pass writes what it reads
-            values = values.contiguous()
-        by_kind.setdefault((values.device, values.dtype), []).append(values)
-    bad, one = (torch.full((1,), v, dtype=torch.float32, device=tensors[0].device) for v in (0.0, 1.0))
+        if values.is_floating_point():  # a method's state may hold others
+            by_kind.setdefault((values.device, values.dtype), []).append(values)
+    bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
+    one = torch.ones_like(bad)
     for (device, _), alike in by_kind.items():
         here = bad.to(device)
         torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one.to(device))

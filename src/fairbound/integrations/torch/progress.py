@@ -17,6 +17,7 @@ NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was 
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
 SELDOM = 0.05  # share of the mini-batches
 MAX_RECORDS = 200  # of the monitors; then every other one goes
+READ_TOGETHER = 20  # records that wait on the device until they are read, and a loop that diverges is warned of
 
 
 class MonitorHistory:
@@ -26,18 +27,32 @@ class MonitorHistory:
         self.every = every
         self.steps: list[int] = []
         self.records: list[dict[str, float]] = []
+        self.pending: list[tuple[int, dict[str, Tensor]]] = []  # on the device, not read yet
 
-    def add(self, step: int, record: Mapping[str, Tensor]) -> None:
-        self.steps.append(step)
-        numbers = torch.stack([*record.values()]).tolist() if record else []  # one wait for the device
-        self.records.append(dict(zip(record, numbers, strict=True)))
-        if len(self.steps) > MAX_RECORDS:
+    def add(self, step: int, record: dict[str, Tensor]) -> bool:
+        """Keep a record; whether it is time to read those that wait."""
+        self.pending.append((step, record))
+        return len(self.pending) >= READ_TOGETHER
+
+    def read(self) -> None:
+        """Read what waits on the device, at once."""
+        if not self.pending:
+            return
+        names = list(self.pending[0][1])
+        if names:
+            rows = torch.stack([torch.stack([record[name] for name in names]) for _, record in self.pending]).tolist()
+        for i, (step, _) in enumerate(self.pending):
+            self.steps.append(step)
+            self.records.append(dict(zip(names, rows[i], strict=True)) if names else {})
+        self.pending = []
+        while len(self.steps) > MAX_RECORDS:
             self.every *= 2
             places = [i for i, step in enumerate(self.steps) if step % self.every == 0]
             self.steps, self.records = [self.steps[i] for i in places], [self.records[i] for i in places]
 
     def infeasible(self) -> str | None:
         """A sign of an infeasible problem, as a sentence, or None."""
+        self.read()
         if not self.records or not self.records[0]:
             return None
         history = {name: torch.tensor([[r[name]] for r in self.records]) for name in self.records[0]}
@@ -45,10 +60,12 @@ class MonitorHistory:
 
     def diverging(self) -> str | None:
         """A sign that the run diverges, as a sentence, or None."""
+        self.read()
         ends = self.records if len(self.records) < 2 * WINDOW else self.records[:WINDOW] + self.records[-WINDOW:]
         return sign_of_divergence({name: [r[name] for r in ends] for name in ends[0]}) if ends else None
 
     def state_dict(self) -> dict[str, Any]:
+        self.read()
         return {"every": self.every, "steps": list(self.steps), "records": [dict(record) for record in self.records]}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -78,9 +95,9 @@ class Progress:
         """Record the monitors of a step."""
         constraints, last = self.record.constraints, self.record.last
         last = None if last is None else last[: constraints.m]
-        self.history.add(self.steps, recorded(monitors, multipliers, objective, last, constraints.equality))
-        sign = None if self._warned_of_divergence else self.history.diverging()
-        if sign is not None:  # once, while it happens
+        record = recorded(monitors, multipliers, objective, last, constraints.equality)
+        sign = self.history.diverging() if self.history.add(self.steps, record) else None
+        if sign is not None and not self._warned_of_divergence:  # once, while it happens
             self._warned_of_divergence = True
             warnings.warn(f"by step {self.steps} {sign}", RuntimeWarning, stacklevel=frames_of_ours())
 

@@ -151,10 +151,10 @@ class Steps(ABC):
         key = (totals.sums.device, totals.sums.dtype)
         if key not in self._in_precision:
             self._in_precision[key] = self.constraints.to(*key)
-        summed = self.processes.summed(totals)
+        totals = totals if self.processes.size == 1 else self.processes.summed(totals)
         last, running = self.record.last, self.record.others
-        estimate = BatchEstimate.of(self._in_precision[key], summed, last, cells=cells, running=running)
-        return self.record.scaled(estimate)
+        estimate = BatchEstimate.of(self._in_precision[key], totals, last, cells=cells, running=running)
+        return self.record.scaled(estimate) if self.record.normalize else estimate
 
     # Around a step ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Steps(ABC):
                 new = state_dict.kept_where(estimate.absent, estimate.shown.counts[1:] <= 0, before, new, self.kinds)
             self.record.add(estimate, shown)
         self.record.step(estimates[-1])
-        return state_dict.in_precision_of(before, new)
+        return new
 
     def advance(self, state: Any, objective: Tensor) -> None:
         """The step was made, and this is the state after it."""
