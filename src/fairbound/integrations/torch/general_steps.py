@@ -67,6 +67,8 @@ class GeneralSteps(Steps):
 
     def initial_state(self, first: BatchEstimate | None) -> Any:
         estimate = self._form() if first is None else first.estimate()
+        dtype = self.parameters.dtype  # of the state, whatever that of the losses is
+        estimate = estimate._replace(f=estimate.f.to(dtype), c=estimate.c.to(dtype))
         return self.method.init(self.parameters.flat(), self.record.rows, estimate, self.equality)
 
     def _form(self) -> Estimate:

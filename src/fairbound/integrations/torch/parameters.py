@@ -201,11 +201,8 @@ def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
-        if not values.is_floating_point():
-            continue
-        if 0 in values.stride():  # expanded, as a method's state may be: the pass writes what it reads
-            values = values.contiguous()
-        by_kind.setdefault((values.device, values.dtype), []).append(values)
+        if values.is_floating_point():  # a method's state may hold others
+            by_kind.setdefault((values.device, values.dtype), []).append(values)
     bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
     scale = torch.ones_like(bad)
     for (device, _), alike in by_kind.items():
