@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound import FairClassifier, FairRegressor, constraints
+from fairbound import constraints
 from fairbound.integrations.sklearn.corrections import Evaluated, Scores, evaluate, no_correction, standard_errors
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
 from fairbound.integrations.sklearn.selection import (
@@ -112,10 +112,8 @@ def test_candidates_worse_in_violation_and_accuracy_than_the_unconstrained_are_d
 # Weights of the groups ------------------------------------------------------------------------------------------------
 
 
-def test_weights_are_for_bounds_on_losses_themselves_and_in_a_regression_for_differences() -> None:
-    rows = ConstraintRows.of((PARITY, GAP, LEVEL))
-    assert FairClassifier()._weighted_rows(rows).tolist() == [False] * 4 + [True] * 2
-    assert FairRegressor()._weighted_rows(rows).tolist() == [False] * 2 + [True] * 4
+def test_weights_are_for_bounds_on_losses_themselves() -> None:
+    assert ConstraintRows.of((PARITY, GAP, LEVEL)).weighted.tolist() == [False] * 4 + [True] * 2
 
 
 def numbered(k: int) -> Any:

@@ -18,11 +18,10 @@ from fairbound.integrations.sklearn.trainer import (
     TrainingConfig,
     cross_entropy,
     forward_all,
-    squared_error,
     train,
 )
 
-CONFIG = TrainingConfig(cross_entropy, learning_rate=0.02, epochs=3, batch_size=16)
+CONFIG = TrainingConfig(learning_rate=0.02, epochs=3, batch_size=16)
 FOLDS = torch.tensor([0, 1, 2])
 
 
@@ -45,7 +44,6 @@ def test_losses() -> None:
     several, classes = torch.randn(2, 20, 4), torch.randint(0, 4, (2, 20))
     expected = nn.functional.cross_entropy(several.reshape(40, 4), classes.reshape(40), reduction="none")
     torch.testing.assert_close(cross_entropy(several, classes), expected.reshape(2, 20))
-    torch.testing.assert_close(squared_error(z, 2.0 * y), (z[:, 0] - 2 * y) ** 2)
 
 
 def test_a_network_never_trains_on_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,13 +106,6 @@ def test_epochs_know_the_number_of_examples(n: int, steps: int, planned: int, mo
     monkeypatch.setattr(trainer, "MIN_STEPS", steps)
     history = train(ensemble(), make_examples(n), FOLDS, replace(CONFIG, epochs=None, batch_size=None))
     assert history.planned == planned
-
-
-def test_without_a_fold_all_examples_train_and_select() -> None:
-    network, examples = ensemble(2), make_examples()
-    history = train(network, examples, torch.tensor([-1, -1]), CONFIG)
-    loss = cross_entropy(forward_all(network, examples.features), examples.target.expand(2, -1)).mean(1)
-    torch.testing.assert_close(loss, history.losses.min(0).values)
 
 
 def test_progress_is_shown_at_every_evaluation() -> None:

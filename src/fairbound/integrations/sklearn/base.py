@@ -1,4 +1,4 @@
-"""What `FairClassifier`, `FairPostprocessor` and `FairRegressor` share: from a cross-fitted model to a certified one.
+"""What `FairClassifier` and `FairPostprocessor` share: from a cross-fitted model to a certified one.
 
 1. The examples are divided into development and calibration data; the development data into folds.
 2. A model is cross-fitted without any constraint. Where it is within the bounds, with the margin of step 5, it stays.
@@ -53,7 +53,6 @@ from fairbound.integrations.sklearn.selection import (
     margins,
     reweighted,
 )
-from fairbound.integrations.sklearn.trainer import PerExampleLoss, cross_entropy
 
 MAX_LEVERAGE_GROUPS = 6  # a model each
 SMALL_TABLE = 100_000  # examples: below, several threads cost more than they save (18,000: 48 CPU s on two, 11 on one)
@@ -95,8 +94,6 @@ class Calibration(NamedTuple):
 
 class FairEstimator(BaseEstimator):
     """The fit and the predictions of the estimators; a subclass gives the models."""
-
-    _loss: PerExampleLoss = staticmethod(cross_entropy)
 
     # parameters of every subclass
     constraint: Any
@@ -141,9 +138,6 @@ class FairEstimator(BaseEstimator):
             self.cross_fit_cache[key] = self._cross_fit(data, target, classes, weight, main=main)
         return self.cross_fit_cache[key]
 
-    def _check_constraints(self) -> None:
-        """Refuse constraints that are not for it."""
-
     def _retrainable(self) -> bool:
         """Whether its models can be trained again with other weights."""
         return True
@@ -168,14 +162,11 @@ class FairEstimator(BaseEstimator):
         else:
             self._encoder = GroupEncoder.fit(sensitive, n, self.subgroups)
             groups = self._encoder.transform(sensitive, n)
-            self.constraints_ = make_constraints(
-                self.constraint, self.bound, self._encoder.columns, outcomes, units=classes == 1
-            )
-            self._check_constraints()
+            self.constraints_ = make_constraints(self.constraint, self.bound, self._encoder.columns, outcomes)
             refuse_empty_cells(self.constraints_, groups, labels)
         columns = {} if self._encoder is None else self._encoder.columns
         self.groups_ = {name: list(column.names) for name, column in columns.items()}
-        strata = strata_of(groups, labels, classes)
+        strata = strata_of(groups, labels)
         development, calibration = calibration_split(strata, float(self.calibration), seed)
         self.development_, self.calibration_ = development, calibration
         self.power_ = self._power(groups, labels, calibration)
@@ -210,7 +201,7 @@ class FairEstimator(BaseEstimator):
             base = self._reweighted(data, plain, margin)
             if base is not plain:
                 candidates, preferred = [Candidate("re-weighted", base, nothing), *candidates], "re-weighted"
-            if self._correctable():
+            if ConstraintRows.of(self.constraints_).correctable:
                 of_groups = self._fit_membership(data)
                 path = correction_path(self.constraints_, self._scores(data, base, of_groups), margin)
                 steps = zip(STRICTNESS, path, strict=True)
@@ -247,24 +238,13 @@ class FairEstimator(BaseEstimator):
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
-    def _correctable(self) -> bool:
-        return ConstraintRows.of(self.constraints_).correctable
-
-    def _weighted_rows(self, rows: ConstraintRows) -> Tensor:
-        """(m,) the constraints that weights of the groups serve: bounds on losses, which ask for larger ones only.
-
-        Differences of losses are left to corrections, which change no decision: on KS, where weights have leverage on
-        the loss gap between the sexes, they cost .5 (networks) to 1.4 (LightGBM) points of accuracy.
-        """
-        return rows.loss & ~rows.difference
-
     def _reweighted(self, data: Development, plain: CrossFitted, margin: Tensor) -> CrossFitted:
         """The model with the best weights of the groups, where these serve a constraint; else the plain one."""
         if not self._retrainable():
             return plain
         own = self._evaluated(data, plain)
         self.leverage_ = self._measure_leverage(data, own)
-        rows = self._weighted_rows(ConstraintRows.of(self.constraints_))
+        rows = ConstraintRows.of(self.constraints_).weighted
         if not bool((rows & (own.c > -margin)).any()):
             return plain
 
@@ -284,8 +264,8 @@ class FairEstimator(BaseEstimator):
         enough = 10 * (int(data.fold.max()) + 1)
         for by, count in sizes.items():
             for group in range(count):
-                rest = data.labels[data.groups[by] != group].double()
-                if len(rest) < enough or (self._classes > 1 and torch.bincount(rest.long()).min() < enough):
+                rest = data.labels[data.groups[by] != group]
+                if len(rest) < enough or torch.bincount(rest).min() < enough:
                     return None
 
         def without(by: str, group: int) -> Evaluated:
@@ -329,7 +309,7 @@ class FairEstimator(BaseEstimator):
         ratios: tuple[Tensor, ...] = ()
         if self._membership is not None and (of_groups or not self._membership.models):
             ratios = self._membership.ratios(logits, of_groups, groups if self.group_at_prediction else None)
-        return Scores(logits, ratios, labels, groups, weight, type(self)._loss)
+        return Scores(logits, ratios, labels, groups, weight)
 
     def _of_groups(self, inputs: Any) -> dict[str, Tensor]:
         if self._membership is None:
@@ -370,7 +350,7 @@ class FairEstimator(BaseEstimator):
         groups = self._encoder.transform(sensitive, len(labels))
         logits = self._corrected(X, sensitive)
         weight = None if sample_weight is None else torch.from_numpy(np.asarray(sample_weight, dtype=np.float64))
-        scores = Scores(logits, (), labels, groups, weight, type(self)._loss)
+        scores = Scores(logits, (), labels, groups, weight)
         return judge(no_correction(self.constraints_), scores, self.level)
 
     def report(self) -> str:

@@ -47,7 +47,7 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.statistics import HardClass
-from fairbound.integrations.sklearn.trainer import PerExampleLoss, cross_entropy
+from fairbound.integrations.sklearn.trainer import cross_entropy
 
 KAPPA = 0.25  # of selective flattening; between .1 and .5 it changes little
 MIN_CONFIDENCE = 1e-6  # T of an example: its decision can still be read from its probability
@@ -66,12 +66,11 @@ class Scores(NamedTuple):
     labels: Tensor  # (N,)
     groups: Mapping[str, Tensor]  # (N,) by column
     weight: Tensor | None  # (N,)
-    loss_function: PerExampleLoss = cross_entropy
 
     def batch(self, logits: Tensor) -> MiniBatch:
         """The examples with corrected logits."""
         outputs = logits[:, None] if logits.ndim == 1 else logits
-        losses = self.loss_function(outputs, self.labels)
+        losses = cross_entropy(outputs, self.labels)
         return MiniBatch(losses, dict(self.groups), self.labels, logits, self.weight)
 
     def accuracy(self, logits: Tensor) -> float:

@@ -122,13 +122,10 @@ def make_constraints(
     bound: float | Sequence[float],
     columns: Mapping[str, GroupColumn],
     outcomes: Mapping[int, str] | None,
-    *,
-    units: bool = False,
 ) -> tuple[Constraint, ...]:
     """Every notion over every column of groups, with distinct names.
 
-    outcomes: with several classes, those that rates are about, and their names; else None. units: losses are in units
-    of the user's, and may be large.
+    outcomes: with several classes, those that rates are about, and their names; else None.
     """
     if isinstance(given, Mapping):
         notions: list[Any] = list(given)
@@ -154,7 +151,7 @@ def make_constraints(
                 prefix += [by] if len(columns) > 1 else []
                 found.append((": ".join(prefix), replace(constraint, by=by)))
     for _, constraint in found:
-        _check(constraint, units)
+        _check(constraint)
     named = [replace(c, names=tuple(f"{p}: {n}" for n in c.names)) if p else c for p, c in found]
     return tuple(named)
 
@@ -179,7 +176,7 @@ def _check_bound(bound: Any) -> None:
         raise ValueError(f"bound must be a finite number >= 0, got {bound!r}")
 
 
-def _check(constraint: Constraint, units: bool) -> None:
+def _check(constraint: Constraint) -> None:
     if constraint.absolute:
         raise ValueError(
             f"{constraint.names[0]!r} is in its absolute form; use the two-sided one (absolute=False), which has a "
@@ -188,7 +185,7 @@ def _check(constraint: Constraint, units: bool) -> None:
     largest = float(constraint.bound.max())
     if constraint.statistic is not None and bool(is_difference(constraint).any()) and largest > 2:
         raise ValueError(f"bound={largest:g} allows every difference of rates, which is at most 1; use e.g. 0.05")
-    if constraint.statistic is None and bool(is_difference(constraint).any()) and largest > 2 and not units:
+    if constraint.statistic is None and bool(is_difference(constraint).any()) and largest > 2:
         raise ValueError(
             f"bound={largest:g} allows every difference of losses in practice: guessing has a loss of 0.69; use e.g. "
             "0.05"
@@ -215,9 +212,9 @@ def refuse_empty_cells(constraints: Sequence[Constraint], groups: Mapping[str, T
 # Weights and strata ---------------------------------------------------------------------------------------------------
 
 
-def strata_of(groups: Mapping[str, Tensor], labels: Tensor, classes: int) -> NDArray[np.int64]:
+def strata_of(groups: Mapping[str, Tensor], labels: Tensor) -> NDArray[np.int64]:
     """(n,) the group in every column and the label, as one number."""
-    found = labels.long() if classes > 1 else torch.zeros(len(labels), dtype=torch.int64)
+    found = labels.long()
     for codes in groups.values():
         found = found * (int(codes.max()) + 1) + codes
     return np.unique(found.numpy(), return_inverse=True)[1]

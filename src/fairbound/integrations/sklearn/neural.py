@@ -24,31 +24,31 @@ BINS = 16  # quantile bins of a numeric column, for its piecewise-linear encodin
 
 @dataclass(frozen=True, eq=False)
 class NetworkAverage:
-    """The average output of an ensemble: logits; or predictions, in the units of a regression."""
+    """The average logits of an ensemble."""
 
     network: Networks
-    center: float = 0.0
-    scale: float = 1.0
 
     def logits(self, inputs: Features) -> Tensor:
-        return self._units(self._outputs(inputs).mean(0))
+        return _squeezed(self._outputs(inputs).mean(0))
 
     def out_of_fold(self, inputs: Features, left_out: Tensor, fold: Tensor) -> Tensor:
         """Of every example the average of the members that left out its fold, `left_out` (S,)."""
         unseen = (left_out[:, None] == fold).double()[..., None]
-        return self._units((self._outputs(inputs) * unseen).sum(0) / unseen.sum(0))
+        return _squeezed((self._outputs(inputs) * unseen).sum(0) / unseen.sum(0))
 
     def _outputs(self, inputs: Features) -> Tensor:
         """(S, N, outputs)"""
         device = next(self.network.parameters()).device
         return forward_all(self.network, Features(*(part.to(device) for part in inputs))).cpu().double()
 
-    def _units(self, outputs: Tensor) -> Tensor:
-        return self.center + self.scale * (outputs[:, 0] if outputs.shape[-1] == 1 else outputs)
+
+def _squeezed(logits: Tensor) -> Tensor:
+    """(N,) for two classes."""
+    return logits[:, 0] if logits.shape[-1] == 1 else logits
 
 
 class NeuralEstimator(FairEstimator):
-    """What `FairClassifier` and `FairRegressor` share."""
+    """The networks of `FairClassifier`."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -96,7 +96,6 @@ class NeuralEstimator(FairEstimator):
         weight: Tensor | None,
         *,
         main: bool,
-        units: tuple[float, float] = (0.0, 1.0),
     ) -> CrossFitted:
         """Networks of a target, member s without fold s mod K; `main`: the label's, with the user's module."""
         fold = torch.from_numpy(data.fold)
@@ -106,13 +105,12 @@ class NeuralEstimator(FairEstimator):
         network = self._network(data.inputs, outputs, members, data.seed, main=main, apart=constrained)
         examples = Examples(
             Features(*(part.to(self.device) for part in data.inputs)),
-            ((target - units[0]) / units[1] if units != (0.0, 1.0) else target).to(self.device),
+            target.to(self.device),
             None if weight is None else weight.float().to(self.device),
             fold.to(self.device),
             {name: codes.to(self.device) for name, codes in data.groups.items()},
         )
         config = TrainingConfig(
-            type(self)._loss,
             self.learning_rate,
             None if self.batch_size == "auto" else int(self.batch_size),
             None if self.epochs == "auto" else int(self.epochs),
@@ -123,7 +121,7 @@ class NeuralEstimator(FairEstimator):
         )
         left_out = torch.arange(members) % folds
         history = train(network, examples, left_out, config)
-        model = NetworkAverage(network, *units)
+        model = NetworkAverage(network)
         when = f"{float(history.best.min()):.1f} to {float(history.best.max()):.1f}"
         note = f"{members} networks, selected after {when} of {history.planned} epochs"
         return CrossFitted(model, model.out_of_fold(data.inputs, left_out, fold), note)

@@ -119,17 +119,13 @@ def _choice(fitted: Any) -> str:
     return _wrapped(f"Choice: {fitted.choice_}, {why}.")
 
 
-def _number(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"  # a squared error may be large
-
-
 def _groups(by: str, table: Sequence[Any], columns: int) -> str:
     width = min(22, max(5, *(len(row.name) for row in table)))  # the rest takes 58 columns
     title = "group" if columns == 1 else by
     heads = f"{'examples':>8}  {'loss':^15}  {'accuracy':^14}  {'decisions':^14}"
     lines = [f"{title[:width]:<{width}} {heads}"]
     for row in table:
-        pairs = [f"{_number(a)} -> {_number(b)}" for a, b in zip(row.before, row.after, strict=True)]
+        pairs = [f"{a:.3f} -> {b:.3f}" for a, b in zip(row.before, row.after, strict=True)]
         lines.append(f"{row.name[:width]:<{width}} {row.examples:>8,}  {pairs[0]:>15}  {pairs[1]:>14}  {pairs[2]:>14}")
     rose = [row.name for row in table if row.after[0] > row.before[0] + 5e-4]
     fell = [row.name for row in table if row.after[0] < row.before[0] - 5e-4]

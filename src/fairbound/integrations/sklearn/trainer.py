@@ -32,9 +32,6 @@ EVALUATIONS = 30  # of a whole run
 PATIENCE = 5  # evaluations without improvement of any network, after which the run ends
 CHUNK = 8_192  # examples per forward pass in an evaluation
 
-PerExampleLoss = Callable[[Tensor, Tensor], Tensor]  # (..., outputs), (...,) -> (...,)
-
-
 Networks = NetworkEnsemble | NetworkCopies
 
 
@@ -42,7 +39,7 @@ class Examples(NamedTuple):
     """What networks train on."""
 
     features: Features  # (N, ...)
-    target: Tensor  # (N,) labels, classes or numbers
+    target: Tensor  # (N,) labels or classes
     weight: Tensor | None  # (N,)
     fold: Tensor  # (N,) 0 ... K-1
     groups: dict[str, Tensor] | None = None  # (N,) each, for a constrained algorithm
@@ -57,7 +54,6 @@ class Examples(NamedTuple):
 class TrainingConfig:
     """Settings of a run."""
 
-    loss: PerExampleLoss
     learning_rate: float = LEARNING_RATE
     batch_size: int | None = None  # None: by the number of examples
     epochs: int | None = None  # None: by the number of examples
@@ -82,12 +78,8 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return -outputs.log_softmax(-1).gather(-1, labels.long()[..., None])[..., 0]
 
 
-def squared_error(outputs: Tensor, target: Tensor) -> Tensor:
-    return (outputs[..., 0] - target).square()
-
-
 def train(network: Networks, examples: Examples, folds: Tensor, config: TrainingConfig) -> History:
-    """Train a network of S members in place; `folds` (S,) names the fold that each is not trained on, -1 for none."""
+    """Train a network of S members in place; `folds` (S,) names the fold that each is not trained on."""
     generator = torch.Generator().manual_seed(config.seed)
     pools = [torch.nonzero(examples.fold != fold)[:, 0] for fold in folds.tolist()]
     size = min(map(len, pools))  # a fold is an example larger than another
@@ -101,7 +93,7 @@ def train(network: Networks, examples: Examples, folds: Tensor, config: Training
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     backward = _plain_backward if config.algorithm is None else _constrained_backward(network, config)
-    selected = _Selection(network, examples, folds, config.loss)
+    selected = _Selection(network, examples, folds)
     order = torch.empty(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # of dropout
@@ -110,7 +102,7 @@ def train(network: Networks, examples: Examples, folds: Tensor, config: Training
                 order = torch.stack([pool[torch.randperm(len(pool), generator=generator)[:size]] for pool in pools])
             start = step % per_epoch * batch
             optimizer.zero_grad()
-            backward(network.train(), examples, order[:, start : start + batch], config.loss)
+            backward(network.train(), examples, order[:, start : start + batch])
             optimizer.step()
             schedule.step()
             if (step + 1) % every == 0 or step + 1 == steps:
@@ -122,12 +114,12 @@ def train(network: Networks, examples: Examples, folds: Tensor, config: Training
     return selected.restore(epochs)
 
 
-Backward = Callable[[Any, Examples, Tensor, PerExampleLoss], None]
+Backward = Callable[[Any, Examples, Tensor], None]
 
 
-def _plain_backward(network: Networks, examples: Examples, index: Tensor, loss: PerExampleLoss) -> None:
+def _plain_backward(network: Networks, examples: Examples, index: Tensor) -> None:
     features, target, weight = examples.at(index)
-    losses = loss(network(features), target)
+    losses = cross_entropy(network(features), target)
     (losses if weight is None else losses * weight).mean(1).sum().backward()
 
 
@@ -137,7 +129,7 @@ def _constrained_backward(network: Networks, config: TrainingConfig) -> Backward
     assert config.algorithm is not None
     methods = [Constrained(one, config.constraints, config.algorithm, seed=config.seed) for one in network.copies]
 
-    def backward(network: Any, examples: Examples, index: Tensor, loss: PerExampleLoss) -> None:
+    def backward(network: Any, examples: Examples, index: Tensor) -> None:
         for copy, method, rows in zip(network.copies, methods, index, strict=True):
 
             def evaluate(size: int, copy: nn.Module = copy, rows: Tensor = rows) -> MiniBatch:
@@ -147,7 +139,7 @@ def _constrained_backward(network: Networks, config: TrainingConfig) -> Backward
                 outputs = copy(features)
                 groups = {name: codes[rows] for name, codes in (examples.groups or {}).items()}
                 shown = outputs[:, 0] if outputs.shape[-1] == 1 else outputs
-                return MiniBatch(loss(outputs, target), groups, target, shown, weight)
+                return MiniBatch(cross_entropy(outputs, target), groups, target, shown, weight)
 
             method.backward_closure(evaluate)
 
@@ -155,11 +147,11 @@ def _constrained_backward(network: Networks, config: TrainingConfig) -> Backward
 
 
 class _Selection:
-    """The best state of every network so far, by its loss on its own fold; on all examples where it has none."""
+    """The best state of every network so far, by its loss on its own fold."""
 
-    def __init__(self, network: Networks, examples: Examples, folds: Tensor, loss: PerExampleLoss) -> None:
-        self.network, self.examples, self.loss = network, examples, loss
-        own = [torch.nonzero((examples.fold == fold) | (fold < 0))[:, 0] for fold in folds.tolist()]
+    def __init__(self, network: Networks, examples: Examples, folds: Tensor) -> None:
+        self.network, self.examples = network, examples
+        own = [torch.nonzero(examples.fold == fold)[:, 0] for fold in folds.tolist()]
         size = min(map(len, own))
         self.rows = torch.stack([rows[:size] for rows in own])  # (S, V)
         self.epochs: list[float] = []
@@ -175,7 +167,7 @@ class _Selection:
         with torch.no_grad():
             for rows in self.rows.split(CHUNK, 1):
                 features, target, weight = self.examples.at(rows)
-                losses = self.loss(self.network(features), target).cpu()
+                losses = cross_entropy(self.network(features), target).cpu()
                 weights = torch.ones_like(losses) if weight is None else weight.cpu()
                 total, count = total + (losses * weights).sum(1), count + weights.sum(1)
         found = total / count
