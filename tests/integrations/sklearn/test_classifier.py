@@ -24,7 +24,7 @@ from two_groups import Arrays, make_data, make_shifted, small
 
 from fairbound import constraints
 from fairbound.algorithms import SSLALM
-from fairbound.integrations.sklearn import FairClassifier, base
+from fairbound.integrations.sklearn import FairClassifier, mixin
 
 WHY = "folds and mini-batches are random, so an example given twice is another sample than one of weight 2"
 FAILS = {
@@ -90,7 +90,7 @@ def test_calibration_data_change_nothing_of_the_networks(monkeypatch: pytest.Mon
     X, y, weight = X.copy(), y.copy(), weight.copy()
     X[at], y[at], weight[at] = 100 + 3 * X[at], 1 - y[at], 1000 * weight[at]
     split = (one.development_, at)
-    monkeypatch.setattr(base, "calibration_split", lambda *given: split)  # strata depend on the labels
+    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)  # strata depend on the labels
     other = small(**settings).fit(X, y, sensitive_features=group, sample_weight=weight)
     assert not one.certified_
     assert not other.certified_

@@ -26,7 +26,7 @@ from two_groups import make_data, make_shifted, postprocessor
 
 import fairbound
 from fairbound import constraints
-from fairbound.integrations.sklearn import FairPostprocessor, base
+from fairbound.integrations.sklearn import FairPostprocessor, mixin
 
 WHY = "folds are random and their number is fixed, so an example given twice is another sample than one of weight 2"
 FAILS = {
@@ -121,7 +121,7 @@ def test_calibration_data_change_nothing_of_the_models(monkeypatch: pytest.Monke
     other_X[at] *= -3.0
     other_y[at] = 1 - y[at]
     split = (one.development_, at)
-    monkeypatch.setattr(base, "calibration_split", lambda *given: split)  # strata depend on the labels
+    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)  # strata depend on the labels
     other = postprocessor(bound=0.05).fit(other_X, other_y, sensitive_features=group)
     assert not one.certified_
     assert not other.certified_
@@ -434,7 +434,7 @@ def test_small_tables_are_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) 
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
         seen.clear()
-        monkeypatch.setattr(base, "SMALL_TABLE", 100)
+        monkeypatch.setattr(mixin, "SMALL_TABLE", 100)
         FairPostprocessor(Watched(), bound=0.3, random_state=0).fit(X, y, sensitive_features=group)
         assert set(seen) == {2}
     finally:

@@ -104,9 +104,10 @@ def test_candidates_worse_in_violation_and_accuracy_than_the_unconstrained_are_d
     assert values["wrong"].violation > values["unconstrained"].violation
     assert values["wrong"].accuracy < values["unconstrained"].accuracy
     assert values["constant"].accuracy < values["unconstrained"].accuracy
-    kept = drop_worse(listed, lambda one: made[one.name])
-    assert [one.name for one in kept] == ["constant", "unconstrained"]
-    assert [one.name for one in drop_worse(listed[2:], lambda one: made[one.name])] == ["unconstrained"]
+    for number, names in ((0, ["constant", "unconstrained"]), (2, ["unconstrained"])):
+        candidates, evaluated = drop_worse(listed[number:], list(values.values())[number:])
+        assert [candidate.name for candidate in candidates] == names
+        assert evaluated == [values[name] for name in names]
 
 
 # Weights of the groups ------------------------------------------------------------------------------------------------

@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import MetaEstimatorMixin
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils import get_tags
 from torch import Tensor
 
 from fairbound.constraints.constraint import Constraint
-from fairbound.integrations.sklearn.base import Development
-from fairbound.integrations.sklearn.classification import FairClassification
-from fairbound.integrations.sklearn.cross_fitting import CrossFitted, cross_fit_estimator, seeded
+from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, cross_fit_estimator, seeded
+from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 
 
-class FairPostprocessor(MetaEstimatorMixin, FairClassification):
+class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
     """Keep a bound with a classifier of your own: correct its scores, on data that it has not seen.
 
     Clones of the classifier are fitted on the folds of a cross-validation, and their average predicts. A fitted
@@ -83,36 +80,28 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassification):
         return tags
 
     def _check_parameters(self) -> None:
-        self._check_common()
+        super()._check_parameters()
         if not hasattr(self.estimator, "predict_proba"):
             raise TypeError(
                 f"estimator must be a classifier with predict_proba, got {self.estimator!r}; for one with "
                 "decision_function only, wrap it in sklearn's CalibratedClassifierCV"
             )
 
-    def _validate(self, X: Any, *, reset: bool) -> Any:
-        """The estimator checks X itself; here its columns are counted and named."""
-        if hasattr(X, "columns"):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            return X
-        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=False)
+    # Models -----------------------------------------------------------------------------------------------------------
 
-    def _inputs(self, X: Any, train: NDArray[np.int64] | None) -> Any:
-        return X
+    _missing_values = False  # the estimator checks X itself
 
-    def _take(self, inputs: Any, rows: NDArray[np.int64]) -> Any:
-        return _safe_indexing(inputs, rows)
+    @property
+    def _retrainable(self) -> bool:  # type: ignore[override]
+        return not isinstance(self.estimator, FrozenEstimator)
 
     def _cross_fit(
-        self, data: Development, target: NDArray[Any], classes: int, weight: Tensor | None, *, main: bool
+        self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
     ) -> CrossFitted:
-        if target is data.target:
+        if target is data.labels:
             estimator, names = self.estimator, self.classes_[self._order]
         else:
             estimator, names = self.group_estimator or self.estimator, np.arange(classes)
             estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
         weights = None if weight is None else weight.numpy()
         return cross_fit_estimator(seeded(estimator, data.seed), data.inputs, names[target], names, weights, data.fold)
-
-    def _retrainable(self) -> bool:
-        return not isinstance(self.estimator, FrozenEstimator)
