@@ -170,11 +170,11 @@ def test_judging_losses() -> None:
     p = fair.predict_proba(X)[np.arange(800), y]
     expected = fairbound.verdict(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), group, losses=-np.log(p))
     assert [gap.estimate for gap in found.gaps] == pytest.approx([gap.estimate for gap in expected.gaps])
-    with pytest.raises(ValueError, match="class 7, and fit has seen"):
+    with pytest.raises(ValueError, match="class 7, which fit has not seen; its classes are"):
         fair.judge(X, np.full(800, 7), group)
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)
-    with pytest.raises(ValueError, match="fitted without sensitive_features, so that there is no constraint"):
+    with pytest.raises(ValueError, match="fitted without sensitive_features, so there is no constraint"):
         plain.judge(X, y, group)
 
 
@@ -413,6 +413,8 @@ def test_one_class_and_no_groups() -> None:
     X, y, group = make_data(60)
     with pytest.raises(ValueError, match=r"y has one class only, \[1\.0\]; a classifier needs two"):
         postprocessor().fit(X, np.ones(60), sensitive_features=group)
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        postprocessor().fit(X, None, sensitive_features=group)
     with pytest.warns(UserWarning, match="no sensitive_features were given: training is unconstrained"):
         fair = postprocessor().fit(X, y)
     assert (fair.choice_, fair.verdict_, fair.constraints_, fair.multipliers_) == ("unconstrained", None, (), {})

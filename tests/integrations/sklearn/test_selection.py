@@ -99,15 +99,13 @@ def test_candidates_worse_in_violation_and_accuracy_than_the_unconstrained_are_d
     wrong = scores._replace(logits=1.0 - 2 * scores.groups["group"].double())  # all of A, and none of B
     constant = scores._replace(logits=torch.ones(600, dtype=torch.float64))  # no gap, less accuracy
     made = {"wrong": wrong, "constant": constant, "unconstrained": scores}
-    listed = [Candidate(name, CrossFitted(None, one.logits), no_correction((PARITY,))) for name, one in made.items()]  # type: ignore[arg-type]
     values = {name: evaluate(no_correction((PARITY,)), one) for name, one in made.items()}
     assert values["wrong"].violation > values["unconstrained"].violation
     assert values["wrong"].accuracy < values["unconstrained"].accuracy
     assert values["constant"].accuracy < values["unconstrained"].accuracy
-    for number, names in ((0, ["constant", "unconstrained"]), (2, ["unconstrained"])):
-        candidates, evaluated = drop_worse(listed[number:], list(values.values())[number:])
-        assert [candidate.name for candidate in candidates] == names
-        assert evaluated == [values[name] for name in names]
+    listed = [Candidate(name, numbered(0), no_correction((PARITY,)), value) for name, value in values.items()]
+    assert [candidate.name for candidate in drop_worse(listed)] == ["constant", "unconstrained"]
+    assert [candidate.name for candidate in drop_worse(listed[2:])] == ["unconstrained"]
 
 
 # Weights of the groups ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""scikit-learn estimators with a bound on fairness that is chosen, and certified, on held-out data."""
+"""scikit-learn estimators that keep a bound on fairness and certify it on held-out data."""
 
 from fairbound._utils.optional import need
 

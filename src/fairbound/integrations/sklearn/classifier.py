@@ -1,8 +1,8 @@
-"""`FairClassifier`: an ensemble of neural networks with a bound that is chosen and certified on held-out data."""
+"""`FairClassifier`: an ensemble of neural networks that keeps a bound and certifies it on held-out data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development
 from fairbound.integrations.sklearn.features import FeatureEncoder, Features
+from fairbound.integrations.sklearn.inputs import Constraints
 from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble, copy_module, unwrap
 from fairbound.integrations.sklearn.trainer import (
@@ -65,8 +65,8 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     Args:
         constraint: the name of a notion of `fairbound.constraints`, a constraint, or a function of (names of the
             groups, bound=...) that gives one; several as a list, or as a mapping of names to bounds.
-        bound: of the constraint, or a list of bounds.
-        group_at_prediction: whether the group may be used to predict: then `predict` needs `sensitive_features`.
+        bound: bound of the constraint; a list gives one for each of several constraints.
+        group_at_prediction: whether `predict` may use the group; it then needs `sensitive_features`.
         subgroups: with several columns of sensitive features: "intersectional", "marginal" or "both".
         pos_label: the class that is the positive decision; by default the second in sorted order, with several classes
             each of them.
@@ -76,19 +76,19 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
             X as they are and returns one logit (two classes) or one per class.
         categorical_features: names, positions or a mask of the columns that are categories; "from_dtype": columns of
             categories, text or booleans.
-        epochs, batch_size: of the training; "auto": by the number of examples. Training stops early.
-        learning_rate: of AdamW, decaying to 0.
+        epochs, batch_size: "auto" chooses by the number of examples. Training stops early.
+        learning_rate: initial step of AdamW, which decays to 0.
         ensemble_size: number of networks, a multiple of `cv`.
         cv: number of folds. Every network trains on all but one of them and is selected on that one.
-        calibration: share of the examples that nothing but the certificate uses.
-        level: of confidence of the certificate and the verdict.
+        calibration: share of the examples held out for the certificate and the verdict.
+        level: confidence level of both.
         class_weight: as in scikit-learn, "balanced" or a dict.
-        device: of torch.
+        device: torch device.
         warm_start: start from the networks of the last fit.
         random_state: seed.
         verbose: show progress.
 
-    After `fit`: `report()` explains all of it; `verdict_`, `certified_`, `choice_`, `candidates_`, `leverage_`,
+    After `fit`: `report()` explains the result; `verdict_`, `certified_`, `choice_`, `candidates_`, `leverage_`,
     `power_`, `multipliers_`, `constraints_`, `groups_`, `networks_`, `unconstrained_`, `judge(X, y, ...)` on new data.
 
     >>> import numpy as np
@@ -104,9 +104,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        constraint: str | Constraint | Callable[..., Constraint] | Sequence[Any] | Mapping[str, float] = (
-            "pairwise_loss_parity"
-        ),
+        constraint: Constraints = "pairwise_loss_parity",
         bound: float | Sequence[float] = 0.02,
         group_at_prediction: bool = False,
         subgroups: str = "intersectional",

@@ -49,10 +49,10 @@ from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.statistics import HardClass
 from fairbound.integrations.sklearn.trainer import cross_entropy
 
-KAPPA = 0.25  # of selective flattening; between .1 and .5 it changes little
+KAPPA = 0.25  # of selective flattening; between 0.1 and 0.5 it changes little
 MIN_CONFIDENCE = 1e-6  # T of an example: its decision can still be read from its probability
 MIN_PROBABILITY = 1e-3  # p_j - B_j of a class, for its logit
-MAX_SHIFT = 0.98  # |B| of rates: a probability of .99 is moved to a half
+MAX_SHIFT = 0.98  # |B| of rates: a probability of 0.99 is moved to a half
 ITERATIONS = 400  # of the dual ascent
 THRESHOLDS = 33  # that are tried for all examples
 LOSS_STEP = 4.0  # of losses, in the step of rates: they answer less to their multipliers

@@ -17,11 +17,12 @@ from fairbound.constraints.notions import NOTIONS, make_constraint
 from fairbound.integrations.groups import GroupColumn
 
 Notion = str | Constraint | Callable[..., Constraint]
+Constraints = Notion | Sequence[Notion] | Mapping[str, float]  # one, several, or names with their bounds
 RATES_OF_A_CLASS = ("demographic_parity", "equal_opportunity")  # notions that take outcome=, the class of several
 
 
 def make_constraints(
-    constraint: Notion | Sequence[Notion] | Mapping[str, float],
+    constraint: Constraints,
     bound: float | Sequence[float],
     columns: Mapping[str, GroupColumn],
     outcomes: Mapping[int, str] | None,

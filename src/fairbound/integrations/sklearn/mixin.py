@@ -190,8 +190,9 @@ class FairClassifierMixin(ClassifierMixin):
         self.choice_, correction = self._candidate.name, self._candidate.correction
         names = [name for constraint in self.constraints_ for name in constraint.names]
         self.multipliers_ = dict(zip(names, correction.multipliers.tolist(), strict=True))
-        self.candidates_ = [(c.name, value) for c, value in zip(selection.candidates, selection.values, strict=True)]
-        before, after = (selection.scores[id(c.fitted)] for c in (self._plain, self._candidate))
+        self.candidates_ = [(candidate.name, candidate.value) for candidate in selection.candidates]
+        before = selection.plain_scores
+        after = before if self._candidate is self._plain else selection.base_scores
         self._tables = {by: group_table(before, after, correction, by, names) for by, names in self.groups_.items()}
 
     def _certified(self, selection: Selection, held_out: Any) -> Candidate:
@@ -242,7 +243,8 @@ class FairClassifierMixin(ClassifierMixin):
         """(n,) the number of every example's class."""
         unknown = set(np.unique(y).tolist()) - set(self.classes_.tolist())
         if unknown:
-            raise ValueError(f"y has the class {min(unknown, key=str)!r}, and fit has seen {self.classes_.tolist()}")
+            name, classes = min(unknown, key=str), self.classes_.tolist()
+            raise ValueError(f"y has the class {name!r}, which fit has not seen; its classes are {classes}")
         return torch.from_numpy(np.argsort(self._order)[np.searchsorted(self.classes_, y)])
 
     # Predicting -------------------------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class FairClassifierMixin(ClassifierMixin):
         X = self._validate(X, reset=False)
         labels, weight = self._numbered(column_or_1d(y)), checked_weight(sample_weight, X)
         if self._encoder is None:
-            raise ValueError("the model was fitted without sensitive_features, so that there is no constraint to judge")
+            raise ValueError("the model was fitted without sensitive_features, so there is no constraint to judge")
         groups = self._encoder.transform(sensitive_features, len(labels))
         logits = self._corrected(X, sensitive_features)
         scores = Scores(logits, (), labels, groups, None if weight is None else torch.from_numpy(weight))

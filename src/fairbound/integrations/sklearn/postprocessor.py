@@ -1,8 +1,8 @@
-"""`FairPostprocessor`: any scikit-learn classifier with a bound that is chosen and certified on held-out data."""
+"""`FairPostprocessor`: any scikit-learn classifier, made to keep a bound that is certified on held-out data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,16 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
 from torch import Tensor
 
-from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, cross_fit_estimator, seeded
+from fairbound.integrations.sklearn.inputs import Constraints
 from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 
 
 class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
-    """Keep a bound with a classifier of your own: correct its scores, on data that it has not seen.
+    """Keep a bound with any classifier: correct its scores, with corrections chosen on out-of-fold data.
 
-    Clones of the classifier are fitted on the folds of a cross-validation, and their average predicts. A fitted
-    classifier is kept as it is by scikit-learn's `FrozenEstimator`; then all of X must be new to it.
+    Clones of the classifier are fitted on the folds of a cross-validation, and their average predicts. To keep a fitted
+    classifier as it is, wrap it in scikit-learn's `FrozenEstimator`; then all of X must be new to it.
 
     Args:
         estimator: a classifier with `predict_proba`, e.g. `LGBMClassifier()`; a pipeline too.
@@ -45,9 +45,7 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
         self,
         estimator: Any,
         *,
-        constraint: str | Constraint | Callable[..., Constraint] | Sequence[Any] | Mapping[str, float] = (
-            "pairwise_loss_parity"
-        ),
+        constraint: Constraints = "pairwise_loss_parity",
         bound: float | Sequence[float] = 0.02,
         group_at_prediction: bool = False,
         group_estimator: Any = None,
@@ -83,8 +81,8 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
         super()._check_parameters()
         if not hasattr(self.estimator, "predict_proba"):
             raise TypeError(
-                f"estimator must be a classifier with predict_proba, got {self.estimator!r}; for one with "
-                "decision_function only, wrap it in sklearn's CalibratedClassifierCV"
+                f"estimator must be a classifier with predict_proba, got {self.estimator!r}; wrap a classifier that "
+                "has only decision_function in sklearn's CalibratedClassifierCV"
             )
 
     # Models -----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -48,17 +47,18 @@ class Candidate(NamedTuple):
     name: str
     fitted: CrossFitted
     correction: Correction
+    value: Evaluated  # out of fold
 
 
 class Selection(NamedTuple):
-    """What development data give: the candidates and how good they are out of fold."""
+    """The candidates that development data give."""
 
     candidates: list[Candidate]  # the most corrected first, the unconstrained model last
-    values: list[Evaluated]  # of every candidate
-    chosen: Candidate  # the least corrected within the tightened bounds
-    scores: dict[int, Scores]  # by the id of a candidate's `fitted`
-    membership: Membership | None  # None where no scores are corrected
-    leverage: Leverage | None
+    chosen: Candidate  # the least corrected for the tightened bounds
+    plain_scores: Scores  # of the unconstrained model, out of fold
+    base_scores: Scores  # of the model of all other candidates
+    membership: Membership | None = None  # None where no scores are corrected
+    leverage: Leverage | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,58 +75,54 @@ class CandidateSearch:
     def run(self) -> Selection:
         nothing = no_correction(self.constraints)
         plain = self._fit(self.data.train_weight, main=True)
-        candidates, chosen = [Candidate("unconstrained", plain, nothing)], "unconstrained"
-        leverage, membership = None, None
-        group_logits: dict[str, Tensor] = {}
-        if self.constraints:
-            unweighted, margin = self._evaluate(plain), margins(self.constraints, self._scores(plain))
-            rows = ConstraintRows.of(self.constraints)
-            if bool((unweighted.c > -margin).any()):
-                leverage = self._measure_leverage(unweighted) if self.retrainable else None
-                base = self._reweight(plain, unweighted, rows.weighted, margin) if self.retrainable else plain
-                if base is not plain:
-                    candidates, chosen = [Candidate("re-weighted", base, nothing), *candidates], "re-weighted"
-                if rows.correctable:
-                    membership, group_logits = self._fit_membership()
-                    path = correction_path(self.constraints, self._scores(base, membership, group_logits), margin)
-                    names = [f"corrected, strictness {strictness:g}" for strictness in STRICTNESS]
-                    corrected = [Candidate(name, base, step) for name, step in zip(names, path, strict=True)]
-                    candidates, chosen = [*reversed(corrected), *candidates], names[0]
-        scores = {id(c.fitted): self._scores(c.fitted, membership, group_logits) for c in candidates}
-        values = [evaluate(c.correction, scores[id(c.fitted)]) for c in candidates]
-        candidates, values = drop_worse(candidates, values)
-        preferred = next((candidate for candidate in candidates if candidate.name == chosen), candidates[-1])
-        return Selection(candidates, values, preferred, scores, membership, leverage)
+        unconstrained = Candidate("unconstrained", plain, nothing, self._evaluate(plain))
+        scores = self._scores(plain)
+        margin = margins(self.constraints, scores) if self.constraints else torch.zeros(0)
+        if not bool((unconstrained.value.c > -margin).any()):
+            return Selection([unconstrained], unconstrained, scores, scores)
+        rows = ConstraintRows.of(self.constraints)
+        leverage = self._measure_leverage(unconstrained.value) if self.retrainable else None
+        base = self._reweight(unconstrained, rows.weighted, margin) if self.retrainable else plain
+        candidates, base_scores, membership = [unconstrained], self._scores(base), None
+        if base is not plain:
+            candidates.insert(0, Candidate("re-weighted", base, nothing, self._evaluate(base)))
+        chosen = candidates[0]
+        if rows.correctable:
+            membership, group_logits = self._fit_membership()
+            ratios = membership.ratios(base.out_of_fold, group_logits, self.data.groups)
+            base_scores = base_scores._replace(ratios=ratios)
+            path = correction_path(self.constraints, base_scores, margin)
+            corrected = [
+                Candidate(f"corrected, strictness {strictness:g}", base, correction, evaluate(correction, base_scores))
+                for strictness, correction in zip(STRICTNESS, path, strict=True)
+            ]
+            candidates, chosen = [*reversed(corrected), *candidates], corrected[0]
+        candidates = drop_worse(candidates)
+        chosen = next((candidate for candidate in candidates if candidate is chosen), unconstrained)
+        return Selection(candidates, chosen, scores, base_scores, membership, leverage)
 
     def _fit(self, weight: Tensor | None, *, main: bool) -> CrossFitted:
         """Models of the label."""
         return self.cross_fit(self.data, self.data.labels, self.classes, weight, main=main)
 
-    def _scores(
-        self,
-        fitted: CrossFitted,
-        membership: Membership | None = None,
-        group_logits: Mapping[str, Tensor] | None = None,
-    ) -> Scores:
-        """Of a model, out of fold; without a membership only for evaluation without a correction."""
-        logits, groups = fitted.out_of_fold, self.data.groups
-        ratios = () if membership is None else membership.ratios(logits, group_logits or {}, groups)
-        return Scores(logits, ratios, self.data.labels, groups, self.data.weight)
+    def _scores(self, fitted: CrossFitted) -> Scores:
+        """Of a model, out of fold, for evaluation without a correction."""
+        return Scores(fitted.out_of_fold, (), self.data.labels, self.data.groups, self.data.weight)
 
     def _evaluate(self, fitted: CrossFitted) -> Evaluated:
         """A model without correction, out of fold."""
         return evaluate(no_correction(self.constraints), self._scores(fitted))
 
-    def _reweight(self, plain: CrossFitted, unweighted: Evaluated, rows: Tensor, margin: Tensor) -> CrossFitted:
+    def _reweight(self, unconstrained: Candidate, rows: Tensor, margin: Tensor) -> CrossFitted:
         """The model with the best weights of the groups; the plain one where weights serve no violated constraint."""
-        if not bool((rows & (unweighted.c > -margin)).any()):
-            return plain
+        if not bool((rows & (unconstrained.value.c > -margin)).any()):
+            return unconstrained.fitted
 
         def fit(mu: Tensor) -> CrossFitted:
             weight = group_weights(self.constraints, mu, self.data.groups, self.data.labels)
             return self._fit(self._times_train_weight(weight), main=True)
 
-        return reweighted(rows, plain, margin, self._evaluate, fit)
+        return reweighted(rows, unconstrained.fitted, margin, self._evaluate, fit)
 
     def _times_train_weight(self, weight: Tensor) -> Tensor:
         return weight if self.data.train_weight is None else weight * self.data.train_weight
@@ -248,11 +244,10 @@ def group_weights(constraints: Sequence[Constraint], mu: Tensor, groups: dict[st
     return weight.clamp(*WEIGHTS)
 
 
-def drop_worse(candidates: Sequence[Candidate], values: Sequence[Evaluated]) -> tuple[list[Candidate], list[Evaluated]]:
-    """Without the candidates that are worse, in violation and in accuracy, than the last one."""
-    plain = values[-1]
-    better = [value.violation < plain.violation or value.accuracy >= plain.accuracy for value in values]
-    return list(compress(candidates, better)), list(compress(values, better))
+def drop_worse(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without those that are worse, in violation and in accuracy, than the last one, the unconstrained model."""
+    plain = candidates[-1].value
+    return [c for c in candidates if c.value.violation < plain.violation or c.value.accuracy >= plain.accuracy]
 
 
 def _key(value: Evaluated, margin: Tensor) -> tuple[float, float]:

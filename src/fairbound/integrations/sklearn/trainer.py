@@ -24,11 +24,11 @@ from fairbound.integrations.torch.constrained import Constrained
 # Chosen on OK, VA, KS and AL (benchmarks/fair_classifier). There the best epoch is the fifth to seventh of 30.
 LEARNING_RATE = 0.002  # decaying linearly to 0
 WEIGHT_DECAY = 0.1
-BATCH_SIZES = (16, 256)  # smallest and largest; between, a fiftieth of the training examples
-MIN_STEPS = 1_000  # of a whole run, on few examples
-MIN_EPOCHS = 5  # on many
-EVALUATIONS = 30  # of a whole run
-PATIENCE = 5  # evaluations without improvement of any network, after which the run ends
+BATCH_SIZES = (16, 256)  # smallest and largest; in between, a fiftieth of the training examples
+MIN_STEPS = 1_000  # of a run on few examples
+MIN_EPOCHS = 5  # of a run on many examples
+EVALUATIONS = 30  # per run
+PATIENCE = 5  # evaluations without an improvement of any network before the run ends
 CHUNK = 8_192  # examples per forward pass in an evaluation
 
 Networks = NetworkEnsemble | NetworkCopies
