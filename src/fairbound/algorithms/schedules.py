@@ -74,7 +74,7 @@ class Exponential(Schedule):
         require(self, UNIT, "ratio")
 
     def at(self, k: Tensor) -> Tensor:
-        return self.start * torch.as_tensor(self.ratio).to(k) ** k
+        return self.start * (k.new_zeros(()) + self.ratio) ** k
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,20 @@ class GroupedLayout(Layout):
             if not layers:
                 counts.append(objective[:0])
                 continue
-            count = torch.bincount(layers[0], self.weight, term.cells + 2)
-            for layer in layers[1:]:
-                count = count + torch.bincount(layer, self.weight, term.cells + 2)
+            count = objective.new_zeros(term.cells + 2, dtype=torch.float64)
+            for layer in layers:  # not `bincount`, which waits for a GPU
+                count = count.index_add(0, layer, self._weights)
             # A group that no constraint knows must not count as no group: the objective becomes NaN.
             counts[0] = torch.where(count[-1:] > 0, torch.nan, counts[0])
             counts.append(count[:-2].to(self.dtype))
         return counts
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """(B,) what every example counts in its cells."""
+        if self.weight is None:
+            return self.like.new_ones(self.like.shape[0], dtype=torch.float64)
+        return self.weight.double()
 
     def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
         plain = [value.detach().to(self.dtype) for value in values]

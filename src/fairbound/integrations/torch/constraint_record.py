@@ -37,7 +37,7 @@ class ConstraintRecord:
     def others(self, counts: Tensor, cells: ShownCells | None) -> list[Others | None]:
         """For every part what is known of the cells that a mini-batch does not show."""
         if self.running is None:
-            if not self.gathered and not bool((counts == 0).any()):
+            if counts.is_cpu and not self.gathered and not bool((counts == 0).any()):  # a GPU would have to wait
                 return [None] * len(self.constraints.parts)  # NaN has another cause
             self.running = self.constraints.to(counts.device, torch.float64).running_means()
             if self.complete is not None:

@@ -127,7 +127,7 @@ class GeneralSteps(Steps):
         if not all(estimate.finite for estimate in estimates):
             return self.skip(main, scaler)
         before, x = self.begun(main), self.parameters.flat()
-        scaled, reached = loss_scale(scaler, x.device), [False] * len(self.parameters.tensors)
+        scaled, reached = float(loss_scale(scaler, x.device)), [False] * len(self.parameters.tensors)
 
         def gradient_of(estimate: BatchEstimate, examples: BatchStatistics) -> Callable[[Tensor], Tensor]:
             def gradient(mean_weights: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class GeneralSteps(Steps):
         self.parameters.add_direction(direction * (scaled * scale), reached)
         new = self.commit(before, new, estimates, [examples.cells for examples in statistics])
         self.advance(new, main.f)
-        return StepInfo.of(main, False)
+        return StepInfo.of(main, True)
 
     def _uniform(self, slot: int) -> Tensor:
         first = self.progress.steps - self.progress.steps % DRAWN_AHEAD

@@ -62,6 +62,11 @@ class MultiplierSteps(Steps):
         self.accumulated: list[SumsCounts] = []
         self._accumulated_step: AccumulatedStep | None = None
 
+    @property
+    def looks(self) -> bool:
+        """On a CPU that costs nothing; with very many groups `unique` waits anyway."""
+        return self.parameters.device.type == "cpu" or self.gathered or self.record.normalize
+
     def initial_state(self, first: BatchEstimate | None) -> Any:
         # A mini-batch shows few of very many constraints, so none starts from it.
         c = None if first is None or self.gathered else first.scaled_c.to(self.parameters.dtype)
@@ -94,7 +99,7 @@ class MultiplierSteps(Steps):
             return self._accumulated_backward(batch, scaler)
         batches = self.in_order(batch, extra_batches)
         info = self._step([self.statistics(mini_batch) for mini_batch in batches], scaler, scale)
-        if info.skipped:
+        if info.made is False:
             for mini_batch in batches:
                 self.constraints.check(mini_batch)  # an unknown group makes NaN: explain it
         return info
@@ -107,20 +112,22 @@ class MultiplierSteps(Steps):
     ) -> StepInfo:
         estimates = [self.estimate(examples.totals(), examples.cells) for examples in statistics]
         main, examples = estimates[self.main], statistics[self.main]
-        if not all(estimate.finite for estimate in estimates):
+        looks = self.looks
+        if looks and not all(estimate.finite for estimate in estimates):
             return self.skip(main, scaler)
         answer = self.ask(estimates)
         gradients = GradientPass(self.parameters, self.processes, scaler, scale)
+        made: bool | Tensor
         try:
             gradients.add(examples.tensors, examples.weights(answer.mean_weights, main.totals.counts))
-            is_finite = self._keep(gradients, answer)
+            made = self._keep(gradients, answer) if looks else self._keep_unseen(gradients, answer, estimates, scaler)
         except BaseException:
             gradients.undo()
             raise
-        if not is_finite:
+        if made is False:
             return self.skip(main, scaler)
-        self.move(answer, estimates, [examples.cells for examples in statistics])
-        return StepInfo.of(main, False)
+        self.move(answer, estimates, [examples.cells for examples in statistics], made)
+        return StepInfo.of(main, made)
 
     def ask(self, estimates: Sequence[BatchEstimate]) -> Answer:
         """The method's weights and next state; nothing is changed."""
@@ -138,10 +145,37 @@ class MultiplierSteps(Steps):
             check_dependence(bool(self.parameters.grads()))  # before those that were there are added
         return gradients.keep(answer.new, self.smoothed, self.method.smoothing)
 
-    def move(self, answer: Answer, estimates: Sequence[BatchEstimate], cells: Sequence[ShownCells | None]) -> None:
-        """The method's state moves on, by the mini-batches of a step that was made."""
-        new, rows = self.commit(answer.before, answer.new, estimates, cells), estimates[-1].rows
-        self.advance(new if rows is None else scattered(answer.table, new, rows), estimates[self.main].f)
+    def _keep_unseen(
+        self,
+        gradients: GradientPass,
+        answer: Answer,
+        estimates: Sequence[BatchEstimate],
+        scaler: torch.amp.GradScaler | None,
+    ) -> Tensor:
+        """The same on the device, () bool; a GradScaler sees a NaN where something was not finite."""
+        if self.state is None and not self.processes.out_of_step:
+            check_dependence(bool(self.parameters.grads()))
+        finite = torch.stack([estimate.finite for estimate in estimates]).all()  # type: ignore[misc]
+        made = gradients.keep_unseen(finite, answer.new, self.smoothed, self.method.smoothing)
+        if scaler is not None and scaler.is_enabled():
+            self.parameters.poison_grads(unless=made)
+        return made
+
+    def move(
+        self,
+        answer: Answer,
+        estimates: Sequence[BatchEstimate],
+        cells: Sequence[ShownCells | None],
+        made: bool | Tensor = True,
+    ) -> None:
+        """The method's state moves on, by the mini-batches of a step; as a tensor, `made` says whether it was made."""
+        new, rows, objective = answer.new, estimates[-1].rows, estimates[self.main].f
+        if isinstance(made, Tensor):
+            new = type(new)(*(torch.where(made, after, b) for after, b in zip(new, answer.before, strict=True)))
+            estimates = [estimate.where(made, self.record.last) for estimate in estimates]
+            self.progress.unseen = self.progress.unseen + ~made
+        new = self.commit(answer.before, new, estimates, cells)
+        self.advance(new if rows is None else scattered(answer.table, new, rows), objective)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
@@ -166,7 +200,7 @@ class MultiplierSteps(Steps):
         try:
             step.add(self.statistics(batch))
             if step.left:
-                return StepInfo.of(step.estimate, not step.estimate.finite)
+                return StepInfo.of(step.estimate, step.estimate.finite)
             is_finite = step.answer is not None and self._keep(step.gradients, step.answer)
         except BaseException:
             step.gradients.undo()
@@ -177,7 +211,7 @@ class MultiplierSteps(Steps):
             step.gradients.undo()
             return self.skip(step.estimate, scaler)
         self.move(step.answer, [step.estimate], [None])
-        return StepInfo.of(step.estimate, False)
+        return StepInfo.of(step.estimate, True)
 
     def _begin_accumulated(self, scaler: torch.amp.GradScaler | None) -> AccumulatedStep:
         estimate = self.estimate(added(self.accumulated))
