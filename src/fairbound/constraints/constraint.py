@@ -109,7 +109,7 @@ class FunctionValue(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FunctionConstraint:
-    """fun(batch) <= 0, or = 0: a function of the user's on a mini-batch, (m,), written with torch operations.
+    """fun(batch) <= 0, or = 0: a user's function of a mini-batch, (m,), written with torch operations.
 
     `batch` is a `MiniBatch`: losses, outputs, labels, groups, the values handed over and the model's parameters. Its
     value on a mini-batch should be an unbiased estimate of what is meant, as a mean over examples is. Where some rows

@@ -233,7 +233,7 @@ class ConstraintSet(LinearConstraints):
         return [None if share is None else RunningMeans(share, runs) for share in shares]
 
     def present_alone(self, counts: Tensor) -> list[Others | None]:
-        """For every part: the mean of all cells is that of those with examples, of which (1+q,) `counts` has some."""
+        """For every part the mean of all cells, taken over those that have examples; `counts` is (1+q,)."""
         others: list[Others | None] = []
         for part, part_counts in zip(self.parts, counts.split_with_sizes(self._sizes)[1:], strict=True):
             shares = part.contrast.shares_of_mean if isinstance(part, Constraint) else None

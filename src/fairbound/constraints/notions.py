@@ -93,8 +93,8 @@ def demographic_parity(
 ) -> Constraint:
     """Rates of positive predictions (with several classes: of class `outcome`) within `bound`.
 
-    `proxy=True`, here and below: the multipliers are moved by the exact rate, the model by its differentiable
-    surrogate, the probability. Otherwise both by the surrogate.
+    `proxy=True`, here and below: the exact rate moves the multipliers, and its differentiable surrogate, the
+    probability, moves the model. Otherwise the surrogate moves both.
     """
     return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, rate_of(outcome), by, proxy)
 

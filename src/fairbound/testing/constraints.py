@@ -1,7 +1,7 @@
-"""`check_constraint(constraint, batch)`: is a constraint what the one evaluation takes it for?
+"""`check_constraint(constraint, batch)`: does a constraint of yours work in every driver?
 
-A constraint of one's own, with a statistic, a contrast or a function that is new, is checked on a mini-batch in double
-precision. A check that fails raises an AssertionError that names it and a remedy.
+It checks a constraint with a new statistic, contrast or function on a mini-batch in double precision. A check that
+fails raises an AssertionError that names it and a remedy.
 
 >>> from fairbound import constraints
 >>> batch = MiniBatch(torch.rand(40), torch.arange(40) % 2)

@@ -1,4 +1,4 @@
-"""A run in progress on the disk, so that whatever kills it costs a minute and not the run."""
+"""Saves a run in progress, so that a killed run loses a minute and not everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Checkpoint:
         self.last = monotonic()
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
-        """The state of the run, or None where there is none that can be read; the caller's part is restored."""
+        """The saved state of the run, or None if there is no readable file; restores what the caller measured."""
         try:
             saved: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
             self.restore(saved["own"])
@@ -45,7 +45,7 @@ class Checkpoint:
         return monotonic() - self.last >= self.every_s
 
     def save(self, state: dict[str, Any]) -> None:
-        """Whole or not at all. A disk that takes nothing costs the checkpoint, not the run."""
+        """Write the file atomically. If the disk refuses it, the checkpoint is lost and the run goes on."""
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         with suppress(OSError, RuntimeError):
             torch.save(state | {"own": self.measured()}, part)

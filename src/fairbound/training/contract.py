@@ -1,7 +1,7 @@
 """The contract of a method, checked in one place: `run`, `Constrained`, `--algorithm` and `check_algorithm` call it.
 
-What a method declares and how its functions are called is looked at first; then one step on a toy problem shows what
-they return, how often the mini-batches pass through the model, and whether a step takes several gradients of one. Every
+It first checks what a method declares and how its functions are called. Then one step on a toy problem shows what they
+return, how often the mini-batches pass through the model, and whether a step takes several gradients of one. Every
 error is a sentence with the class, what is wrong, and the remedy.
 """
 
@@ -58,7 +58,7 @@ def check_contract(method: Any, where: str, m: int | None = None) -> StepFacts:
 
 
 def check_declarations(method: Any, where: str) -> None:
-    """The part of it that runs none of the method's functions."""
+    """The part of `check_contract` that calls none of the method's functions."""
     if isinstance(method, type):
         name = method.__name__
         raise ContractError(f"{where} takes a method that is built, such as {name}(), got the class {name}")

@@ -1,8 +1,8 @@
 """A compiled step on an NVIDIA GPU as one CUDA graph.
 
 Launched kernel by kernel, a step of a thousand small networks waits for Python most of the time; recorded once and
-replayed, it does not. What a step returns is written over what it was given, in memory of the graph's own, so that only
-the inputs of the next step (examples, hyper-parameters) are copied from step to step.
+replayed, it does not. The results of a step overwrite its arguments, in memory that the graph owns, so that only the
+inputs of the next step (examples, hyper-parameters) are copied from step to step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("fairbound")
 class CUDAGraphStep:
     """A function of tensors whose first `fed_back` results are the first arguments of its next call.
 
-    What it returns is overwritten by the next call. Where a graph cannot be recorded, it calls the function as it is.
+    The next call overwrites what this one returns. If no graph can be recorded, it calls the function directly.
     """
 
     def __init__(self, function: Callable[..., Any], fed_back: int) -> None:

@@ -108,7 +108,7 @@ class MultilevelTables:
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Units (units, chunks) in pieces of one size: their slots, the means and Jacobians, times their weights.
 
-        What fills up the last piece is the last unit again, without weight.
+        The last unit, with weight 0, fills up the last piece.
         """
         unit = members.shape[1]
         size = self._piece(unit)

@@ -26,7 +26,7 @@ Shown = dict[str, Tensor]  # by part: cells (S,), the place of every example, wh
 
 
 def check_pooled(problem: Problem, algorithm: Algorithm[Any]) -> None:
-    """Whether method and constraints can be restricted to the groups of a mini-batch."""
+    """Refuse a method or constraints that cannot be restricted to the groups of a mini-batch."""
     if not isinstance(algorithm, MultiplierMethod) or not algorithm.row_wise or algorithm.draws > 1:
         raise ValueError(
             f"{type(algorithm).__name__} treats all constraints together, and a mini-batch of examples of any groups "
@@ -74,7 +74,7 @@ class PooledRows:
         return shown
 
     def padded(self, equality: Tensor | None) -> Tensor | None:
-        """With an entry for the row of no cell."""
+        """`equality` with one more entry, for the row of no cell."""
         return None if equality is None else torch.cat([equality, equality.new_zeros(1)])
 
     def gather(self, state: Any, rows: Tensor) -> Any:

@@ -110,7 +110,7 @@ class Problem:
         return BlockedLayout(self.constraints.terms if "c" in parts else (), objective, cell, like)
 
     def sample(self, parts: Gathered) -> Sample:
-        """The random function that gathered tensors fix. What is not evaluated is NaN, so that a use cannot hide."""
+        """The random function that gathered tensors fix. What is not evaluated is NaN, so that using it shows."""
         if self.pooled and "c" in parts:
             raise ValueError("constraints that are bound to no dataset work in run(); use constraint.bind(groups) here")
         constraints = self.constraints if "c" in parts else ConstraintSet(())
@@ -349,7 +349,7 @@ def group_columns(part: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tried(function: Callable[..., Tensor], name: str, *args: Tensor) -> Tensor:
-    """A call on a few examples; what torch says of wrong shapes and types comes with the shapes and types."""
+    """Call a function on a few examples; an error from torch is raised with the shapes and types of the arguments."""
     try:
         return function(*args)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:

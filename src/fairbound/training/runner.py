@@ -5,7 +5,7 @@ stream, so its trajectory does not depend on what shares its stack. Runs that di
 schedule or batch size) are grouped and run group by group. A model that cannot be vmapped (`forward.stacks` is False)
 runs one after another.
 
-A step whose direction or state is not finite is skipped and counted; nothing is poisoned by it.
+A step whose direction or state is not finite is skipped and counted; it changes nothing.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def run(
         every: give a record after this many steps, or at the steps listed, and at the end; None: at the end only.
         average_from: from this step on keep means of x and of the multipliers.
         compile: into machine code; None decides by the length of the run and says so in `note`.
-        checkpoint: where the run is kept now and then, and goes on from. For runs of one structure without
-            `average_from` and without constraints on very many groups; others are not kept.
+        checkpoint: a file to which the run is saved now and then, and from which it resumes. For runs of one structure
+            without `average_from` and without constraints on very many groups; others are not saved.
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.

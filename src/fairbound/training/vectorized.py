@@ -38,7 +38,7 @@ MONITORED = 100  # how often a run records its monitors for the diagnosis
 
 
 def _watched(sample: Sample, evaluates: str, read: dict[str, list[Tensor]]) -> Sample:
-    """The same sample; what is read of its estimates is noted."""
+    """The same sample, which notes in `read` what its estimates are."""
 
     def at(point: Tensor) -> Estimate:
         e = sample(point)
@@ -51,7 +51,7 @@ def _watched(sample: Sample, evaluates: str, read: dict[str, list[Tensor]]) -> S
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of vmap for a single run: without its dimension."""
+    """Replaces vmap for a single run: removes the run's dimension and restores it."""
 
     def of_one(*args: Any) -> Any:
         inside = tree_map(lambda leaf: leaf[0], args)
@@ -76,7 +76,7 @@ def _explained() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MethodAndPrimal:
-    """What moves x in a run: a method, and the primal step of a multiplier method that has not its own."""
+    """What moves x in a run: a method, and the primal step of a multiplier method; None: the method's own."""
 
     method: Algorithm[Any]
     primal: Primal | None = None
@@ -297,7 +297,7 @@ class VectorizedRuns:
         return self._final(history, recorded_steps, mean)
 
     def _resume(self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], recorded_steps: list[int]) -> int:
-        """Take the place of a run that was interrupted; the step from which it goes on."""
+        """Resume an interrupted run; returns the step from which it goes on."""
         saved = checkpoint.load(self.x.device)
         if saved is None:
             return 0

@@ -150,7 +150,7 @@ class ConstraintRecord:
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """By rows and cells in their order, which is kept beside."""
+        """By rows and cells in their order, which is saved as well."""
         names = self.constraints.names
         return {
             "order": None if isinstance(names, LazySequence) else list(names),

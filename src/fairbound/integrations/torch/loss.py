@@ -1,4 +1,4 @@
-"""A loss to hand over: its value is the mean loss, its gradient the method's direction.
+"""A loss for a trainer: its value is the mean loss, its gradient the method's direction.
 
 A trainer calls `backward` itself, scales and divides the loss, and decides when its optimizer steps. So a step comes in
 two parts. The backward pass of the loss counts its mini-batch as pending; the next step of an optimizer that holds the

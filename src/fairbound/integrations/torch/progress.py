@@ -1,4 +1,4 @@
-"""How far a loop is: counters, what was recorded on the way, and the warnings that follow from it."""
+"""Progress of a loop: counters, recorded monitors, and the warnings that follow from them."""
 
 from __future__ import annotations
 
