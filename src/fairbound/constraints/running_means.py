@@ -39,11 +39,11 @@ class RunningMeans:
         part = self.total - (shares * means).sum(-1)
         return Others(present, share.to(counts.dtype), part.to(counts.dtype))
 
-    def add(self, cells: Tensor, sums: Tensor, counts: Tensor) -> None:
+    def add(self, cells: Tensor, sums: Tensor, counts: Tensor, memory: float | Tensor = MEMORY) -> None:
         """A mini-batch's sums and counts; cells without examples stay as they are."""
         shares, weights, means = self._read(cells)
         present = counts > 0
-        now = torch.where(present, MEMORY * weights + counts, weights)
+        now = torch.where(present, memory * weights + counts, weights)
         change = torch.where(present, (sums - counts * means) / now, 0.0)
         self.share = self.share + (shares * ((weights == 0) & present)).sum(-1)
         self.total = self.total + (shares * change).sum(-1)

@@ -11,10 +11,12 @@ from fairbound._utils.sequences import LazySequence
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
 from fairbound.constraints.linear import SumsCounts
-from fairbound.constraints.running_means import RunningMeans
+from fairbound.constraints.running_means import MEMORY, RunningMeans
 from fairbound.integrations.torch.estimate import BatchEstimate, ShownCells
 
 SCALE_MEMORY = 0.95  # of the mean size of a constraint, whose largest value is its scale
+
+SAVED = ("observed", "at", "sizes", "scales", "any_absent")
 
 
 class ConstraintRecord:
@@ -22,6 +24,8 @@ class ConstraintRecord:
 
     def __init__(self, constraints: ConstraintSet, *, gathered: bool, normalize: bool) -> None:
         self.constraints, self.gathered, self.normalize = constraints, gathered, normalize
+        self.looks = True  # False on a GPU, where a look would wait: running means are then kept from the start
+        self.any_absent: Tensor | None = None  # () bool, whether a group has been absent, where nobody looks
         self.rows = constraints.m + gathered  # one more, for places of no cell
         self.last: Tensor | None = None  # (rows,) the last value of every constraint; NaN before the first
         self.steps = 0
@@ -37,9 +41,11 @@ class ConstraintRecord:
     def others(self, counts: Tensor, cells: ShownCells | None) -> list[Others | None]:
         """For every part what is known of the cells that a mini-batch does not show."""
         if self.running is None:
-            if counts.is_cpu and not self.gathered and not bool((counts == 0).any()):  # a GPU would have to wait
+            if self.looks and not self.gathered and not bool((counts == 0).any()):
                 return [None] * len(self.constraints.parts)  # NaN has another cause
             self.running = self.constraints.to(counts.device, torch.float64).running_means()
+            if not self.looks and not self.gathered:
+                self.any_absent = torch.zeros((), dtype=torch.bool, device=counts.device)
             if self.complete is not None:
                 self._add(self.complete, None)
         parts = self._by_part(counts, cells)
@@ -50,10 +56,14 @@ class ConstraintRecord:
 
     def _add(self, totals: SumsCounts, cells: ShownCells | None) -> None:
         assert self.running is not None
+        memory: float | Tensor = MEMORY
+        if self.any_absent is not None:  # until then the last mini-batch is remembered alone, as `complete` is
+            self.any_absent = self.any_absent | ((totals.counts <= 0).any() & (totals.counts[0] > 0))
+            memory = self.any_absent.double() * MEMORY
         sums, counts = self._by_part(totals.sums, cells), self._by_part(totals.counts, cells)
         for known, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
             if known is not None:
-                known.add(part_cells, total, count)
+                known.add(part_cells, total, count, memory)
 
     def _by_part(self, values: Tensor, cells: ShownCells | None) -> list[tuple[Tensor, Tensor]]:
         """For every part its cells, and the entries of (1+q,) values that are theirs."""
@@ -154,7 +164,7 @@ class ConstraintRecord:
         names = self.constraints.names
         return {
             "order": None if isinstance(names, LazySequence) else list(names),
-            **{name: _copy(getattr(self, name)) for name in ("observed", "at", "sizes", "scales")},
+            **{name: _copy(getattr(self, name)) for name in SAVED},
             "running": None if self.running is None else [r and r.state_dict() for r in self.running],
             "whole": None if self.complete is None else [part.clone() for part in self.complete],
         }
@@ -164,7 +174,7 @@ class ConstraintRecord:
         self.steps, self.last, names = steps, last, self.constraints.names
         if saved["order"] != (None if isinstance(names, LazySequence) else list(names)):
             saved = dict.fromkeys(saved)
-        for name in ("observed", "at", "sizes", "scales"):
+        for name in SAVED:
             setattr(self, name, _copy(saved[name], device))
         self.complete = (
             None if saved["whole"] is None else SumsCounts(*(part.to(device, copy=True) for part in saved["whole"]))

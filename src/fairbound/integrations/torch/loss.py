@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import present_cells
@@ -25,7 +25,7 @@ from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.linear import SumsCounts
 from fairbound.integrations.torch.estimate import BatchStatistics, ShownCells
 from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
-from fairbound.integrations.torch.parameters import check_graphs, non_finite
+from fairbound.integrations.torch.parameters import check_graphs, clear, non_finite
 
 DROPPED_IN_A_ROW = 30  # windows without an optimizer step that are warned of; a GradScaler may skip its first 16
 
@@ -48,11 +48,13 @@ class Pending(NamedTuple):
 
     totals: SumsCounts
     cells: ShownCells | None  # those that the totals are of, for every part; None: all
+    finite: Tensor | None = None  # () bool where nobody looks at it
 
     def joined(self, other: Pending, constraints: ConstraintSet) -> Pending:
         """Both together. Where each has cells of its own, of very many, the totals become those of all these cells."""
         if self.cells is None or other.cells is None:
-            return Pending(self.totals.plus(other.totals), None)
+            finite = None if self.finite is None or other.finite is None else self.finite & other.finite
+            return Pending(self.totals.plus(other.totals), None, finite)
         (objective, *first), (further, *second) = self._split(constraints), other._split(constraints)
         totals: list[Tensor] = [objective + further]
         joined_cells: list[Tensor | None] = []
@@ -94,22 +96,23 @@ class TrainerSteps:
         statistics = self.steps.statistics(batch)
         check_graphs(statistics.tensors)
         passed = Pending(statistics.totals(), statistics.cells)
-        estimate, looks = self.steps.estimate(*passed), self.steps.looks
-        if looks and not estimate.finite:
+        estimate = self.steps.estimate(*passed[:2])
+        if isinstance(estimate.finite, Tensor):
+            passed = passed._replace(finite=estimate.finite)
+        elif not estimate.finite:
             self.steps.constraints.check(batch)  # an unknown group makes NaN: explain it
 
-            def weights() -> list[Tensor | None]:
+            def no_weights() -> list[Tensor | None]:
                 return self._not_finite(statistics)
-        else:
-            mean_weights = self.steps.ask([estimate]).mean_weights
 
-            def weights() -> list[Tensor | None]:
-                self._count(passed)
-                size = self.steps.processes.size  # DistributedDataParallel takes the mean over them
-                by_example = statistics.weights(mean_weights, estimate.totals.counts)
-                if not looks:
-                    by_example = [torch.where(estimate.finite, weight, 0.0) for weight in by_example]  # type: ignore[arg-type]
-                return [*by_example] if size == 1 else [weight * size for weight in by_example]
+            return _Direction.apply(estimate.f, no_weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
+        mean_weights = self.steps.ask([estimate]).mean_weights
+
+        def weights() -> list[Tensor | None]:
+            self._count(passed)
+            size = self.steps.processes.size  # DistributedDataParallel takes the mean over them
+            by_example = statistics.weights(mean_weights, estimate.totals.counts)
+            return [*by_example] if size == 1 else [weight * size for weight in by_example]
 
         return _Direction.apply(estimate.f, weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -152,21 +155,28 @@ class TrainerSteps:
         _listen()
         _WAITING.add(self)
 
+    def _trains(self, optimizer: Optimizer) -> bool:
+        trained = {id(p) for p in self.steps.parameters.tensors}
+        return not trained.isdisjoint(id(p) for group in optimizer.param_groups for p in group["params"])
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Before an optimizer's step: where nobody looked, gradients that are not finite are cleared."""
+        if self.pending is not None and self.pending.finite is not None and self._trains(optimizer):
+            clear(self.steps.parameters.grads(), self.pending.finite)
+
     def stepped(self, optimizer: Optimizer) -> None:
         """After an optimizer's step: if it is one of the model's, the method's state moves by all that is pending."""
-        trained = {id(p) for p in self.steps.parameters.tensors}
-        held = (id(p) for group in optimizer.param_groups for p in group["params"])
-        if self.pending is None or trained.isdisjoint(held):
+        if self.pending is None or not self._trains(optimizer):
             return
         found_inf = getattr(optimizer, "found_inf", None)  # where a fused optimizer skips the step itself
         if found_inf is not None and found_inf.item():
             return
         pending, self.pending, self.dropped = self.pending, None, 0
-        estimate = self.steps.estimate(*pending)
+        estimate = self.steps.estimate(*pending[:2])
         answer = self.steps.ask([estimate])
         bad = non_finite([leaf.contiguous() for leaf in answer.new])
-        if not self.steps.looks:
-            self.steps.move(answer, [estimate], [pending.cells], estimate.finite & ~bad)
+        if pending.finite is not None:
+            self.steps.move(answer, [estimate], [pending.cells], pending.finite & estimate.finite & ~bad)
         elif bad:
             self.steps.progress.skip()
         else:
@@ -178,7 +188,14 @@ _WAITING: WeakSet[TrainerSteps] = WeakSet()  # those with something pending: an 
 
 @cache
 def _listen() -> None:
+    register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_stepped)
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    with torch.no_grad():
+        for steps in list(_WAITING):
+            steps.before_step(optimizer)
 
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -164,6 +164,7 @@ class Steps(ABC):
         totals = totals if self.processes.size == 1 else self.processes.summed(totals)
         last, running = self.record.last, self.record.others
         constraints, look = self._in_precision[key], self.looks
+        self.record.looks = look
         estimate = BatchEstimate.of(constraints, totals, last, cells=cells, running=running, look=look)
         return self.record.scaled(estimate) if self.record.normalize else estimate
 
