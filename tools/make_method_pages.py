@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
 
-A page has the method's docstring, what a step costs as the method declares it, its settings with their comments, and
-the plot. `tests/algorithms/test_pages.py` tells when a page is older than its file.
+A page has the method's docstring, what a step costs, its settings with their comments, and the plot.
+`tests/algorithms/test_pages.py` tells when a page is older than its file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from fairbound.algorithms import ALGORITHMS
-from fairbound.core import Algorithm, Draw, Sample
+from fairbound.core import Algorithm, Draw, MultiplierMethod, Sample
+from fairbound.training.contract import trial_step
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "reference" / "algorithms"
@@ -105,22 +106,26 @@ def markdown(text: str) -> str:
 
 
 def facts(method: Algorithm[Any]) -> dict[str, str]:
-    """What a step costs and needs, as the method declares it."""
-    x, m = torch.zeros(1000), 2
+    """What a step costs and needs: what the method declares, and what a trial step finds."""
+    x, m, seen = torch.zeros(1000), 2, trial_step(method)
     leaves = torch.utils._pytree.tree_leaves(method.init(x, m, None))
     vectors = sum(leaf.numel() // 1000 for leaf in leaves)
     random = method.batch_size_probs is not None
-    loop = "no: it evaluates at a second point" if method.points > 1 else "yes"
-    if method.is_gradient_step:
-        loop += ", one backward pass into `.grad`"
+    loop = "on flat vectors, in one process"
+    if seen.several_gradients:
+        loop += "; several gradients of one mini-batch"
+    alone = False
+    if isinstance(method, MultiplierMethod):
+        loop, alone = "one backward pass into `.grad`, in any number of processes", method.row_wise
     return {
+        "kind": "`MultiplierMethod`" if isinstance(method, MultiplierMethod) else "`Algorithm`",
         "mini-batches" + (", two of them halves of another" if random else ""): str(method.draws),
         "evaluated for": ", ".join(method.evaluates),
-        "passes of each through the model": ", ".join(map(str, method.passes)),
+        "passes of each through the model": ", ".join(map(str, seen.passes)),
         "vectors of the model's size in the state (2 constraints)": str(vectors),
         "tends to": SOLVES[method.solves],
         "in a training loop": loop,
-        "very many groups": "yes, each constraint is treated alone" if method.row_wise else "up to 10,000 constraints",
+        "very many groups": "yes, each constraint is treated alone" if alone else "up to 10,000 constraints",
     }
 
 
@@ -189,7 +194,8 @@ def plot(name: str) -> None:
         method = ALGORITHMS[name]()
         steps, distance, violation = path(method, known[label])
         probs = method.batch_size_probs
-        draws = sum(method.passes) if probs is None else 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs))
+        draws = 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs or ()))  # of a random batch size: its mean
+        draws = draws if probs else sum(trial_step(method).passes)
         examples = steps * BATCH * draws
         low, middle, high = distance.nan_to_num(nan=1e9).quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
         axis.plot(examples, middle, color="#1b6ca8", label="distance to the solution")
