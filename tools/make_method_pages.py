@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
 
-A page has the method's docstring, what a step costs as the method declares it, its settings with their comments, and
-the plot. `tests/algorithms/test_pages.py` tells when a page is older than its file.
+A page has the method's docstring, what a step costs, its settings with their comments, and the plot.
+`tests/algorithms/test_pages.py` tells when a page is older than its file.
 """
 
 from __future__ import annotations
@@ -106,16 +106,19 @@ def markdown(text: str) -> str:
 
 
 def facts(method: Algorithm[Any]) -> dict[str, str]:
-    """What a step costs and needs, as the method declares it."""
+    """What a step costs and needs: what the method declares, and what a trial step finds."""
     x, m, seen = torch.zeros(1000), 2, trial_step(method)
     leaves = torch.utils._pytree.tree_leaves(method.init(x, m, None))
     vectors = sum(leaf.numel() // 1000 for leaf in leaves)
     random = method.batch_size_probs is not None
-    multipliers = isinstance(method, MultiplierMethod)
-    loop = "yes, one backward pass into `.grad`" if multipliers else "yes, on flat vectors in one process"
-    loop = "no: it evaluates at a second point" if seen.several_points else loop
-    alone = isinstance(method, MultiplierMethod) and method.row_wise
+    loop = "on flat vectors, in one process"
+    if seen.several_gradients:
+        loop += "; several gradients of one mini-batch"
+    alone = False
+    if isinstance(method, MultiplierMethod):
+        loop, alone = "one backward pass into `.grad`, in any number of processes", method.row_wise
     return {
+        "kind": "`MultiplierMethod`" if isinstance(method, MultiplierMethod) else "`Algorithm`",
         "mini-batches" + (", two of them halves of another" if random else ""): str(method.draws),
         "evaluated for": ", ".join(method.evaluates),
         "passes of each through the model": ", ".join(map(str, seen.passes)),
@@ -191,9 +194,8 @@ def plot(name: str) -> None:
         method = ALGORITHMS[name]()
         steps, distance, violation = path(method, known[label])
         probs = method.batch_size_probs
-        draws = sum(trial_step(method).passes)
-        if probs is not None:
-            draws = 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs))
+        draws = 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs or ()))  # of a random batch size: its mean
+        draws = draws if probs else sum(trial_step(method).passes)
         examples = steps * BATCH * draws
         low, middle, high = distance.nan_to_num(nan=1e9).quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
         axis.plot(examples, middle, color="#1b6ca8", label="distance to the solution")
