@@ -19,7 +19,7 @@ import torch
 from folktables.load_acs import load_acs
 
 from fairbound.data import acs, acs_files, codebook, load
-from fairbound.data.tasks import TASKS, Task, apply
+from fairbound.data.tasks import TASKS, CensusTask, apply
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 real = pytest.mark.skipif(
@@ -57,7 +57,7 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-def oracle(task: Task, fill: int) -> folktables.BasicProblem:
+def oracle(task: CensusTask, fill: int) -> folktables.BasicProblem:
     """Folktables' task; -1 is what it means to fill with, and does not."""
     published = getattr(folktables, f"ACS{task.name}")
     if fill == 0:
@@ -343,6 +343,9 @@ def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
     for part in ("psam_p40.csv", str(tmp_path), "fairbound data fetch OK --year 2018", "synthetic:OK"):
         assert part in said
     assert "only" not in said
+    for states, task in ((["CA"], "Income"), (["OK"], "Mobility")):  # no synthetic census has these
+        with pytest.raises(FileNotFoundError, match=r"with folktables or by hand$"):
+            acs.load(states, task, folder=tmp_path)
     pq.write_table(pa.table({"AGEP": [1]}), tmp_path / "acsincome_2018_OK.parquet")
     with pytest.raises(FileNotFoundError, match=r"there is only .*acsincome_2018_OK.parquet \(Income, 2018\)"):
         acs.load(["OK"], "Mobility", folder=tmp_path)

@@ -34,7 +34,7 @@ from fairbound.data.acs_files import (
 )
 from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
-from fairbound.data.tasks import CARRIED, HISTORICAL, TASKS, Task, apply, describe_absent, fill, numbers, task_of
+from fairbound.data.tasks import CARRIED, HISTORICAL, TASKS, CensusTask, apply, describe_absent, fill, numbers, task_of
 
 # Columns that later files call and code otherwise: the newer name, and newer code -> code of 2018 (empty: the same).
 # Same-sex and opposite-sex couples were one code until 2018; roomers and boarders (11) have none any more.
@@ -53,7 +53,7 @@ NEWER: Mapping[str, tuple[str, Mapping[int, int]]] = MappingProxyType(
 
 def load(
     states: Sequence[str],
-    task: str | Task = "Income",
+    task: str | CensusTask = "Income",
     year: int = 2018,
     horizon: str = "1-Year",
     folder: str | Path | None = None,
@@ -77,7 +77,7 @@ def load(
     return Table(columns, task.label, task.features, source, missing=missing)
 
 
-def _read(found: SurveyFile, task: Task, year: int, horizon: str, missing: int | None) -> Table:
+def _read(found: SurveyFile, task: CensusTask, year: int, horizon: str, missing: int | None) -> Table:
     if found.form == "parquet":
         table = _extract(found, task, missing)
     else:
@@ -102,7 +102,7 @@ def _refuse_overlap(names: Sequence[str], parts: Sequence[Table]) -> None:
             seen[fips] = name
 
 
-def _extract(found: SurveyFile, task: Task, missing: int | None) -> Table:
+def _extract(found: SurveyFile, task: CensusTask, missing: int | None) -> Table:
     parquet = need("pyarrow.parquet", "data", f"Reading {found.path.name}")
     with _reading(found.path):
         names = parquet.read_schema(found.path).names
@@ -121,7 +121,7 @@ def _extract(found: SurveyFile, task: Task, missing: int | None) -> Table:
 # Raw person files -----------------------------------------------------------------------------------------------------
 
 
-def _raw_columns(found: SurveyFile, task: Task, year: int, horizon: str) -> dict[str, NDArray[Any]]:
+def _raw_columns(found: SurveyFile, task: CensusTask, year: int, horizon: str) -> dict[str, NDArray[Any]]:
     """The task's columns of a person file under their names of 2018, NaN where a field is empty."""
     pandas = need("pandas", "data", f"Reading {found.path.name}")
     source = _source_columns(found.path, found.state, year, horizon, task)
@@ -135,7 +135,7 @@ def _raw_columns(found: SurveyFile, task: Task, year: int, horizon: str) -> dict
     return columns
 
 
-def check_raw(path: Path, state: str, year: int, horizon: str, task: Task = TASKS["Income"]) -> None:
+def check_raw(path: Path, state: str, year: int, horizon: str, task: CensusTask = TASKS["Income"]) -> None:
     """Refuse, in a sentence, a raw file that is damaged, of another survey, or without the task's columns."""
     with _reading(path), _opened(path, state) as lines:
         while lines.read(1 << 20):  # to the end: the checksums of a zip or gzip file are compared there
@@ -143,7 +143,7 @@ def check_raw(path: Path, state: str, year: int, horizon: str, task: Task = TASK
     _source_columns(path, state, year, horizon, task)
 
 
-def _source_columns(path: Path, state: str, year: int, horizon: str, task: Task) -> dict[str, str]:
+def _source_columns(path: Path, state: str, year: int, horizon: str, task: CensusTask) -> dict[str, str]:
     """Name in 2018 -> name in this file, of the columns that the task needs or carries."""
     with _reading(path), _opened(path, state) as lines:
         reader = csv.reader(io.TextIOWrapper(lines, encoding="utf-8-sig", errors="replace"), skipinitialspace=True)
