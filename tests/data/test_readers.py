@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairbound.data import table_files
 from fairbound.data.readers import column_of, read_columns, read_table, table_of
 
 COLUMNS: dict[str, list[Any]] = {
@@ -131,6 +132,19 @@ def test_a_file_longer_than_its_head_with_text_late_in_a_column(tmp_path: Path) 
     assert columns["note"][-1] == "two\nlines"
 
 
+def test_types_of_a_streamed_file_are_those_of_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text("empty,whole,yes,text,rest\n" + ",1,true,a,x\n" * 2_000 + "7,1.5,maybe,b,x\n")
+    whole = read_columns(file)
+    monkeypatch.setattr(table_files, "STREAMED_BYTES", 1_000)
+    monkeypatch.setattr(table_files, "BLOCK_BYTES", 4_000)
+    streamed = read_columns(file, only=["empty", "whole", "yes", "text"])
+    assert list(streamed) == ["empty", "whole", "yes", "text"]
+    for name, column in streamed.items():
+        assert same(column, whole[name]), name
+    assert (streamed["empty"][-1], streamed["whole"][-1], streamed["yes"][0]) == (7, 1.5, "true")
+
+
 def test_features_are_all_but_the_label_and_what_is_dropped() -> None:
     table = read_table({"id": [1, 2], "age": [3, 4], "sex": ["f", "m"], "y": [0, 1]}, label="y", drop="id")
     assert table.features == ("age", "sex")
@@ -190,6 +204,10 @@ def test_a_missing_value_of_a_dictionary_is_missing(tmp_path: Path) -> None:
     frame = answers.to_pandas(types_mapper=pd.ArrowDtype)
     for source in (tmp_path / "answers.parquet", answers, chunked, frame, {"y": dictionary("no", "yes", None)}):
         assert read_columns(source)["y"].tolist() == ["no", "yes", None]
+    codes = pa.array([0, None, 127], pa.uint8())  # as many levels as fit into a small type
+    names = pa.DictionaryArray.from_arrays(codes, [str(i) for i in range(128)])
+    assert read_columns({"y": names})["y"].tolist() == ["0", None, "127"]
+    assert read_columns({"y": names.cast(pa.dictionary(pa.int8(), pa.string()))})["y"].tolist() == ["0", None, "127"]
     with pytest.raises(ValueError, match="'y' is missing in 1 of 3 rows"):
         read_table(tmp_path / "answers.parquet", label="y").dataset("g")
 
@@ -272,6 +290,24 @@ def test_encodings_are_found(tmp_path: Path, encoding: str, name: str, note: str
         assert found["näme"][[0, -1]].tolist() == [name, name]
     notes = read_columns(file).notes
     assert (note is None and notes == []) or (note is not None and note in notes[0])
+
+
+def test_the_language_of_another_alphabet_is_recognized(tmp_path: Path) -> None:
+    file, names = tmp_path / "people.csv", ["Иван", "Анна", "Сергей"]
+    jobs = ["учитель средней школы", "врач городской больницы", "водитель автобуса"]
+    lines = [f"{name},{job},1\n" for name, job in zip(names, jobs, strict=True)]
+    file.write_bytes(("имя,профессия,y\n" + "".join(lines)).encode("cp1251"))
+    columns = read_columns(file)
+    assert columns["имя"].tolist() == names
+    assert columns.notes == ["people.csv is not UTF-8 text and was read as cp1251; --encoding names another"]
+
+
+@pytest.mark.parametrize("symbol", ["5 €", "7°C", "£5", "½", "“so”", "àéèùç,âêîôû"])
+def test_a_few_symbols_are_western(tmp_path: Path, symbol: str) -> None:
+    """On so little text charset-normalizer alone would answer big5 or utf-16."""
+    file = tmp_path / "prices.csv"
+    file.write_bytes(f'x,y\n"{symbol}",1\nnone,0\n'.encode("cp1252"))
+    assert read_columns(file)["x"].tolist() == [symbol, "none"]
 
 
 def test_wrong_encodings_are_sentences(tmp_path: Path) -> None:

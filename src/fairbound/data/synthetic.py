@@ -235,8 +235,9 @@ def pick(cumulative: Floats, cell: NDArray[np.int64], uniform: Floats) -> NDArra
     """
     cells, codes = cumulative.shape
     ascending = (cumulative + np.arange(cells)[:, None]).ravel()
-    index = np.searchsorted(ascending, cell + uniform, side="right") - cell * codes
-    return np.minimum(index, codes - 1)  # cell + uniform may round up to the next whole number
+    above = np.searchsorted(ascending, cell + uniform, side="right") - cell * codes
+    index: NDArray[np.int64] = np.minimum(above, codes - 1)  # cell + uniform may round up to the next whole number
+    return index
 
 
 def band_shares(shares: Floats, tilts: Floats) -> Floats:
