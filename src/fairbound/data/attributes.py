@@ -64,11 +64,10 @@ def one_by_one(specs: str | Sequence[Any]) -> list[Any]:
     ['SEX', 'AGEP:25:65']
     """
     listed = specs.split(",") if isinstance(specs, str) else list(specs)
-    trimmed = [one.strip() if isinstance(one, str) else one for one in listed]
-    named = [one for one in trimmed if one != ""]
-    if not named:
+    trimmed = [spec.strip() if isinstance(spec, str) else spec for spec in listed]
+    if not any(spec != "" for spec in trimmed):
         raise ValueError("name at least one protected column")
-    return named
+    return [spec for spec in trimmed if spec != ""]
 
 
 def _parsed(spec: str, columns: Columns) -> tuple[str, tuple[float, ...], str | None]:
