@@ -393,6 +393,14 @@ def test_a_truncated_or_foreign_parquet_is_refused(tmp_path: Path) -> None:
         acs.load(["OK"], folder=tmp_path)
 
 
+def test_an_extract_of_several_states_may_lack_one(tmp_path: Path) -> None:
+    table = apply("Income", people(0))
+    pq.write_table(pa.table(dict(table.columns)), tmp_path / "acsincome_2018_some.parquet")
+    assert acs.load(["OK"], folder=tmp_path).rows == table.rows
+    with pytest.raises(ValueError, match=r"some.parquet has no rows of CA; get them with `fairbound data fetch CA`"):
+        acs.load(["CA"], folder=tmp_path)
+
+
 def test_an_extract_of_any_task_is_read(tmp_path: Path) -> None:
     table = apply("TravelTime", people(0))
     pq.write_table(pa.table(dict(table.columns)), tmp_path / "acstraveltime_2018_OK.parquet")
