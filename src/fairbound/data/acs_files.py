@@ -59,7 +59,7 @@ class SurveyFile:
 
     @property
     def source(self) -> str:
-        """The name by which `load` reads the file; a raw one for the task of the paper, of whatever year it may be."""
+        """The name by which `load` reads the file; that of a raw file is for the Income task."""
         return source_name([self.state], self.task or "Income", self.year or USUAL_YEAR, self.horizon or HORIZONS[0])
 
     def serves(self, state: str, task: CensusTask, year: int, horizon: str) -> bool:
@@ -77,8 +77,8 @@ def available(folder: str | Path | None = None) -> tuple[SurveyFile, ...]:
 
 
 def folders(folder: str | Path | None = None) -> tuple[Path, ...]:
-    """The folders that exist among: the one given, and no other; or, in this order, $FAIRBOUND_DATA, `../shared/data`
-    beside the current folder and beside a checkout of this project, and the user's cache."""
+    """The folders to search, if they exist: only `folder` if you name it; else $FAIRBOUND_DATA, `shared/data` next to
+    the current folder and next to a checkout of this project, and the user's cache, in this order."""
     return tuple(place for place in _places(folder) if place.is_dir())
 
 

@@ -53,9 +53,9 @@ def binary_like(
 ) -> NDArray[np.int64]:
     """(rows,) predictions as 0 and 1, in the terms of the label that they predict.
 
-    They may have the label's own values, also where all are alike. Where the label says nothing to the contrary, they
-    may also be 0/1, -1/1, booleans or evident words: beside a label of yes and no a prediction of 1 is a yes, but
-    beside a label of 1 and 2 it could be the label's 1.
+    They may have the label's values, even if all are equal. Unless the label contradicts it, they may also be 0/1,
+    -1/1, booleans or evident words: for a label of yes and no a prediction of 1 is a yes, but for a label of 1 and 2
+    it could be the label's 1.
 
     >>> binary_like(np.array([2, 2]), "guess", np.array([1, 2]), "truth", positive=2)
     array([1, 1])
@@ -163,7 +163,7 @@ def _pair_with(values: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> tuple
 
 
 def _speaks_for_itself(meanings: tuple[Any, Any]) -> bool:
-    """Whether a label's values are numbers, booleans or evident words, which 0/1 beside them could contradict."""
+    """Whether a label's values are numbers, booleans or evident words, which predictions of 0/1 could contradict."""
     return any(not isinstance(value, str) or value in MEANINGS for value in meanings)
 
 

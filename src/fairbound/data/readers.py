@@ -1,4 +1,4 @@
-"""Whatever the user has becomes columns: a CSV or parquet file, a data frame, arrays, lists or tensors.
+"""Columns from a CSV or parquet file, a data frame, arrays, lists or tensors.
 
 A column is a numpy vector of numbers or booleans with NaN where one is missing, or of text (objects) with None
 where it is missing. An empty field of a CSV file is missing, and so are the words in `MISSING_MARKS`; "None" is not
@@ -31,7 +31,7 @@ READABLE = (
 
 
 class ColumnsRead(dict[str, NDArray[Any]]):
-    """Columns by name, and, of those that could not be read, why: asking for one says it."""
+    """Columns by name; asking for a column that could not be read raises an error that says why."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def read_table(
     listed = [name for name in columns if name != label] if features is None else _listed(features)
     chosen = tuple(name for name in listed if name not in _listed(drop))
     if not chosen:
-        raise ValueError(f"no feature is left beside the label {label!r}")
+        raise ValueError(f"no feature is left besides the label {label!r}")
     if "" in chosen:
         raise ValueError("a column has no name (a row index that was written with the table?); drop it: drop=['']")
     return Table(columns, label, chosen, _name_of(source), positive)

@@ -1,8 +1,8 @@
-"""One way to name data everywhere: `acs:OK`, `synthetic:OK`, or a file.
+"""Names of data, the same everywhere: `acs:OK`, `synthetic:OK`, or a file.
 
 acs:STATES[:TASK[:YEAR[:HORIZON]]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2017, acs:OK:Income:2018:5-Year
 synthetic:STATE                      synthetic:OK, synthetic:VA
-anything else                        a CSV or parquet file of the user's own; needs a label
+anything else                        the path of a CSV or parquet file; needs a label
 
 A new kind of data is one entry of SOURCES; its names then work in Python, experiment files and on the command line.
 """
@@ -31,8 +31,8 @@ def load(
     missing: int | None = HISTORICAL,
     seed: int = 0,
 ) -> Table:
-    """The table of that name. `label`, `features` and `positive` are for files, `folder` and `missing` for census data,
-    `seed` for synthetic ones.
+    """The table of that name. `label`, `features` and `positive` apply to files, `folder` and `missing` to census data,
+    `seed` to synthetic data.
 
     >>> load("synthetic:OK").rows
     17917
@@ -70,7 +70,7 @@ SOURCES: dict[str, Callable[..., Table]] = {"acs": _load_acs, "synthetic": _load
 
 
 def best(state: str, folder: str | Path | None = None) -> str:
-    """`acs:STATE` where its real data are found, else `synthetic:STATE`; a folder that is named must hold them."""
+    """`acs:STATE` if its real data are found, else `synthetic:STATE`; if you name a folder, it must hold them."""
     files = acs_files.available(folder)
     (state,) = acs_files.states_of([state], [file.state for file in files])
     if any(file.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for file in files):

@@ -62,7 +62,7 @@ class Table:
     @property
     def synthetic(self) -> bool:
         """Whether the rows are generated: everything made from them must say so."""
-        return self.source.partition(":")[0] == "synthetic"  # a file "synthetic.csv" is the user's own affair
+        return self.source.partition(":")[0] == "synthetic"  # a file may be called "synthetic.csv"
 
     @property
     def census(self) -> bool:
@@ -190,7 +190,7 @@ class Table:
         features = [name for name in self.features if keep_group or name not in protected]
         if not features:
             raise ValueError(
-                f"no feature is left beside the protected {', '.join(protected)}; keep_group=True keeps it"
+                f"no feature is left besides the protected {', '.join(protected)}; keep_group=True keeps it"
             )
         return features
 
