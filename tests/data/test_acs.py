@@ -19,7 +19,7 @@ import torch
 from folktables.load_acs import load_acs
 
 from fairbound.data import acs, acs_files, codebook, load
-from fairbound.data.tasks import TASKS, Task, apply
+from fairbound.data.tasks import TASKS, CensusTask, apply
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 real = pytest.mark.skipif(
@@ -57,7 +57,7 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-def oracle(task: Task, fill: int) -> folktables.BasicProblem:
+def oracle(task: CensusTask, fill: int) -> folktables.BasicProblem:
     """Folktables' task; -1 is what it means to fill with, and does not."""
     published = getattr(folktables, f"ACS{task.name}")
     if fill == 0:
@@ -343,6 +343,9 @@ def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
     for part in ("psam_p40.csv", str(tmp_path), "fairbound data fetch OK --year 2018", "synthetic:OK"):
         assert part in said
     assert "only" not in said
+    for states, task in ((["CA"], "Income"), (["OK"], "Mobility")):  # no synthetic census has these
+        with pytest.raises(FileNotFoundError, match=r"with folktables or by hand$"):
+            acs.load(states, task, folder=tmp_path)
     pq.write_table(pa.table({"AGEP": [1]}), tmp_path / "acsincome_2018_OK.parquet")
     with pytest.raises(FileNotFoundError, match=r"there is only .*acsincome_2018_OK.parquet \(Income, 2018\)"):
         acs.load(["OK"], "Mobility", folder=tmp_path)
@@ -388,6 +391,14 @@ def test_a_truncated_or_foreign_parquet_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"acsincome_2018_OK.parquet cannot be read, it is truncated or damaged"):
         acs.load(["OK"], folder=tmp_path)
+
+
+def test_an_extract_of_several_states_may_lack_one(tmp_path: Path) -> None:
+    table = apply("Income", people(0))
+    pq.write_table(pa.table(dict(table.columns)), tmp_path / "acsincome_2018_some.parquet")
+    assert acs.load(["OK"], folder=tmp_path).rows == table.rows
+    with pytest.raises(ValueError, match=r"some.parquet has no rows of CA; get them with `fairbound data fetch CA`"):
+        acs.load(["CA"], folder=tmp_path)
 
 
 def test_an_extract_of_any_task_is_read(tmp_path: Path) -> None:

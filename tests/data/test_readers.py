@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairbound.data import table_files
 from fairbound.data.readers import column_of, read_columns, read_table, table_of
 
 COLUMNS: dict[str, list[Any]] = {
@@ -122,6 +123,27 @@ def test_a_space_after_the_comma_and_marks_of_missing_values(tmp_path: Path) -> 
     assert same(told["hours"], np.array([40, math.nan, 20]))
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("age\n30\n40\n", ["age"]),
+        ("number\twhole\ttext\n\t-128\txcx\n", ["number", "whole", "text"]),  # one row says little
+        ("genre,stars\nDrama|War,3\nDrama,4\nWar|Sport|Drama,5\n", ["genre", "stars"]),
+        ('name;note\n"a";"x, y, z"\n"b";"p, q"\n', ["name", "note"]),
+    ],
+)
+def test_separators_are_found(tmp_path: Path, text: str, names: list[str]) -> None:
+    file = tmp_path / "some.csv"
+    file.write_text(text)
+    assert list(read_columns(file)) == names
+
+
+def test_a_name_of_two_lines_in_the_header(tmp_path: Path) -> None:
+    file = tmp_path / "some.csv"
+    file.write_text('"hours\nworked",y\n40,0\n20,1\n')
+    assert read_columns(file, only=["hoursworked", "y"])["y"].tolist() == [0, 1]
+
+
 def test_a_file_longer_than_its_head_with_text_late_in_a_column(tmp_path: Path) -> None:
     file = tmp_path / "long.csv"
     file.write_text("code,note\n" + "1,plain\n" * 300_000 + 'V7,"two\nlines"\n')
@@ -129,6 +151,19 @@ def test_a_file_longer_than_its_head_with_text_late_in_a_column(tmp_path: Path) 
     assert columns["code"][-1] == "V7"
     assert columns["code"][0] == "1"
     assert columns["note"][-1] == "two\nlines"
+
+
+def test_types_of_a_streamed_file_are_those_of_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text("empty,whole,yes,text,rest\n" + ",1,true,a,x\n" * 2_000 + "7,1.5,maybe,b,x\n")
+    whole = read_columns(file)
+    monkeypatch.setattr(table_files, "STREAMED_BYTES", 1_000)
+    monkeypatch.setattr(table_files, "BLOCK_BYTES", 4_000)
+    streamed = read_columns(file, only=["empty", "whole", "yes", "text"])
+    assert list(streamed) == ["empty", "whole", "yes", "text"]
+    for name, column in streamed.items():
+        assert same(column, whole[name]), name
+    assert (streamed["empty"][-1], streamed["whole"][-1], streamed["yes"][0]) == (7, 1.5, "true")
 
 
 def test_features_are_all_but_the_label_and_what_is_dropped() -> None:
@@ -190,6 +225,10 @@ def test_a_missing_value_of_a_dictionary_is_missing(tmp_path: Path) -> None:
     frame = answers.to_pandas(types_mapper=pd.ArrowDtype)
     for source in (tmp_path / "answers.parquet", answers, chunked, frame, {"y": dictionary("no", "yes", None)}):
         assert read_columns(source)["y"].tolist() == ["no", "yes", None]
+    codes = pa.array([0, None, 127], pa.uint8())  # as many levels as fit into a small type
+    names = pa.DictionaryArray.from_arrays(codes, [str(i) for i in range(128)])
+    assert read_columns({"y": names})["y"].tolist() == ["0", None, "127"]
+    assert read_columns({"y": names.cast(pa.dictionary(pa.int8(), pa.string()))})["y"].tolist() == ["0", None, "127"]
     with pytest.raises(ValueError, match="'y' is missing in 1 of 3 rows"):
         read_table(tmp_path / "answers.parquet", label="y").dataset("g")
 
@@ -242,6 +281,7 @@ def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
             b"a,y\n1,2\n3\n",
             "bad.csv cannot be read as a table: line 3 has 1 field, but the header names 2 columns: '3'",
         ),
+        (b"a;b;y\n1;2\n", "line 2 has 2 fields, but the header names 3 columns: '1;2'"),
         (b'a,y\n"x\nz",2\n\n3,4,5\n', "line 5 has 3 fields, but the header names 2 columns: '3,4,5'"),
         (b"PK\x03\x04rest", "zip archive or an Excel file"),
         (gzip.compress(b"a,y\n" + b"1,2\n" * 999, mtime=0)[:30], "bad.csv is damaged or incomplete"),
@@ -265,13 +305,36 @@ def test_bad_files_are_sentences(tmp_path: Path, content: bytes, sentence: str) 
     ],
 )
 @pytest.mark.parametrize("gzipped", [False, True])
-def test_encodings_are_found(tmp_path: Path, encoding: str, name: str, note: str | None, gzipped: bool) -> None:
+def test_encodings_are_found(
+    tmp_path: Path, encoding: str, name: str, note: str | None, gzipped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_files, "CHUNK_BYTES", 9)  # which ends within characters
     file, text = tmp_path / "people.csv", f'näme,y\n"{name}",1\n' + "Ann,0\n" * 40_000 + f'"{name}",1\n'
     file.write_bytes(gzip.compress(text.encode(encoding)) if gzipped else text.encode(encoding))
     for found in (read_columns(file), read_columns(file, encoding=encoding)):
         assert found["näme"][[0, -1]].tolist() == [name, name]
     notes = read_columns(file).notes
     assert (note is None and notes == []) or (note is not None and note in notes[0])
+
+
+def test_the_language_of_another_alphabet_is_recognized(tmp_path: Path) -> None:
+    file, names = tmp_path / "people.csv", ["Иван", "Анна", "Сергей"]
+    jobs = ["учитель средней школы", "врач городской больницы", "водитель автобуса"]
+    lines = [f"{name},{job},1\n" for name, job in zip(names, jobs, strict=True)]
+    file.write_bytes(("имя,профессия,y\n" + "".join(lines)).encode("cp1251"))
+    columns = read_columns(file)
+    assert columns["имя"].tolist() == names
+    assert columns.notes == ["people.csv is not UTF-8 text and was read as cp1251; --encoding names another"]
+
+
+@pytest.mark.parametrize("text", ["5 €", "7°C", "£5", "“so”", "àéèùç,âêîôû", "Peña de Córdoba, año de Núñez, Málaga"])
+def test_a_little_text_is_western(tmp_path: Path, text: str) -> None:
+    """charset-normalizer alone would answer big5, utf-16 or cp1250 (Peńa)."""
+    file = tmp_path / "prices.csv"
+    file.write_bytes(f'x,y\n"{text}",1\nnone,0\n'.encode("cp1252"))
+    assert read_columns(file)["x"].tolist() == [text, "none"]
+    file.write_bytes(b"x,y\nZo\x81\x93,1\n")  # cp1252 has no 0x81
+    assert read_columns(file)["x"].tolist() == ["Zo\x81\x93"]
 
 
 def test_wrong_encodings_are_sentences(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def test_real_data_by_name(acs_ok) -> None:
 def test_without_real_data_the_synthetic_census_is_best(monkeypatch) -> None:
     monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: ())
     assert sources.best("OK") == sources.best("ok") == "synthetic:OK"
-    assert sources.best("tx") == "synthetic:TX"
+    with pytest.raises(FileNotFoundError, match=r"no file of TX for Income, 2018 .* has OK, VA only; .*acs:TX"):
+        sources.best("tx")
 
 
 def test_a_named_folder_is_never_replaced_by_the_synthetic_census(tmp_path) -> None:
@@ -76,6 +77,8 @@ def test_names_of_states_are_checked(tmp_path) -> None:
         ("own.csv", {}, "the column to predict must be named"),
         ("synthetic:OK", {"label": "y"}, "is census data"),
         ("synthetic:XX", {}, "no synthetic census of 'XX'; there are OK, VA"),
+        ("synthetic:ca", {}, "no synthetic census of 'ca'; .* use acs:CA, .*`fairbound data fetch CA`, .* folktables"),
+        ("synthetic:OK:Mobility", {}, "has the task Income only, not Mobility; for real data use acs:OK:Mobility"),
         ("synthetic:OK:Incom", {}, "no task is called 'Incom'.*did you mean Income"),
         ("synthetic:OK:Income:2018", {}, "synthetic data are named synthetic:STATE"),
         ("acs:", {}, "acs:STATES"),

@@ -24,8 +24,7 @@ def list_command(
 ) -> None:
     """List the data sources: census files found on this machine, and the synthetic census."""
     from fairbound.data import acs_files
-    from fairbound.data.synthetic import FITTED, population, states
-    from fairbound.data.tasks import TASKS
+    from fairbound.data.synthetic import STATES, population
 
     out = console()
     there = acs_files.available(folder)
@@ -34,11 +33,9 @@ def list_command(
         grid.add_column(column, overflow="fold")
     for found in there:
         grid.add_row(*_row(found))
-    for state in FITTED:
+    for state in STATES:
         rows = int(population(state).counts.sum())
         grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated, fitted to the real extract)")
-    tasks = escape(", ".join(TASKS))
-    grid.add_row(escape("synthetic:STATE[:TASK]"), f"{tasks}; {len(states())} states", "(generated)")
     out.print(grid)
     if not there:
         none = f"{folder}, which does not exist" if folder else "none of the usual places exists"

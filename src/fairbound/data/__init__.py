@@ -1,4 +1,4 @@
-"""Data by name, tables of one's own, the census; datasets as tensors, and their splits."""
+"""Load data by name or from your own tables, encode them as tensors, and split them."""
 
 from fairbound.data.attributes import parse_attribute, parse_attributes
 from fairbound.data.dataset import Dataset, Split

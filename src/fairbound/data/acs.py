@@ -34,7 +34,7 @@ from fairbound.data.acs_files import (
 )
 from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
-from fairbound.data.tasks import CARRIED, HISTORICAL, TASKS, Task, apply, describe_absent, fill, numbers, task_of
+from fairbound.data.tasks import CARRIED, HISTORICAL, TASKS, CensusTask, apply, describe_absent, fill, numbers, task_of
 
 # Columns that later files call and code otherwise: the newer name, and newer code -> code of 2018 (empty: the same).
 # Same-sex and opposite-sex couples were one code until 2018; roomers and boarders (11) have none any more.
@@ -53,7 +53,7 @@ NEWER: Mapping[str, tuple[str, Mapping[int, int]]] = MappingProxyType(
 
 def load(
     states: Sequence[str],
-    task: str | Task = "Income",
+    task: str | CensusTask = "Income",
     year: int = 2018,
     horizon: str = "1-Year",
     folder: str | Path | None = None,
@@ -65,10 +65,10 @@ def load(
     None for NaN. Files from 2019 on have their RELSHIPP and JWTRNS translated to RELP and JWTR as coded in 2018.
     """
     task, year = task_of(task), survey_year(year, horizon)
-    there = available(folder)
-    wanted = states_of(states, [found.state for found in there])
+    files = available(folder)
+    wanted = states_of(states, [file.state for file in files])
     parts = [
-        _read(file_of(state, task, year, horizon, there, folder), task, year, horizon, missing) for state in wanted
+        _read(file_of(state, task, year, horizon, files, folder), task, year, horizon, missing) for state in wanted
     ]
     _refuse_overlap(wanted, parts)
     shared = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
@@ -77,65 +77,65 @@ def load(
     return Table(columns, task.label, task.features, source, missing=missing)
 
 
-def _read(found: SurveyFile, task: Task, year: int, horizon: str, missing: int | None) -> Table:
-    if found.form == "parquet":
-        table = _extract(found, task, missing)
+def _read(file: SurveyFile, task: CensusTask, year: int, horizon: str, missing: int | None) -> Table:
+    if file.form == "parquet":
+        table = _extract(file, task, missing)
     else:
-        table = apply(task, _raw_columns(found, task, year, horizon), missing, f"acs:{found.state}")
-    if table.rows == 0:
-        raise ValueError(f"{found.path} has no rows of {found.state} for {task.name}")
-    if found.state in STATES and "ST" in table.columns:
-        others = sorted(set(np.unique(table.columns["ST"]).tolist()) - {STATES[found.state]})
+        table = apply(task, _raw_columns(file, task, year, horizon), missing, f"acs:{file.state}")
+    if file.state in STATES and "ST" in table.columns:
+        others = sorted(set(np.unique(table.columns["ST"]).tolist()) - {STATES[file.state]})
         if others:
             raise ValueError(
-                f"{found.path} should hold {found.state} only (ST {STATES[found.state]}), it also has ST {others[0]}"
+                f"{file.path} should hold {file.state} only (ST {STATES[file.state]}), it also has ST {others[0]}"
             )
     return table
 
 
 def _refuse_overlap(names: Sequence[str], parts: Sequence[Table]) -> None:
-    seen: dict[int, str] = {}
+    holders: dict[int, str] = {}
     for name, part in zip(names, parts, strict=True):
         for fips in np.unique(part.columns.get("ST", np.zeros(0, dtype=np.int64))).tolist():
-            if fips in seen:
-                raise ValueError(f"{seen[fips]} and {name} both hold rows of {STATE_OF.get(fips, fips)}; drop one")
-            seen[fips] = name
+            if fips in holders:
+                raise ValueError(f"{holders[fips]} and {name} both hold rows of {STATE_OF.get(fips, fips)}; drop one")
+            holders[fips] = name
 
 
-def _extract(found: SurveyFile, task: Task, missing: int | None) -> Table:
-    parquet = need("pyarrow.parquet", "data", f"Reading {found.path.name}")
-    with _reading(found.path):
-        names = parquet.read_schema(found.path).names
+def _extract(file: SurveyFile, task: CensusTask, missing: int | None) -> Table:
+    parquet = need("pyarrow.parquet", "data", f"Reading {file.path.name}")
+    with _reading(file.path):
+        names = parquet.read_schema(file.path).names
     wanted = dict.fromkeys((*task.features, task.group, *(name for name in CARRIED if name in names), task.label))
     absent = [name for name in wanted if name not in names]
     if absent:
-        raise ValueError(f"{found.path} lacks columns of {task.name}: {describe_absent(absent, names)}")
-    with _reading(found.path):
-        own = [("ST", "==", STATES[found.state])] if found.several else None
-        frame = parquet.read_table(found.path, columns=list(wanted), filters=own)
+        raise ValueError(f"{file.path} lacks columns of {task.name}: {describe_absent(absent, names)}")
+    with _reading(file.path):
+        state_only = [("ST", "==", STATES[file.state])] if file.several else None
+        frame = parquet.read_table(file.path, columns=list(wanted), filters=state_only)
+    if frame.num_rows == 0:
+        raise ValueError(f"{file.path} has no rows of {file.state}; get them with `fairbound data fetch {file.state}`")
     columns = {name: fill(numbers(name, column), missing) for name, column in read_columns(frame).items()}
     columns[task.label] = columns[task.label] == 1
-    return Table(columns, task.label, task.features, f"acs:{found.state}", missing=missing)
+    return Table(columns, task.label, task.features, f"acs:{file.state}", missing=missing)
 
 
 # Raw person files -----------------------------------------------------------------------------------------------------
 
 
-def _raw_columns(found: SurveyFile, task: Task, year: int, horizon: str) -> dict[str, NDArray[Any]]:
+def _raw_columns(file: SurveyFile, task: CensusTask, year: int, horizon: str) -> dict[str, NDArray[Any]]:
     """The task's columns of a person file under their names of 2018, NaN where a field is empty."""
-    pandas = need("pandas", "data", f"Reading {found.path.name}")
-    source = _source_columns(found.path, found.state, year, horizon, task)
-    with _reading(found.path), _opened(found.path, found.state) as lines:
+    pandas = need("pandas", "data", f"Reading {file.path.name}")
+    source = _source_columns(file.path, file.state, year, horizon, task)
+    with _reading(file.path), _opened(file.path, file.state) as lines:
         # Files up to 2016 pad empty fields with spaces.
         frame = pandas.read_csv(lines, usecols=list(source.values()), dtype=np.float64, skipinitialspace=True)
-    columns = {name: frame[there].to_numpy() for name, there in source.items()}
-    for name, there in source.items():
-        if there != name:
-            columns[name] = _translated(found.path, there, columns[name], NEWER[name][1])
+    columns = {name: frame[name_in_file].to_numpy() for name, name_in_file in source.items()}
+    for name, name_in_file in source.items():
+        if name_in_file != name:
+            columns[name] = _translated(file.path, name_in_file, columns[name], NEWER[name][1])
     return columns
 
 
-def check_raw(path: Path, state: str, year: int, horizon: str, task: Task = TASKS["Income"]) -> None:
+def check_raw(path: Path, state: str, year: int, horizon: str, task: CensusTask = TASKS["Income"]) -> None:
     """Refuse, in a sentence, a raw file that is damaged, of another survey, or without the task's columns."""
     with _reading(path), _opened(path, state) as lines:
         while lines.read(1 << 20):  # to the end: the checksums of a zip or gzip file are compared there
@@ -143,7 +143,7 @@ def check_raw(path: Path, state: str, year: int, horizon: str, task: Task = TASK
     _source_columns(path, state, year, horizon, task)
 
 
-def _source_columns(path: Path, state: str, year: int, horizon: str, task: Task) -> dict[str, str]:
+def _source_columns(path: Path, state: str, year: int, horizon: str, task: CensusTask) -> dict[str, str]:
     """Name in 2018 -> name in this file, of the columns that the task needs or carries."""
     with _reading(path), _opened(path, state) as lines:
         reader = csv.reader(io.TextIOWrapper(lines, encoding="utf-8-sig", errors="replace"), skipinitialspace=True)
@@ -203,11 +203,11 @@ def person_file(archive: zipfile.ZipFile, state: str) -> str | None:
 def _refuse_other_survey(path: Path, header: Sequence[str], first: Sequence[str], year: int, horizon: str) -> None:
     """From 2017 on, a serial number begins with the year of the interview: a misplaced file is noticed."""
     serial = dict(zip(header, first, strict=False)).get("SERIALNO", "")
-    found = int(serial[:4]) if re.fullmatch(r"20\d\d(GQ|HU|\d\d)\d{7}", serial) else year
-    if not year - (4 if horizon == "5-Year" else 0) <= found <= year:
+    interview = int(serial[:4]) if re.fullmatch(r"20\d\d(GQ|HU|\d\d)\d{7}", serial) else year
+    if not year - (4 if horizon == "5-Year" else 0) <= interview <= year:
         raise ValueError(
-            f"{path} is of {found} (its first SERIALNO is {serial}), not of {year} {horizon}; put it into the folder "
-            f"{found}/1-Year or ask for year={found}"
+            f"{path} is of {interview} (its first SERIALNO is {serial}), not of {year} {horizon}; put it into the "
+            f"folder {interview}/1-Year or ask for year={interview}"
         )
 
 

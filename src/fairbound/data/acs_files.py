@@ -15,7 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
-from fairbound.data.tasks import TASKS, Task
+from fairbound.data import synthetic
+from fairbound.data.tasks import TASKS, CensusTask
 
 HORIZONS = ("1-Year", "5-Year")
 
@@ -58,10 +59,10 @@ class SurveyFile:
 
     @property
     def source(self) -> str:
-        """The name by which `load` reads the file; a raw one for the task of the paper, of whatever year it may be."""
+        """The name by which `load` reads the file; that of a raw file is for the Income task."""
         return source_name([self.state], self.task or "Income", self.year or USUAL_YEAR, self.horizon or HORIZONS[0])
 
-    def serves(self, state: str, task: Task, year: int, horizon: str) -> bool:
+    def serves(self, state: str, task: CensusTask, year: int, horizon: str) -> bool:
         return (
             self.state == state
             and self.task in (None, task.name)
@@ -72,12 +73,12 @@ class SurveyFile:
 
 def available(folder: str | Path | None = None) -> tuple[SurveyFile, ...]:
     """Every file there is, in the order in which `load` would choose."""
-    return tuple(found for place in folders(folder) for found in _listed(place))
+    return tuple(file for place in folders(folder) for file in _listed(place))
 
 
 def folders(folder: str | Path | None = None) -> tuple[Path, ...]:
-    """The folders that exist among: the one given, and no other; or, in this order, $FAIRBOUND_DATA, `../shared/data`
-    beside the current folder and beside a checkout of this project, and the user's cache."""
+    """The folders to search, if they exist: only `folder` if you name it; else $FAIRBOUND_DATA, `shared/data` next to
+    the current folder and next to a checkout of this project, and the user's cache, in this order."""
     return tuple(place for place in _places(folder) if place.is_dir())
 
 
@@ -195,20 +196,21 @@ def identify(path: Path, year: int | None, horizon: str | None) -> SurveyFile | 
 
 
 def file_of(
-    state: str, task: Task, year: int, horizon: str, there: Sequence[SurveyFile], folder: str | Path | None
+    state: str, task: CensusTask, year: int, horizon: str, files: Sequence[SurveyFile], folder: str | Path | None
 ) -> SurveyFile:
-    for found in there:
-        if found.serves(state, task, year, horizon):
-            return found
-    for found in there:
-        if state in STATES and found.state not in STATES and found.serves(found.state, task, year, horizon):
-            return replace(found, state=state, several=True)
+    for file in files:
+        if file.serves(state, task, year, horizon):
+            return file
+    for file in files:
+        if state in STATES and file.state not in STATES and file.serves(file.state, task, year, horizon):
+            return replace(file, state=state, several=True)
     extract = f"acs{task.name.lower()}_{year}_{state}.parquet"
     names = [raw_name(state, year), archive_name(state), extract] if state in STATES else [extract]
-    others = [f"{found.path} ({found.task or 'raw'}, {found.year})" for found in there if found.state == state]
+    others = [f"{file.path} ({file.task or 'raw'}, {file.year})" for file in files if file.state == state]
     fetch = f"fairbound data fetch {state} --year {year}" + ("" if horizon == "1-Year" else f" --horizon {horizon}")
-    generated = f"synthetic:{state}" + ("" if task.name == "Income" else f":{task.name}")
-    remedy = f"; get it with `{fetch}`, or use {generated}, which needs no file" if state in STATES else ""
+    remedy = f"; get it with `{fetch}`, or place one there with folktables or by hand" if state in STATES else ""
+    if state in synthetic.STATES and task.name == "Income":
+        remedy += f"; or use synthetic:{state}, which needs no file"
     raise FileNotFoundError(
         f"no file of {state} for {task.name}, {year} {horizon}: searched for {' or '.join(names)} in "
         + ", ".join(str(place) for place in _places(folder))

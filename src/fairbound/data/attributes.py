@@ -1,4 +1,4 @@
-"""One way to name protected attributes everywhere.
+"""Names of protected attributes, the same everywhere.
 
 RACE                       the levels of a column (census: those of the code book)
 AGE:25:45:65               a number cut into bands at these edges
@@ -21,7 +21,7 @@ from fairbound.data.encoders import holds_numbers
 from fairbound.data.outcomes import meaning
 
 Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
-MOST_NUMBERS = 50  # different numbers in a column of the user's own, above which bands have to be given
+MOST_NUMBERS = 50  # different numbers in a column that is not of the census, above which you must give bands
 
 
 def parse_attribute(spec: str, columns: Columns, census: bool = False, missing: int | None = None) -> Attribute:
@@ -53,22 +53,21 @@ def parse_attribute(spec: str, columns: Columns, census: bool = False, missing: 
 def parse_attributes(
     specs: str | Sequence[str], columns: Columns, census: bool = False, missing: int | None = None
 ) -> list[Attribute]:
-    """Several, given as a list or separated by commas."""
+    """Several attributes, as a list or separated by commas."""
     return [parse_attribute(spec, columns, census, missing) for spec in one_by_one(specs)]
 
 
 def one_by_one(specs: str | Sequence[Any]) -> list[Any]:
-    """A list of attributes, given as one or separated by commas.
+    """The attributes of a list, or of text that separates them by commas.
 
     >>> one_by_one("SEX, AGEP:25:65")
     ['SEX', 'AGEP:25:65']
     """
     listed = specs.split(",") if isinstance(specs, str) else list(specs)
-    trimmed = [one.strip() if isinstance(one, str) else one for one in listed]
-    named = [one for one in trimmed if one != ""]
-    if not named:
+    trimmed = [spec.strip() if isinstance(spec, str) else spec for spec in listed]
+    if not any(spec != "" for spec in trimmed):
         raise ValueError("name at least one protected column")
-    return named
+    return [spec for spec in trimmed if spec != ""]
 
 
 def _parsed(spec: str, columns: Columns) -> tuple[str, tuple[float, ...], str | None]:

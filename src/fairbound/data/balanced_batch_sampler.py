@@ -92,7 +92,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self.batches = min(-(-len(members[k]) // widths[k]) for k in drawn) if batches is None else batches
         require_whole(self, 1, None, "batches")
         self._groups = [_Group(members[k], self.seed, k, widths[k], self.batches) for k in drawn]
-        self._own = [slice(self.rank * size, (self.rank + 1) * size) for size in self.per_batch if size]
+        self._slices = [slice(self.rank * size, (self.rank + 1) * size) for size in self.per_batch if size]
         self._place = (0, 0)  # the next epoch and batch
         self._started = False  # whether an iterator has started that epoch: the next iterator takes the epoch after it
 
@@ -109,7 +109,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         steps = zip(*(islice(group.epoch(epoch), start, None) for group in self._groups), strict=True)
         for done, parts in enumerate(steps, start + 1):
             self._place = (epoch, done)
-            yield [index for part, own in zip(parts, self._own, strict=True) for index in part[own].tolist()]
+            yield [index for part, rows in zip(parts, self._slices, strict=True) for index in part[rows].tolist()]
         self._place, self._started = (epoch + 1, 0), False
 
     @property
@@ -156,11 +156,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
             raise ValueError(
                 f"a state of BalancedBatchSampler has the keys epoch, batch and settings, got {sorted(map(str, state))}"
             )
-        for name, here in self._settings().items():
-            there = state["settings"].get(name)
-            if there != here:
+        for name, setting in self._settings().items():
+            saved = state["settings"].get(name)
+            if saved != setting:
                 raise ValueError(
-                    f"the state was saved with {name} {there}, here it is {here}; build the sampler with the same "
+                    f"the state was saved with {name} {saved}, here it is {setting}; build the sampler with the same "
                     "settings, or use set_epoch(epoch, start) to begin at another place"
                 )
         self.set_epoch(state["epoch"], state["batch"])
@@ -196,16 +196,16 @@ class _Group:
 
     def __init__(self, examples: Indices, seed: int, group: int, width: int, batches: int) -> None:
         self.examples, self.width = examples, width
-        self.whole, self.rest = divmod(batches * width, len(examples))  # q and r of the module's equation
+        self.full, self.rest = divmod(batches * width, len(examples))  # q and r of the module's equation
         self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor([CARRIED, WHOLE]))
-        self._kept: dict[int, Indices] = {}  # the last carried permutation: number -> examples
+        self._last_carried: dict[int, Indices] = {}  # the last carried permutation: number -> examples
         self._drawn = [(-1, examples)] * 2  # for each stream of a small group: the first number drawn, and the orders
 
     def epoch(self, number: int) -> Iterator[Indices]:
         """The parts of an epoch: first its carried examples, then its whole permutations."""
         held = self._rest(number)
-        end = (number + 1) * self.whole
-        for permutation in range(end - self.whole, end):
+        end = (number + 1) * self.full
+        for permutation in range(end - self.full, end):
             held = yield from self._cut(held)
             held = np.concatenate((held, self._avoiding(held, self._permutation(WHOLE, permutation))))
         yield from self._cut(held)
@@ -233,13 +233,13 @@ class _Group:
         # drawn with if it has two widths; in a shorter one they may depend on the one before that, and so on.
         short = len(self.examples) < 2 * self.width
         start = number
-        while start not in self._kept and self._held_before(start) and (short or start == number):
+        while start not in self._last_carried and self._held_before(start) and (short or start == number):
             start -= 1
-        order = self._kept[start] if start in self._kept else self._permutation(CARRIED, start)
+        order = self._last_carried[start] if start in self._last_carried else self._permutation(CARRIED, start)
         for later in range(start + 1, number + 1):
             held = order[len(order) - self._held_before(later) :]
             order = self._avoiding(held, self._permutation(CARRIED, later))
-        self._kept = {number: order}
+        self._last_carried = {number: order}
         return order
 
     def _held_before(self, number: int) -> int:
@@ -285,16 +285,16 @@ def _process(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 def _checked(shares: Sequence[float]) -> NDArray[np.float64]:
     """(groups,) shares that sum to 1."""
-    given = np.asarray(shares, dtype=np.float64)
-    if given.ndim != 1:
-        raise ValueError(f"shares must be one number for each group, got an array of shape {given.shape}")
-    for group, share in enumerate(given):
+    fractions = np.asarray(shares, dtype=np.float64)
+    if fractions.ndim != 1:
+        raise ValueError(f"shares must be one number for each group, got an array of shape {fractions.shape}")
+    for group, share in enumerate(fractions):
         if not 0 <= share <= 1:  # NaN included
             raise ValueError(f"the share of group {group} must lie between 0 and 1, got {share:g}")
-    total = float(given.sum())
+    total = float(fractions.sum())
     if abs(total - 1) > 1e-6:
         raise ValueError(f"shares must sum to 1, got {total:g}; divide them by their sum")
-    return given / total
+    return fractions / total
 
 
 def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[Indices]:

@@ -84,16 +84,17 @@ def levels(name: str) -> dict[int | None, str]:
     >>> levels("SEX")
     {1: 'Male', 2: 'Female'}
     """
-    found = variable(name)
-    if found.kind == "number":
-        raise ValueError(f"{name} ({found.title}) is a number, not a code; attribute({name!r}) cuts it into bands")
-    if found.kind == "areas":
+    definition = variable(name)
+    if definition.kind == "number":
+        raise ValueError(f"{name} ({definition.title}) is a number, not a code; attribute({name!r}) cuts it into bands")
+    if definition.kind == "areas":
         raise ValueError(
-            f"the code book does not list the codes of {name} ({found.title}), which go from {found.values[0].low} to "
-            f"{found.values[-1].high}; take those that occur: Coded.of({name!r}, column)"
+            f"the code book does not list the codes of {name} ({definition.title}), which go from "
+            f"{definition.values[0].low} to {definition.values[-1].high}; take those that occur: "
+            f"Coded.of({name!r}, column)"
         )
-    listed: dict[int | None, str] = {value.low: value.label for value in found.values}
-    return listed if found.blank is None else {**listed, None: found.blank}
+    listed: dict[int | None, str] = {value.low: value.label for value in definition.values}
+    return listed if definition.blank is None else {**listed, None: definition.blank}
 
 
 def attribute(name: str, edges: Sequence[float] | None = None, missing: int | None = None) -> Attribute:
@@ -110,12 +111,12 @@ def attribute(name: str, edges: Sequence[float] | None = None, missing: int | No
     >>> attribute("JWMNP", edges=(30,), missing=0).labels  # 0 minutes: those who do not commute
     ('< 1', '1 to < 30', '>= 30')
     """
-    found = variable(name)
-    if edges is None and found.kind != "number":
+    definition = variable(name)
+    if edges is None and definition.kind != "number":
         levels(name)  # refuses areas
         listed = codes(name, missing)
         return Coded(name, tuple(listed), tuple(listed.values()))
-    return Banded(name, _bands(found, edges, _fill(found, missing)))
+    return Banded(name, _bands(definition, edges, _fill(definition, missing)))
 
 
 def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
@@ -125,32 +126,34 @@ def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
     >>> codes("SEX"), codes("AGEP")
     ({1: 'Male', 2: 'Female'}, {})
     """
-    found = variable(name)
-    fill = _fill(found, missing)
-    listed = levels(name) if found.kind == "codes" else {}
+    definition = variable(name)
+    fill = _fill(definition, missing)
+    listed = levels(name) if definition.kind == "codes" else {}
     return {fill if code is None else code: label for code, label in listed.items()}
 
 
-def _fill(found: Variable, missing: int | None) -> int | None:
+def _fill(definition: Variable, missing: int | None) -> int | None:
     """The number that encodes an empty field of this variable."""
-    fill = missing if found.blank is not None else None  # a column that is never empty is never filled
-    if fill is not None and found.holds(fill):
+    fill = missing if definition.blank is not None else None  # a column that is never empty is never filled
+    if fill is not None and definition.holds(fill):
         raise ValueError(
-            f"{fill} is itself a value of {found.name} ({found.title}), so that empty fields filled with it cannot be "
-            "distinguished; load the rows with another `missing` (None keeps NaN)"
+            f"{fill} is itself a value of {definition.name} ({definition.title}), so that empty fields filled with it "
+            "cannot be distinguished; load the rows with another `missing` (None keeps NaN)"
         )
     return fill
 
 
-def _bands(found: Variable, edges: Sequence[float] | None, fill: int | None) -> tuple[float, ...]:
-    if edges is None and found.name not in EDGES:
-        raise ValueError(f"{found.name} ({found.title}) has no usual bands; say where to cut it: edges=(...)")
-    cuts = tuple(EDGES[found.name] if edges is None else edges)
+def _bands(definition: Variable, edges: Sequence[float] | None, fill: int | None) -> tuple[float, ...]:
+    if edges is None and definition.name not in EDGES:
+        raise ValueError(f"{definition.name} ({definition.title}) has no usual bands; say where to cut it: edges=(...)")
+    cuts = tuple(EDGES[definition.name] if edges is None else edges)
     if fill is None:
         return cuts
-    lowest = found.values[0].low
+    lowest = definition.values[0].low
     if fill > lowest:
-        raise ValueError(f"{fill} for empty fields lies within the range of {found.name}; fill with a number below it")
+        raise ValueError(
+            f"{fill} for empty fields lies within the range of {definition.name}; fill with a number below it"
+        )
     return tuple(sorted({lowest, *cuts}))  # one more cut keeps the filled rows out of the lowest band
 
 
@@ -162,15 +165,15 @@ def describe(name: str) -> str:
     >>> describe("AGEP")
     'AGEP, Age: number from 0 to 99'
     """
-    found = variable(name)
-    if found.kind == "codes":
-        shown = [f"{value.low} {value.label}" for value in found.values[:SHOWN]]
-        more = len(found.values) - len(shown)
+    definition = variable(name)
+    if definition.kind == "codes":
+        shown = [f"{value.low} {value.label}" for value in definition.values[:SHOWN]]
+        more = len(definition.values) - len(shown)
         text = ", ".join(shown) + (f", and {more} more" if more else "")
     else:
-        kind = "number" if found.kind == "number" else "area codes"
-        text = f"{kind} from {found.values[0].low} to {found.values[-1].high}"
-    return f"{name}, {found.title}: {text}" + (f"; empty: {found.blank}" if found.blank else "")
+        kind = "number" if definition.kind == "number" else "area codes"
+        text = f"{kind} from {definition.values[0].low} to {definition.values[-1].high}"
+    return f"{name}, {definition.title}: {text}" + (f"; empty: {definition.blank}" if definition.blank else "")
 
 
 @cache

@@ -23,8 +23,7 @@ class ColumnTypeError(ValueError):
 
 
 def column_of(values: Any, name: str) -> NDArray[Any]:
-    """A column in one of the forms that a Table holds: numbers or booleans, NaN where missing; text or booleans
-    as objects, None where missing; dates.
+    """A column in one of the forms that a Table holds.
 
     >>> column_of(["a", None], "x"), column_of([1, None], "x"), column_of(torch.tensor([True]), "x")
     (array(['a', None], dtype=object), array([ 1., nan]), array([ True]))
@@ -45,9 +44,8 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
         return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)  # numpy has no bfloat16
-    array: NDArray[Any]
     if isinstance(values, np.ma.MaskedArray):
-        array = values.data.astype(object)
+        array: NDArray[Any] = values.data.astype(object)
         array[np.ma.getmaskarray(values)] = None
         return array
     if isinstance(values, np.ndarray):
@@ -62,28 +60,21 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
 
 
 def _from_arrow(values: Any) -> NDArray[Any]:
-    """An arrow column as numpy gives it, dictionaries decoded: numpy would take a missing entry for the last level.
+    """An arrow column, dictionaries decoded: numpy would take a missing entry for the last level.
 
     >>> pyarrow = __import__("pyarrow")
     >>> _from_arrow(pyarrow.array(["no", None, "yes"]).dictionary_encode()).tolist()
     ['no', None, 'yes']
     """
-    if hasattr(values.type, "value_type") and hasattr(values.type, "index_type"):  # a dictionary
-        return _decoded(values)
-    return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def _decoded(values: Any) -> NDArray[Any]:
-    """(rows,) of a dictionary; rows of text share the objects of its levels."""
+    if not hasattr(values.type, "index_type"):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
     if str(values.type.value_type) not in ("string", "large_string"):
         return np.asarray(values.cast(values.type.value_type).to_numpy(zero_copy_only=False))
-    parts = []
+    parts = [np.empty(0, dtype=object)]  # rows of text share the objects of the levels
     for chunk in getattr(values, "chunks", [values]):
-        levels = chunk.dictionary.to_pylist()
-        table = np.empty(len(levels) + 1, dtype=object)
-        table[:-1], table[-1] = levels, None
-        parts.append(table[chunk.indices.fill_null(len(levels)).to_numpy(zero_copy_only=False).astype(np.int64)])
-    return np.concatenate(parts) if parts else np.empty(0, dtype=object)
+        levels = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
+        parts.append(levels[chunk.indices.cast("int64").fill_null(-1).to_numpy()])
+    return np.concatenate(parts)
 
 
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
@@ -96,8 +87,8 @@ def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
     if kinds == {"boolean"}:
         return _with_none(array, missing, bool) if missing.any() else array.astype(bool)
     if kinds <= {"whole number", "boolean"} and not missing.any():
-        whole = np.array([int(value) for value in array])
-        return whole if whole.dtype.kind == "i" else whole.astype(np.float64)  # beyond 64 bits
+        integers = np.array([int(value) for value in array])
+        return integers if integers.dtype.kind == "i" else integers.astype(np.float64)  # beyond 64 bits
     if kinds <= {"number", "whole number", "boolean"}:
         return np.where(missing, np.nan, array).astype(np.float64)
     _refuse_mixture(array, missing, name)

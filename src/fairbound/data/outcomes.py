@@ -28,8 +28,8 @@ def binary(column: Column, name: str, positive: Any = None) -> NDArray[np.int64]
     >>> binary(np.array([">50K", "<=50K"]), "income", positive=">50K")
     array([1, 0])
     """
-    _, one = two_values(column, name, positive)
-    return _marked(column, [one])
+    _, positive_value = two_values(column, name, positive)
+    return _marked(column, [positive_value])
 
 
 def two_values(column: Column, name: str, positive: Any = None) -> tuple[Any, Any]:
@@ -44,8 +44,8 @@ def two_values(column: Column, name: str, positive: Any = None) -> tuple[Any, An
             f"the column {name!r} is not binary: {len(values)} different values ({_shown(values)}) in {len(column)} "
             "rows; give one of two values, e.g. whether a number is above a threshold"
         )
-    one = _evident_one(values, name) if positive is None else _given_one(values, name, positive)
-    return next(value for value in values if value is not one), one
+    known = _evident_positive(values, name) if positive is None else _named_positive(values, name, positive)
+    return next(value for value in values if value is not known), known
 
 
 def binary_like(
@@ -53,9 +53,9 @@ def binary_like(
 ) -> NDArray[np.int64]:
     """(rows,) predictions as 0 and 1, in the terms of the label that they predict.
 
-    They may have the label's own values, also where all are alike. Where the label says nothing to the contrary, they
-    may also be 0/1, -1/1, booleans or evident words: beside a label of yes and no a prediction of 1 is a yes, but
-    beside a label of 1 and 2 it could be the label's 1.
+    They may have the label's values, even if all are equal. Unless the label contradicts it, they may also be 0/1,
+    -1/1, booleans or evident words: for a label of yes and no a prediction of 1 is a yes, but for a label of 1 and 2
+    it could be the label's 1.
 
     >>> binary_like(np.array([2, 2]), "guess", np.array([1, 2]), "truth", positive=2)
     array([1, 1])
@@ -64,8 +64,8 @@ def binary_like(
     """
     label = two_values(label_column, label_name, positive)
     values = _different(column, name)
-    own = tuple(map(meaning, label))
-    pair = _pair_with(values, [own, *(EVIDENT if positive is None or not _speaks_for_itself(own) else ())])
+    meanings = (meaning(label[0]), meaning(label[1]))
+    pair = _pair_with(values, [meanings, *(EVIDENT if positive is None or not _speaks_for_itself(meanings) else ())])
     if pair is None:
         score = "; scores are no predictions (score, --score)" if column.dtype.kind == "f" and len(values) > 2 else ""
         raise ValueError(
@@ -82,8 +82,8 @@ def one_against_rest(column: Column, name: str, positive: Any) -> tuple[NDArray[
     (array([0, 1, 0]), ['low', 'middle'])
     """
     values = _different(column, name)
-    one = _given_one(values, name, positive)
-    return _marked(column, [one]), [value for value in values if value is not one]
+    chosen = _named_positive(values, name, positive)
+    return _marked(column, [chosen]), [value for value in values if value is not chosen]
 
 
 def like_one_against_rest(
@@ -95,17 +95,16 @@ def like_one_against_rest(
     array([0, 1])
     """
     classes, values = _different(label_column, label_name), _different(column, name)
-    one = meaning(_given_one(classes, label_name, positive))
-    meant = {meaning(value) for value in values}
-    if not meant <= set(map(meaning, classes)):
+    chosen = meaning(_named_positive(classes, label_name, positive))
+    if not set(map(meaning, values)) <= set(map(meaning, classes)):
         pair = _pair_with(values, EVIDENT)
         if pair is None:
             raise ValueError(
                 f"the column {name!r} holds {_shown(values)}, but the label {label_name!r} holds {_shown(classes)}; "
                 "give predictions in the label's classes, or 0 and 1"
             )
-        one = pair[1]
-    return _marked(column, [value for value in values if meaning(value) == one])
+        chosen = pair[1]
+    return _marked(column, [value for value in values if meaning(value) == chosen])
 
 
 def class_count(column: Column, name: str) -> int:
@@ -139,7 +138,7 @@ def _different(column: Column, name: str) -> list[Any]:
     return sorted(values, key=lambda value: (isinstance(value, str), value))
 
 
-def _evident_one(values: Sequence[Any], name: str) -> Any:
+def _evident_positive(values: Sequence[Any], name: str) -> Any:
     pair = _pair_with(values, EVIDENT)
     if pair is None or len({meaning(value) for value in values}) < 2:
         raise ValueError(
@@ -149,7 +148,7 @@ def _evident_one(values: Sequence[Any], name: str) -> Any:
     return next(value for value in values if meaning(value) == pair[1])
 
 
-def _given_one(values: Sequence[Any], name: str, positive: Any) -> Any:
+def _named_positive(values: Sequence[Any], name: str, positive: Any) -> Any:
     exact = [value for value in values if value == positive]
     same = exact or [value for value in values if meaning(value) == meaning(positive)]
     if len(same) != 1:
@@ -163,16 +162,16 @@ def _pair_with(values: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> tuple
     return next((pair for pair in pairs if meant <= set(pair)), None)
 
 
-def _speaks_for_itself(own: tuple[Any, Any]) -> bool:
-    """Whether a label's values are numbers, booleans or evident words, which 0/1 beside them could contradict."""
-    return any(not isinstance(value, str) or value in MEANINGS for value in own)
+def _speaks_for_itself(meanings: tuple[Any, Any]) -> bool:
+    """Whether a label's values are numbers, booleans or evident words, which predictions of 0/1 could contradict."""
+    return any(not isinstance(value, str) or value in MEANINGS for value in meanings)
 
 
 def _marked(column: Column, ones: Sequence[Any]) -> NDArray[np.int64]:
     """(rows,) 1 where the value is among `ones`."""
     marked = np.zeros(len(column), dtype=bool)
-    for one in ones:
-        marked |= np.asarray(column == one, dtype=bool)
+    for value in ones:
+        marked |= np.asarray(column == value, dtype=bool)
     return marked.astype(np.int64)
 
 

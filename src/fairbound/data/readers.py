@@ -1,4 +1,4 @@
-"""Whatever the user has becomes columns: a CSV or parquet file, a data frame, arrays, lists or tensors.
+"""Columns from a CSV or parquet file, a data frame, arrays, lists or tensors.
 
 A column is a numpy vector of numbers or booleans with NaN where one is missing, or of text (objects) with None
 where it is missing. An empty field of a CSV file is missing, and so are the words in `MISSING_MARKS`; "None" is not
@@ -31,7 +31,7 @@ READABLE = (
 
 
 class ColumnsRead(dict[str, NDArray[Any]]):
-    """Columns by name, and, of those that could not be read, why: asking for one says it."""
+    """Columns by name; asking for a column that could not be read raises an error that says why."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def read_table(
 
     `features` are the columns that a model may see: by default all but the label and `drop`. Columns that are no
     features stay in the table, e.g. as protected attributes. `sep` and `missing`, the words that mark a missing
-    value, are for CSV files; the separator is found where it is not given. `positive` is the label's value that counts
+    value, are for CSV files; the separator is detected unless you name it. `positive` is the label's value that counts
     as 1, where that is not evident.
 
     >>> table = read_table({"age": [30, 40], "id": [7, 8], "rich": ["no", "yes"]}, label="rich", drop=["id"])
@@ -82,7 +82,7 @@ def read_table(
     listed = [name for name in columns if name != label] if features is None else _listed(features)
     chosen = tuple(name for name in listed if name not in _listed(drop))
     if not chosen:
-        raise ValueError(f"no feature is left beside the label {label!r}")
+        raise ValueError(f"no feature is left besides the label {label!r}")
     if "" in chosen:
         raise ValueError("a column has no name (a row index that was written with the table?); drop it: drop=['']")
     return Table(columns, label, chosen, _name_of(source), positive)
@@ -125,10 +125,10 @@ def read_columns(
     only: Sequence[str] | None = None,
     threads: bool = True,
 ) -> ColumnsRead:
-    """The columns of a file, a data frame or a dict, by name. What is neither numbers nor text, or is there twice with
-    different values, is refused when asked for, so that an unused column raises no error. `encoding` is that of a CSV
-    file; where it is not given, it is UTF-8 or UTF-16, else latin-1 (cp1252), and a note says so. `only` names the
-    columns of a file that are needed: a file that is larger than memory is then streamed, and these are kept.
+    """The columns of a file, a data frame or a dict, by name. A column that is neither numbers nor text, or that occurs
+    twice with different values, raises an error when you ask for it, not before. `encoding` is that of a CSV file; it
+    is detected unless you name it, and a note says so if it is neither UTF-8 nor UTF-16. `only` names the columns of a
+    file that you need: a large file is then streamed, and only these columns are held in memory.
 
     >>> read_columns({"age": [30, None], "job": ["nurse", "clerk"]})["age"]
     array([30., nan])
@@ -167,12 +167,12 @@ def _add(columns: ColumnsRead, name: str, column: NDArray[Any], where: str) -> N
     if name not in columns.keys():  # noqa: SIM118, `in` asks for the column
         columns[name] = column
         return
-    there = columns[name]
-    row = 0 if there.dtype.kind != column.dtype.kind and len(there) else _first_difference(there, column)
+    earlier = columns[name]
+    row = 0 if earlier.dtype.kind != column.dtype.kind and len(earlier) else _first_difference(earlier, column)
     if row is not None:
         del columns[name]
         columns.errors[name] = (
-            f"{where} has the column {name!r} more than once, with different values (row {row}: {there[row]!s} and "
+            f"{where} has the column {name!r} more than once, with different values (row {row}: {earlier[row]!s} and "
             f"{column[row]!s}); rename or remove one"
         )
 
@@ -215,7 +215,9 @@ def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray
         return dict(columns)
     if len(names) != len(columns):
         raise ValueError(f"X has {len(columns)} columns but {len(names)} names")
-    _refuse_twice(names, "X")
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+    if twice:
+        raise ValueError(f"X has the column {', '.join(map(repr, twice))} more than once; rename or remove one")
     return {name: column for name, (_, column) in zip(names, columns, strict=True)}
 
 
@@ -225,12 +227,6 @@ def _flat(y: Any) -> Any:
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
-
-
-def _refuse_twice(names: Sequence[Any], where: str) -> None:
-    twice = [str(name) for name, count in Counter(map(str, names)).items() if count > 1]
-    if twice:
-        raise ValueError(f"{where} has the column {', '.join(map(repr, twice))} more than once; rename or remove one")
 
 
 def _name_of(source: Any) -> str:

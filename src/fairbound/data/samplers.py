@@ -170,8 +170,8 @@ class Chunks(NamedTuple):
 
     def batches(self, run: int) -> tuple[Batch, Batch, Batch, Batch]:
         """The four mini-batches of a run's step: the single one, the large one, its odd half, its even half."""
-        own = self.run == run
-        chosen = (own & (self.half == 0), own & (self.half > 0), own & (self.half == 1), own & (self.half == 2))
+        single, odd, even = ((self.run == run) & (self.half == half) for half in (0, 1, 2))
+        chosen = (single, odd | even, odd, even)
         joined = [
             Batch(self.batch.objective[which].flatten(), self.batch.cells[which].transpose(0, 1).flatten(1))
             for which in chosen

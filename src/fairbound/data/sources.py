@@ -1,8 +1,8 @@
-"""One way to name data everywhere: `acs:OK`, `synthetic:OK`, or a file.
+"""Names of data, the same everywhere: `acs:OK`, `synthetic:OK`, or a file.
 
 acs:STATES[:TASK[:YEAR[:HORIZON]]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2017, acs:OK:Income:2018:5-Year
-synthetic:STATE[:TASK]               synthetic:OK, synthetic:CA:Employment
-anything else                        a CSV or parquet file of the user's own; needs a label
+synthetic:STATE                      synthetic:OK, synthetic:VA
+anything else                        the path of a CSV or parquet file; needs a label
 
 A new kind of data is one entry of SOURCES; its names then work in Python, experiment files and on the command line.
 """
@@ -19,7 +19,6 @@ from fairbound.data.table import Table, is_census
 from fairbound.data.tasks import HISTORICAL, TASKS
 
 FORM = "acs:STATES[:TASK[:YEAR[:HORIZON]]]"
-SYNTHETIC_FORM = "synthetic:STATE[:TASK]"
 
 
 def load(
@@ -32,8 +31,8 @@ def load(
     missing: int | None = HISTORICAL,
     seed: int = 0,
 ) -> Table:
-    """The table of that name. `label`, `features` and `positive` are for files, `folder` and `missing` for census data,
-    `seed` for synthetic ones.
+    """The table of that name. `label`, `features` and `positive` apply to files, `folder` and `missing` to census data,
+    `seed` to synthetic data.
 
     >>> load("synthetic:OK").rows
     17917
@@ -59,11 +58,11 @@ def _load_acs(rest: str, *, folder: str | Path | None, missing: int | None, **un
     return acs.load(states.split("+"), task or "Income", *survey, folder, missing)
 
 
-def _load_synthetic(rest: str, *, seed: int, missing: int | None, **unused: Any) -> Table:
-    state, *more = rest.split(":")
-    if len(more) > 1:
-        raise ValueError(f"synthetic data are named {SYNTHETIC_FORM}, such as synthetic:OK, got 'synthetic:{rest}'")
-    return synthetic.load(state, seed, more[0] if more else "Income", missing)
+def _load_synthetic(rest: str, *, seed: int, **unused: Any) -> Table:
+    state, _, task = rest.partition(":")
+    if ":" in task:
+        raise ValueError(f"synthetic data are named synthetic:STATE, such as synthetic:OK, got 'synthetic:{rest}'")
+    return synthetic.load(state, seed, task or "Income")
 
 
 # kind of source -> its loader: what follows the colon, and the settings of `load`, of which it takes what it needs
@@ -71,10 +70,10 @@ SOURCES: dict[str, Callable[..., Table]] = {"acs": _load_acs, "synthetic": _load
 
 
 def best(state: str, folder: str | Path | None = None) -> str:
-    """`acs:STATE` where its real data are found, else `synthetic:STATE`; a folder that is named must hold them."""
-    there = acs_files.available(folder)
-    (state,) = acs_files.states_of([state], [found.state for found in there])
-    if any(found.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for found in there):
+    """`acs:STATE` if its real data are found, else `synthetic:STATE`; if you name a folder, it must hold them."""
+    files = acs_files.available(folder)
+    (state,) = acs_files.states_of([state], [file.state for file in files])
+    if any(file.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for file in files):
         return f"acs:{state}"
     if folder is not None:  # generated data in place of those that somebody named would be a surprise
         place = Path(folder).expanduser()
@@ -83,6 +82,9 @@ def best(state: str, folder: str | Path | None = None) -> str:
             f"the folder {place} {why or f'has no census file of {state}'}; name the folder where it is (folder, "
             f"--data), get it with `fairbound data fetch {state} --data {place}`, or name none to use the usual places"
         )
-    if state not in synthetic.states():  # the name of an extract of another task
-        raise FileNotFoundError(f"{state} has no rows of Income of {acs_files.USUAL_YEAR}, and no synthetic census")
+    if state not in synthetic.STATES:
+        raise FileNotFoundError(
+            f"no file of {state} for Income, {acs_files.USUAL_YEAR} was found, and the synthetic census has "
+            f"{', '.join(synthetic.STATES)} only; {synthetic.real_data(state)}"
+        )
     return f"synthetic:{state}"

@@ -1,4 +1,4 @@
-"""A synthetic census: rows like those of the five tasks (2018), generated from a seed instead of downloaded.
+"""A synthetic census: rows like those of ACSIncome (2018) in Oklahoma and Virginia, generated from a seed.
 
 `load("OK")` and `load("VA")` have the columns, codes and number of rows of the real extracts, and exactly their sizes
 of the groups that the paper protects. Columns are drawn one after the other, each from a table of shares, given columns
@@ -10,15 +10,12 @@ A *band* is a run of neighboring codes (ages 25 to 29, the occupations of one ma
 bands of the given columns. The shares are those of 42 states; the tilts, which may depend on the first given column,
 move them to the margins of one state. The label follows a logistic model with known effects:
 
-    log-odds  =  strength * (sum over columns of effect(code)  +  effect(SEX, MAR))  +  own(RAC1P) + own(MAR) + own(SEX)
+    log-odds  =  strength * (sum over columns of effect(code)  +  effect(SEX, MAR))  +  e(RAC1P) + e(MAR) + e(SEX)
 
-A state's own effects are calibrated to its rates by race, marital status and sex, to within .002; its strength, to how
-well income can be predicted from the other columns. What the real census has and this one has not: dependence beyond
-the tables. What this one has and the real one has not: the true probability of every label, so that a model's expected
-losses can be computed (`true_losses`). Results on it describe algorithms, not Oklahoma or Virginia.
-
-The other states have the shared tables as they are, with people by race and marital status and effects of their own
-(`synthetic_states.toml`; `basis` says where they come from). The tasks other than Income: `synthetic_persons.py`.
+The effects e of a state are calibrated to its rates by race, marital status and sex, to within 0.002; its strength, to
+how well income can be predicted from the other columns. The real census has dependence beyond the tables, this one has
+not. This one has the true probability of every label, so that a model's expected losses can be computed
+(`true_losses`). Results on it describe algorithms, not Oklahoma or Virginia.
 
 Only `Generator.random` is ever called, and the rest is inverse distribution functions: numpy keeps the stream of PCG64
 the same on every platform, but not the algorithms of its other samplers.
@@ -38,9 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound.data.table import Table
-from fairbound.data.tasks import HISTORICAL, TASKS, apply, task_of
+from fairbound.data.tasks import TASKS, task_of
 
-FITTED = ("OK", "VA")  # states whose tables were fitted to their own extracts
+STATES = ("OK", "VA")
 FEATURES, LABEL = TASKS["Income"].features, TASKS["Income"].label
 ROWS_PER_CHUNK = 65_536  # of `chunks`: some 10 MB
 LARGEST_CODE = {"AGEP": 99, "WKHP": 99, "SCHL": 24, "COW": 9, "RELP": 17, "POBP": 554, "OCCP": 9920, "RAC1P": 9}
@@ -89,13 +86,13 @@ class Population:
     @staticmethod
     def of(state: str, facts: Mapping[str, Any]) -> Population:
         """The population that the calibrated numbers describe."""
-        own = facts["states"][state]
+        calibrated = facts["states"][state]
         races, marital = np.meshgrid(facts["races"], np.arange(1, 6), indexing="ij")
-        counts = np.asarray(own["counts"], dtype=np.int64).ravel()
-        some = counts > 0
-        pairs = races.ravel()[some].astype(np.uint8), marital.ravel()[some].astype(np.uint8), counts[some]
-        variables = tuple(variable_of(table, own) for table in facts["variables"])
-        return Population(state, own["fips"], *pairs, variables, _effects(facts, own))
+        counts = np.asarray(calibrated["counts"], dtype=np.int64).ravel()
+        populated = counts > 0
+        pairs = races.ravel()[populated].astype(np.uint8), marital.ravel()[populated].astype(np.uint8)
+        variables = tuple(_variable(table, calibrated) for table in facts["variables"])
+        return Population(state, calibrated["fips"], *pairs, counts[populated], variables, _effects(facts, calibrated))
 
     @property
     def source(self) -> str:
@@ -164,23 +161,17 @@ class Population:
             )
 
 
-def load(state: str, seed: int = 0, task: str = "Income", missing: int | None = HISTORICAL) -> Table:
-    """The synthetic counterpart of a task's table for a state in 2018. Income in OK and VA has as many rows as the real
-    one, and groups of the same sizes (other states: nearly, or estimated; `basis`). The other tasks take theirs from
-    `synthetic_persons`. `missing` fills empty fields.
+def load(state: str, seed: int = 0, task: str = "Income") -> Table:
+    """The synthetic counterpart of a state's ACSIncome table of 2018: as many rows, and groups of the same sizes.
 
     >>> table = load("OK")
     >>> table.rows, table.source, int((table.columns["RAC1P"] == 1).sum())
     (17917, 'synthetic:OK', 13350)
-    >>> load("OK", task="Employment").label
-    'ESR_IS_1'
     """
-    people, wanted = population(state), task_of(task)
-    if wanted.name == "Income":
-        return people.sample(seed)
-    from fairbound.data.synthetic_persons import persons  # which uses this module
-
-    return apply(wanted, persons(people, seed), missing, f"{people.source}:{wanted.name}")
+    synthetic = population(state)
+    if task_of(task).name != "Income":
+        raise ValueError(f"the synthetic census has the task Income only, not {task}; {real_data(state.upper(), task)}")
+    return synthetic.sample(seed)
 
 
 def population(state: str) -> Population:
@@ -189,51 +180,31 @@ def population(state: str) -> Population:
     >>> population("OK").source
     'synthetic:OK'
     """
-    if state.upper() not in states():
-        raise ValueError(f"there is no synthetic census of {state!r}; there are {', '.join(states())}")
+    if state.upper() not in STATES:
+        raise ValueError(
+            f"there is no synthetic census of {state!r}; there are {', '.join(STATES)}; {real_data(state.upper())}"
+        )
     return _population(state.upper())
 
 
-def states() -> tuple[str, ...]:
-    """Those that have a synthetic census, the fitted ones first.
-
-    >>> states()[:3], len(states())
-    (('OK', 'VA', 'AK'), 52)
-    """
-    return (*FITTED, *other_states()["states"])
-
-
-def basis(state: str) -> str:
-    """Where the numbers of a state come from.
-
-    >>> basis("OK"), basis("CA")
-    ('fitted to its extract', 'national figures, its own size and races')
-    """
-    if state in FITTED:
-        return "fitted to its extract"
-    extract = other_states()["states"][state]["basis"] == "extract"
-    return "national tables, its own groups and rates" if extract else "national figures, its own size and races"
+def real_data(state: str, task: str = "Income") -> str:
+    """How to get real rows in place of synthetic ones, for messages."""
+    name = f"acs:{state}" + ("" if task == "Income" else f":{task}")
+    return (
+        f"for real data use {name}, with a file from `fairbound data fetch {state}`, or one that folktables has "
+        "downloaded or you have placed by hand, in the folder that FAIRBOUND_DATA names"
+    )
 
 
 @cache
 def facts() -> dict[str, Any]:
-    """The shared tables, Oklahoma and Virginia: aggregates that `tools/calibrate_synthetic.py` wrote, never rows."""
-    return read_toml("synthetic.toml")
-
-
-@cache
-def other_states() -> dict[str, Any]:
-    """What `tools/calibrate_states.py` wrote: `races` and `states`."""
-    return read_toml("synthetic_states.toml")
-
-
-def read_toml(name: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files("fairbound.data").joinpath(name).read_text(encoding="utf-8"))
+    """The calibrated numbers: aggregates that `tools/calibrate_synthetic.py` wrote, never rows."""
+    return tomllib.loads(resources.files("fairbound.data").joinpath("synthetic.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def _population(state: str) -> Population:
-    return Population.of(state, facts() if state in FITTED else facts() | other_states())
+    return Population.of(state, facts())
 
 
 def generator(seed: int, use: int) -> np.random.Generator:
@@ -264,8 +235,8 @@ def pick(cumulative: Floats, cell: NDArray[np.int64], uniform: Floats) -> NDArra
     """
     cells, codes = cumulative.shape
     ascending = (cumulative + np.arange(cells)[:, None]).ravel()
-    found = np.searchsorted(ascending, cell + uniform, side="right") - cell * codes
-    index: NDArray[np.int64] = np.minimum(found, codes - 1)  # cell + uniform may round up to the next whole number
+    above = np.searchsorted(ascending, cell + uniform, side="right") - cell * codes
+    index: NDArray[np.int64] = np.minimum(above, codes - 1)  # cell + uniform may round up to the next whole number
     return index
 
 
@@ -278,15 +249,14 @@ def band_shares(shares: Floats, tilts: Floats) -> Floats:
     return _normalized(shares * np.repeat(tilts, len(shares) // len(tilts), axis=0))
 
 
-def variable_of(table: Mapping[str, Any], state: Mapping[str, Any]) -> Variable:
+def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> Variable:
     name, given = table["name"], table["given"]
-    tilts = state.get("tilts", {}).get(name, [[1.0] * len(table["codes"])])  # only the fitted states have them
-    shares = band_shares(np.asarray(table["shares"], dtype=np.float64), np.asarray(tilts))
+    shares = band_shares(np.asarray(table["shares"], dtype=np.float64), np.asarray(calibrated["tilts"][name]))
     row = _rows_within(given, table["within"])
     codes, blocks = [], []
     for band, (listed, weights) in enumerate(zip(table["codes"], table["code_shares"], strict=True)):
-        own = state.get("codes", {}).get(name, {}).get(str(band))  # where a state has other codes: its places of birth
-        listed, weights = (own["codes"], own["shares"]) if own else (listed, weights)
+        local = calibrated["codes"].get(name, {}).get(str(band))  # where a state has other codes: its places of birth
+        listed, weights = (local["codes"], local["shares"]) if local else (listed, weights)
         codes += listed
         blocks.append(shares[:, band, None] * _normalized(np.asarray(weights, dtype=np.float64))[row])
     dtype = np.uint8 if max(codes) < 256 else np.uint16
@@ -317,13 +287,13 @@ def _cumulated(shares: Floats) -> Floats:
 # Effects on income ----------------------------------------------------------------------------------------------------
 
 
-def _effects(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[tuple[str, ...], Floats]:
+def _effects(facts: Mapping[str, Any], calibrated: Mapping[str, Any]) -> dict[tuple[str, ...], Floats]:
     """Piecewise linear in age and hours, constant in bands of schooling, class of worker, relationship, place of birth
     and race, one for every occupation, and one for every pair of sex and marital status."""
-    shared, strength = facts["income"], own["strength"]
+    shared, strength = facts["income"], calibrated["strength"]
     marital = np.full((3, 6), np.nan)  # by SEX (1, 2) and MAR (1 to 5)
     marital[1:, 1:] = strength * np.asarray(shared["MAR"]["by_sex"])
-    marital[1:, 1:] += np.add.outer(own["effects"]["SEX"], own["effects"]["MAR"])
+    marital[1:, 1:] += np.add.outer(calibrated["effects"]["SEX"], calibrated["effects"]["MAR"])
     effects: dict[tuple[str, ...], Floats] = {("SEX", "MAR"): marital}
     for name in ("AGEP", "WKHP"):
         codes = np.arange(LARGEST_CODE[name] + 1)
@@ -334,7 +304,7 @@ def _effects(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[tuple[str
     by_code = np.full(LARGEST_CODE["OCCP"] + 1, np.nan)
     by_code[np.concatenate(occupations)] = np.concatenate(shared["OCCP"]["effects"])
     effects["OCCP",] = strength * by_code
-    effects["RAC1P",] = _in_bands("RAC1P", shared["RAC1P"]["starts"], own["effects"]["RAC1P"])
+    effects["RAC1P",] = _in_bands("RAC1P", shared["RAC1P"]["starts"], calibrated["effects"]["RAC1P"])
     return effects
 
 

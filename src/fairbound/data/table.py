@@ -62,7 +62,7 @@ class Table:
     @property
     def synthetic(self) -> bool:
         """Whether the rows are generated: everything made from them must say so."""
-        return self.source.partition(":")[0] == "synthetic"  # a file "synthetic.csv" is the user's own affair
+        return self.source.partition(":")[0] == "synthetic"  # a file may be called "synthetic.csv"
 
     @property
     def census(self) -> bool:
@@ -75,17 +75,17 @@ class Table:
         >>> Table({"AGEP": np.array([30, np.nan]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "x").complete().source
         'x; 1 of 2 rows dropped, with missing values'
         """
-        whole = np.ones(self.rows, dtype=bool)
+        complete = np.ones(self.rows, dtype=bool)
         for name in names or (*self.features, self.label):
-            whole &= ~is_missing(self._column(name))
-        if whole.all():
+            complete &= ~is_missing(self._column(name))
+        if complete.all():
             return self
-        if not whole.any():
+        if not complete.any():
             raise ValueError(f"every row of {self.source} has a missing value; name the columns that are needed")
         return replace(
             self,
-            columns={name: column[whole] for name, column in self.columns.items()},
-            source=f"{self.source}; {int((~whole).sum())} of {self.rows} rows dropped, with missing values",
+            columns={name: column[complete] for name, column in self.columns.items()},
+            source=f"{self.source}; {int((~complete).sum())} of {self.rows} rows dropped, with missing values",
         )
 
     def groups(self, group: Groups, *, min_size: int = 0, small: Small = "merge") -> Tensor:
@@ -125,18 +125,18 @@ class Table:
         (('AGEP',), tensor([0, 1, 1]), ('man', 'woman'))
         """
         grouping = self._grouping(group, min_size, small)
-        kept = (grouping.ids >= 0).nonzero().flatten()
+        rows = (grouping.ids >= 0).nonzero().flatten()
         protected = [attribute.name for attribute in grouping.attributes]
         features = self._inputs(protected, keep_group, categorical)
-        fitted = kept if train is None else kept[_row_numbers(train, len(kept))]
+        fitted = rows if train is None else rows[_row_numbers(train, len(rows))]
         if train is None and missing == "mean":
             self._refuse_leaking_means(features, categorical)
         encoder = Encoder.fit(self.columns, features, fitted.numpy(), missing=missing, categorical=categorical)
         name = " x ".join(protected)
         return Dataset(
-            X=encoder.transform(self.columns, dtype)[kept],
-            y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(dtype)[kept],
-            groups={name: grouping.ids[kept]},
+            X=encoder.transform(self.columns, dtype)[rows],
+            y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(dtype)[rows],
+            groups={name: grouping.ids[rows]},
             names=encoder.names,
             source=self.source + _dropped(grouping, self.rows, min_size),
             levels={name: grouping.names},
@@ -157,17 +157,17 @@ class Table:
         if isinstance(group, Intersection):
             return group
         listed = [group] if isinstance(group, Attribute) else one_by_one(group)
-        return Intersection(tuple(self._attribute(one) for one in listed))
+        return Intersection(tuple(self._attribute(attribute) for attribute in listed))
 
-    def _attribute(self, one: str | Attribute) -> Attribute:
-        if isinstance(one, str):
-            return parse_attribute(one, self.columns, self.census, self.missing)
-        if not isinstance(one, Attribute):
+    def _attribute(self, attribute: str | Attribute) -> Attribute:
+        if isinstance(attribute, str):
+            return parse_attribute(attribute, self.columns, self.census, self.missing)
+        if not isinstance(attribute, Attribute):
             raise ValueError(
                 "a protected attribute is named, or a Coded, Banded or Against (fairbound.constraints.subgroups); "
-                f"got {one!r}"
+                f"got {attribute!r}"
             )
-        return one
+        return attribute
 
     def _grouping(self, group: Groups, min_size: int, small: Small) -> Grouping:
         intersection = self.intersection(group)
@@ -190,7 +190,7 @@ class Table:
         features = [name for name in self.features if keep_group or name not in protected]
         if not features:
             raise ValueError(
-                f"no feature is left beside the protected {', '.join(protected)}; keep_group=True keeps it"
+                f"no feature is left besides the protected {', '.join(protected)}; keep_group=True keeps it"
             )
         return features
 

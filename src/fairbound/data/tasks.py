@@ -10,10 +10,10 @@ Differs from the paper, as the package does: `Employment` keeps all ages (the pa
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import eq, ge, gt, le, lt
 from types import MappingProxyType
 from typing import Any
 
@@ -24,23 +24,15 @@ from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
 
 Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
-SYMBOLS = MappingProxyType(
-    {operator.gt: ">", operator.ge: ">=", operator.lt: "<", operator.le: "<=", operator.eq: "=="}
-)
 
 # The fill of empty fields. Folktables means to write -1 and writes 0: it calls `np.nan_to_num(x, -1)`, whose second
 # argument is `copy`, so that NaN becomes the default 0. All published results have the 0 in them.
 HISTORICAL = 0
-INTENDED = -1
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A column compared with a number; an empty field never meets it.
-
-    >>> str(Condition("AGEP", operator.gt, 16))
-    'AGEP > 16'
-    """
+    """A column compared with a number; an empty field never meets it."""
 
     column: str
     compare: Callable[[Any, Any], Any]  # of `operator`
@@ -49,12 +41,9 @@ class Condition:
     def __call__(self, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
         return np.asarray(self.compare(columns[self.column], self.bound), dtype=bool)
 
-    def __str__(self) -> str:
-        return f"{self.column} {SYMBOLS.get(self.compare, '?')} {self.bound}"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
+@dataclass(frozen=True)
+class CensusTask:
     """What to predict, from which columns, on which rows."""
 
     name: str
@@ -71,76 +60,59 @@ class Task:
         return tuple(dict.fromkeys((*self.features, self.group, *(condition.column for condition in conditions))))
 
 
-def _task(name: str, label: str, positive: Condition, filters: Sequence[Condition], features: str) -> Task:
-    return Task(name=name, label=label, positive=positive, filters=tuple(filters), features=tuple(features.split()))
+def _task(name: str, label: str, positive: Condition, filters: tuple[Condition, ...], features: str) -> CensusTask:
+    return CensusTask(name, label, positive, filters, tuple(features.split()))
 
 
-def _over(column: str, bound: int) -> Condition:
-    return Condition(column, operator.gt, bound)
-
-
-def _under(column: str, bound: int) -> Condition:
-    return Condition(column, operator.lt, bound)
-
-
-def _is(column: str, code: int) -> Condition:
-    return Condition(column, operator.eq, code)
-
-
-WEIGHTED = Condition("PWGTP", operator.ge, 1)
-
-TASKS: Mapping[str, Task] = MappingProxyType(
-    {
-        task.name: task
-        for task in (
-            _task(
-                "Income",
-                "PINCP_GT_50K",
-                _over("PINCP", 50_000),
-                [_over("AGEP", 16), _over("PINCP", 100), _over("WKHP", 0), WEIGHTED],
-                "AGEP COW SCHL MAR OCCP POBP RELP WKHP SEX RAC1P",
-            ),
-            _task(
-                "PublicCoverage",
-                "PUBCOV_IS_1",
-                _is("PUBCOV", 1),
-                [_under("AGEP", 65), Condition("PINCP", operator.le, 30_000)],
-                "AGEP SCHL MAR SEX DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM PINCP ESR ST FER RAC1P",
-            ),
-            _task(
-                "Mobility",
-                "MIG_IS_1",
-                _is("MIG", 1),
-                [_over("AGEP", 18), _under("AGEP", 35)],
-                "AGEP SCHL MAR SEX DIS ESP CIT MIL ANC NATIVITY RELP DEAR DEYE DREM RAC1P GCL COW ESR WKHP JWMNP PINCP",
-            ),
-            _task(
-                "Employment",
-                "ESR_IS_1",
-                _is("ESR", 1),
-                [],
-                "AGEP SCHL MAR RELP DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM SEX RAC1P",
-            ),
-            _task(
-                "TravelTime",
-                "JWMNP_GT_20",
-                _over("JWMNP", 20),
-                [_over("AGEP", 16), WEIGHTED, _is("ESR", 1)],
-                "AGEP SCHL MAR SEX DIS ESP MIG RELP RAC1P PUMA ST CIT OCCP JWTR POWPUMA POVPIP",
-            ),
-        )
-    }
+ADULT, WEIGHTED = Condition("AGEP", gt, 16), Condition("PWGTP", ge, 1)
+_TASKS = (
+    _task(
+        "Income",
+        "PINCP_GT_50K",
+        Condition("PINCP", gt, 50_000),
+        (ADULT, Condition("PINCP", gt, 100), Condition("WKHP", gt, 0), WEIGHTED),
+        "AGEP COW SCHL MAR OCCP POBP RELP WKHP SEX RAC1P",
+    ),
+    _task(
+        "PublicCoverage",
+        "PUBCOV_IS_1",
+        Condition("PUBCOV", eq, 1),
+        (Condition("AGEP", lt, 65), Condition("PINCP", le, 30_000)),
+        "AGEP SCHL MAR SEX DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM PINCP ESR ST FER RAC1P",
+    ),
+    _task(
+        "Mobility",
+        "MIG_IS_1",
+        Condition("MIG", eq, 1),
+        (Condition("AGEP", gt, 18), Condition("AGEP", lt, 35)),
+        "AGEP SCHL MAR SEX DIS ESP CIT MIL ANC NATIVITY RELP DEAR DEYE DREM RAC1P GCL COW ESR WKHP JWMNP PINCP",
+    ),
+    _task(
+        "Employment",
+        "ESR_IS_1",
+        Condition("ESR", eq, 1),
+        (),
+        "AGEP SCHL MAR RELP DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM SEX RAC1P",
+    ),
+    _task(
+        "TravelTime",
+        "JWMNP_GT_20",
+        Condition("JWMNP", gt, 20),
+        (ADULT, WEIGHTED, Condition("ESR", eq, 1)),
+        "AGEP SCHL MAR SEX DIS ESP MIG RELP RAC1P PUMA ST CIT OCCP JWTR POWPUMA POVPIP",
+    ),
 )
-CARRIED = ("ST", "PWGTP")  # beside the features, where the rows have them: the state, and the survey weight
+TASKS: Mapping[str, CensusTask] = MappingProxyType({task.name: task for task in _TASKS})
+CARRIED = ("ST", "PWGTP")  # besides the features, where the rows have them: the state, and the survey weight
 
 
-def task_of(name: str | Task) -> Task:
+def task_of(name: str | CensusTask) -> CensusTask:
     """The task of that name.
 
     >>> task_of("Income").features[:3]
     ('AGEP', 'COW', 'SCHL')
     """
-    if isinstance(name, Task):
+    if isinstance(name, CensusTask):
         return name
     if name not in TASKS:
         close = get_close_matches(name.lower(), [known.lower() for known in TASKS], n=1)
@@ -149,7 +121,7 @@ def task_of(name: str | Task) -> Task:
     return TASKS[name]
 
 
-def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source: str = "rows") -> Table:
+def apply(task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, source: str = "rows") -> Table:
     """The task's table, from rows in the form of the person file: a mapping of columns, or a data frame.
 
     `missing` is written where a feature's field was empty: 0 as in published results, -1 as Folktables intends, None
@@ -161,23 +133,24 @@ def apply(task: str | Task, rows: Any, missing: int | None = HISTORICAL, source:
     >>> table.rows, table.columns["PINCP_GT_50K"]
     (1, array([ True]))
     """
-    task, given = task_of(task), read_columns(rows)
-    absent = [name for name in task.columns if name not in given]
+    task, persons = task_of(task), read_columns(rows)
+    absent = [name for name in task.columns if name not in persons]
     if absent:
-        raise ValueError(f"{task.name} needs columns that the rows do not have: {describe_absent(absent, given)}")
-    wanted = dict.fromkeys((*task.columns, *CARRIED))
-    columns = {name: numbers(name, given[name]) for name in wanted if name in given}
-    keep = np.logical_and.reduce([np.ones(len(columns[task.group]), dtype=bool), *(f(columns) for f in task.filters)])
-    kept = {name: column[keep] for name, column in columns.items()}
-    carried = [name for name in CARRIED if name in kept]
-    table = {name: fill(kept[name], missing) for name in dict.fromkeys((*task.features, *carried, task.group))}
-    return Table({**table, task.label: task.positive(kept)}, task.label, task.features, source, missing=missing)
+        raise ValueError(f"{task.name} needs columns that the rows do not have: {describe_absent(absent, persons)}")
+    carried = [name for name in CARRIED if name in persons]
+    columns = {name: numbers(name, persons[name]) for name in dict.fromkeys((*task.columns, *carried))}
+    meets = np.ones(len(columns[task.group]), dtype=bool)
+    for condition in task.filters:
+        meets &= condition(columns)
+    columns = {name: column[meets] for name, column in columns.items()}
+    table = {name: fill(columns[name], missing) for name in dict.fromkeys((*task.features, *carried, task.group))}
+    return Table({**table, task.label: task.positive(columns)}, task.label, task.features, source, missing=missing)
 
 
-def describe_absent(absent: Sequence[str], there: Iterable[str]) -> str:
-    """Absent columns with the closest names that are there: "RELP (closest: RELSHIPP)"."""
-    there = list(there)
-    close = {name: get_close_matches(name, there, n=2, cutoff=0.6) for name in absent}
+def describe_absent(absent: Sequence[str], names: Iterable[str]) -> str:
+    """Absent columns, each with the closest of the names: "RELP (closest: RELSHIPP)"."""
+    names = list(names)
+    close = {name: get_close_matches(name, names, n=2, cutoff=0.6) for name in absent}
     return ", ".join(name + (f" (closest: {', '.join(close[name])})" if close[name] else "") for name in absent)
 
 

@@ -52,22 +52,22 @@ def true_group_losses(
     loss: (scores, label) -> (rows,) losses.
 
     >>> from fairbound.data.synthetic import population
-    >>> found = true_group_losses(population("OK"), lambda t: np.zeros(t.rows), lambda c: c["SEX"], rows=1000)
-    >>> found.keys.tolist(), found.losses.round(4).tolist()
+    >>> by_sex = true_group_losses(population("OK"), lambda t: np.zeros(t.rows), lambda c: c["SEX"], rows=1000)
+    >>> by_sex.keys.tolist(), by_sex.losses.round(4).tolist()
     ([1, 2], [0.6931, 0.6931])
     """
     if rows < 1:
         raise ValueError(f"expected losses need at least one row, got rows={rows}")
-    found, totals = [], []  # keys, and (keys, 4) sums of 1, p, loss and squared loss, by chunk
+    chunk_keys, totals = [], []  # keys, and (keys, 4) sums of 1, p, loss and squared loss, by chunk
     for table in population.chunks(rows, seed):
         p = population.probability(table.columns)
         scores = _scores(model(table), table.rows)
         expected = p * loss(scores, 1) + (1 - p) * loss(scores, 0)
         keys, place = np.unique(_vector(groups(table.columns), table.rows, "the grouping"), return_inverse=True)
         moments = [np.bincount(place, weights=each) for each in (np.ones_like(p), p, expected, expected**2)]
-        found.append(keys)
+        chunk_keys.append(keys)
         totals.append(np.stack(moments, axis=1))
-    keys, place = np.unique(np.concatenate(found), return_inverse=True)
+    keys, place = np.unique(np.concatenate(chunk_keys), return_inverse=True)
     sums = np.zeros((len(keys), 4))
     np.add.at(sums, place, np.concatenate(totals))
     if not (keys >= 0).any():
