@@ -206,7 +206,7 @@ def test_epochs_equal_the_hand_written_loop_too() -> None:
     source, x, method = problem.source(sampler), x0[0].clone(), SSLALM()
     state = method.init(x, 2, source.first(method.evaluates)(x))
     for _ in range(60):
-        d, state = method.update(x, state, method.draw(source))
+        d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
         x = x + d
     assert (result.x[0] - x).abs().max() < 1e-11
 
@@ -256,13 +256,13 @@ def test_bad_calls_are_sentences() -> None:
     problem, sampler, x0 = classification()
     with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
         run(problem, SGD(), sampler, x0[0], 0)
-    with pytest.raises(ValueError, match="2 algorithms for 3 runs"):
+    with pytest.raises(ValueError, match="2 methods for 3 runs"):
         run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
     with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
         run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [BatchSpec(2, 2)] * 3), x0[0], 5)
     with pytest.raises(ValueError, match="average_from must be a step from 0 to 4, got 5"):
         run(problem, SGD(), sampler, x0[0], 5, average_from=5)
-    with pytest.raises(ValueError, match="0 algorithms for"):
+    with pytest.raises(ValueError, match="0 methods for"):
         run(problem, [], sampler, x0[0], 5)
     short = Dataset(problem.data.X[:100], problem.data.y[:100])
     with pytest.raises(ValueError, match="contain example 239, but the data have 100 examples"):
@@ -354,9 +354,9 @@ def test_integer_inputs_and_a_constraint_without_cells() -> None:
         result = run(problem, build(), sampler, x0, 40).result()
         assert result.skipped.sum() == 0, name
         source, x, method = problem.source(sampler), x0.clone(), build()
-        state = method.init(x, 1, source.first(method.evaluates)(x) if method.needs_initial_estimate else None)
+        state = method.init(x, 1, source.first(method.evaluates)(x))
         for _ in range(40):
-            d, state = method.update(x, state, method.draw(source))
+            d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
             x = x + d
         assert (result.x[0] - x).abs().max() < 1e-9, name
         assert (result.output[0] - method.output(x, state)).abs().max() < 1e-9, name
