@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, final
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -67,14 +67,9 @@ class Sample(NamedTuple):
     """The random function that one mini-batch fixes."""
 
     at: Callable[[Tensor], Estimate]
-    values_at: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # f and c alone, a cheaper forward pass
 
     def __call__(self, x: Tensor) -> Estimate:
         return self.at(x)
-
-    def values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """f () and c (m,) at a point, without the graph that derivatives need."""
-        return self.values_at(x) if self.values_at is not None else self.at(x)[:2]
 
     @staticmethod
     def of(fun: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Sample:
@@ -93,11 +88,7 @@ class Sample(NamedTuple):
             value, pull = torch.func.vjp(stacked, x)[:2]
             return Estimate(value[0], value[1:], lambda w: pull(w)[0])
 
-        def values_at(x: Tensor) -> tuple[Tensor, Tensor]:
-            value = stacked(x)
-            return value[0], value[1:]
-
-        return Sample(at, values_at)
+        return Sample(at)
 
 
 class Draw(NamedTuple):
@@ -133,6 +124,15 @@ class Algorithm(ABC, Generic[State]):
 
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
     """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Names the settings of a method where one is given that it does not have."""
+        known = [name for name, field in getattr(cls, "__dataclass_fields__", {}).items() if field.init]
+        unknown = [name for name in settings if name not in known]
+        if unknown and known:
+            rate = "; in a loop the learning rate is the optimizer's" if unknown[0] in ("lr", "learning_rate") else ""
+            raise TypeError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}{rate}")
+        return super().__new__(cls)
 
     @property
     def evaluates(self) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ class Exponential(Schedule):
 class Factorial(Schedule):
     """start / sqrt(k!): what the paper's Experiment 2 prints, eta_k = eta_{k-1} / sqrt(k).
 
-    It is zero after some fifteen steps. Kept because it is printed; `InverseSqrt` is what is meant (paper-notes.md).
+    It is zero after some fifteen steps. It is here because it is printed; `InverseSqrt` is what is meant.
     """
 
     start: float

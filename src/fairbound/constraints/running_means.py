@@ -57,6 +57,6 @@ class RunningMeans:
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in ("means", "weights", "total", "share")}
 
-    def load_state_dict(self, kept: dict[str, Any]) -> None:
-        for name, value in kept.items():
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        for name, value in saved.items():
             setattr(self, name, value.detach().to(self.shares.device, copy=True))

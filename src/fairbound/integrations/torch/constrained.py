@@ -63,7 +63,7 @@ class Constrained:
         normalize: bool = False,
     ) -> None:
         listed = ConstraintSet.of(constraints)
-        check_contract(method, "Constrained", listed.m)
+        facts = check_contract(method, "Constrained", listed.m)
         self.method, self.model = method, model
         self._steps: Steps
         self._trainer_steps: TrainerSteps | None = None
@@ -71,7 +71,7 @@ class Constrained:
             self._steps = MultiplierSteps(model, listed, method, normalize)
             self._trainer_steps = TrainerSteps(self._steps)
         else:
-            self._steps = GeneralSteps(model, listed, method, normalize, seed)
+            self._steps = GeneralSteps(model, listed, method, normalize, seed, facts.several_gradients)
 
     @property
     def names(self) -> Sequence[str]:

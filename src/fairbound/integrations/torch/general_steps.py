@@ -21,7 +21,7 @@ from fairbound.integrations.torch.checks import check_dependence
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.multiplier_steps import MOST_TOGETHER
-from fairbound.integrations.torch.parameters import finite
+from fairbound.integrations.torch.parameters import check_graphs, finite
 from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, in_precision_of
 from fairbound.integrations.torch.steps import StepInfo, Steps
 
@@ -39,6 +39,7 @@ class GeneralSteps(Steps):
         method: Algorithm[Any],
         normalize: bool,
         seed: int,
+        several_gradients: bool,
     ) -> None:
         name = type(method).__name__
         if constraints.m > MOST_TOGETHER:
@@ -49,11 +50,20 @@ class GeneralSteps(Steps):
             )
         super().__init__(model, constraints, method, gathered=False, normalize=normalize)
         self.parameters.check_whole(f"{name} needs whole vectors", REMEDY)
-        if self.processes.size > 1:
-            raise ValueError(f"{name} takes its gradients one by one, which processes cannot reduce; {REMEDY}")
+        self._check_alone()
+        self.several_gradients = several_gradients  # of one mini-batch, as a trial step shows it
         self.kinds = _kinds(method)
         self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
         self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
+
+    def _check_alone(self) -> None:
+        if self.processes.size > 1:
+            name = type(self.method).__name__
+            raise ValueError(f"{name} takes its gradients one by one, which processes cannot reduce; {REMEDY}")
+
+    def prepare(self, model: nn.Module) -> None:
+        super().prepare(model)
+        self._check_alone()
 
     def initial_state(self, first: BatchEstimate | None) -> Any:
         estimate = self._form() if first is None else first.estimate()
@@ -84,7 +94,8 @@ class GeneralSteps(Steps):
                 "through the model"
             )
         batches = self.in_order(batch, extra_batches)
-        info = self._step([self.statistics(some) for some in batches], scaler=scaler, scale=scale)
+        retain = self.several_gradients  # else torch frees the graph with the gradient
+        info = self._step([self.statistics(some) for some in batches], scaler=scaler, scale=scale, retain=retain)
         if info.skipped:
             for some in batches:
                 self.constraints.check(some)  # an unknown group makes NaN: explain it
@@ -105,6 +116,7 @@ class GeneralSteps(Steps):
         weight: float = 1.0,
         scaler: torch.amp.GradScaler | None = None,
         scale: float = 1.0,
+        retain: bool = True,
     ) -> StepInfo:
         estimates = [self.estimate(examples.totals(), examples.cells) for examples in statistics]
         main = estimates[self.main]
@@ -116,7 +128,8 @@ class GeneralSteps(Steps):
         def gradient_of(estimate: BatchEstimate, examples: BatchStatistics) -> Callable[[Tensor], Tensor]:
             def gradient(mean_weights: Tensor) -> Tensor:
                 weights = examples.weights(mean_weights * scaled, estimate.totals.counts)
-                g, used = self.parameters.gradient_of(examples.tensors, weights)
+                check_graphs(examples.tensors)
+                g, used = self.parameters.gradient_of(examples.tensors, weights, retain=retain)
                 reached[:] = [a or b for a, b in zip(reached, used, strict=True)]
                 return g if scaled == 1.0 else g / scaled
 

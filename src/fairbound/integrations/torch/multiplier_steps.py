@@ -134,10 +134,9 @@ class MultiplierSteps(Steps):
 
     def _kept(self, gradients: GradientPass, answer: Answer) -> bool:
         """Whether the gradient and the next state are finite; then `.grad` has the whole direction."""
-        made = gradients.keep(answer.new, self.smoothed, self.method.smoothing)
-        if made and self.state is None and not self.processes.out_of_step:
-            check_dependence(bool(self.parameters.grads()))
-        return made
+        if self.state is None and not self.processes.out_of_step:
+            check_dependence(bool(self.parameters.grads()))  # before those that were there are added
+        return gradients.keep(answer.new, self.smoothed, self.method.smoothing)
 
     def move(self, answer: Answer, estimates: Sequence[BatchEstimate], cells: Sequence[ShownCells | None]) -> None:
         """The method's state moves on, by the mini-batches of a step that was made."""
@@ -193,12 +192,19 @@ class MultiplierSteps(Steps):
     def state_dict(self) -> dict[str, Any]:
         if self.accumulated:
             raise ValueError("an accumulated step is in progress; save after its last backward()")
-        smoothed = None if self.smoothed is None else self.parameters.by_name(self.smoothed.z)
+        smoothed = None
+        if self.smoothed is not None and self.state is not None:  # a first step that failed leaves z, to be replaced
+            smoothed = self.parameters.by_name(self.smoothed.z)
         return super().state_dict() | {"smoothed": smoothed}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         smoothed = None
-        if saved.get("smoothed") is not None:
+        if self.method.smoothing is not None and saved.get("smoothed") is None and saved.get("state") is not None:
+            raise ValueError(
+                f"this {type(self.method).__name__} smooths the parameters, and the saved state is of one that does "
+                "not; use its mu, or build a new Constrained"
+            )
+        if self.method.smoothing is not None and saved.get("smoothed") is not None:
             smoothed = SmoothedParameters(self.parameters)
             smoothed.load(saved["smoothed"])
         super().load_state_dict(saved)

@@ -80,9 +80,11 @@ class Parameters:
         for p, part in zip(self.tensors, self.parts(x), strict=True):
             p.copy_(part)
 
-    def gradient_of(self, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, list[bool]]:
-        """The gradient (n,) of a weighted sum, beside `.grad`, and which parameters it reaches; the graph is kept."""
-        self.check_whole("this needs gradients beside `.grad`", "use a multiplier method, or a copy of the whole model")
+    def gradient_of(
+        self, tensors: Sequence[Tensor], weights: Sequence[Tensor], *, retain: bool = True
+    ) -> tuple[Tensor, list[bool]]:
+        """The gradient (n,) of a weighted sum, beside `.grad`, and which parameters it reaches."""
+        self.check_whole("a report needs gradients beside `.grad`", "report on a copy of the model that is whole")
         check_graphs(tensors[:1])  # a statistic of another part need not depend on the model
         pairs = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if tensor.requires_grad]
         with explained_graph():
@@ -90,7 +92,7 @@ class Parameters:
                 [tensor for tensor, _ in pairs],
                 self.tensors,
                 [weight for _, weight in pairs],
-                retain_graph=True,
+                retain_graph=retain,
                 allow_unused=True,
             )
         reached = [gradient is not None for gradient in gradients]
@@ -101,7 +103,7 @@ class Parameters:
         """Add a flat vector to what `.grad` holds; a parameter that nothing reached and that has none keeps none."""
         for p, part, used in zip(self.tensors, self.parts(direction), reached, strict=True):
             if used or p.grad is not None:
-                p.grad = part.to(p.dtype, copy=True) if p.grad is None else p.grad + part.to(p.dtype)
+                p.grad = part.to(p.dtype, copy=True) if p.grad is None else dense(p.grad) + part.to(p.dtype)
 
     # What `.grad` holds -----------------------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class Parameters:
         """Add what was stashed."""
         for p, old in zip(self.tensors, held, strict=True):
             if old is not None:
-                p.grad = old if p.grad is None else old + p.grad if old.is_sparse else old.add_(p.grad)
+                p.grad = old if p.grad is None else p.grad + old if old.is_sparse else old.add_(p.grad)
 
     def grads(self) -> list[Tensor]:
         """What `.grad` holds in this process, of the parameters that have any."""
@@ -171,11 +173,6 @@ class SmoothedParameters:
                 torch._foreach_add_(grads, pulls, alpha=mu * factor)
             torch._foreach_lerp_(z, x, beta)
 
-    def moved(self) -> None:
-        """After the model was moved to another device."""
-        pairs = zip(self.z, self.parameters.tensors, strict=True)
-        self.z = [z.to(p.device) for z, p in pairs]
-
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for own, saved in zip(self.z, self.parameters.in_order(tensors), strict=True):
@@ -204,6 +201,10 @@ def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
+        if not values.is_floating_point():
+            continue
+        if 0 in values.stride():  # expanded, as a method's state may be: the pass writes what it reads
+            values = values.contiguous()
         by_kind.setdefault((values.device, values.dtype), []).append(values)
     bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
     one = torch.ones_like(bad)

@@ -20,6 +20,7 @@ from fairbound.integrations.torch.checks import check_first, check_same_paramete
 from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics, ShownCells
+from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.parameters import Parameters
 from fairbound.integrations.torch.progress import MonitorHistory, Progress
 from fairbound.training.contract import start_warning
@@ -220,6 +221,7 @@ class Steps(ABC):
     def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         """A step that is not made, since something was not finite."""
         if scaler is not None and scaler.is_enabled():
+            loss_scale(scaler, self.parameters.device)  # a new one steps only after it has scaled something
             self.parameters.poison_grads()
         self.progress.skip()
         return StepInfo.of(estimate, True)
