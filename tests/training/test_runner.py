@@ -252,6 +252,50 @@ def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
     assert "skipped steps that were not finite" in caplog.text
 
 
+class Total(NamedTuple):
+    k: torch.Tensor  # () steps made
+    total: torch.Tensor  # (m,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreaksItsState(Algorithm[Total]):
+    """SGD whose state, and nothing else, is not finite at some steps, which its own random number chooses."""
+
+    bad: float = torch.inf
+    tau: float = 0.1
+
+    def init(self, x, m, first=None, equality=None):
+        return Total(x.new_zeros(()), x.new_zeros(m))
+
+    def update(self, x, state, draw):
+        (e,) = (sample(x) for sample in draw.unpack(self))
+        total = torch.where(draw.uniform < 0.3, self.bad, state.total + 1)
+        return -self.tau * e.grad(f=1.0), Total(state.k + 1, total.to(x))
+
+    def primal_step(self, state):
+        return self.tau
+
+    def monitor(self, state):
+        return {"made": state.k, "least": state.total.min()}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_state_that_is_not_finite_is_skipped_though_the_step_is(bad: float) -> None:
+    problem, sampler, x0 = classification()
+    method, samplers = BreaksItsState(bad=bad), sampler.seeded(0, 1)
+    going = run(problem, method, samplers, x0[:2], 40, every=1, compile=False)
+    u = SamplerStack(samplers, 1, None).uniform(0, 40)  # (steps, R)
+    before = x0[:2]
+    for record, number in zip(going, u, strict=True):
+        assert torch.equal((record.x != before).any(1), number >= 0.3)
+        before = record.x
+    result, good = going.result(), (u >= 0.3).sum(0)
+    assert torch.equal(result.skipped, 40 - good)
+    assert 0 < int(good.min()) < 40
+    assert [monitor["made"] for monitor in result.monitors] == good.tolist()
+    assert [monitor["least"] for monitor in result.monitors] == good.tolist()
+
+
 def test_bad_calls_are_sentences() -> None:
     problem, sampler, x0 = classification()
     with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
