@@ -49,6 +49,7 @@ BOTH: dict[str, Algorithm[Any]] = {  # of the two kinds of methods, the first wi
     "multipliers, smoothing": SSLALM(samples=1),
     "flat": WholeVectors(),
 }
+MULTIPLIERS = {name: method for name, method in BOTH.items() if isinstance(method, MultiplierMethod)}
 
 
 class People(NamedTuple):
@@ -140,9 +141,10 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def knowledge(fair: Constrained) -> list[Tensor]:
-    """Everything that the method knows: its state and the last value of every constraint."""
+    """Everything that the method knows: its state, smoothed parameters and the last value of every constraint."""
     kept = fair.state_dict()
-    return [torch.tensor(kept["steps"]), *tensors(kept["state"]), *tensors(kept["constraints"])]
+    parts = [kept["state"], kept.get("smoothed"), kept["constraints"]]
+    return [torch.tensor(kept["steps"]), *tensors(parts)]
 
 
 def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:

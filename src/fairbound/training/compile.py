@@ -60,12 +60,12 @@ class Compiler:
         def first_or_chosen(*args: Any) -> Any:
             nonlocal chosen
             if chosen is None:
-                chosen = self._found_or_built(function, key, args)
+                chosen = self._cached_or_built(function, key, args)
             return chosen(*args)
 
         return first_or_chosen
 
-    def _found_or_built(self, function: Callable[..., Any], key: Hashable, args: Any) -> Callable[..., Any]:
+    def _cached_or_built(self, function: Callable[..., Any], key: Hashable, args: Any) -> Callable[..., Any]:
         known = COMPILED.setdefault(self.problem, {})
         full_key = (key, _signature(args))
         if full_key not in known:

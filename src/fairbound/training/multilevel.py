@@ -44,7 +44,7 @@ class MultilevelTables:
         self.separable = plain and problem.constraints.averages
         self.size = 1 + sum(part.size for part in problem.constraints.parts)  # means
         self.bytes = self.size * x0.shape[1] * x0.element_size()  # of a Jacobian
-        self._kept: Tensor | None = None  # the Jacobians of the last step
+        self._jacobians: Tensor | None = None  # the Jacobians of the last step
         many = vmap(self._weighted)
         self.many = {
             unit: many if compiler is None or not self.separable else compiler(many, ("units", unit)) for unit in UNITS
@@ -99,9 +99,9 @@ class MultilevelTables:
 
     def _emptied(self, x: Tensor) -> Tensor:
         """Zeros (4 R, 1+q, n), in the memory of the step before: allocating it anew takes a tenth of a step."""
-        if self._kept is None or self._kept.shape[0] != 4 * x.shape[0]:
-            self._kept = x.new_empty(4 * x.shape[0], self.size, x.shape[1])
-        return self._kept.zero_()
+        if self._jacobians is None or self._jacobians.shape[0] != 4 * x.shape[0]:
+            self._jacobians = x.new_empty(4 * x.shape[0], self.size, x.shape[1])
+        return self._jacobians.zero_()
 
     def _evaluated(
         self, x: Tensor, chunks: Chunks, members: Tensor, slots: Tensor, weight: Tensor

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from loops import BOTH
+from loops import BOTH, WholeVectors, tensors
 from torch import Tensor, nn
 
 from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, constraints
-from fairbound.core import Algorithm, Draw, Estimate
+from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod
 
 GROUP = torch.arange(12) % 2
 HALVES = (torch.arange(12) < 6).long()
@@ -109,7 +109,6 @@ class Raises(Algorithm[Counted]):
     """Fails at its fourth step."""
 
     tau: float = 0.05
-    is_gradient_step = True
 
     def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Counted:
         return Counted(x.new_zeros(()))
@@ -124,8 +123,24 @@ class Raises(Algorithm[Counted]):
         return self.tau
 
 
-def test_an_error_in_a_method_puts_back_the_gradients_of_this_step() -> None:
-    model, fair = begun(Raises(), steps=3)
+@dataclass(frozen=True, kw_only=True)
+class MultiplierRaises(MultiplierMethod[Counted]):
+    """The same, of the other kind."""
+
+    tau: float = 0.05
+
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Counted:
+        return Counted(like.new_zeros(()))
+
+    def step(self, state: Counted, c: Tensor) -> tuple[Tensor, Counted]:
+        if float(state.k) == 3:
+            raise RuntimeError("the fourth step")
+        return torch.relu(c), Counted(state.k + 1)
+
+
+@pytest.mark.parametrize("method", [Raises(), MultiplierRaises()], ids=["general", "multipliers"])
+def test_an_error_in_a_method_puts_back_the_gradients_of_this_step(method: Algorithm[Any]) -> None:
+    model, fair = begun(method, steps=3)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     with pytest.raises(RuntimeError, match="the fourth step"):
@@ -134,7 +149,7 @@ def test_an_error_in_a_method_puts_back_the_gradients_of_this_step() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipped(SSLALM):
+class Clipped(WholeVectors):
     """Does more with the direction than its base."""
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
@@ -143,8 +158,9 @@ class Clipped(SSLALM):
 
 
 def test_a_subclass_may_do_more_with_the_direction() -> None:
-    model, _ = begun(Clipped(samples=1, tau=0.05), steps=3)
-    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), Clipped(samples=1, tau=0.05))
+    method = Clipped(inside=SSLALM(samples=1, tau=0.05))
+    model, _ = begun(method, steps=3)
+    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     fair.backward(losses_of(model), GROUP)
     assert max(float(p.grad.abs().max()) for p in model.parameters()) == pytest.approx(1e-4 / 0.05)
 
@@ -214,20 +230,15 @@ def test_the_first_mini_batch_after_a_resumption_is_checked(method: Algorithm[An
 
 @dataclass(frozen=True, kw_only=True)
 class Normalized(Raises):
-    """Says that it follows one gradient, and reads it."""
+    """Reads its gradient."""
 
     def update(self, x: Tensor, state: Counted, draw: Draw) -> tuple[Tensor, Counted]:
         gradient = draw.samples[0](x).grad(f=1.0)
         return -self.tau * gradient / gradient.norm(), state
 
 
-@pytest.mark.parametrize("accumulated", [False, True])
-def test_a_method_may_do_more_with_its_gradient_than_it_declares(accumulated: bool) -> None:
-    """It runs on whole vectors then."""
+def test_a_general_method_may_do_anything_with_its_gradient() -> None:
     model, fair = begun(Normalized(), steps=0)
-    if accumulated:
-        with torch.no_grad():
-            fair.accumulate(losses_of(model), GROUP)
     fair.backward(losses_of(model), GROUP)
     assert float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()) == pytest.approx(1.0)
 
@@ -241,6 +252,12 @@ WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
     "accumulated": lambda fair, losses: (
         (fair.accumulate(losses.detach(), GROUP), fair.backward(losses, GROUP))[1].skipped
     ),
+}
+POSSIBLE = {  # general methods do not accumulate
+    f"{way}, {name}": (way, method)
+    for way in WAYS
+    for name, method in BOTH.items()
+    if way != "accumulated" or isinstance(method, MultiplierMethod)
 }
 
 
@@ -266,9 +283,8 @@ def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) ->
     copy.deepcopy(fair)
 
 
-@both
-@pytest.mark.parametrize("way", WAYS)
-def test_a_first_step_that_is_not_made_has_not_begun(method: Algorithm[Any], way: str) -> None:
+@pytest.mark.parametrize(("way", "method"), POSSIBLE.values(), ids=POSSIBLE)
+def test_a_first_step_that_is_not_made_has_not_begun(way: str, method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
     with pytest.warns(RuntimeWarning, match="skipped"):
@@ -292,8 +308,8 @@ def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[
     for way in ("first", "scale", "first"):
         model.zero_grad()
         WAYS[way](fair, losses_of(model).double())
-        saved = fair.state_dict()["state"]
-        assert {value.dtype for value in saved["y"].values()} == {torch.float32}
+        saved = fair.state_dict()
+        assert {leaf.dtype for leaf in tensors([saved["state"], saved.get("smoothed")])} == {torch.float32}
 
 
 @both

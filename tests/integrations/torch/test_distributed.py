@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from loops import (
-    BOTH,
     F64,
     LR,
+    MULTIPLIERS,
     ONE_DRAW,
     ONE_GRADIENT,
     flat,
@@ -25,13 +25,14 @@ from loops import (
     rows_of,
     three_constraints,
 )
+from methods import METHODS
 from processes import STEPS, WHO, drawn, own_rows, spoilt_gradient, spoilt_loss, told, two_processes
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairbound import Constrained, MiniBatch, constraints
-from fairbound.algorithms import SSLALM, DescentAscent, StochasticGhost
-from fairbound.core import Algorithm, Draw
+from fairbound.algorithms import SSLALM, DescentAscent
+from fairbound.core import Algorithm, MultiplierMethod
 
 
 class Loop:
@@ -94,9 +95,10 @@ def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
 
 
 SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
-SOME: dict[str, Algorithm[Any]] = BOTH | {"two draws": SSLALM()}
+SOME: dict[str, Algorithm[Any]] = MULTIPLIERS | {"two draws": SSLALM()}
 
 
+GENERAL = {name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)}
 SHARED: dict[str, Algorithm[Any]] = {"descent-ascent": DescentAscent(eta=0.5), "SSL-ALM": SSLALM(eta=0.5, samples=1)}
 
 
@@ -164,24 +166,16 @@ def many(kind: str, rank: int | None) -> dict[str, Any]:
     return {"model": flat(loop.inner), "knows": [multipliers, torch.tensor([*loop.fair.ages.values()])]}
 
 
-class Clipped(SSLALM):
-    """A direction that is not linear in its gradient."""
-
-    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
-        d, new = super().update(x, state, draw)
-        return d.clamp(-1.0, 1.0), new
-
-
-def refused(rank: int) -> list[str]:
-    """What Ghost is told, and a method that needs the gradient of all processes where it is held back."""
-    ghost, whole = Loop(StochasticGhost(), rank), Loop(Clipped(samples=1), rank)
-    assert isinstance(whole.model, DistributedDataParallel)
-    with whole.model.no_sync():
-        held_back = told(lambda: whole.fair.backward(rows_of(whole.model, WHO, torch.arange(24))))
-    return [
-        told(lambda: ghost.fair.backward_closure(lambda size: rows_of(ghost.model, WHO, torch.arange(24)))),
-        held_back,
-    ]
+def refused(rank: int) -> dict[str, list[str]]:
+    """What general methods are told, at once and where the model is distributed later."""
+    sentences = {}
+    for name, method in GENERAL.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the model is not distributed
+            later = Loop(method, None)
+        prepared = DistributedDataParallel(later.inner)
+        sentences[name] = [told(lambda: Loop(method, rank)), told(lambda: later.fair.prepare(prepared))]  # noqa: B023
+    return sentences
 
 
 def main(rank: int, folder: Path) -> None:
@@ -288,11 +282,12 @@ def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
     )
 
 
-def test_what_cannot_be_reduced_is_a_sentence(processes: list[dict[str, Any]]) -> None:
-    ghost, whole = processes[0]["refused"]
-    assert "DistributedDataParallel cannot reduce" in ghost
-    assert "Clipped needs the gradient of all processes" in whole
-    assert "use accumulate() first, or omit no_sync()" in whole
+@pytest.mark.parametrize("name", GENERAL)
+def test_what_cannot_be_reduced_is_a_sentence(name: str, processes: list[dict[str, Any]]) -> None:
+    kind = type(GENERAL[name]).__name__
+    for sentence in processes[0]["refused"][name]:
+        assert f"{kind} takes its gradients one by one, which processes cannot reduce" in sentence
+        assert "use one that takes one gradient a step, such as DescentAscent or SSLALM" in sentence
 
 
 if __name__ == "__main__":

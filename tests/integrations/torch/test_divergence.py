@@ -25,14 +25,13 @@ def twenty_groups(seed: int, rows: int = 8000) -> tuple[Tensor, Tensor, Tensor]:
     return X, torch.where(flipped, 1 - y, y), groups
 
 
-def train(seed: int, method: DescentAscent, steps: int, lr: float, end: float = 1.0) -> tuple[Constrained, float]:
-    """A linear model with 380 constraints, mini-batches of 256; the gap of the groups' losses at the end."""
+def train(seed: int, method: DescentAscent, steps: int, lr: float) -> Constrained:
+    """A linear model with 380 constraints, mini-batches of 256."""
     X, y, groups = twenty_groups(seed)
     torch.manual_seed(seed)
     model = nn.Linear(10, 1)
     fair = Constrained(model, constraints.pairwise_loss_parity(GROUPS, bound=BOUND), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, end, steps)
     generator = torch.Generator().manual_seed(seed + 100)
     for _ in range(steps):
         i = torch.randint(len(X), (256,), generator=generator)
@@ -40,39 +39,23 @@ def train(seed: int, method: DescentAscent, steps: int, lr: float, end: float = 
         losses = binary_cross_entropy_with_logits(model(X[i])[:, 0], y[i], reduction="none")
         fair.backward(losses, groups[i])
         optimizer.step()
-        scheduler.step()
-    with torch.no_grad():
-        losses = binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
-    means = torch.stack([losses[groups == g].mean() for g in range(GROUPS)])
-    return fair, float(means.max() - means.min())
+    return fair
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_warns_within_200_steps(seed: int) -> None:
     with pytest.warns(RuntimeWarning, match=r"by step \d+ the loss grew from .* the run diverges") as found:
-        fair, _ = train(seed, DescentAscent(eta=0.02), 200, lr=0.2)
+        fair = train(seed, DescentAscent(eta=0.02), 200, lr=0.2)
     assert len([one for one in found if "diverges" in str(one.message)]) == 1
     assert found[0].filename == __file__
     assert "lr * (1 + sum of the multipliers)" in fair.diverging
     assert fair.infeasible is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_the_normalized_step_does_not_diverge(seed: int) -> None:
-    """It ends at a gap of .034 to .053 where the bound is .03; after 4,000 steps at .031 to .039."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fair, gap = train(seed, DescentAscent(eta=0.02, normalized_step=True), 1500, lr=0.2, end=0.02)
-    assert gap < 0.06
-    assert fair.diverging is None
-    assert fair.infeasible is None
-
-
 def test_a_smaller_step_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fair, _ = train(0, DescentAscent(eta=0.02), 300, lr=0.02)
+        fair = train(0, DescentAscent(eta=0.02), 300, lr=0.02)
     assert fair.diverging is None
 
 

@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from loops import BOTH, F64, FIXED, GHOSTS, knowledge, network, same
-from methods import bce
+from loops import BOTH, F64, FIXED, GHOSTS, WholeVectors, knowledge, network, same
+from methods import METHODS, bce
 from torch import Tensor, nn
 
 from fairbound import ALGORITHMS, Constrained, MiniBatch, constraints
-from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost
-from fairbound.core import Algorithm, Draw
+from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.core import Algorithm, Draw, MultiplierMethod
 
 LIMIT = constraints.bounded_group_loss(["A", "B"], bound=0.5)
 RATE = constraints.demographic_parity(["A", "B"], bound=0.1)
 RECALL = constraints.minimum_rate(0.8, groups=["A", "B"], label=1)
 MANY = {name: method for name, method in FIXED.items() if method.draws > 1}
+GENERAL = {name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)}
+WHOLE = "wants the gradients of whole mini-batches"
 
 
 def outputs_of(model: nn.Module, seed: int = 0) -> Tensor:
@@ -46,9 +48,20 @@ def test_too_few_mini_batches_is_a_sentence(method: Algorithm[Any]) -> None:
     ) as said:
         fair.backward(losses_of(model), GROUPS)
     assert "SSLALM(samples=1)" in str(said.value)
-    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} mini-batches a step.*scale=1/k"):
+    refusal = rf"needs {method.draws} mini-batches a step" if isinstance(method, MultiplierMethod) else WHOLE
+    with pytest.raises(ValueError, match=rf"{name} {refusal}.*scale=1/k"):
         fair.accumulate(losses_of(model), GROUPS)
     assert fair.steps == 0
+
+
+@pytest.mark.parametrize("method", GENERAL.values(), ids=GENERAL)
+def test_a_general_method_does_not_accumulate(method: Algorithm[Any]) -> None:
+    model = network()
+    fair = Constrained(model, LIMIT, method)
+    with pytest.raises(ValueError, match=rf"{type(method).__name__} {WHOLE}, which accumulate.. takes apart"):
+        fair.accumulate(losses_of(model), GROUPS)
+    with pytest.raises(ValueError, match=rf"of {type(method).__name__} is not the gradient of a loss; use fair.back"):
+        fair.loss(losses_of(model), GROUPS)
 
 
 def test_too_many_mini_batches_is_a_sentence() -> None:
@@ -158,12 +171,8 @@ def test_a_graph_used_twice_is_a_sentence(method: Algorithm[Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extragradient(SGD):
+class Extragradient(WholeVectors):
     """Asks for a mini-batch at a second point."""
-
-    @property
-    def is_gradient_step(self) -> bool:
-        return False
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
         ahead = x - 0.1 * draw.samples[0](x).grad(f=1.0)
@@ -183,20 +192,10 @@ def test_a_second_point_is_a_sentence_and_changes_nothing() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaged(SGD):
+class Averaged(WholeVectors):
     """The gradients of two mini-batches."""
 
-    @property
-    def draws(self) -> int:
-        return 2
-
-    @property
-    def evaluates(self) -> tuple[str, ...]:
-        return ("fc", "fc")
-
-    @property
-    def is_gradient_step(self) -> bool:
-        return False
+    evaluates = ("fc", "fc")
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
         first, second = (sample(x).grad(f=1.0) for sample in draw.samples)
@@ -208,7 +207,9 @@ def test_gradients_of_two_mini_batches_are_apart() -> None:
     model = network()
     one, other = losses_of(model, seed=0), losses_of(model, seed=1)
     apart = [torch.autograd.grad(u.mean(), [*model.parameters()], retain_graph=True) for u in (one, other)]
-    Constrained(model, LIMIT, Averaged(tau=1.0)).backward(one, GROUPS, extra_batches=[MiniBatch(other, GROUPS)])
+    Constrained(model, LIMIT, Averaged(inside=SSLALM(tau=1.0))).backward(
+        one, GROUPS, extra_batches=[MiniBatch(other, GROUPS)]
+    )
     for p, first, second in zip(model.parameters(), *apart, strict=True):
         assert p.grad is not None
         assert torch.allclose(p.grad, first + 3 * second, atol=1e-12)
@@ -227,7 +228,7 @@ def test_what_cannot_be_built_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="no parameters to train"):
         Constrained(model.requires_grad_(False), LIMIT, DescentAscent())
     with pytest.raises(ValueError, match="a seed must fit in 64 bits"):
-        Constrained(network(), LIMIT, DescentAscent(), seed=1 << 70)
+        Constrained(network(), LIMIT, SwitchingSubgradient(), seed=1 << 70)
 
 
 def test_what_was_not_begun_is_a_sentence() -> None:

@@ -18,7 +18,17 @@ from loops import LR, flat, knowledge, network, numbers_for, people, rows_of, sa
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound import SGD, SSLALM, Constrained, DescentAscent, MiniBatch, Penalty, StochasticGhost, constraints
+from fairbound import (
+    SGD,
+    SSLALM,
+    Constrained,
+    DescentAscent,
+    MiniBatch,
+    Penalty,
+    StochasticGhost,
+    SwitchingSubgradient,
+    constraints,
+)
 from fairbound.algorithms.schedules import Linear
 from fairbound.constraints import cells
 from fairbound.core import Algorithm
@@ -412,8 +422,9 @@ def test_a_model_that_is_moved_after_it_was_given(device: str) -> None:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (SSLALM(samples=1), r"SSLALM does more with a gradient.*fair.backward\(losses, groups\)"),
-        (StochasticGhost(), "StochasticGhost does more with a gradient"),
+        (SSLALM(samples=1), r"SSLALM adds a vector to the gradient.*fair.backward\(losses, groups\).*SSLALM\(mu=0.0\)"),
+        (StochasticGhost(), r"of StochasticGhost is not the gradient of a loss; use fair.backward\(.*or DescentAscent"),
+        (SwitchingSubgradient(), "of SwitchingSubgradient is not the gradient of a loss"),
         (DescentAscent(second=True), r"needs 2 independent mini-batches.*fair.backward\(losses, groups, extra_batches"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_step_touches_the_groups_of_its_batch_alone() -> None:
     assert torch.equal(info.rows.sort().values, groups)
     expected = 0.5 * (losses_of(model, X, y) - 0.1).clamp(min=0.0)
     fair.backward(losses_of(model, X, y), groups + 1)
-    y_of = fair._steps.state.multipliers
+    y_of = fair._steps.multipliers()
     assert y_of is not None
     assert y_of.shape == (1_000_000,)
     assert torch.allclose(y_of[groups], expected.detach())

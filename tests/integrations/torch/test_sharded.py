@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from loops import LR, network, rows_of, three_constraints
+from loops import LR, network, rows_of, tensors, three_constraints
 from processes import STEPS, WHO, drawn, own_rows, spoilt_gradient, spoilt_loss, told, two_processes
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
@@ -114,11 +114,11 @@ class Loop:
 
     def end(self) -> dict[str, Any]:
         self.fair.load_output()
-        kept = self.fair.state_dict()["state"]
+        kept = self.fair.state_dict()
         return {
             "model": torch.cat([_whole(p.detach()).flatten() for p in self.model.parameters()]),
             "multipliers": self.fair.multipliers,
-            "vectors": [_whole(part) for leaf in kept.values() if isinstance(leaf, dict) for part in leaf.values()],
+            "knows": [_whole(part) for part in tensors([kept["state"], kept["smoothed"]])],
             "skipped": self.fair.skipped,
         }
 
@@ -206,7 +206,7 @@ def assert_one_process_would(found: list[dict[str, Any]], alone: dict[str, Any])
     for own in found:
         assert torch.allclose(own["model"], alone["model"], rtol=0, atol=1e-12)
         assert own["multipliers"] == pytest.approx(alone["multipliers"], rel=0, abs=1e-12)
-        for a, b in zip(own["vectors"], alone["vectors"], strict=True):
+        for a, b in zip(own["knows"], alone["knows"], strict=True):
             assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
@@ -251,9 +251,9 @@ def test_statistics_are_reduced_over_the_data_dimensions(
 
 def test_what_needs_whole_vectors_is_a_sentence(processes: list[dict[str, Any]]) -> None:
     ghost, norm, held_back, parameters, report = processes[0]["refused"]
-    assert "StochasticGhost needs whole vectors (" in ghost
-    assert "SwitchingSubgradient needs whole vectors (" in norm
-    assert "spread over processes (FSDP, DTensor); use DescentAscent, Penalty or SSLALM" in norm
+    assert "StochasticGhost needs whole vectors, and the parameters are spread over processes" in ghost
+    assert "SwitchingSubgradient needs whole vectors" in norm
+    assert "(FSDP, DTensor); use one that takes one gradient a step, such as DescentAscent or SSLALM" in norm
     assert "set_requires_gradient_sync(False)" in held_back
     assert "give Constrained the module itself" in parameters
     assert "a report needs gradients beside `.grad`" in report

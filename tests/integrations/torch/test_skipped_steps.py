@@ -16,6 +16,7 @@ from loops import (
     FIXED,
     GHOSTS,
     LR,
+    MULTIPLIERS,
     flat,
     knowledge,
     network,
@@ -31,7 +32,8 @@ from torch import Tensor, nn
 
 from fairbound import Constrained, MiniBatch, constraints
 from fairbound.algorithms import SPBM, SSLALM, DescentAscent, SQPAdam, StochasticGhost
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, MultiplierMethod
+from fairbound.training.contract import trial_step
 
 WHO = people()
 GROUP_LOSS = constraints.bounded_group_loss(["A", "B", "C"], bound=0.4, by="race")
@@ -67,10 +69,10 @@ def one_step(fair: Constrained, model: nn.Module, draw: Callable[[int], Tensor])
         race = rows.groups["race"]
         return rows._replace(groups=torch.where(race < len(fair.names), race, -1))
 
-    if fair.algorithm.batch_size_probs is not None:
+    if fair.method.batch_size_probs is not None:
         return fair.backward_closure(evaluate).skipped
     with torch.no_grad():
-        further = [evaluate(1) for _ in range(fair.algorithm.draws - 1)]
+        further = [evaluate(1) for _ in range(fair.method.draws - 1)]
     return fair.backward(evaluate(1), extra_batches=further).skipped
 
 
@@ -105,7 +107,7 @@ def test_a_group_that_is_absent_stays_as_it_was(method: Algorithm[Any], bound: f
     whole.backward(rows._replace(objective=torch.arange(18) < 12), extra_batches=further)
     assert same(by_constraint(lacking, C), before)
     for name in GROUP_LOSS.names[:2]:
-        assert method.uses_jacobian or all(  # a subproblem couples the constraints
+        assert trial_step(method).several_gradients or all(  # a subproblem couples the constraints
             torch.allclose(a, b, atol=1e-12)
             for a, b in zip(by_constraint(lacking, name), by_constraint(whole, name), strict=True)
         )
@@ -159,8 +161,6 @@ def test_an_absent_group_that_was_violated_does_not_hold_up_the_others(
     method: Algorithm[Any], bounds: tuple[float, ...]
 ) -> None:
     """The direction is that of a loop which never knew it, though its last value was the worst."""
-    if getattr(method, "normalized_step", False):
-        pytest.skip("its step is divided by the multipliers of all constraints, the absent one's included")
     if isinstance(method, SQPAdam):
         pytest.skip("its moments are those of a gradient that was projected along the group while it was there")
     method = without_limits_on_size(method)
@@ -202,8 +202,6 @@ def test_a_group_that_is_missing_half_of_the_time_poisons_nothing(method: Algori
 @fixed
 def test_a_mini_batch_without_any_group_is_plain_descent(method: Algorithm[Any]) -> None:
     """Rows of no group move the objective, and nothing of the constraints."""
-    if getattr(method, "normalized_step", False):
-        pytest.skip("its step is divided by the multipliers of all constraints, absent ones included")
     fair, model, optimizer = begun(method)
     before = [by_constraint(fair, name) for name in GROUP_LOSS.names]
     rows = rows_of(model, WHO, torch.arange(8))._replace(groups=torch.full((8,), -1))
@@ -213,7 +211,7 @@ def test_a_mini_batch_without_any_group_is_plain_descent(method: Algorithm[Any])
     seen = fair.backward(rows, extra_batches=[rows._replace(losses=rows.losses.detach())] * (method.draws - 1))
     assert not seen.skipped
     assert all(same(by_constraint(fair, name), kept) for name, kept in zip(GROUP_LOSS.names, before, strict=True))
-    if method.is_gradient_step:
+    if isinstance(method, MultiplierMethod) and method.smoothing is None:
         written = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         assert torch.allclose(written, gradient, atol=1e-12)
 
@@ -348,7 +346,7 @@ def test_ghost_leaves_out_a_spoilt_step(method: StochasticGhost, spoil: Callable
     assert same(before, knowledge(fair))
 
 
-@pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
+@pytest.mark.parametrize("method", MULTIPLIERS.values(), ids=MULTIPLIERS)
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_spoilt_part_spoils_an_accumulated_step(
     method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]

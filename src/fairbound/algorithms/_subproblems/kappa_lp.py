@@ -66,7 +66,7 @@ def _hard(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor]
     sure = (c - reach).amax(-1).clamp_min(0)  # (B,) <= t
     if m == 1:
         return sure, torch.zeros_like(rho)
-    t, gap = (_sieve if J.shape[-1] > 2 * SIEVE else _whole)(c, J, rho, y)
+    t, gap = (_sieve if J.shape[-1] > 2 * SIEVE else _all_columns)(c, J, rho, y)
     low = (t - gap).maximum(sure)
     t = t.maximum(sure)
     return t, t - low
@@ -201,12 +201,12 @@ def _sieve(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor
         part = _edge(torch.stack([(y_new * c).sum(-1), (y * c).sum(-1)], -1), torch.stack([v_new, v], -2), rho)[2]
         y, v = (torch.lerp(a, b, part.unsqueeze(-1)) for a, b in ((y, y_new), (v, v_new)))
         work = (c, J, rho, y, v, size, upper, lower.maximum(_value(y, v, c, rho)))
-    t_new, gap = _whole(c, J, rho, y)
+    t_new, gap = _all_columns(c, J, rho, y)
     upper, lower = work[-2].minimum(t_new), work[-1].maximum(t_new - gap)
     return t.index_copy(0, index, upper), (t - dual).index_copy(0, index, upper - lower)
 
 
-def _whole(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _all_columns(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """t and gap (B,) with all columns; no use is made of the guess y."""
     t, y, d = _interior_point(c, J, rho)
     dual = _lower_bound(y, c, J, rho)

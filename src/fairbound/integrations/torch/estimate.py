@@ -19,7 +19,7 @@ from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
 from fairbound.core import CellGradients, Estimate, Sample
-from fairbound.integrations.torch.distributed import Processes, whole
+from fairbound.integrations.torch.distributed import Processes, full_value
 
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
 # (counts (1+q,), cells) -> for every part what is known of the cells that are absent.
@@ -53,7 +53,7 @@ class BatchStatistics:
         functions: list[FunctionValue] = []
         if constraints.functions:
             values_of = constraints.function_values(lambda _: batch)
-            functions = [function._replace(value=whole(function.value)) for function in values_of]
+            functions = [function._replace(value=full_value(function.value)) for function in values_of]
             if batch.losses.requires_grad and torch.is_grad_enabled():
                 _check_function_graphs(constraints, functions)
         values, layers = constraints.example_values(batch, exact=exact), constraints.layers(batch)
@@ -229,7 +229,7 @@ def _check_function_graphs(constraints: ConstraintSet, functions: list[FunctionV
 
 def added(totals: Sequence[SumsCounts]) -> SumsCounts:
     """Of several mini-batches together."""
-    whole = totals[0]
+    total = totals[0]
     for part in totals[1:]:
-        whole = whole.plus(part)
-    return whole
+        total = total.plus(part)
+    return total

@@ -67,6 +67,8 @@ class GeneralSteps(Steps):
 
     def initial_state(self, first: BatchEstimate | None) -> Any:
         estimate = self._form() if first is None else first.estimate()
+        dtype = self.parameters.dtype  # of the state, whatever that of the losses is
+        estimate = estimate._replace(f=estimate.f.to(dtype), c=estimate.c.to(dtype))
         return self.method.init(self.parameters.flat(), self.record.rows, estimate, self.equality)
 
     def _form(self) -> Estimate:
@@ -95,10 +97,12 @@ class GeneralSteps(Steps):
             )
         batches = self.in_order(batch, extra_batches)
         retain = self.several_gradients  # else torch frees the graph with the gradient
-        info = self._step([self.statistics(some) for some in batches], scaler=scaler, scale=scale, retain=retain)
+        info = self._step(
+            [self.statistics(mini_batch) for mini_batch in batches], scaler=scaler, scale=scale, retain=retain
+        )
         if info.skipped:
-            for some in batches:
-                self.constraints.check(some)  # an unknown group makes NaN: explain it
+            for mini_batch in batches:
+                self.constraints.check(mini_batch)  # an unknown group makes NaN: explain it
         return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:

@@ -39,9 +39,9 @@ def report_kkt(
     >>> from fairbound import constraints
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.randn(8, 2), torch.arange(8) % 2)]
-    >>> found = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
-    ...                    lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
-    >>> found.feasibility, found.complementarity
+    >>> report = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
+    ...                     lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
+    >>> report.feasibility, report.complementarity
     (0.0, 0.0)
     """
     listed, parameters = ConstraintSet.of(constraints), Parameters(model)

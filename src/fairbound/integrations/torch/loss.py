@@ -158,10 +158,10 @@ class TrainerSteps:
         if found_inf is not None and found_inf.item():
             return
         pending, self.pending, self.dropped = self.pending, None, 0
-        whole = self.steps.estimate(*pending)
-        answer = self.steps.ask([whole])
+        estimate = self.steps.estimate(*pending)
+        answer = self.steps.ask([estimate])
         if finite([leaf.contiguous() for leaf in answer.new]):
-            self.steps.move(answer, [whole], [pending.cells])
+            self.steps.move(answer, [estimate], [pending.cells])
         else:
             self.steps.progress.skip()
 

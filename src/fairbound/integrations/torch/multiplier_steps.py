@@ -93,10 +93,10 @@ class MultiplierSteps(Steps):
                 raise ValueError("after accumulate(), backward() takes neither extra_batches= nor scale=")
             return self._accumulated_backward(batch, scaler)
         batches = self.in_order(batch, extra_batches)
-        info = self._step([self.statistics(some) for some in batches], scaler, scale)
+        info = self._step([self.statistics(mini_batch) for mini_batch in batches], scaler, scale)
         if info.skipped:
-            for some in batches:
-                self.constraints.check(some)  # an unknown group makes NaN: explain it
+            for mini_batch in batches:
+                self.constraints.check(mini_batch)  # an unknown group makes NaN: explain it
         return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
@@ -113,11 +113,11 @@ class MultiplierSteps(Steps):
         gradients = GradientPass(self.parameters, self.processes, scaler, scale)
         try:
             gradients.add(examples.tensors, examples.weights(answer.mean_weights, main.totals.counts))
-            made = self._kept(gradients, answer)
+            is_finite = self._keep(gradients, answer)
         except BaseException:
             gradients.undo()
             raise
-        if not made:
+        if not is_finite:
             return self.skip(main, scaler)
         self.move(answer, estimates, [examples.cells for examples in statistics])
         return StepInfo.of(main, False)
@@ -132,7 +132,7 @@ class MultiplierSteps(Steps):
         w = torch.zeros_like(main.c) if w is None else w
         return Answer(table, before, new, main.mean_weights(torch.cat([w.new_ones(1), w])))
 
-    def _kept(self, gradients: GradientPass, answer: Answer) -> bool:
+    def _keep(self, gradients: GradientPass, answer: Answer) -> bool:
         """Whether the gradient and the next state are finite; then `.grad` has the whole direction."""
         if self.state is None and not self.processes.out_of_step:
             check_dependence(bool(self.parameters.grads()))  # before those that were there are added
@@ -166,25 +166,25 @@ class MultiplierSteps(Steps):
         try:
             step.add(self.statistics(batch))
             if step.left:
-                return StepInfo.of(step.whole, not step.whole.finite)
-            made = step.answer is not None and self._kept(step.gradients, step.answer)
+                return StepInfo.of(step.estimate, not step.estimate.finite)
+            is_finite = step.answer is not None and self._keep(step.gradients, step.answer)
         except BaseException:
             step.gradients.undo()
             self.accumulated, self._accumulated_step = [], None
             raise
         self.accumulated, self._accumulated_step = [], None
-        if not made or step.answer is None:
+        if not is_finite or step.answer is None:
             step.gradients.undo()
-            return self.skip(step.whole, scaler)
-        self.move(step.answer, [step.whole], [None])
-        return StepInfo.of(step.whole, False)
+            return self.skip(step.estimate, scaler)
+        self.move(step.answer, [step.estimate], [None])
+        return StepInfo.of(step.estimate, False)
 
     def _begin_accumulated(self, scaler: torch.amp.GradScaler | None) -> AccumulatedStep:
-        whole = self.estimate(added(self.accumulated))
-        answer = self.ask([whole]) if whole.finite else None
+        estimate = self.estimate(added(self.accumulated))
+        answer = self.ask([estimate]) if estimate.finite else None
         gradients = GradientPass(self.parameters, self.processes, scaler, 1.0)
         counts = sum((part.counts for part in self.accumulated[1:]), self.accumulated[0].counts)
-        self._accumulated_step = AccumulatedStep(whole, answer, gradients, len(self.accumulated), counts)
+        self._accumulated_step = AccumulatedStep(estimate, answer, gradients, len(self.accumulated), counts)
         return self._accumulated_step
 
     # Saving -----------------------------------------------------------------------------------------------------------
@@ -215,15 +215,15 @@ class AccumulatedStep:
     """A step in progress; `left` mini-batches are still to come."""
 
     def __init__(
-        self, whole: BatchEstimate, answer: Answer | None, gradients: GradientPass, left: int, counts: Tensor
+        self, estimate: BatchEstimate, answer: Answer | None, gradients: GradientPass, left: int, counts: Tensor
     ) -> None:
-        self.whole, self.answer, self.gradients, self.left = whole, answer, gradients, left
+        self.estimate, self.answer, self.gradients, self.left = estimate, answer, gradients, left
         self.missing = counts  # examples yet to be passed backward
 
     def add(self, statistics: BatchStatistics) -> None:
         """Pass one mini-batch backward."""
         if self.answer is not None:
-            weights = statistics.weights(self.answer.mean_weights, self.whole.totals.counts)
+            weights = statistics.weights(self.answer.mean_weights, self.estimate.totals.counts)
             self.gradients.add(statistics.tensors, weights)
         self.missing = self.missing - statistics.totals().counts
         self.left -= 1

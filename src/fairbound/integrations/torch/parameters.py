@@ -56,10 +56,10 @@ class Parameters:
         """() a number in the precision of flat vectors, on the device."""
         return torch.zeros((), dtype=self.dtype, device=self.device)
 
-    def check_whole(self, what: str, remedy: str) -> None:
+    def check_whole(self, reason: str, remedy: str) -> None:
         """Refuse what a process that holds pieces of the parameters cannot do."""
         if self.sharded:
-            raise ValueError(f"{what}, and the parameters are spread over processes (FSDP, DTensor); {remedy}")
+            raise ValueError(f"{reason}, and the parameters are spread over processes (FSDP, DTensor); {remedy}")
 
     # Flat vectors -----------------------------------------------------------------------------------------------------
 
@@ -160,8 +160,8 @@ class SmoothedParameters:
     @torch.no_grad()
     def pull(self, mu: float, beta: float, factor: float) -> None:
         """Add factor mu (x - z) to every `.grad` there is, then move z; some parameters at once, to save memory."""
-        for some in _slices(self.parameters.sizes):
-            tensors, z = self.parameters.tensors[some], [local(part) for part in self.z[some]]
+        for span in _slices(self.parameters.sizes):
+            tensors, z = self.parameters.tensors[span], [local(part) for part in self.z[span]]
             x = [local(p).detach().to(part.dtype) for p, part in zip(tensors, z, strict=True)]
             gaps = torch._foreach_sub(x, z)
             for p in tensors:
@@ -175,8 +175,8 @@ class SmoothedParameters:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        for own, saved in zip(self.z, self.parameters.in_order(tensors), strict=True):
-            own.copy_(_spread_like(own, saved))
+        for z, saved in zip(self.z, self.parameters.in_order(tensors), strict=True):
+            z.copy_(_spread_like(z, saved))
 
 
 def _slices(sizes: Sequence[int]) -> Iterator[slice]:
@@ -201,16 +201,13 @@ def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
-        if not values.is_floating_point():
-            continue
-        if 0 in values.stride():  # expanded, as a method's state may be: the pass writes what it reads
-            values = values.contiguous()
-        by_kind.setdefault((values.device, values.dtype), []).append(values)
+        if values.is_floating_point():  # a method's state may hold others
+            by_kind.setdefault((values.device, values.dtype), []).append(values)
     bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
-    one = torch.ones_like(bad)
+    scale = torch.ones_like(bad)
     for (device, _), alike in by_kind.items():
         here = bad.to(device)
-        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one.to(device))
+        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, scale.to(device))
         if here is not bad:
             bad += here.to(bad.device)
     for group in groups:
@@ -262,10 +259,10 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def _spread_like(own: Any, value: Tensor) -> Tensor:
+def _spread_like(like: Any, value: Tensor) -> Tensor:
     """A tensor as one process has it, whole or in pieces, in the pieces of another."""
-    if not is_sharded(own) or is_sharded(value):
+    if not is_sharded(like) or is_sharded(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -89,15 +89,15 @@ class Steps(ABC):
 
     # From a mini-batch to [f, c] --------------------------------------------------------------------------------------
 
-    def batch(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
+    def batch(self, losses: Tensor | MiniBatch, *fields: Any) -> MiniBatch:
         """The mini-batch with all that was given of it, in the order of the fields of `MiniBatch`."""
         if isinstance(losses, Tensor):
-            batch = MiniBatch(losses, *given, self.parameters.tensors)  # type: ignore[call-arg]
+            batch = MiniBatch(losses, *fields, self.parameters.tensors)  # type: ignore[call-arg]
         else:
             batch = self._complete(losses if isinstance(losses, MiniBatch) else MiniBatch(losses))
             if not isinstance(batch.losses, Tensor):
                 batch.check()  # explains it
-            doubled = [name for name, value in zip(MiniBatch._fields[1:-1], given, strict=True) if value is not None]
+            doubled = [name for name, value in zip(MiniBatch._fields[1:-1], fields, strict=True) if value is not None]
             if doubled:
                 raise ValueError(f"{doubled[0]}= was given beside MiniBatch, which has a field for it; put it there")
         if batch.losses.shape[:1] == (0,) and self.processes.alone:
