@@ -1,4 +1,4 @@
-"""In every driver the method's own `update` runs, and a mini-batch crosses few of our files.
+"""In every driver the method's own `step` runs, and a mini-batch crosses few of our files.
 
 A new notion has one place: its name then works in every driver.
 """
@@ -25,26 +25,27 @@ import fairbound
 from fairbound import SSLALM, Constrained, DescentAscent, constraints, run
 from fairbound.benchmark import config
 from fairbound.benchmark.experiment import PreparedExperiment
-from fairbound.core import Algorithm, Draw
+from fairbound.core import Algorithm
 from fairbound.data import load
+from fairbound.training.contract import check_contract
 
 SOURCE = Path(fairbound.__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountedDescentAscent(DescentAscent):
-    """Counts the calls of `update`, and notes which method was called."""
+    """Counts the calls of `step`, and notes which method was called."""
 
-    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
-        CALLS.append(DescentAscent.update)
-        return super().update(x, state, draw)
+    def step(self, state: Any, *values: Tensor) -> tuple[Tensor, Any]:
+        CALLS.append(DescentAscent.step)
+        return super().step(state, *values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountedSSLALM(SSLALM):
-    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
-        CALLS.append(SSLALM.update)
-        return super().update(x, state, draw)
+    def step(self, state: Any, *values: Tensor) -> tuple[Tensor, Any]:
+        CALLS.append(SSLALM.step)
+        return super().step(state, *values)
 
 
 CALLS: list[Callable[..., Any]] = []
@@ -78,7 +79,7 @@ def fit(method: Algorithm[Any] | None) -> None:
     small(algorithm=method, epochs=1, cv=2, ensemble_size=2).fit(X, y, sensitive_features=group)
 
 
-# The method's own update ----------------------------------------------------------------------------------------------
+# The method's own step ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -97,41 +98,42 @@ def frames(note: Callable[[CodeType], None]) -> Iterator[None]:
         sys.setprofile(before)
 
 
-def calls_of_update(work: Callable[[], object]) -> tuple[int, int]:
-    """How often the counting subclass was asked, and how often the code of the method's own `update` ran."""
+def calls_of_step(work: Callable[[], object]) -> tuple[int, int]:
+    """How often the counting subclass was asked, and how often the code of the method's own `step` ran."""
     CALLS.clear()
     ran: list[CodeType] = []
     with frames(ran.append):
         work()
-    own = {update.__code__ for update in CALLS}
+    own = {step.__code__ for step in CALLS}
     assert len(own) <= 1
     return len(CALLS), sum(code in own for code in ran)
 
 
 @every_method
-def test_a_loop_calls_the_method_s_own_update(name: str) -> None:
+def test_a_loop_calls_the_method_s_own_step(name: str) -> None:
     loop = Loop(METHODS[name])
     for _ in range(3):
-        assert calls_of_update(loop.step) == (1, 1)
+        assert calls_of_step(loop.step) == (1, 1)
 
 
 @every_method
-def test_a_run_calls_the_method_s_own_update(name: str) -> None:
+def test_a_run_calls_the_method_s_own_step(name: str) -> None:
     records = run_of(METHODS[name], 5)
     for _ in range(5):
-        assert calls_of_update(lambda: next(records)) == (1, 1)
+        assert calls_of_step(lambda: next(records)) == (1, 1)
 
 
 @every_method
-def test_the_classifier_calls_the_method_s_own_update(name: str) -> None:
-    asked, ran = calls_of_update(lambda: fit(METHODS[name]))
+def test_the_classifier_calls_the_method_s_own_step(name: str) -> None:
+    check_contract(METHODS[name], "fit", 2)  # its trial step is made once in a process
+    asked, ran = calls_of_step(lambda: fit(METHODS[name]))
     assert asked == ran
-    # Two networks, each with 7 mini-batches of 16 from 120 examples; and a check of linearity when its method is made.
+    # Two networks, each with 7 mini-batches of 16 from 120 examples, and the check of a step when its method is made.
     assert asked == 2 * (7 + 1)
 
 
 def test_an_accumulated_step_asks_once() -> None:
-    """For its weights and its direction: the step is linear in the gradient."""
+    """For the weights of all its mini-batches."""
     loop = Loop(METHODS["SSLALM"])
     losses = [bce(loop.model(loop.data.X[part])[:, 0], loop.data.y[part]) for part in (slice(0, 120), slice(120, 240))]
     groups = loop.data.groups["group"].split(120)
@@ -142,7 +144,7 @@ def test_an_accumulated_step_asks_once() -> None:
         for own, group in zip(losses, groups, strict=True):
             loop.fair.backward(own, group)
 
-    assert calls_of_update(step) == (1, 1)
+    assert calls_of_step(step) == (1, 1)
 
 
 # How many files a mini-batch crosses ----------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class SecondPoint(Sound):
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         d, new = super().update(x, state, draw)
-        draw.samples[0].values(x + d)
+        draw.samples[0](x + d)
         return d, new
 
 

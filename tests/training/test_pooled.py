@@ -160,4 +160,4 @@ def test_other_constraints_beside_it_are_told() -> None:
 def test_a_custom_loop_needs_bound_constraints() -> None:
     own, _ = problem(CONSTRAINTS["each"])
     with pytest.raises(ValueError, match=r"work in run\(\); use constraint.bind"):
-        DescentAscent().draw(own.source(sampler(CONSTRAINTS["each"])))
+        own.source(sampler(CONSTRAINTS["each"])).next(("fc",), None)

@@ -206,7 +206,7 @@ def test_epochs_equal_the_hand_written_loop_too() -> None:
     source, x, method = problem.source(sampler), x0[0].clone(), SSLALM()
     state = method.init(x, 2, source.first(method.evaluates)(x))
     for _ in range(60):
-        d, state = method.update(x, state, method.draw(source))
+        d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
         x = x + d
     assert (result.x[0] - x).abs().max() < 1e-11
 
@@ -252,17 +252,61 @@ def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
     assert "skipped steps that were not finite" in caplog.text
 
 
+class Total(NamedTuple):
+    k: torch.Tensor  # () steps made
+    total: torch.Tensor  # (m,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreaksItsState(Algorithm[Total]):
+    """SGD whose state, and nothing else, is not finite at some steps, which its own random number chooses."""
+
+    bad: float = torch.inf
+    tau: float = 0.1
+
+    def init(self, x, m, first=None, equality=None):
+        return Total(x.new_zeros(()), x.new_zeros(m))
+
+    def update(self, x, state, draw):
+        (e,) = (sample(x) for sample in draw.unpack(self))
+        total = torch.where(draw.uniform < 0.3, self.bad, state.total + 1)
+        return -self.tau * e.grad(f=1.0), Total(state.k + 1, total.to(x))
+
+    def primal_step(self, state):
+        return self.tau
+
+    def monitor(self, state):
+        return {"made": state.k, "least": state.total.min()}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_state_that_is_not_finite_is_skipped_though_the_step_is(bad: float) -> None:
+    problem, sampler, x0 = classification()
+    method, samplers = BreaksItsState(bad=bad), sampler.seeded(0, 1)
+    going = run(problem, method, samplers, x0[:2], 40, every=1, compile=False)
+    u = SamplerStack(samplers, 1, None).uniform(0, 40)  # (steps, R)
+    before = x0[:2]
+    for record, number in zip(going, u, strict=True):
+        assert torch.equal((record.x != before).any(1), number >= 0.3)
+        before = record.x
+    result, good = going.result(), (u >= 0.3).sum(0)
+    assert torch.equal(result.skipped, 40 - good)
+    assert 0 < int(good.min()) < 40
+    assert [monitor["made"] for monitor in result.monitors] == good.tolist()
+    assert [monitor["least"] for monitor in result.monitors] == good.tolist()
+
+
 def test_bad_calls_are_sentences() -> None:
     problem, sampler, x0 = classification()
     with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
         run(problem, SGD(), sampler, x0[0], 0)
-    with pytest.raises(ValueError, match="2 algorithms for 3 runs"):
+    with pytest.raises(ValueError, match="2 methods for 3 runs"):
         run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
     with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
         run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [BatchSpec(2, 2)] * 3), x0[0], 5)
     with pytest.raises(ValueError, match="average_from must be a step from 0 to 4, got 5"):
         run(problem, SGD(), sampler, x0[0], 5, average_from=5)
-    with pytest.raises(ValueError, match="0 algorithms for"):
+    with pytest.raises(ValueError, match="0 methods for"):
         run(problem, [], sampler, x0[0], 5)
     short = Dataset(problem.data.X[:100], problem.data.y[:100])
     with pytest.raises(ValueError, match="contain example 239, but the data have 100 examples"):
@@ -354,9 +398,9 @@ def test_integer_inputs_and_a_constraint_without_cells() -> None:
         result = run(problem, build(), sampler, x0, 40).result()
         assert result.skipped.sum() == 0, name
         source, x, method = problem.source(sampler), x0.clone(), build()
-        state = method.init(x, 1, source.first(method.evaluates)(x) if method.needs_initial_estimate else None)
+        state = method.init(x, 1, source.first(method.evaluates)(x))
         for _ in range(40):
-            d, state = method.update(x, state, method.draw(source))
+            d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
             x = x + d
         assert (result.x[0] - x).abs().max() < 1e-9, name
         assert (result.output[0] - method.output(x, state)).abs().max() < 1e-9, name
