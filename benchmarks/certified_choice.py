@@ -114,17 +114,17 @@ def fixed(state: str, notion: str) -> Fixed:
     model = make_pipeline(encoded, LogisticRegression(max_iter=300))
     fold = stratified_folds(group[train] * 2 + y[train], FOLDS, seed=0)
 
-    def cross_fit(target: Rows, classes: int) -> CrossFitted:
-        return cross_fit_estimator(model, X[train], target, np.arange(classes), None, fold)
+    def cross_fit(target: Tensor, classes: int) -> CrossFitted:
+        return cross_fit_estimator(model, X[train], target.numpy(), np.arange(classes), None, fold)
 
     groups, labels = torch.from_numpy(group), torch.from_numpy(y)
     own = [replace(make_constraint(NOTIONS[notion], names, 0.0), by="group")]
     membership, inside = fit_membership(own, {"group": groups[train]}, labels[train], 2, cross_fit)
 
     def scores(logits: Tensor, of_groups: dict[str, Tensor], rows: Rows) -> Scores:
-        return Scores(logits, membership.ratios(logits, of_groups, None), labels[rows], {"group": groups[rows]}, None)
+        return Scores(logits, membership.ratios(logits, of_groups, {}), labels[rows], {"group": groups[rows]}, None)
 
-    fitted, outside = cross_fit(y[train], 2), {"group": membership.models["group"].logits(X[rest])}
+    fitted, outside = cross_fit(labels[train], 2), membership.group_logits(X[rest])
     known, held_out = scores(fitted.out_of_fold, inside, train), scores(fitted.model.logits(X[rest]), outside, rest)
     return Fixed(f"{state} {by}", notion, names, known, held_out)
 

@@ -68,6 +68,23 @@ def test_imports_point_one_way(name: str) -> None:
         assert "torch.set_default" not in MODULES[name].read_text()
 
 
+INTEGRATIONS = {  # front end -> the others that it may import; sklearn/ reads a Keras model that a user gives it
+    "groups": (),
+    "torch": (),
+    "keras": ("groups", "torch"),
+    "sklearn": ("groups", "torch", "keras"),
+    "lightning": ("torch",),
+    "transformers": ("torch",),
+}
+
+
+@pytest.mark.parametrize("name", named(*(f"fairbound.integrations.{name}" for name in INTEGRATIONS)))
+def test_front_ends_stand_side_by_side(name: str) -> None:
+    front_end = name.split(".")[2]
+    others = {module.split(".")[2] for module in ours(name) if module.startswith("fairbound.integrations.")}
+    assert others <= {front_end, *INTEGRATIONS[front_end]}
+
+
 @pytest.mark.parametrize("name", named("fairbound.algorithms"))
 def test_algorithms_see_torch_and_the_contract_only(name: str) -> None:
     outside = {module.split(".")[0] for module in imports(MODULES[name])} - {"fairbound"}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from fairbound.integrations.sklearn import FairClassifier, FairPostprocessor, FairRegressor
+from fairbound.integrations.sklearn import FairClassifier, FairPostprocessor
 
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 NETWORK: dict[str, Any] = {"epochs": 2, "ensemble_size": 4, "hidden": (8,), "learning_rate": 0.02, "random_state": 0}
@@ -41,7 +41,3 @@ def postprocessor(estimator: Any = None, **settings: Any) -> FairPostprocessor:
     """By default with demographic parity within .1, which `make_shifted` violates."""
     common = {"constraint": "demographic_parity", "bound": 0.1, "random_state": 0}
     return FairPostprocessor(LogisticRegression() if estimator is None else estimator, **common | settings)
-
-
-def small_regressor(**settings: Any) -> FairRegressor:
-    return FairRegressor(**NETWORK | settings)

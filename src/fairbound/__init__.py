@@ -34,7 +34,6 @@ _HOME = {  # public name -> the module that defines it
     "BatchSpec": "data.samplers",
     "FairClassifier": "integrations.sklearn",
     "FairPostprocessor": "integrations.sklearn",
-    "FairRegressor": "integrations.sklearn",
     "trade_off_curve": "integrations.sklearn",
     "KKT": "metrics.kkt",
     "report_kkt": "integrations.torch.kkt_report",

@@ -25,7 +25,6 @@ from fairbound.data.samplers import BatchSpec as BatchSpec
 from fairbound.data.samplers import Sampler as Sampler
 from fairbound.integrations.sklearn import FairClassifier as FairClassifier
 from fairbound.integrations.sklearn import FairPostprocessor as FairPostprocessor
-from fairbound.integrations.sklearn import FairRegressor as FairRegressor
 from fairbound.integrations.sklearn import trade_off_curve as trade_off_curve
 from fairbound.integrations.torch.constrained import Constrained as Constrained
 from fairbound.integrations.torch.kkt_report import report_kkt as report_kkt

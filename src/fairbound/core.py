@@ -67,14 +67,9 @@ class Sample(NamedTuple):
     """The random function that one mini-batch fixes."""
 
     at: Callable[[Tensor], Estimate]
-    values_at: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # f and c alone, a cheaper forward pass
 
     def __call__(self, x: Tensor) -> Estimate:
         return self.at(x)
-
-    def values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """f () and c (m,) at a point, without the graph that derivatives need."""
-        return self.values_at(x) if self.values_at is not None else self.at(x)[:2]
 
     @staticmethod
     def of(fun: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Sample:
@@ -93,11 +88,7 @@ class Sample(NamedTuple):
             value, pull = torch.func.vjp(stacked, x)[:2]
             return Estimate(value[0], value[1:], lambda w: pull(w)[0])
 
-        def values_at(x: Tensor) -> tuple[Tensor, Tensor]:
-            value = stacked(x)
-            return value[0], value[1:]
-
-        return Sample(at, values_at)
+        return Sample(at)
 
 
 class Draw(NamedTuple):
@@ -112,7 +103,7 @@ class Draw(NamedTuple):
         return Draw(samples, torch.as_tensor(weight), torch.as_tensor(uniform))
 
     def unpack(self, method: Algorithm[Any]) -> tuple[Sample, ...]:
-        """The samples, once their number has been checked."""
+        """The samples, after a check of their number."""
         if len(self.samples) != method.draws:
             raise ValueError(
                 f"{type(method).__name__} needs {method.draws} mini-batches a step, got {len(self.samples)}; "
@@ -124,9 +115,9 @@ class Draw(NamedTuple):
 class Algorithm(ABC, Generic[State]):
     """A stochastic method as a pure `(init, update)` pair; hyper-parameters are the fields of a frozen dataclass.
 
-    A method writes `init`, `update` and `primal_step`; the other members have defaults, which a class attribute
+    A method implements `init`, `update` and `primal_step`; the other members have defaults, which a class attribute
     (`evaluates = ("c", "fc")`) or a property replaces. Most methods are simpler: see `MultiplierMethod`.
-    `fairbound.check_algorithm` tests the whole.
+    `fairbound.check_algorithm` tests a method.
 
     Float fields may hold tensors when many runs are stacked, so `update` never branches on their values in Python.
     """
@@ -215,7 +206,7 @@ class Primal(Protocol):
 
 
 class Iterate(NamedTuple):
-    """A multiplier method's state together with what is of the size of x: smoothing, and the primal's state."""
+    """A multiplier method's state, and what has the size of x: smoothing and the primal's state."""
 
     method: Any  # what `start` and `step` return
     z: Tensor  # (n,) the smoothed x; () without smoothing
@@ -225,7 +216,7 @@ class Iterate(NamedTuple):
 class MultiplierMethod(Algorithm[Any], Generic[State]):
     """A method whose step is one gradient, grad f + J'w, with weights w and a state of O(m) numbers.
 
-    It writes `start` and `step`, elementwise and without a word about x, so that a loop can run it at any scale: c, w,
+    It implements `start` and `step`, elementwise and independent of x, so that a loop can run it at any scale: c, w,
     example weights, one backward pass. Its state is a NamedTuple of tensors (m,) and (); `k` counts the steps, `y` are
     the multipliers where it has them, the other scalars are monitors.
     """
@@ -239,7 +230,7 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
 
     @property
     def row_wise(self) -> bool:
-        """Whether rows are independent: a driver may then keep a table of them and touch those that a batch shows."""
+        """Whether rows are independent: a driver may then keep a table of them and update those in a batch."""
         return False
 
     @abstractmethod
@@ -309,7 +300,7 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
 
 
 def inner(state: Any) -> Any:
-    """The state of a multiplier method itself, without what is of the size of x."""
+    """The state of the multiplier method itself, without what has the size of x."""
     return state.method if isinstance(state, Iterate) else state
 
 
@@ -324,7 +315,7 @@ def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
 
 
 def refuse_equality(method: Algorithm[Any], equality: Tensor | None) -> None:
-    """For the methods that are for c <= 0 alone, in `init` or `start`."""
+    """Raise if there are equalities: for `init` or `start` of a method that takes c <= 0 only."""
     if equality is not None and bool(equality.any()):
         raise ValueError(
             f"{type(method).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "

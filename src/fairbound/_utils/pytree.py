@@ -16,25 +16,23 @@ from torch import Tensor
 
 def tree_leaves(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in order."""
-    found: list[Tensor] = []
-    _collect(tree, found)
-    return found
+    leaves: list[Tensor] = []
+    _collect(tree, leaves)
+    return leaves
 
 
-def _collect(tree: Any, found: list[Tensor]) -> None:
+def _collect(tree: Any, leaves: list[Tensor]) -> None:
     if isinstance(tree, Tensor):
-        found.append(tree)
+        leaves.append(tree)
     elif isinstance(tree, dict):
         for part in tree.values():
-            _collect(part, found)
+            _collect(part, leaves)
     elif isinstance(tree, tuple | list):
         for part in tree:
             if isinstance(part, Tensor):  # most are: a state is a tuple of tensors
-                found.append(part)
+                leaves.append(part)
             else:
-                _collect(part, found)
-    elif hasattr(tree, "__torch_function__"):  # what torch functions take for a tensor
-        found.append(tree)
+                _collect(part, leaves)
     elif tree is not None:
         raise TypeError(f"a tree holds tensors in tuples, lists and dicts, got {type(tree).__name__}")
 
@@ -48,4 +46,4 @@ def tree_unflatten(tree: Any, values: Iterator[Any]) -> Any:
     if isinstance(tree, tuple | list):
         parts = [tree_unflatten(part, values) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return next(values) if hasattr(tree, "__torch_function__") else tree
+    return tree

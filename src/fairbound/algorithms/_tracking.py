@@ -33,10 +33,10 @@ class Averages(NamedTuple):
 
     def updated(self, x: Tensor, e: Estimate, a: float | Tensor) -> tuple[Averages, Tensor]:
         """With a new estimate, which counts a; and the averaged Jacobian (m, n)."""
-        own = e.jac() if e.cells is None else e.cells.gradients()
+        new_rows = e.jac() if e.cells is None else e.cells.gradients()
         moved = combined(e, (self.rows @ (x - self.x)).unsqueeze(-1)).squeeze(-1)
         c = (1 - a) * (self.c + moved) + a * e.c
-        rows, g = (1 - a) * self.rows + a * own, (1 - a) * self.g + a * e.grad(f=1.0)
+        rows, g = (1 - a) * self.rows + a * new_rows, (1 - a) * self.g + a * e.grad(f=1.0)
         return Averages(g, c, rows, x), combined(e, rows)
 
 

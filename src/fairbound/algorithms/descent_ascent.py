@@ -7,8 +7,8 @@ The primal step acts as one of length tau (1 + sum |y|) on a weighted mean of f 
 multipliers, it grows until it diverges.
 
 The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a
-hidden one-sample penalty of size eta (algorithms.md, C1). A second draw may come from a held-out dual set, so that the
-multipliers are moved by examples that the primal step never sees. The multiplier of an equality is not projected.
+hidden one-sample penalty of size eta. A second draw may come from a held-out dual set, so that examples which the
+primal step never sees move the multipliers. The multiplier of an equality is not projected.
 
 The dual step belongs to the size s of c: it acts as eta s^2, which takes some 1 / (eta s^2) steps to arrive and
 oscillates above the curvature of L, so no one number serves every size. The default .1 is for constraints of size .1 to

@@ -1,7 +1,7 @@
 """Signs that a run diverges, or solves a problem without a solution, read from what was recorded on the way.
 
-Each sign is a sentence about what was seen. It is no proof: multipliers also grow while a run is far from its end.
-A run that diverges is not called infeasible: its multipliers grow because x runs away.
+Each sign is a sentence about what the records show, not a proof: multipliers also grow while a run is far from its end.
+A run that diverges is not reported as infeasible: its multipliers grow because x runs away.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def recorded(
     equality: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What a history keeps of a step: scalars, or (R,) of R runs whose multipliers and constraints are (R, m)."""
-    found = dict(monitors)
+    record = dict(monitors)
     if multipliers is not None and multipliers.shape[-1]:
         # Of the positive part: while slacks catch up, SSL-ALM's are negative.
-        found["multiplier_norm"] = violations(multipliers, equality).clamp(min=0.0).norm(dim=-1)
-        found["multiplier_sum"] = multipliers.abs().sum(-1)
+        record["multiplier_norm"] = violations(multipliers, equality).clamp(min=0.0).norm(dim=-1)
+        record["multiplier_sum"] = multipliers.abs().sum(-1)
     if objective is not None:
-        found["objective"] = objective
+        record["objective"] = objective
     if c is not None and c.shape[-1]:
-        found["violation"] = violations(c, equality).nan_to_num(nan=-float("inf")).amax(-1)
-    return found
+        record["violation"] = violations(c, equality).nan_to_num(nan=-float("inf")).amax(-1)
+    return record
 
 
 def sign_of_divergence(history: Mapping[str, Sequence[float]]) -> str | None:
@@ -69,7 +69,7 @@ def sign_of_divergence(history: Mapping[str, Sequence[float]]) -> str | None:
         return f"{grew}: the run diverges; use a smaller step"
     return (
         f"{grew} while the multipliers sum to {total:.3g}: the run diverges, since the effective step is "
-        "lr * (1 + sum of the multipliers); use a smaller step, normalized_step=True of DescentAscent, or a smaller eta"
+        "lr * (1 + sum of the multipliers); use a smaller step or a smaller eta"
     )
 
 
@@ -83,21 +83,21 @@ def signs_of_divergence(history: Mapping[str, Tensor]) -> list[str | None]:
 def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) -> list[str | None]:
     """One sentence or None for every run; `history` maps a name to its values (records, R)."""
     runs = next(iter(history.values())).shape[1] if history else 0
-    found: list[str | None] = [None] * runs
+    signs: list[str | None] = [None] * runs
     if len(steps) < 8:
-        return found
+        return signs
     half = len(steps) // 2
     for run, diverges in enumerate(signs_of_divergence(history)):
         if diverges is not None:
             continue
-        own = {name: values[:, run].double().cpu() for name, values in history.items()}
+        history_of_run = {name: values[:, run].double().cpu() for name, values in history.items()}
         for sign in (_no_feasible_step, _resets, _full_weight, _growing_multipliers, _stuck_direction):
-            found[run] = found[run] or sign(own, half, steps)
-    return found
+            signs[run] = signs[run] or sign(history_of_run, half, steps)
+    return signs
 
 
-def _no_feasible_step(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    count, saved = own.get("feasible_steps"), own.get("saved")
+def _no_feasible_step(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    count, saved = history.get("feasible_steps"), history.get("saved")
     if count is not None and count[-1] <= count[half]:
         return f"no feasible step among the last {steps[-1] - steps[half]}: the constraints never met their tolerance"
     if saved is not None and saved[-1] <= 0:
@@ -105,9 +105,9 @@ def _no_feasible_step(own: Mapping[str, Tensor], half: int, steps: Sequence[int]
     return None
 
 
-def _resets(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+def _resets(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
     for name, event in (("resets", "met y_max"), ("capped", "stood at y_max")):
-        count = own.get(name)
+        count = history.get(name)
         if count is not None and count[-1] > count[half]:
             return (
                 f"the multipliers {event} {int(count[-1])} times, {int(count[-1] - count[half])} of them in the second "
@@ -116,8 +116,8 @@ def _resets(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str |
     return None
 
 
-def _full_weight(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    share = own.get("full_weight")
+def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    share = history.get("full_weight")
     if share is None or share[half:].min() < FULL:
         return None
     return (
@@ -126,11 +126,11 @@ def _full_weight(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> 
     )
 
 
-def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    if "multiplier_norm" not in own or "kappa" in own:  # Ghost's are those of a subproblem and do not accumulate
+def _growing_multipliers(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    if "multiplier_norm" not in history or "kappa" in history:  # Ghost's are a subproblem's and do not accumulate
         return None
-    norm = own["multiplier_norm"]
-    rises = (norm[half:].diff() >= 0).double().mean()  # they may be held for some steps (AveragedDual)
+    norm = history["multiplier_norm"]
+    rises = (norm[half:].diff() >= 0).double().mean()
     if not norm.isfinite().all() or norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None
     return (
@@ -139,10 +139,10 @@ def _growing_multipliers(own: Mapping[str, Tensor], half: int, steps: Sequence[i
     )
 
 
-def _stuck_direction(own: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    if "kappa" not in own or "direction" not in own:
+def _stuck_direction(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    if "kappa" not in history or "direction" not in history:
         return None
-    kappa, length = own["kappa"], own["direction"]
+    kappa, length = history["kappa"], history["direction"]
     late = half + half // 2
     if kappa[late:].min() < VIOLATED or length[late:].max() > STILL * max(1.0, float(length.max())):
         return None

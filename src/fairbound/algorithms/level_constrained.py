@@ -10,8 +10,7 @@ half of what the start has:
     eta_i = level_k min(C_i(x_0), 0) - z sd(c_i)
 
 Boob, Deng, Lan, "Level constrained first order methods for function constrained optimization", Mathematical Programming
-209 (2025), arXiv 2205.08011 (its abstract is what was read; the dual of the subproblem is derived in
-`_subproblems.level`).
+209 (2025), arXiv 2205.08011 (known from its abstract; `_subproblems.level` derives the dual of the subproblem).
 
 Differs from it:
 - Mini-batches: g, c and J are running averages with weight a_k, c corrected along the path (`_tracking`), and the
@@ -33,8 +32,8 @@ exact=True it leaves the feasible set of P5, and a small ReLU net stays within i
 (one seed: L grew to 1e7 within 2,000 steps; with tanh to .5). A step costs a backward pass for the objective and
 one for each group, and the state has 2 + groups vectors of the model's size. Constraints c <= 0 only.
 
-Defaults: tau and a_k are those of TrackedSQP, z and level those of the card; 11 settings, one changed at a time, were
-compared on P1, P2 and P4, and none of the first values was replaced. Medians of 32 replicates, 1,000 steps of 4
+Defaults: tau and a_k are those of TrackedSQP. 11 settings, one changed at a time, were compared on P1, P2 and P4, and
+no default was replaced. Medians of 32 replicates, 1,000 steps of 4
 examples, P1 to P5: the last half's mean is .08, .03, .07, .05, .04 from the solution, its violation 0. The margin is
 paid for: z = 0 has .04, .02, .07, .04, .01. In that comparison (600 steps, 16 replicates, an earlier form of the
 softening) the share of feasible iterates was .28 to .53 with z = 0, .76 to .85 with 1, .97 with 2 (error on P1 .16).
@@ -109,14 +108,14 @@ class LevelConstrained(Algorithm[State]):
         averages, J = state.averages.updated(x, e, a)
         c0 = torch.where(first, averages.c, state.c0)
         var, var_mean = self._variances(state, averages.c, e.c, a)
-        seen = self._curvature(state, x, J - combined(e, state.averages.rows)) if self.exact else state.L
-        given = per_constraint(self.L, state.k, len(e.c)) + torch.zeros_like(seen)
-        L = torch.where(first, given, seen) if self.exact else given
+        measured = self._curvature(state, x, J - combined(e, state.averages.rows)) if self.exact else state.L
+        setting = per_constraint(self.L, state.k, len(e.c)) + torch.zeros_like(measured)
+        L = torch.where(first, setting, measured) if self.exact else setting
         eta = value(self.level, state.k) * c0.clamp(max=0.0) - self.z * var_mean.sqrt()
         c, L = torch.where(absent(e), torch.minimum(averages.c, eta), averages.c), L.masked_fill(absent(e), 0.0)
         solved = level_direction(averages.g, c, J, gamma=1 / self.primal_step(state), L=L, level=eta)
         outside = (c > eta).any().to(x)
-        new = State(averages, state.k + 1, c0, var, var_mean, seen, solved.multipliers, solved.d.norm(), outside)
+        new = State(averages, state.k + 1, c0, var, var_mean, measured, solved.multipliers, solved.d.norm(), outside)
         return solved.d, new
 
     def _variances(self, state: State, mean: Tensor, c: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:

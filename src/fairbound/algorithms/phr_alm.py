@@ -106,7 +106,7 @@ class PHRALM(MultiplierMethod[State]):
         w = y + self.rho * (state.u if self.lag else u)
         w = torch.where(free, w, torch.relu(w))
 
-        rho = torch.as_tensor(self.rho).to(y)
+        rho = y.new_zeros(()) + self.rho
         least = y * torch.relu(rho - eta) / rho.clamp(min=torch.finfo(y.dtype).tiny)
         moved = y + eta * u
         y = torch.where(free, moved, torch.maximum(moved, least)).clamp(-self.y_max, self.y_max)

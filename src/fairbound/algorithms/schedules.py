@@ -74,14 +74,14 @@ class Exponential(Schedule):
         require(self, UNIT, "ratio")
 
     def at(self, k: Tensor) -> Tensor:
-        return self.start * torch.as_tensor(self.ratio).to(k) ** k
+        return self.start * (k.new_zeros(()) + self.ratio) ** k
 
 
 @dataclass(frozen=True)
 class Factorial(Schedule):
     """start / sqrt(k!): what the paper's Experiment 2 prints, eta_k = eta_{k-1} / sqrt(k).
 
-    It is zero after some fifteen steps. Kept because it is printed; `InverseSqrt` is what is meant (paper-notes.md).
+    It is zero after some fifteen steps. It is here because it is printed; `InverseSqrt` is what is meant.
     """
 
     start: float

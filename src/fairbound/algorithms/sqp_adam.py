@@ -107,11 +107,11 @@ class SQPAdam(Algorithm[State]):
         p = p + least_squares_multipliers(p, J_A) @ J_A
         momentum = self.b1 * state.momentum + (1 - self.b1) * p
         square = self.b2 * state.square + (1 - self.b2) * p.square()
-        made = state.k + 1
-        root = torch.sqrt(square / (1 - (x.new_zeros(()) + self.b2) ** made) + self.mu)
+        k = state.k + 1
+        root = torch.sqrt(square / (1 - (x.new_zeros(()) + self.b2) ** k) + self.mu)
         root = torch.maximum(root, self.floor * averages.g.abs())
         solved = ghost_direction(
-            momentum / (1 - (x.new_zeros(()) + self.b1) ** made) - least_squares_multipliers(averages.g, J_A) @ J_A,
+            momentum / (1 - (x.new_zeros(()) + self.b1) ** k) - least_squares_multipliers(averages.g, J_A) @ J_A,
             c,
             J,
             tau=1.0,
@@ -121,7 +121,7 @@ class SQPAdam(Algorithm[State]):
             equality=state.equality,
             scale=root.rsqrt(),
         )
-        new = State(averages, momentum, square, made, solved.multipliers, solved.kappa, solved.d.norm(), state.equality)
+        new = State(averages, momentum, square, k, solved.multipliers, solved.kappa, solved.d.norm(), state.equality)
         return value(self.alpha, state.k) * solved.d, new
 
     def multipliers(self, state: State) -> Tensor:

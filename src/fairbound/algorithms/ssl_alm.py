@@ -16,8 +16,7 @@ and eq. (defG). An equality E c(x) = 0 has no slack. mu = 0 is the plain augment
 
 Differs from it:
 - `samples=2` is the paper's: zeta0 = zeta1, zeta2 independent. `samples=3` is the original's: all three independent.
-  `samples=1` uses one mini-batch for everything: cheapest, and its multipliers are off by (rho + eta) Var(c)
-  (algorithms.md, A2).
+  `samples=1` uses one mini-batch for everything: cheapest, and its multipliers are off by (rho + eta) Var(c).
 - `lag=True`, with `samples=1`, is ours: y and r are functions of the past, independent of the mini-batch whose Jacobian
   they weigh, so that one mini-batch is unbiased. The price is a delay of one step: stable for tau rho |J|^2 < 1, where
   the other forms have 2 (plus 1 in |J|^2 while the slack moves).

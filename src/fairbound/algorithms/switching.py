@@ -26,8 +26,8 @@ Differs from it:
 - The adaptive objective step is not defined in the paper; see `Adaptive`.
 
 The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}(q), q = eta^f y* / (eta^f y* + eta^c)
-(algorithms.md, A3): inside the bound where y* < eta^c / eta^f, outside where it is larger. Give the test a large batch.
-With 8 examples it ends 38 % above the best loss of Experiment 1 at equal examples, .012 above the bound: that noise.
+That is inside the bound where y* < eta^c / eta^f, outside where it is larger. Give the test a large batch. With 8
+examples the method ends 38 % above the best loss of Experiment 1 at equal examples and .012 above the bound.
 """
 
 from __future__ import annotations

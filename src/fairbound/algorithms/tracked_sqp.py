@@ -21,8 +21,8 @@ Ng, Mahoney 2024, gradients and Hessians averaged, box constraints); "crz" is th
 
 Differs from them:
 - c and J are averaged, and c is corrected along the path. With mini-batches of 4, 1,000 steps, it ends .05 from P1's
-  solution, as Stochastic Ghost does with six times its examples (algorithms-2.md, 0); one mini-batch in the place of
-  the averages .33, however many steps. Without the correction P1 is hardly worse: it is there for longer averages.
+  solution, as Stochastic Ghost does with six times its examples; one mini-batch in the place of the averages
+  ends .33 away, however many steps. Without the correction P1 is hardly worse: it is there for longer averages.
 - v of "crz" is one step of steepest descent on |[c + J v]_+|^2 / 2, which is the decrease that the method asks for, not
   the minimizer within a ball.
 - alpha_k has no merit function behind it: a schedule. No Hessian: tau I.

@@ -42,10 +42,10 @@ class MiniBatch(NamedTuple):
 
     def needed(self, name: str, why: str) -> Tensor:
         """A field that a constraint cannot do without."""
-        found: Tensor | None = getattr(self, name)
-        if found is None:
+        field: Tensor | None = getattr(self, name)
+        if field is None:
             raise ValueError(f"{why} needs {name}; pass {name}= with the mini-batch")
-        return found
+        return field
 
     def check(self, columns: Collection[str | None] = ()) -> None:
         """Check shapes, and the columns that constraints are about; a sentence for what is wrong."""
@@ -68,8 +68,8 @@ class MiniBatch(NamedTuple):
                 )
         if self.weight is not None and self.weight.numel() and not float(self.weight.min()) >= 0:
             raise ValueError(f"weights must be >= 0, found {float(self.weight.min())}")
-        given = self.groups if isinstance(self.groups, Mapping) else {"groups": self.groups}
-        for name, column in given.items():
+        columns_of_groups = self.groups if isinstance(self.groups, Mapping) else {"groups": self.groups}
+        for name, column in columns_of_groups.items():
             _check_size(name, column, size)
             if column is not None and (column.ndim != 1 or column.is_floating_point()):
                 raise ValueError(

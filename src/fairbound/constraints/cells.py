@@ -165,6 +165,10 @@ class Cells:
         return sorted({cell.label for cell in self._kinds if cell.label is not None})
 
     @cached_property
+    def _labels_by_device(self) -> dict[torch.device, Tensor]:
+        return {}
+
+    @cached_property
     def _tables(self) -> dict[torch.device, list[Tensor]]:
         return {}
 
@@ -198,6 +202,11 @@ class Cells:
                 self._tables[device].append(torch.from_numpy(table.flatten()).to(device))
         return self._tables[device]
 
+    def _label_values(self, device: torch.device) -> Tensor:
+        if device not in self._labels_by_device:
+            self._labels_by_device[device] = torch.tensor(self._labels, dtype=torch.float64, device=device)
+        return self._labels_by_device[device]
+
     def assign(self, size: int, groups: Tensor | None, labels: Tensor | None, device: torch.device) -> Layers:
         """The cell of every example of a mini-batch of that size."""
         tables, width = self._table(device), len(self._labels) + 1
@@ -207,8 +216,7 @@ class Cells:
             place = torch.ones(size, dtype=torch.long, device=device)
         if width > 1:
             assert labels is not None
-            values = torch.tensor(self._labels, dtype=torch.float64, device=device)
-            equal = labels.reshape(-1, 1) == values
+            equal = labels.reshape(-1, 1) == self._label_values(device)
             place = place * width + torch.where(equal.any(1), 1 + equal.long().argmax(1), 0)
         return tuple(table.index_select(0, place) for table in tables)
 

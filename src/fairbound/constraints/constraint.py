@@ -109,7 +109,7 @@ class FunctionValue(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FunctionConstraint:
-    """fun(batch) <= 0, or = 0: a function of the user's on a mini-batch, (m,), written with torch operations.
+    """fun(batch) <= 0, or = 0: a user's function of a mini-batch, (m,), written with torch operations.
 
     `batch` is a `MiniBatch`: losses, outputs, labels, groups, the values handed over and the model's parameters. Its
     value on a mini-batch should be an unbiased estimate of what is meant, as a mean over examples is. Where some rows
@@ -143,9 +143,9 @@ class FunctionConstraint:
 
     def on(self, batch: MiniBatch) -> FunctionValue:
         """Its value on a mini-batch, and the rows that are observed."""
-        found = self.fun(batch)
-        value, observed = found if isinstance(found, tuple) else (found, None)
-        for what, tensor in (("values", value), ("values of `observed`", observed)):
+        returned = self.fun(batch)
+        value, observed = returned if isinstance(returned, tuple) else (returned, None)
+        for plural, tensor in (("values", value), ("values of `observed`", observed)):
             if isinstance(tensor, float | int):
                 raise TypeError(
                     f"the function of {self.names[0]!r} gives the number {tensor!r}, which has no graph to "
@@ -155,7 +155,7 @@ class FunctionConstraint:
                 got = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
                 remedy = "; use .reshape(1)" if self.m == 1 else ""
                 raise ValueError(
-                    f"the function of {', '.join(self.names[:4])} must give {self.m} {what}, got {got}{remedy}"
+                    f"the function of {', '.join(self.names[:4])} must give {self.m} {plural}, got {got}{remedy}"
                 )
         return FunctionValue(value, observed)
 
@@ -186,12 +186,14 @@ class FunctionConstraint:
 AnyConstraint: TypeAlias = Constraint | FunctionConstraint
 
 
-def _column(of: AnyConstraint, groups: Column) -> Tensor:
+def _column(constraint: AnyConstraint, groups: Column) -> Tensor:
     """The column of groups that a constraint is about; any one for a constraint on all examples."""
     if isinstance(groups, Tensor):
         return groups
-    if of.by is None and (len(groups) == 1 or not of.cells.needs_groups):
+    if constraint.by is None and (len(groups) == 1 or not constraint.cells.needs_groups):
         return next(iter(groups.values()))
-    if of.by is None or of.by not in groups:
-        raise ValueError(f"groups has the columns {sorted(groups)}; the constraint {of.names[0]!r} has by={of.by!r}")
-    return groups[of.by]
+    if constraint.by is None or constraint.by not in groups:
+        raise ValueError(
+            f"groups has the columns {sorted(groups)}; the constraint {constraint.names[0]!r} has by={constraint.by!r}"
+        )
+    return groups[constraint.by]

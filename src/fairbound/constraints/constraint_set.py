@@ -50,20 +50,23 @@ class ConstraintSet(LinearConstraints):
         object.__setattr__(self, "names", self.names or _joined([part.names for part in self.parts]))
 
     @staticmethod
-    def of(given: ConstraintSet | Given) -> ConstraintSet:
+    def of(constraints: ConstraintSet | Given) -> ConstraintSet:
         """One or several constraints, each row with a distinct name."""
-        if isinstance(given, ConstraintSet):
-            return given
-        if isinstance(given, Constraint | FunctionConstraint):
-            parts, names = [given], given.names
-        elif isinstance(given, Mapping):
-            parts = list(given.values())
-            names = _joined([_prefixed(str(key), getattr(part, "names", ())) for key, part in given.items()])
+        if isinstance(constraints, ConstraintSet):
+            return constraints
+        if isinstance(constraints, Constraint | FunctionConstraint):
+            parts, names = [constraints], constraints.names
+        elif isinstance(constraints, Mapping):
+            parts = list(constraints.values())
+            names = _joined([_prefixed(str(key), getattr(part, "names", ())) for key, part in constraints.items()])
         else:
-            if isinstance(given, str) or not isinstance(given, Iterable):
-                example = f"constraints.{given}(...)" if isinstance(given, str) else "constraints.loss_parity(...)"
-                raise TypeError(f"{given!r:.60} is no constraint; fairbound.constraints makes them, as {example} does")
-            parts = list(given)
+            if isinstance(constraints, str) or not isinstance(constraints, Iterable):
+                notion = constraints if isinstance(constraints, str) else "loss_parity"
+                example = f"constraints.{notion}(...)"
+                raise TypeError(
+                    f"{constraints!r:.60} is no constraint; fairbound.constraints makes them, as {example} does"
+                )
+            parts = list(constraints)
             names = _joined([getattr(part, "names", ()) for part in parts])
         if not parts:
             raise ValueError("there are no constraints; give at least one of fairbound.constraints")
@@ -89,8 +92,8 @@ class ConstraintSet(LinearConstraints):
     def mean_names(self) -> list[str]:
         """(q,) a name for every mean that the constraints compare: its part's first row, and its cell."""
         firsts = [self.names[i] for i in accumulate([0, *(part.m for part in self.parts[:-1])])]
-        own = [part.cells.names if isinstance(part, Constraint) else part.names for part in self.parts]
-        return [f"{first}, {name}" for first, names in zip(firsts, own, strict=True) for name in names]
+        names_of_means = [part.cells.names if isinstance(part, Constraint) else part.names for part in self.parts]
+        return [f"{first}, {name}" for first, names in zip(firsts, names_of_means, strict=True) for name in names]
 
     @cached_property
     def equality(self) -> Tensor | None:
@@ -131,12 +134,12 @@ class ConstraintSet(LinearConstraints):
     @cached_property
     def statistics(self) -> list[tuple[Statistic | None, bool]]:
         """The per-example values, each once, and whether it is the exact one; the loss of the objective first."""
-        found: list[tuple[Statistic | None, bool]] = [(None, False)]
+        statistics: list[tuple[Statistic | None, bool]] = [(None, False)]
         for part in self.parts:
             if isinstance(part, Constraint):
-                own = [(part.statistic, False), (part.statistic, True)][: 1 + part.proxy]
-                found += [entry for entry in own if entry not in found]
-        return found
+                entries = [(part.statistic, False), (part.statistic, True)][: 1 + part.proxy]
+                statistics += [entry for entry in entries if entry not in statistics]
+        return statistics
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
@@ -159,10 +162,10 @@ class ConstraintSet(LinearConstraints):
         name = next(p.names[0] for p in self.parts if isinstance(p, Constraint) and p.statistic == statistic)
         outputs = batch.needed("outputs", f"the constraint {name!r}")
         labels = batch.losses if batch.labels is None else batch.labels  # a rate does not read them
-        found = statistic.reported(outputs.detach(), labels) if exact else statistic.surrogate(outputs, labels)
-        if found.numel() != batch.losses.shape[0]:
-            raise ValueError(f"the statistic of {name!r} must be one value per example, got {tuple(found.shape)}")
-        return found.reshape(-1)
+        values = statistic.reported(outputs.detach(), labels) if exact else statistic.surrogate(outputs, labels)
+        if values.numel() != batch.losses.shape[0]:
+            raise ValueError(f"the statistic of {name!r} must be one value per example, got {tuple(values.shape)}")
+        return values.reshape(-1)
 
     def function_values(self, batch_of: Callable[[int], MiniBatch]) -> list[FunctionValue]:
         """The values of every function, with their graph; `batch_of(i)` is the mini-batch of part i."""
@@ -214,8 +217,8 @@ class ConstraintSet(LinearConstraints):
         with torch.no_grad():
             values, functions = self.example_values(batch, exact=exact), self.function_values(lambda _: batch)
             totals = self.sums_counts(values, functions, self.layout(batch))
-            found = self.to(totals.sums.device, totals.sums.dtype).value(totals.filled().means)
-            return torch.where(self.observed(totals.counts), found, torch.nan)
+            f_and_c = self.to(totals.sums.device, totals.sums.dtype).value(totals.filled().means)
+            return torch.where(self.observed(totals.counts), f_and_c, torch.nan)
 
     # The cells that a mini-batch shows --------------------------------------------------------------------------------
 
@@ -230,37 +233,38 @@ class ConstraintSet(LinearConstraints):
         return [None if share is None else RunningMeans(share, runs) for share in shares]
 
     def present_alone(self, counts: Tensor) -> list[Others | None]:
-        """For every part: the mean of all cells is that of those with examples, of which (1+q,) `counts` has some."""
-        found: list[Others | None] = []
-        for part, own in zip(self.parts, counts.split_with_sizes(self._sizes)[1:], strict=True):
+        """For every part the mean of all cells, taken over those that have examples; `counts` is (1+q,)."""
+        others: list[Others | None] = []
+        for part, part_counts in zip(self.parts, counts.split_with_sizes(self._sizes)[1:], strict=True):
             shares = part.contrast.shares_of_mean if isinstance(part, Constraint) else None
-            present = own > 0
-            found.append(None if shares is None else Others(present, (shares * present).sum(), own.new_zeros(())))
-        return found
+            present = part_counts > 0
+            nothing = part_counts.new_zeros(())
+            others.append(None if shares is None else Others(present, (shares * present).sum(), nothing))
+        return others
 
     def restricted(self, cells: Sequence[Tensor | None], others: Sequence[Others | None]) -> LinearConstraints:
         """The same for what a mini-batch shows: for every part its cells where there are many, else None."""
         parts = tuple(
-            part.restricted(own, rest) if isinstance(part, Constraint) and (own is not None or rest) else part
-            for part, own, rest in zip(self.parts, cells, others, strict=True)
+            part.restricted(shown, rest) if isinstance(part, Constraint) and (shown is not None or rest) else part
+            for part, shown, rest in zip(self.parts, cells, others, strict=True)
         )
         return LinearConstraints(parts)
 
     def rows(self, cells: Sequence[Tensor | None]) -> Tensor:
         """The rows of c that a restricted set has, in its order; m for those of no cell."""
-        found, start = [], 0
-        for part, own in zip(self.parts, cells, strict=True):
-            if own is None or not isinstance(part, Constraint):
-                found.append(torch.arange(start, start + part.m, device=self._device(cells)))
+        rows_of_parts, start = [], 0
+        for part, part_cells in zip(self.parts, cells, strict=True):
+            if part_cells is None or not isinstance(part, Constraint):
+                rows_of_parts.append(torch.arange(start, start + part.m, device=self._device(cells)))
             else:
-                rows = part.contrast.rows(own)
-                found.append(torch.where(rows < part.m, start + rows, self.m))
+                rows = part.contrast.rows(part_cells)
+                rows_of_parts.append(torch.where(rows < part.m, start + rows, self.m))
             start += part.m
-        return torch.cat(found)
+        return torch.cat(rows_of_parts)
 
     @staticmethod
     def _device(cells: Sequence[Tensor | None]) -> torch.device:
-        return next(own.device for own in cells if own is not None)
+        return next(shown.device for shown in cells if shown is not None)
 
     # Checks -----------------------------------------------------------------------------------------------------------
 
@@ -280,7 +284,7 @@ class ConstraintSet(LinearConstraints):
 def _joined(names: Sequence[Sequence[str]]) -> Sequence[str]:
     if len(names) == 1:
         return names[0]
-    ends = list(accumulate(len(some) for some in names))
+    ends = list(accumulate(len(part_names) for part_names in names))
 
     def name(i: int) -> str:
         part = bisect_right(ends, i)

@@ -77,22 +77,29 @@ class GroupedLayout(Layout):
             objective = self.like.new_full((1,), self.like.shape[-1], dtype=self.dtype)
         else:
             objective = self.objective.sum(-1, keepdim=True)
-        found = [objective]
+        counts = [objective]
         for term, layers in zip(self.terms, self.layers, strict=True):
             if not layers:
-                found.append(objective[:0])
+                counts.append(objective[:0])
                 continue
-            count = torch.bincount(layers[0], self.weight, term.cells + 2)
-            for layer in layers[1:]:
-                count = count + torch.bincount(layer, self.weight, term.cells + 2)
+            count = objective.new_zeros(term.cells + 2, dtype=torch.float64)
+            for layer in layers:  # not `bincount`, which waits for a GPU
+                count = count.index_add(0, layer, self._weights)
             # A group that no constraint knows must not count as no group: the objective becomes NaN.
-            found[0] = torch.where(count[-1:] > 0, torch.nan, found[0])
-            found.append(count[:-2].to(self.dtype))
-        return found
+            counts[0] = torch.where(count[-1:] > 0, torch.nan, counts[0])
+            counts.append(count[:-2].to(self.dtype))
+        return counts
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """(B,) what every example counts in its cells."""
+        if self.weight is None:
+            return self.like.new_ones(self.like.shape[0], dtype=torch.float64)
+        return self.weight.double()
 
     def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
         plain = [value.detach().to(self.dtype) for value in values]
-        found = [(plain[0] if self.objective is None else plain[0] * self.objective).sum(-1, keepdim=True)]
+        sums = [(plain[0] if self.objective is None else plain[0] * self.objective).sum(-1, keepdim=True)]
         for term, layers in zip(self.terms, self.layers, strict=True):
             # One example after the other, which in single precision would lose four digits of ten thousand.
             total = plain[0].new_zeros(term.cells + 2 if layers else 2, dtype=torch.float64)
@@ -100,38 +107,39 @@ class GroupedLayout(Layout):
                 value = plain[term.added or 0]
                 value = value if self.weight is None else value * self.weight
                 total = total.index_add(0, layer, value.double())
-            found.append(total[:-2].to(self.dtype))
-        return found
+            sums.append(total[:-2].to(self.dtype))
+        return sums
 
     def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
         f = weights[0].expand(self.like.shape[0])
-        found: list[Tensor | None] = [f if self.objective is None else f * self.objective] + [None] * (len(values) - 1)
+        example_weights: list[Tensor | None] = [None] * len(values)
+        example_weights[0] = f if self.objective is None else f * self.objective
         for term, layers, weight in zip(self.terms, self.layers, weights[1:], strict=True):
             if term.statistic is None:
                 continue
             by_cell = torch.cat([weight, weight.new_zeros(2)])
             for layer in layers:
-                own, before = by_cell[layer], found[term.statistic]
-                own = own if self.weight is None else own * self.weight
-                found[term.statistic] = own if before is None else before + own
+                added, before = by_cell[layer], example_weights[term.statistic]
+                added = added if self.weight is None else added * self.weight
+                example_weights[term.statistic] = added if before is None else before + added
         return [
-            torch.zeros_like(value) if one is None else one.to(value.dtype)
-            for one, value in zip(found, values, strict=True)
+            torch.zeros_like(value) if weight is None else weight.to(value.dtype)
+            for weight, value in zip(example_weights, values, strict=True)
         ]
 
     def halves(self) -> tuple[GroupedLayout, GroupedLayout]:
         """The examples of every cell, assigned alternately to two mini-batches."""
         turn = torch.arange(self.like.shape[0], device=self.like.device) % 2 == 0
-        made = []
+        halves = []
         for keep in (0, 1):
             layers = [
-                tuple(torch.where(_rank(layer) % 2 == keep, layer, term.cells) for layer in own)
-                for term, own in zip(self.terms, self.layers, strict=True)
+                tuple(torch.where(_rank(layer) % 2 == keep, layer, term.cells) for layer in term_layers)
+                for term, term_layers in zip(self.terms, self.layers, strict=True)
             ]
-            made.append(GroupedLayout(self.terms, layers, self.like, None, self.weight))
+            halves.append(GroupedLayout(self.terms, layers, self.like, None, self.weight))
             inside = (turn if keep == 0 else ~turn).to(self.dtype)
-            made[-1].objective = inside if self.objective is None else self._turns(keep)
-        return made[0], made[1]
+            halves[-1].objective = inside if self.objective is None else self._turns(keep)
+        return halves[0], halves[1]
 
     def _turns(self, keep: int) -> Tensor:
         assert self.objective is not None
@@ -173,14 +181,14 @@ class BlockedLayout(Layout):
 
     def sums(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
         """`surrogates`: what is differentiated, in place of what is added up."""
-        found = [values[0][: self.objective].sum(-1, keepdim=True)]
+        sums = [values[0][: self.objective].sum(-1, keepdim=True)]
         for i, term in enumerate(self.terms):
             place = term.statistic if surrogates else term.added
             if place is None:
-                found.append(values[0].new_zeros(0))
+                sums.append(values[0].new_zeros(0))
             else:
-                found.append(self.block(i, values[place]).unflatten(0, (term.cells, self.cell)).sum(-1))
-        return found
+                sums.append(self.block(i, values[place]).unflatten(0, (term.cells, self.cell)).sum(-1))
+        return sums
 
     @property
     def _sizes(self) -> list[int]:
@@ -196,7 +204,7 @@ class BlockedLayout(Layout):
         return self.spread([weight / size for weight, size in zip(weights, self._sizes, strict=True)], values)
 
     def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-        found = []
+        example_weights = []
         for s, value in enumerate(values):
             parts = [weights[0].expand(self.objective) if s == 0 else value.new_zeros(self.objective)]
             for term, weight in zip(self.terms, weights[1:], strict=True):
@@ -204,5 +212,5 @@ class BlockedLayout(Layout):
                     parts.append(weight[:, None].expand(-1, self.cell).flatten())
                 else:
                     parts.append(value.new_zeros(term.cells * self.cell))
-            found.append(torch.cat(parts))
-        return found
+            example_weights.append(torch.cat(parts))
+        return example_weights

@@ -52,8 +52,8 @@ class LinearConstraint:
 
     def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
         """(m, n) from the gradients of the means, (K, n)."""
-        found = self.contrast.apply(rows.mT).mT
-        return self._gaps(means).sign()[:, None] * found if self.absolute else found
+        jacobian = self.contrast.apply(rows.mT).mT
+        return self._gaps(means).sign()[:, None] * jacobian if self.absolute else jacobian
 
     def observed(self, present: Tensor) -> Tensor:
         """(m,) whether a mini-batch with these cells (K,) determines the value of each row."""
@@ -115,27 +115,27 @@ class LinearConstraints:
 
     def value(self, means: Tensor) -> Tensor:
         """(1+m,) [f, c] from the means (1+q,)."""
-        f, *own = means.split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.value(mean) for part, mean in zip(self.parts, own, strict=True))])
+        f, *part_means = means.split_with_sizes(self._sizes)
+        return torch.cat([f, *(part.value(mean) for part, mean in zip(self.parts, part_means, strict=True))])
 
     def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,)."""
-        _, *own = means.split_with_sizes(self._sizes)
+        _, *part_means = means.split_with_sizes(self._sizes)
         f, *weights = w.split_with_sizes(self._rows)
-        rows = zip(self.parts, own, weights, strict=True)
+        rows = zip(self.parts, part_means, weights, strict=True)
         return torch.cat([f, *(part.mean_weights(mean, weight) for part, mean, weight in rows)])
 
     def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
         """(m, n) of the constraints, from the means (1+q,) and the gradients of their own, (q, n)."""
-        _, *own = means.split_with_sizes(self._sizes)
+        _, *part_means = means.split_with_sizes(self._sizes)
         gradients = rows.split_with_sizes(self._sizes[1:])
-        parts = zip(self.parts, own, gradients, strict=True)
+        parts = zip(self.parts, part_means, gradients, strict=True)
         return torch.cat([part.jacobian(mean, gradient) for part, mean, gradient in parts])
 
     def observed(self, counts: Tensor) -> Tensor:
         """(1+m,) whether every cell that f or a row of c needs has examples."""
-        f, *own = (counts > 0).split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.observed(present) for part, present in zip(self.parts, own, strict=True))])
+        f, *part_present = (counts > 0).split_with_sizes(self._sizes)
+        return torch.cat([f, *(part.observed(present) for part, present in zip(self.parts, part_present, strict=True))])
 
     def estimate(self, means: Tensor, vjp: Callable[[Tensor], Tensor], jacobian: Tensor | None = None) -> Estimate:
         """An `Estimate` from the means (1+q,) and the gradient of a weighted sum of them, (1+q,) -> (n,).
@@ -149,7 +149,7 @@ class LinearConstraints:
             if jacobian is not None:
                 return jacobian[1:]
             unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-            return torch.stack([vjp(one) for one in unit[1:]])
+            return torch.stack([vjp(row) for row in unit[1:]])
 
         cells = CellGradients(means.shape[0] - 1, gradients, lambda rows: self.jacobian(means, rows))
         return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), cells)

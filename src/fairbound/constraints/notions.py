@@ -47,23 +47,23 @@ def group_names(groups: Groups) -> Sequence[str]:
 def _gaps(
     cells: Cells, bound: Bound, contrast: Compare, statistic: Statistic | None, by: str | None, proxy: bool = False
 ) -> Constraint:
-    made = contrast(cells.names)
-    bounds = _bounds(bound, len(made.names), len(cells))
+    compared = contrast(cells.names)
+    bounds = _bounds(bound, len(compared.names), len(cells))
     if not float(bounds.min()) >= 0:
         raise ValueError(f"bounds must be finite and >= 0, got {float(bounds.min()):g}")
-    return Constraint(cells, made, bounds, statistic, by=by, proxy=proxy)
+    return Constraint(cells, compared, bounds, statistic, by=by, proxy=proxy)
 
 
 def _bounds(bound: Bound, rows: int, cells: int) -> Tensor:
     """(rows,) one bound for all rows, for each of them, or for each cell where every cell has two rows."""
-    given = torch.as_tensor(bound, dtype=torch.float64)
-    if not bool(torch.isfinite(given).all()):
+    bounds = torch.as_tensor(bound, dtype=torch.float64)
+    if not bool(torch.isfinite(bounds).all()):
         raise ValueError(f"bounds must be finite and >= 0, got {bound}")
-    if given.ndim == 1 and len(given) == cells and rows == 2 * cells:
-        return given.repeat_interleave(2)
-    if given.ndim > 1 or (given.ndim == 1 and len(given) != rows):
-        raise ValueError(f"{tuple(given.shape)} bounds for {rows} constraints; give one, or one for each of them")
-    return given.expand(rows).clone()
+    if bounds.ndim == 1 and len(bounds) == cells and rows == 2 * cells:
+        return bounds.repeat_interleave(2)
+    if bounds.ndim > 1 or (bounds.ndim == 1 and len(bounds) != rows):
+        raise ValueError(f"{tuple(bounds.shape)} bounds for {rows} constraints; give one, or one for each of them")
+    return bounds.expand(rows).clone()
 
 
 def _statistic(of: Of, outcome: int | None = None) -> Statistic | None:
@@ -93,8 +93,8 @@ def demographic_parity(
 ) -> Constraint:
     """Rates of positive predictions (with several classes: of class `outcome`) within `bound`.
 
-    `proxy=True`, here and below: the multipliers are moved by the exact rate, the model by its differentiable
-    surrogate, the probability. Otherwise both by the surrogate.
+    `proxy=True`, here and below: the exact rate moves the multipliers, and its differentiable surrogate, the
+    probability, moves the model. Otherwise the surrogate moves both.
     """
     return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, rate_of(outcome), by, proxy)
 
@@ -185,9 +185,9 @@ def _one_sided(
 ) -> Constraint:
     if not 0 <= rate <= 1:
         raise ValueError(f"a rate lies between 0 and 1, got {rate}")
-    what = "rate" if outcome is None else f"rate of class {outcome}"
+    statistic = "rate" if outcome is None else f"rate of class {outcome}"
     sense = "=" if equality else "<=" if sign > 0 else ">="
-    names = sequence(len(cells), lambda k: f"{what} of {cells.names[k]} {sense} {rate:g}")
+    names = sequence(len(cells), lambda k: f"{statistic} of {cells.names[k]} {sense} {rate:g}")
     bound = torch.full((len(cells),), sign * float(rate), dtype=torch.float64)
     return Constraint(cells, Each(names, sign), bound, rate_of(outcome), equality, by=by, proxy=proxy)
 
@@ -234,17 +234,17 @@ def given(*names: str, equality: bool = False) -> FunctionConstraint:
         raise TypeError(f"given() needs a name for each value, got {names!r}")
 
     def handed_over(batch: MiniBatch) -> tuple[Tensor, Tensor]:
-        found = batch.values or {}
-        observed = torch.tensor([name in found for name in names], device=batch.losses.device)
-        rows = [found[name].reshape(1) if name in found else batch.losses.new_zeros(1) for name in names]
+        values = batch.values or {}
+        observed = torch.tensor([name in values for name in names], device=batch.losses.device)
+        rows = [values[name].reshape(1) if name in values else batch.losses.new_zeros(1) for name in names]
         return torch.cat([row.to(batch.losses.device) for row in rows]), observed
 
     return FunctionConstraint(handed_over, names, Cells((), ()), equality=equality)
 
 
 NOTIONS: dict[str, Callable[..., Constraint]] = {  # by name: (names of the groups, bound=...) -> Constraint
-    made.__name__: made
-    for made in (
+    notion.__name__: notion
+    for notion in (
         bounded_group_loss,
         demographic_parity,
         equal_opportunity,
@@ -263,10 +263,10 @@ def make_constraint(
     if isinstance(constraint, Constraint):
         return _renumbered(constraint, names)
     if callable(constraint):
-        made = constraint(names, bound=bound)
-        if not isinstance(made, Constraint):
-            raise TypeError(f"the function given as constraint must return a Constraint, got {type(made).__name__}")
-        return _renumbered(made, names)
+        built = constraint(names, bound=bound)
+        if not isinstance(built, Constraint):
+            raise TypeError(f"the function given as constraint must return a Constraint, got {type(built).__name__}")
+        return _renumbered(built, names)
     if not isinstance(constraint, str) or constraint not in NOTIONS:
         raise ValueError(
             f"constraint must be one of {', '.join(sorted(NOTIONS))}, a constraint on losses or rates, or a function "
@@ -282,14 +282,14 @@ def _renumbered(constraint: Constraint, names: Sequence[str]) -> Constraint:
             f"the constraint names a column, by={constraint.by!r}, and sensitive_features is one; omit by="
         )
     cells = constraint.cells
-    own = {cell.group: cell.group_name for cell in cells.items if cell.group is not None}
-    if all(name == str(code) for code, name in own.items()) and not set(own.values()) <= set(names):
+    names_by_code = {cell.group: cell.group_name for cell in cells.items if cell.group is not None}
+    if all(name == str(code) for code, name in names_by_code.items()) and not set(names_by_code.values()) <= set(names):
         if cells.groups is not None and cells.groups != len(names):
             raise ValueError(
                 f"the constraint is about {cells.groups} groups, and the data has {len(names)}: {list(names)}"
             )
         return constraint  # it was given the number of groups, not their names
-    unknown = [name for name in own.values() if name not in names]
+    unknown = [name for name in names_by_code.values() if name not in names]
     if unknown:
         raise ValueError(f"the constraint is about {unknown[0]!r}, and the groups of the data are {list(names)}")
     place = {name: code for code, name in enumerate(names)}

@@ -1,8 +1,8 @@
-"""Running means of cells: what stands for groups that a mini-batch does not show, where rows refer to a mean of all.
+"""Running means of cells: they replace absent groups of a mini-batch in rows that refer to the mean of all groups.
 
 A row "A - mean" of a mini-batch without group B takes B's part of the mean from B's running mean. A cell that was never
-seen counts as the mean of the others, so that it changes nothing. One table of two numbers a cell; a mini-batch reads
-and writes the entries of its own cells, and the mean of all is kept up to date by their changes.
+seen counts as the mean of the others, so that it changes nothing. The table has two numbers a cell; a mini-batch reads
+and writes the entries of its own cells, and their changes update the mean of all.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ class RunningMeans:
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in ("means", "weights", "total", "share")}
 
-    def load_state_dict(self, kept: dict[str, Any]) -> None:
-        for name, value in kept.items():
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        for name, value in saved.items():
             setattr(self, name, value.detach().to(self.shares.device, copy=True))

@@ -100,17 +100,17 @@ class Coded(Attribute):
         unknown = levels < 0
         if not unknown.any():
             return
-        found = column[unknown.argmax()]
-        found = found.item() if isinstance(found, np.generic) else found
-        if bool(is_missing(np.asarray([found])).any()):
+        value = column[unknown.argmax()]
+        value = value.item() if isinstance(value, np.generic) else value
+        if bool(is_missing(np.asarray([value])).any()):
             raise ValueError(
                 f"{self.name} is missing in {int(unknown.sum())} rows (first: row {int(unknown.argmax())}); "
                 "drop them or give the attribute a level for missing values"
             )
-        close = get_close_matches(str(found), [str(code) for code in self.codes], n=1)
+        close = get_close_matches(str(value), [str(code) for code in self.codes], n=1)
         shown = ", ".join(f"{code} {label}" for code, label in list(zip(self.codes, self.labels, strict=True))[:6])
         raise ValueError(
-            f"{self.name} holds {found!r} in row {int(unknown.argmax())} ({int(unknown.sum())} rows in all), which is "
+            f"{self.name} holds {value!r} in row {int(unknown.argmax())} ({int(unknown.sum())} rows in all), which is "
             f"none of its {self.size} levels ({shown}{', ...' if self.size > 6 else ''})"
             + (f"; did you mean {close[0]}?" if close else "")
         )
@@ -257,8 +257,8 @@ class Intersection:
     >>> both = Intersection((Coded("SEX", (1, 2), ("male", "female")), Banded("AGEP", (25, 65))))
     >>> both.definable
     6
-    >>> found = both.group({"SEX": np.array([2, 2, 1]), "AGEP": np.array([30, 40, 70])})
-    >>> found.names, found.sizes.tolist()
+    >>> grouping = both.group({"SEX": np.array([2, 2, 1]), "AGEP": np.array([30, 40, 70])})
+    >>> grouping.names, grouping.sizes.tolist()
     (('male, >= 65', 'female, 25 to < 65'), [1, 2])
     """
 

@@ -9,15 +9,13 @@ sign              max_i [-y_i]_+         and multipliers are not negative (of an
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairbound.algorithms._subproblems.nnqp import nnqp
-
-BINDS = 1e-3  # a constraint with c above minus this binds, where multipliers are fitted
 
 
 class Residuals(NamedTuple):
@@ -50,13 +48,25 @@ def _positive(value: Tensor) -> float:
     return float(value.clamp(min=0.0)) + 0.0  # no minus zero
 
 
-def fitted_multipliers(g: Tensor, c: Tensor, J: Tensor) -> Tensor:
-    """argmin |g + J'y| over y >= 0, where 0 is forced for constraints that do not bind."""
+def fitted_multipliers(g: Tensor, c: Tensor, J: Tensor, equality: Tensor | None, tolerance: float | Tensor) -> Tensor:
+    """argmin |g + J'y| over multipliers y, which are 0 for constraints that do not bind and >= 0 for c <= 0.
+
+    Args:
+        equality: (m,) bool, the constraints c = 0, whose multipliers have any sign; None: none is.
+        tolerance: () or (m,), a constraint c <= 0 binds where c >= -tolerance.
+
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> fitted_multipliers(one, 0 * one, one[:, None], torch.tensor([True]), 0.0)     # min (x-2)^2/2 s.t. x = 3, at 3
+    tensor([-1.], dtype=torch.float64)
+    """
+    free = torch.zeros_like(c, dtype=torch.bool) if equality is None else equality.to(c.device)
+    binding = free | (c >= -tolerance)
+    rows = torch.cat([J[binding], -J[free]])  # a multiplier of any sign is the difference of two
     y = torch.zeros_like(c)
-    binding = c > -BINDS
-    if binding.any():
-        own = J[binding]
-        y[binding] = nnqp((own @ own.T)[None], -(own @ g)[None])[0]
+    if len(rows):
+        parts = nnqp((rows @ rows.T)[None], -(rows @ g)[None])[0]
+        y[binding] = parts[: int(binding.sum())]
+        y[free] -= parts[int(binding.sum()) :]
     return y
 
 
@@ -76,16 +86,18 @@ class KKT:
     sign: float
     warning: str | None  # a sign of an infeasible problem, seen in training
     examples: int
+    equalities: dict[str, float] = field(default_factory=dict)  # the constraints c = 0, and how large |c| is by chance
 
     def __str__(self) -> str:
         width = min(36, max(len(name) for name in (*self.constraints, "constraint")))
         lines = [f"{'constraint':<{width}} {'c':>10} {'exact c':>10} {'multiplier':>11}"]
         for name, c in self.constraints.items():
-            mark = "" if self.exact[name] <= 0 else "  violated"
-            lines.append(
-                f"{name[:width]:<{width}} {c:>10.4f} {self.exact[name]:>10.4f} {self.multipliers[name]:>11.4f}{mark}"
-            )
-        lines.append(f"loss {self.loss:.4f} over {self.examples:,} examples; constraints hold where c <= 0")
+            exact = self.exact[name]
+            violated = abs(exact) > self.equalities[name] if name in self.equalities else exact > 0
+            mark = "  violated" if violated else ""
+            lines.append(f"{name[:width]:<{width}} {c:>10.4f} {exact:>10.4f} {self.multipliers[name]:>11.4f}{mark}")
+        zero = ", equalities where |c| is within two standard errors of 0" if self.equalities else ""
+        lines.append(f"loss {self.loss:.4f} over {self.examples:,} examples; constraints hold where c <= 0{zero}")
         lines.append(
             f"stationarity {self.stationarity:.2e} (gradient of the loss {self.gradient:.2e}), "
             f"feasibility {self.feasibility:.2e},"

@@ -207,8 +207,8 @@ def _vmap(method: Method) -> None:
     values = value * torch.linspace(0.5, 1.5, 3, dtype=F64)
 
     def step(point: Tensor, number: Any) -> tuple[Tensor, Any]:
-        own = with_hyperparams(method, {name: number}) if name else method
-        return own.update(point, _begin(own, BINDING, point), BINDING.draw(method))
+        changed = with_hyperparams(method, {name: number}) if name else method
+        return changed.update(point, _begin(changed, BINDING, point), BINDING.draw(method))
 
     stacked = tree_leaves(torch.func.vmap(step)(points, values))
     for i in range(3):
@@ -273,19 +273,19 @@ def _mean_end(method: Method, qp: QP, x: Tensor, steps: int) -> tuple[Tensor, Te
     return torch.stack(points).mean(0), None if ys[0] is None else torch.stack(ys).mean(0)  # type: ignore[arg-type]
 
 
-def _reaches(method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor | None], bool], what: str) -> None:
+def _reaches(method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor | None], bool], failure: str) -> None:
     steps = FEWEST_STEPS
     while True:
-        found, y = _mean_end(method, qp, x, steps)
-        if solved(found, y):
+        mean_x, y = _mean_end(method, qp, x, steps)
+        if solved(mean_x, y):
             return
         steps *= 2
-        if steps > MOST_STEPS or not found.isfinite().all():
+        if steps > MOST_STEPS or not mean_x.isfinite().all():
             break
-    end = f"x = {[round(v, 3) for v in found.tolist()]}"
+    end = f"x = {[round(v, 3) for v in mean_x.tolist()]}"
     end += "" if y is None else f", multipliers {[round(v, 3) for v in y.tolist()]}"
     raise FailedCheck(
-        f"after {steps // 2} steps {what}; it is at {end}. Look at the signs of d and c, and at the steps"
+        f"after {steps // 2} steps {failure}; it is at {end}. Look at the signs of d and c, and at the steps"
     )
 
 
@@ -293,8 +293,8 @@ def _solves(method: Method) -> None:
     """min 1/2 |x - a|^2 s.t. A x <= b: with constraints that do not bind, and with constraints that do."""
     a, solution = BINDING.a, SOLUTION
     near = NEAR * float((a - solution).norm())
-    for start, what in ((START, "it does not reach the minimizer of f"), (a, "it has left the minimizer of f")):
-        text = f"{what}, {[round(v, 3) for v in a.tolist()]}, which solves a problem whose constraints do not bind"
+    for start, failure in ((START, "it does not reach the minimizer of f"), (a, "it has left the minimizer of f")):
+        text = f"{failure}, {[round(v, 3) for v in a.tolist()]}, which solves a problem whose constraints do not bind"
         _reaches(method, INSIDE, start, lambda x, y: bool((x - a).norm() < near), text)
     if method.solves == "kkt":
         text = f"it does not reach the KKT point x = {[round(v, 3) for v in solution.tolist()]}, multipliers (1, .5, 0)"

@@ -17,11 +17,11 @@ def expect(holds: bool, sentence: str) -> None:
         raise FailedCheck(sentence)
 
 
-def certify(name: str, checks: Mapping[str, Callable[..., None]], *given: Any) -> None:
+def certify(name: str, checks: Mapping[str, Callable[..., None]], *args: Any) -> None:
     """Call every check with what is given."""
     for title, check in checks.items():
         try:
-            check(*given)
+            check(*args)
         except FailedCheck as failed:
             raise AssertionError(f"{name} fails the check {title!r}: {failed}") from None
         except Exception as error:

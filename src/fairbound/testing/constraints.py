@@ -1,7 +1,7 @@
-"""`check_constraint(constraint, batch)`: is a constraint what the one evaluation takes it for?
+"""`check_constraint(constraint, batch)`: does a constraint of yours work in every driver?
 
-A constraint of one's own, with a statistic, a contrast or a function that is new, is checked on a mini-batch in double
-precision. A check that fails raises an AssertionError that names it and a remedy.
+It checks a constraint with a new statistic, contrast or function on a mini-batch in double precision. A check that
+fails raises an AssertionError that names it and a remedy.
 
 >>> from fairbound import constraints
 >>> batch = MiniBatch(torch.rand(40), torch.arange(40) % 2)
@@ -75,19 +75,21 @@ def _cast(batch: MiniBatch, dtype: torch.dtype) -> MiniBatch:
 def _chosen(batch: MiniBatch, which: Tensor) -> MiniBatch:
     """Some of the examples: their numbers, or a mask."""
     groups = batch.groups
-    if groups is not None:
-        groups = groups[which] if isinstance(groups, Tensor) else {name: own[which] for name, own in groups.items()}
+    if isinstance(groups, Tensor):
+        groups = groups[which]
+    elif groups is not None:
+        groups = {name: column[which] for name, column in groups.items()}
 
-    def of(values: Tensor | None) -> Tensor | None:
+    def chosen(values: Tensor | None) -> Tensor | None:
         return None if values is None else values[which]
 
     return batch._replace(
         losses=batch.losses[which],
         groups=groups,
-        labels=of(batch.labels),
-        outputs=of(batch.outputs),
-        weight=of(batch.weight),
-        objective=of(batch.objective),
+        labels=chosen(batch.labels),
+        outputs=chosen(batch.outputs),
+        weight=chosen(batch.weight),
+        objective=chosen(batch.objective),
     )
 
 
@@ -96,8 +98,9 @@ def _tensors(batch: MiniBatch) -> list[Tensor]:
     return [*(field for field in batch[:-1] if isinstance(field, Tensor)), *columns, *batch.parameters]
 
 
-def _totals(own: ConstraintSet, batch: MiniBatch) -> SumsCounts:
-    return own.sums_counts(own.example_values(batch), own.function_values(lambda _: batch), own.layout(batch))
+def _totals(constraints: ConstraintSet, batch: MiniBatch) -> SumsCounts:
+    values, functions = constraints.example_values(batch), constraints.function_values(lambda _: batch)
+    return constraints.sums_counts(values, functions, constraints.layout(batch))
 
 
 def _same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
@@ -114,7 +117,7 @@ def _names(constraint: AnyConstraint, batch: MiniBatch) -> None:
 
 
 def _value(constraint: AnyConstraint, batch: MiniBatch) -> None:
-    kept = [
+    copies = [
         *(field.clone() for field in batch[:-1] if isinstance(field, Tensor)),
         *(p.clone() for p in batch.parameters),
     ]
@@ -124,7 +127,7 @@ def _value(constraint: AnyConstraint, batch: MiniBatch) -> None:
     absent = [name for name, value in zip(constraint.names, c.tolist(), strict=True) if value != value]
     expect(not absent, f"{absent[:3]} is NaN on this mini-batch; give one with examples of every cell")
     expect(bool(torch.isfinite(c).all()), f"its value must be finite, got {c.tolist()}")
-    expect(all(map(torch.equal, kept, _tensors(batch))), "it changes the mini-batch in place; compute with copies")
+    expect(all(map(torch.equal, copies, _tensors(batch))), "it changes the mini-batch in place; compute with copies")
     expect(
         _same(constraint.evaluate(batch), c, 0.0), "its value differs from call to call; it must draw no random numbers"
     )
@@ -154,11 +157,12 @@ def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     generator = torch.Generator().manual_seed(0)
     if isinstance(constraint, Constraint) and constraint.proxy:
         constraint = replace(constraint, proxy=False)  # the surrogate is what is differentiated
-    own = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+    constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
     at = [v.clone().requires_grad_() for v in _variables(batch)]
     mine = _with(batch, at)
-    values, functions, layout = own.example_values(mine), own.function_values(lambda _: mine), own.layout(mine)
-    totals = own.sums_counts(values, functions, layout)
+    values, functions = constraints.example_values(mine), constraints.function_values(lambda _: mine)
+    layout = constraints.layout(mine)
+    totals = constraints.sums_counts(values, functions, layout)
     means, differentiated = totals.means, [*values, *(value for value, _ in functions)]
     directions = [torch.randn(v.shape, dtype=F64, generator=generator).to(v.device) for v in at]
     ahead, behind = (
@@ -172,13 +176,13 @@ def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     else:
         rows = [slopes.new_ones(1)]
     for w in rows:
-        by_mean = own.mean_weights(means, torch.cat([w.new_zeros(1), w]))
-        weights = own.example_weights(by_mean, totals.counts, layout, values)
+        by_mean = constraints.mean_weights(means, torch.cat([w.new_zeros(1), w]))
+        weights = constraints.example_weights(by_mean, totals.counts, layout, values)
         graphs = [(v, weight) for v, weight in zip(differentiated, weights, strict=True) if v.requires_grad]
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             [v for v, _ in graphs], at, [weight for _, weight in graphs], retain_graph=True, allow_unused=True
         )
-        slope = sum((g * u).sum() for g, u in zip(found, directions, strict=True) if g is not None)
+        slope = sum((g * u).sum() for g, u in zip(gradients, directions, strict=True) if g is not None)
         expected = w @ slopes
         which = constraint.names[int(w.argmax())] if int((w != 0).sum()) == 1 else "w'c"
         expect(
@@ -201,12 +205,12 @@ def _chunks(constraint: AnyConstraint, batch: MiniBatch) -> None:
             "omit mean",
         )
         return
-    own = ConstraintSet((constraint,)).to(batch.losses.device, F64)
-    whole, added = _totals(own, batch), SumsCounts(torch.zeros((), dtype=F64), torch.zeros((), dtype=F64))
+    constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+    totals, added = _totals(constraints, batch), SumsCounts(torch.zeros((), dtype=F64), torch.zeros((), dtype=F64))
     for i in range(3):
-        added = added.plus(_totals(own, _chosen(batch, torch.arange(i, size, 3))))
+        added = added.plus(_totals(constraints, _chosen(batch, torch.arange(i, size, 3))))
     expect(
-        _same(added.sums, whole.sums) and _same(added.counts, whole.counts),
+        _same(added.sums, totals.sums) and _same(added.counts, totals.counts),
         "sums of its statistic over three parts of a mini-batch do not add up to the whole's; a statistic must be a "
         "value of each example by itself, not of the batch",
     )
@@ -230,8 +234,8 @@ def _absent_cells(constraint: AnyConstraint, batch: MiniBatch) -> None:
     sizes = constraint.cells.names
     expect(entries.shape == (constraint.m, len(sizes)), f"its contrast's matrix is {tuple(entries.shape)}")
     for k, rest in _without_cells(constraint, batch):
-        own = ConstraintSet((constraint,)).to(batch.losses.device, F64)
-        counts = _totals(own, rest).counts[1:]
+        constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+        counts = _totals(constraints, rest).counts[1:]
         c = constraint.evaluate(rest)
         needs = ((entries != 0) & (counts == 0).cpu()).any(1).to(c.device)
         expect(
@@ -242,16 +246,16 @@ def _absent_cells(constraint: AnyConstraint, batch: MiniBatch) -> None:
 
 
 def _few(constraint: AnyConstraint, rows: Tensor) -> str:
-    return str([name for name, one in zip(constraint.names, rows.tolist(), strict=True) if one][:3])
+    return str([name for name, marked in zip(constraint.names, rows.tolist(), strict=True) if marked][:3])
 
 
 def _precision(constraint: AnyConstraint, batch: MiniBatch) -> None:
     """Single precision gives the same numbers, on every device."""
     expected = constraint.evaluate(batch)
-    found = constraint.evaluate(_cast(batch, torch.float32))
+    single = constraint.evaluate(_cast(batch, torch.float32))
     expect(
-        _same(found, expected, 1e-3),
-        f"in single precision its value is {found.tolist()[:4]} instead of {expected.tolist()[:4]}",
+        _same(single, expected, 1e-3),
+        f"in single precision its value is {single.tolist()[:4]} instead of {expected.tolist()[:4]}",
     )
     if torch.cuda.is_available():
         on_gpu = constraint.evaluate(tree_map_only(Tensor, Tensor.cuda, batch))

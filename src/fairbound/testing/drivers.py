@@ -85,8 +85,8 @@ class Loop:
         """Fresh examples, `size` times four of every group."""
         groups = self.problem.data.groups["group"]
         members = [(groups == group).nonzero().flatten() for group in (0, 1)]
-        own = [m[torch.randint(m.numel(), (4 * size,), generator=self.generator)] for m in members]
-        return torch.cat(own)
+        drawn = [m[torch.randint(m.numel(), (4 * size,), generator=self.generator)] for m in members]
+        return torch.cat(drawn)
 
     def batch(self, examples: Tensor) -> MiniBatch:
         data = self.problem.data
@@ -99,7 +99,7 @@ class Loop:
 
         def values(x: Tensor) -> tuple[Tensor, Tensor]:
             chosen = (examples[first::every], *groups)
-            f, a, b = (_loss(self.problem.forward(x, data.X[one]), data.y[one]).mean() for one in chosen)
+            f, a, b = (_loss(self.problem.forward(x, data.X[rows]), data.y[rows]).mean() for rows in chosen)
             return f, torch.stack([a - b, b - a]) - BOUND
 
         return Sample.of(values)
@@ -120,7 +120,7 @@ class Loop:
         self.optimizer.zero_grad()
         self.fair.backward_closure(evaluate)
         self.optimizer.step()
-        weight, samples = torch.ones((), dtype=F64), [self.sample(one) for one in drawn]
+        weight, samples = torch.ones((), dtype=F64), [self.sample(examples) for examples in drawn]
         if probs is not None:
             weight = weight / probs[(len(drawn[1]) // len(drawn[0])).bit_length() - 2]
             samples += [self.sample(drawn[1], first, 2) for first in (0, 1)]
@@ -145,17 +145,17 @@ def check_constrained(method: Method) -> None:
             f"a loop with Constrained differs from update at step {k + 1}; check primal_step and evaluates",
         )
     y = method.multipliers(loop.state)
-    kept = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
-    expect(close(kept, kept[:0] if y is None else y), "Constrained has other multipliers than update")
+    multipliers = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
+    expect(close(multipliers, multipliers[:0] if y is None else y), "Constrained has other multipliers than update")
 
 
 def check_resume(method: Method) -> None:
     """A loop that is saved and loaded halfway continues as if it had not stopped."""
     if trial_step(method).several_points:
         return
-    whole, halfway = Loop(method), Loop(method)
+    uninterrupted, halfway = Loop(method), Loop(method)
     for k in range(8):
-        whole.step()
+        uninterrupted.step()
         if k < 4:
             halfway.step()
     fair = Constrained(halfway.model, pairwise_loss_parity(2, bound=BOUND), method)
@@ -164,7 +164,7 @@ def check_resume(method: Method) -> None:
     for _ in range(4):
         halfway.step()
     expect(
-        torch.equal(whole.trained, halfway.trained),
+        torch.equal(uninterrupted.trained, halfway.trained),
         "a loop that is saved and resumed differs from one that is not; all that the method remembers must be tensors "
         "in its state",
     )

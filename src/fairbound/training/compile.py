@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
@@ -21,7 +20,6 @@ log = logging.getLogger("fairbound")
 
 LONG = 2_000  # steps from which compiling pays: it takes 5 to 15 s and saves 5 to 20 ms a step (9-64-32-1 net)
 LONG_WITH_RANDOM_SIZES = 300  # it takes 20 to 40 s and saves 100 ms a step
-VECTOR = 16  # numbers of single precision in a vector register
 
 
 def decide(requested: bool | None, steps: int, random_sizes: bool = False) -> tuple[bool, str]:
@@ -62,18 +60,18 @@ class Compiler:
         def first_or_chosen(*args: Any) -> Any:
             nonlocal chosen
             if chosen is None:
-                chosen = self._found_or_built(function, key, args)
+                chosen = self._cached_or_built(function, key, args)
             return chosen(*args)
 
         return first_or_chosen
 
-    def _found_or_built(self, function: Callable[..., Any], key: Hashable, args: Any) -> Callable[..., Any]:
+    def _cached_or_built(self, function: Callable[..., Any], key: Hashable, args: Any) -> Callable[..., Any]:
         known = COMPILED.setdefault(self.problem, {})
-        whole = (key, _signature(args))
-        if whole not in known:
+        full_key = (key, _signature(args))
+        if full_key not in known:
             start = perf_counter()
             try:
-                known[whole] = _built(function, args)
+                known[full_key] = _built(function, args)
                 self.seconds += perf_counter() - start
             except Exception as error:
                 function(*args)  # an error of the method itself is raised here, unchanged
@@ -82,7 +80,7 @@ class Compiler:
                 self.failure = f"not compiled: inductor failed ({type(error).__name__}); compile=True shows why"
                 log.warning(self.failure)
                 return function
-        return known[whole]
+        return known[full_key]
 
 
 COMPILED: WeakKeyDictionary[object, dict[Hashable, Callable[..., Any]]] = WeakKeyDictionary()  # by problem, then key
@@ -90,29 +88,6 @@ COMPILED: WeakKeyDictionary[object, dict[Hashable, Callable[..., Any]]] = WeakKe
 
 def _signature(args: Any) -> Hashable:
     return tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in tree_leaves(args))
-
-
-def turn_narrow_products(module: GraphModule) -> int:
-    """Let batched products with a narrow result be computed in transposed order: A B = (B' A')'; says how many.
-
-    The columns of a result are what a CPU's vector registers run along. The gradient of a first layer with 9 inputs and
-    64 units, 24 examples, takes 2.8 us with 9 of them and .7 with 64: a tenth of a step of SSL-ALM.
-    """
-    aten, graph, turned = torch.ops.aten, module.graph, 0
-    for node in graph.find_nodes(op="call_function", target=aten.bmm.default):
-        rows, columns = node.meta["val"].shape[1:]
-        if not 1 < columns < VECTOR <= rows:
-            continue
-        with graph.inserting_before(node):
-            right, left = (graph.call_function(aten.permute.default, (factor, [0, 2, 1])) for factor in node.args[::-1])
-            product = graph.call_function(aten.bmm.default, (right, left))
-            back = graph.call_function(aten.permute.default, (product, [0, 2, 1]))
-            layout: dict[str, Any] = {"memory_format": torch.contiguous_format}
-            node.replace_all_uses_with(graph.call_function(aten.clone.default, (back,), layout))
-        graph.erase_node(node)
-        turned += 1
-    module.recompile()
-    return turned
 
 
 def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
@@ -128,14 +103,11 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     inputs: list[Any] = [*tree_leaves(args)]
     trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)  # by shapes: nothing is computed
     # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
-    whole = all(leaf.device.type == "cpu" for leaf in inputs)
-    graph = trace(*inputs)
-    if whole:
-        turn_narrow_products(graph)
-    options = {"cpp_wrapper": whole}
+    on_cpu = all(leaf.device.type == "cpu" for leaf in inputs)
+    options = {"cpp_wrapper": on_cpu}
     if torch.__version__ < "2.7":  # whose cache raises at a hit outside of torch.compile
         options["fx_graph_cache"] = False
-    fast = inductor.compile(graph, inputs, options=options)
+    fast = inductor.compile(trace(*inputs), inputs, options=options)
 
     def call(*args: Any) -> Any:
         return tree_unflatten(returned, iter(fast(*tree_leaves(args))))

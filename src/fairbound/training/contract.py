@@ -1,7 +1,7 @@
 """The contract of a method, checked in one place: `run`, `Constrained`, `--algorithm` and `check_algorithm` call it.
 
-What a method declares and how its functions are called is looked at first; then one step on a toy problem shows what
-they return, how often the mini-batches pass through the model, and whether a step takes several gradients of one. Every
+It first checks what a method declares and how its functions are called. Then one step on a toy problem shows what they
+return, how often the mini-batches pass through the model, and whether a step takes several gradients of one. Every
 error is a sentence with the class, what is wrong, and the remedy.
 """
 
@@ -58,7 +58,7 @@ def check_contract(method: Any, where: str, m: int | None = None) -> StepFacts:
 
 
 def check_declarations(method: Any, where: str) -> None:
-    """The part of it that runs none of the method's functions."""
+    """The part of `check_contract` that calls none of the method's functions."""
     if isinstance(method, type):
         name = method.__name__
         raise ContractError(f"{where} takes a method that is built, such as {name}(), got the class {name}")
@@ -87,8 +87,8 @@ def _check_signature(method: Algorithm[Any], function: str, arguments: str, opti
     member = getattr(kind, function)
     remedy = f"write `def {function}(self, {arguments})`"
     if not callable(member):
-        what = "a property" if isinstance(member, property) else repr(member)
-        raise ContractError(f"{kind.__name__}.{function} is {what}, and drivers call it; {remedy}")
+        description = "a property" if isinstance(member, property) else repr(member)
+        raise ContractError(f"{kind.__name__}.{function} is {description}, and drivers call it; {remedy}")
     expected = [argument.partition("=")[0] for argument in arguments.split(", ")]
     signature = inspect.signature(getattr(method, function))
     names = list(signature.parameters)
@@ -163,11 +163,12 @@ def _check_pair(method: Algorithm[Any], function: str, returned: Any, first: str
     """Whether a function returns what it makes and the next state, of the form of the one before."""
     if isinstance(returned, tuple) and len(returned) == 2 and type(returned[1]) is type(state):
         return
-    what = f"one {type(returned).__name__}"
+    description = f"one {type(returned).__name__}"
     if isinstance(returned, tuple):
-        what = f"a state of type {type(returned[1]).__name__}" if len(returned) == 2 else f"{len(returned)} things"
+        pair = len(returned) == 2
+        description = f"a state of type {type(returned[1]).__name__}" if pair else f"{len(returned)} things"
     raise ContractError(
-        f"{type(method).__name__}.{function} returns {what}; it returns {first} and the next state, "
+        f"{type(method).__name__}.{function} returns {description}; it returns {first} and the next state, "
         f"`return {first.rpartition(' ')[2]}, {type(state).__name__}(...)`"
     )
 

@@ -87,14 +87,14 @@ def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int], *, feas
     if feasible not in (None, "zero-last-layer"):
         raise ValueError(f'feasible must be "zero-last-layer" or None, got {feasible!r}')
     points, generator = [], torch.default_generator
-    kept = generator.get_state()
+    random_state = generator.get_state()
     try:
         for seed in seeds:
             generator.manual_seed(seed)
             module = build()
             points.append(make_functional(module if feasible is None else zero_last_layer(module))[1])
     finally:
-        generator.set_state(kept)
+        generator.set_state(random_state)
     return torch.stack(points)
 
 

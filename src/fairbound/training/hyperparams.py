@@ -33,14 +33,14 @@ def structure(settings: Any) -> Hashable:
 
 def numbers(settings: Any, prefix: str = "") -> dict[str, float]:
     """The float fields that may differ within a stack, by their dotted name."""
-    found: dict[str, float] = {}
+    floats: dict[str, float] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
-            found |= numbers(value, f"{prefix}{field.name}.")
+            floats |= numbers(value, f"{prefix}{field.name}.")
         elif isinstance(value, float):
-            found[prefix + field.name] = value
-    return found
+            floats[prefix + field.name] = value
+    return floats
 
 
 def stack_hyperparams(methods: Sequence[Any], like: Tensor, *, all_of_them: bool) -> dict[str, Tensor]:
@@ -61,15 +61,15 @@ def with_hyperparams(settings: A, values: Mapping[str, Any]) -> A:
     """The same settings with some numbers replaced by tensors; ranges were checked when the originals were built."""
     if not values:
         return settings
-    made: A = object.__new__(type(settings))
+    replaced: A = object.__new__(type(settings))
     for field in fields(settings):  # type: ignore[arg-type]
         old = getattr(settings, field.name)
         inner = {
             name.removeprefix(f"{field.name}."): v for name, v in values.items() if name.startswith(f"{field.name}.")
         }
         new = with_hyperparams(old, inner) if inner else values.get(field.name, old)
-        object.__setattr__(made, field.name, new)
-    return made
+        object.__setattr__(replaced, field.name, new)
+    return replaced
 
 
 def grid(algorithm: type[A], **choices: Any) -> list[A]:

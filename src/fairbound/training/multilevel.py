@@ -44,7 +44,7 @@ class MultilevelTables:
         self.separable = plain and problem.constraints.averages
         self.size = 1 + sum(part.size for part in problem.constraints.parts)  # means
         self.bytes = self.size * x0.shape[1] * x0.element_size()  # of a Jacobian
-        self._kept: Tensor | None = None  # the Jacobians of the last step
+        self._jacobians: Tensor | None = None  # the Jacobians of the last step
         many = vmap(self._weighted)
         self.many = {
             unit: many if compiler is None or not self.separable else compiler(many, ("units", unit)) for unit in UNITS
@@ -91,35 +91,35 @@ class MultilevelTables:
             members = order[factor == number].unflatten(0, (-1, unit))  # (units, chunks) all of one mini-batch
             if len(members) == 0:
                 continue
-            own = slot[members[:, 0]]
-            for where, values, rows in self._evaluated(x, chunks, members, own, unit * share[own]):
+            slots = slot[members[:, 0]]
+            for where, values, rows in self._evaluated(x, chunks, members, slots, unit * share[slots]):
                 value.index_add_(0, where, values)
                 jacobian.index_add_(0, where, rows)
         return Tables(*(_with_whole(parts.unflatten(0, (runs, 4))) for parts in (value, jacobian)))
 
     def _emptied(self, x: Tensor) -> Tensor:
         """Zeros (4 R, 1+q, n), in the memory of the step before: allocating it anew takes a tenth of a step."""
-        if self._kept is None or self._kept.shape[0] != 4 * x.shape[0]:
-            self._kept = x.new_empty(4 * x.shape[0], self.size, x.shape[1])
-        return self._kept.zero_()
+        if self._jacobians is None or self._jacobians.shape[0] != 4 * x.shape[0]:
+            self._jacobians = x.new_empty(4 * x.shape[0], self.size, x.shape[1])
+        return self._jacobians.zero_()
 
     def _evaluated(
-        self, x: Tensor, chunks: Chunks, members: Tensor, own: Tensor, weight: Tensor
+        self, x: Tensor, chunks: Chunks, members: Tensor, slots: Tensor, weight: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Units (units, chunks) in pieces of one size: their slots, the means and Jacobians, times their weights.
 
-        What fills up the last piece is the last unit again, without weight.
+        The last unit, with weight 0, fills up the last piece.
         """
         unit = members.shape[1]
         size = self._piece(unit)
         missing = -len(members) % size
-        members, own = (torch.cat([part, part[-1:].expand(missing, *part.shape[1:])]) for part in (members, own))
+        members, slots = (torch.cat([part, part[-1:].expand(missing, *part.shape[1:])]) for part in (members, slots))
         weight = torch.cat([weight, weight.new_zeros(missing)])
         objective = chunks.batch.objective[members].flatten(1)
         cells = chunks.batch.cells[members].transpose(1, 2).flatten(2)
         parts = self.problem.gather(Batch(objective, cells), "fc")
         pieces = zip(*(leaf.split(size) for leaf in tree_leaves(parts)), strict=True)
-        for piece, where, weights in zip(pieces, own.split(size), weight.split(size), strict=True):
+        for piece, where, weights in zip(pieces, slots.split(size), weight.split(size), strict=True):
             points = x[torch.div(where, 4, rounding_mode="floor")]
             yield (where, *self.many[unit](points, tree_unflatten(parts, iter(piece)), weights))
 
@@ -127,8 +127,8 @@ class MultilevelTables:
         tables = []
         for r in range(x.shape[0]):
             gathered = (self.problem.gather(batch, "fc") for batch in chunks.batches(r))
-            found = [self.problem.means_and_jacobian(x[r], parts) for parts in gathered]
-            tables.append(Tables(torch.stack([v for v, _ in found]), torch.stack([j for _, j in found])))
+            means, rows = zip(*(self.problem.means_and_jacobian(x[r], parts) for parts in gathered), strict=True)
+            tables.append(Tables(torch.stack(means), torch.stack(rows)))
         return tree_map(lambda *leaves: torch.stack(leaves), *tables)  # type: ignore[no-any-return]
 
 

@@ -26,7 +26,7 @@ Shown = dict[str, Tensor]  # by part: cells (S,), the place of every example, wh
 
 
 def check_pooled(problem: Problem, algorithm: Algorithm[Any]) -> None:
-    """Whether method and constraints can be restricted to the groups of a mini-batch."""
+    """Refuse a method or constraints that cannot be restricted to the groups of a mini-batch."""
     if not isinstance(algorithm, MultiplierMethod) or not algorithm.row_wise or algorithm.draws > 1:
         raise ValueError(
             f"{type(algorithm).__name__} treats all constraints together, and a mini-batch of examples of any groups "
@@ -48,32 +48,33 @@ class PooledRows:
     """The rows that the mini-batches of R runs show: of the method's state, and of the running means of groups."""
 
     def __init__(self, problem: Problem, runs: int) -> None:
-        self.problem, self.own = problem, problem.constraints
-        self.running = self.own.running_means((runs,))
+        self.problem, self.constraints = problem, problem.constraints
+        self.running = self.constraints.running_means((runs,))
 
     def show(self, part: dict[str, Tensor]) -> tuple[Shown, Tensor]:
         """For constraint examples (R, 1, B) what `pooled_sample` reads, and the rows (R, m)."""
         shown: Shown = vmap(self._cells)(part)
         for i, known in enumerate(self.running):
             if known is not None:
-                found = known.others(shown[f"cells {i}"], shown[f"counts {i}"])
-                shown |= {f"share {i}": found.share, f"part {i}": found.part}
-        return shown, vmap(lambda cells: self.own.rows(cells))([shown[f"cells {i}"] for i in range(len(self.running))])
+                others = known.others(shown[f"cells {i}"], shown[f"counts {i}"])
+                shown |= {f"share {i}": others.share, f"part {i}": others.part}
+        cells = [shown[f"cells {i}"] for i in range(len(self.running))]
+        return shown, vmap(lambda cells: self.constraints.rows(cells))(cells)
 
     def _cells(self, part: dict[str, Tensor]) -> Shown:
         labels = part["labels"].flatten(0, 1)
         columns = {name: column.flatten(0, 1) for name, column in group_columns(part).items()}
         batch = MiniBatch(torch.zeros_like(labels, dtype=torch.float32), columns, labels)
         shown: Shown = {}
-        for i, (layer,) in enumerate(self.own.layers(batch)):
-            cells, places = present_cells(layer, self.own.parts[i].size)
+        for i, (layer,) in enumerate(self.constraints.layers(batch)):
+            cells, places = present_cells(layer, self.constraints.parts[i].size)
             ones = torch.ones_like(places, dtype=self.problem.data.X.dtype)
             counts = ones.new_zeros(len(cells) + 2).index_add(0, places, ones)[:-2]
             shown |= {f"cells {i}": cells, f"places {i}": places, f"counts {i}": counts}
         return shown
 
     def padded(self, equality: Tensor | None) -> Tensor | None:
-        """With an entry for the row of no cell."""
+        """`equality` with one more entry, for the row of no cell."""
         return None if equality is None else torch.cat([equality, equality.new_zeros(1)])
 
     def gather(self, state: Any, rows: Tensor) -> Any:
@@ -84,26 +85,26 @@ class PooledRows:
         """The new state; rows are written into the tables of the old one."""
         return scattered(state, new, rows)
 
-    def add(self, shown: Shown, totals: Tensor, made: Tensor) -> None:
+    def add(self, shown: Shown, totals: Tensor, stepped: Tensor) -> None:
         """The sums (R, 1+q) of the cells of a step; of the runs that made it."""
         sizes = [1, *(shown[f"cells {i}"].shape[1] for i in range(len(self.running)))]
         for i, (known, sums) in enumerate(zip(self.running, totals.split(sizes, 1)[1:], strict=True)):
             if known is not None:
-                known.add(shown[f"cells {i}"], sums, shown[f"counts {i}"] * made[:, None])
+                known.add(shown[f"cells {i}"], sums, shown[f"counts {i}"] * stepped[:, None])
 
 
 def pooled_sample(problem: Problem, parts: Gathered, sums: list[Tensor]) -> Sample:
     """The random function of objective examples and of constraint examples in any groups; `sums` notes what it adds."""
-    own, shown, count = problem.constraints, parts["shown"], range(len(problem.constraints.parts))
-    given = {name: part for name, part in parts.items() if name != "shown"}
-    objective = problem.layout(given).objective
+    constraints, shown, count = problem.constraints, parts["shown"], range(len(problem.constraints.parts))
+    examples = {name: part for name, part in parts.items() if name != "shown"}
+    objective = problem.layout(examples).objective
     cells = [shown[f"cells {i}"] for i in count]
     others = [
         Others(shown[f"counts {i}"] > 0, shown[f"share {i}"], shown[f"part {i}"]) if f"share {i}" in shown else None
         for i in count
     ]
-    restricted = own.restricted(cells, others)
-    terms = [term._replace(cells=some.shape[0]) for term, some in zip(own.terms, cells, strict=True)]
+    restricted = constraints.restricted(cells, others)
+    terms = [term._replace(cells=present.shape[0]) for term, present in zip(constraints.terms, cells, strict=True)]
     places = [shown[f"places {i}"] for i in count]  # the objective's examples are in no cell
     layers = [
         (torch.cat([place.new_full((objective,), term.cells), place]),)
@@ -111,11 +112,11 @@ def pooled_sample(problem: Problem, parts: Gathered, sums: list[Tensor]) -> Samp
     ]
 
     def at(x: Tensor) -> Estimate:
-        values, pull = problem.vjp(lambda point: problem.values(point, given, problem.layout(given)), x)
+        values, pull = problem.vjp(lambda point: problem.values(point, examples, problem.layout(examples)), x)
         inside = torch.arange(values[0].shape[0], device=x.device) < objective
         counts = [x.new_full((1,), objective), *(shown[f"counts {i}"] for i in count)]  # `bincount` cannot be vmapped
         layout = GroupedLayout(terms, layers, values[0], inside, counts=counts)
-        totals = own.sums_counts(values, [], layout)
+        totals = constraints.sums_counts(values, [], layout)
         sums.append(totals.sums)
         sizes = [1, *(term.cells for term in terms)]
         return restricted.observed_estimate(totals, lambda by_sum: pull(layout.spread(by_sum.split(sizes), values)))

@@ -59,9 +59,10 @@ class Problem:
         """All constraints, in the data's precision; none is an empty set."""
         if self.constraint is None:
             return ConstraintSet(())
-        found = self.constraint if isinstance(self.constraint, ConstraintSet) else ConstraintSet((self.constraint,))
+        one_or_set = self.constraint
+        constraints = one_or_set if isinstance(one_or_set, ConstraintSet) else ConstraintSet((one_or_set,))
         dtype = self.data.X.dtype if self.data.X.is_floating_point() else torch.get_default_dtype()
-        return found.to(self.data.X.device, dtype)
+        return constraints.to(self.data.X.device, dtype)
 
     @property
     def m(self) -> int:
@@ -109,16 +110,16 @@ class Problem:
         return BlockedLayout(self.constraints.terms if "c" in parts else (), objective, cell, like)
 
     def sample(self, parts: Gathered) -> Sample:
-        """The random function that gathered tensors fix. What is not evaluated is NaN, so that a use cannot hide."""
+        """The random function that gathered tensors fix. What is not evaluated is NaN, so that using it shows."""
         if self.pooled and "c" in parts:
             raise ValueError("constraints that are bound to no dataset work in run(); use constraint.bind(groups) here")
-        own = self.constraints if "c" in parts else ConstraintSet(())
+        constraints = self.constraints if "c" in parts else ConstraintSet(())
         layout = self.layout(parts)
 
         def at(x: Tensor) -> Estimate:
             values, pull = self.vjp(lambda point: self.values(point, parts, layout), x)
-            means = self._means(own, layout, values)
-            e = own.estimate(means, lambda w: pull(self._cotangents(own, layout, values, w)))
+            means = self._means(constraints, layout, values)
+            e = constraints.estimate(means, lambda w: pull(self._cotangents(constraints, layout, values, w)))
             nothing = x.new_full((), torch.nan)
             if "c" not in parts:
                 c = nothing.expand(self.m)
@@ -131,12 +132,7 @@ class Problem:
                 return Estimate(nothing, e.c, lambda w: e.vjp(w) + torch.where(w[0] != 0, nothing, 0.0), e.cells)
             return e
 
-        def values_at(x: Tensor) -> tuple[Tensor, Tensor]:
-            found = own.value(self._means(own, layout, self.values(x, parts, layout)))
-            nothing = x.new_full((), torch.nan)
-            return found[0] if "f" in parts else nothing, found[1:] if "c" in parts else nothing.expand(self.m)
-
-        return Sample(at, values_at)
+        return Sample(at)
 
     def vjp(
         self, function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor
@@ -150,45 +146,45 @@ class Problem:
             graph = function(point)
 
         def gradient(weights: Sequence[Tensor]) -> Tensor:
-            (found,) = torch.autograd.grad(graph, point, list(weights), retain_graph=True, allow_unused=True)
-            return torch.zeros_like(point) if found is None else found
+            (grad_x,) = torch.autograd.grad(graph, point, list(weights), retain_graph=True, allow_unused=True)
+            return torch.zeros_like(point) if grad_x is None else grad_x
 
         return tuple(value.detach() for value in graph), gradient
 
     def values(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, ...]:
         """What is differentiated, by one forward pass: per-example values, functions, and the regularizer."""
-        given = {name: part if name == "f" else _flat(part) for name, part in parts.items()}
-        labels = torch.cat([part["labels"] for part in given.values()])
-        outputs = self.forward(x, torch.cat([part["inputs"] for part in given.values()]))
+        flat_parts = {name: part if name == "f" else _flat(part) for name, part in parts.items()}
+        labels = torch.cat([part["labels"] for part in flat_parts.values()])
+        outputs = self.forward(x, torch.cat([part["inputs"] for part in flat_parts.values()]))
         batch = MiniBatch(self.loss(outputs, labels), None, labels, outputs)
-        found = [batch.losses]
+        values = [batch.losses]
         if "c" in parts:
-            found = self.constraints.example_values(batch)
-            functions = self.constraints.function_values(lambda i: self._block(i, x, batch, given["c"], layout))
+            values = self.constraints.example_values(batch)
+            functions = self.constraints.function_values(lambda i: self._block(i, x, batch, flat_parts["c"], layout))
             if any(observed is not None for _, observed in functions):
                 raise ValueError(
                     "a function that is observed at some steps only works in a loop, with Constrained; run() wants all "
                     "of its values"
                 )
-            found += [value for value, _ in functions]
+            values += [value for value, _ in functions]
         if "f" in parts and self.regularizer is not None:
             size = layout.objective
-            found.append(self.regularizer(outputs[:size], labels[:size], group_columns(given["f"])))
-        return tuple(found)
+            values.append(self.regularizer(outputs[:size], labels[:size], group_columns(flat_parts["f"])))
+        return tuple(values)
 
     def _block(self, i: int, x: Tensor, batch: MiniBatch, part: dict[str, Tensor], layout: BlockedLayout) -> MiniBatch:
         """The examples of a function: those of its cells."""
         assert batch.labels is not None
         assert batch.outputs is not None
-        losses, labels, outputs = (layout.block(i, of) for of in (batch.losses, batch.labels, batch.outputs))
+        losses, labels, outputs = (layout.block(i, column) for column in (batch.losses, batch.labels, batch.outputs))
         columns = {name: layout.block(i, column, of_cells=True) for name, column in group_columns(part).items()}
         groups = next(iter(columns.values())) if len(columns) == 1 else columns or None
         return MiniBatch(losses, groups, labels, outputs, parameters=(x,))
 
-    def _means(self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...]) -> Tensor:
+    def _means(self, constraints: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...]) -> Tensor:
         """(1+q,) the means of a mini-batch, the objective's with the regularizer."""
-        means, rest = layout.means(values[: len(own.statistics)]), iter(values[len(own.statistics) :])
-        for i, part in enumerate(own.parts, 1):
+        means, rest = layout.means(values[: len(constraints.statistics)]), iter(values[len(constraints.statistics) :])
+        for i, part in enumerate(constraints.parts, 1):
             if isinstance(part, FunctionConstraint):
                 means[i] = next(rest)
         if layout.objective and self.regularizer is not None:
@@ -196,14 +192,14 @@ class Problem:
         return torch.cat(means)
 
     def _cotangents(
-        self, own: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...], w: Tensor
+        self, constraints: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...], w: Tensor
     ) -> list[Tensor]:
         """The weights of all that is differentiated, from a weight on every mean."""
-        by_mean = own.split(w)
-        found = layout.spread_means(by_mean, values[: len(own.statistics)])
-        parts = zip(own.parts, by_mean[1:], strict=True)
-        found += [weight for part, weight in parts if isinstance(part, FunctionConstraint)]
-        return [*found, w[0]] if layout.objective and self.regularizer is not None else found
+        by_mean = constraints.split(w)
+        cotangents = layout.spread_means(by_mean, values[: len(constraints.statistics)])
+        parts = zip(constraints.parts, by_mean[1:], strict=True)
+        cotangents += [weight for part, weight in parts if isinstance(part, FunctionConstraint)]
+        return [*cotangents, w[0]] if layout.objective and self.regularizer is not None else cotangents
 
     def means_and_jacobian(self, x: Tensor, parts: Gathered) -> tuple[Tensor, Tensor]:
         """The means of a mini-batch of both parts, (1+q,), and their Jacobian (1+q, n)."""
@@ -213,7 +209,7 @@ class Problem:
         values, pull = self.vjp(lambda point: self.values(point, parts, layout), x)
         means = self._means(self.constraints, layout, values)
         unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-        rows = [pull(self._cotangents(self.constraints, layout, values, one)) for one in unit]
+        rows = [pull(self._cotangents(self.constraints, layout, values, row)) for row in unit]
         return means, torch.stack(rows)
 
     def _jacobian_by_cell(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, Tensor]:
@@ -262,23 +258,23 @@ class Problem:
         """[f, c] (1+m,) of one point from outputs and losses."""
         if self.pooled:
             return self._pooled_evaluator(numbers, labels)
-        own, device = self.constraints, numbers.device
+        constraints, device = self.constraints, numbers.device
         inside = torch.zeros(self.data.rows, dtype=torch.bool)
         inside[numbers.cpu()] = True
-        for name, member in zip(own.cells.names, own.cells.examples, strict=True):
+        for name, member in zip(constraints.cells.names, constraints.cells.examples, strict=True):
             if not bool(inside[member].any()):
                 raise ValueError(f"cell {name!r} has none of the {numbers.numel()} examples to be evaluated")
         layers = [
             () if term.statistic is None else part.cells.layers_of(numbers, self.data.rows)
-            for part, term in zip(own.parts, own.terms, strict=True)
+            for part, term in zip(constraints.parts, constraints.terms, strict=True)
         ]
         chosen = {}  # for a function the places of its examples; one that is given twice counts twice
-        for i, (part, term) in enumerate(zip(own.parts, own.terms, strict=True)):
+        for i, (part, term) in enumerate(zip(constraints.parts, constraints.terms, strict=True)):
             if term.statistic is None:
                 places = [torch.isin(numbers.cpu(), member).nonzero().flatten() for member in part.cells.examples]
                 chosen[i] = torch.cat([*places, torch.zeros(0, dtype=torch.long)]).to(device)
 
-        def one(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
+        def evaluate_run(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
             def block(i: int) -> MiniBatch:
                 at = chosen[i]
                 columns = {name: column[numbers[at]] for name, column in self.data.groups.items()}
@@ -286,26 +282,27 @@ class Problem:
                 return MiniBatch(losses[at], groups, labels[at], outputs[at], parameters=(point,))
 
             batch = MiniBatch(losses, None, labels, outputs)
-            layout = GroupedLayout(own.terms, layers, losses)
-            totals = own.sums_counts(own.example_values(batch), own.function_values(block), layout)
-            return own.value(totals.means)
+            layout = GroupedLayout(constraints.terms, layers, losses)
+            values = constraints.example_values(batch)
+            totals = constraints.sums_counts(values, constraints.function_values(block), layout)
+            return constraints.value(totals.means)
 
-        return one
+        return evaluate_run
 
     def _pooled_evaluator(self, numbers: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """The same over the groups that have examples; rows about others are NaN."""
-        own, groups = self.constraints, {name: column[numbers] for name, column in self.data.groups.items()}
-        layers = own.layers(MiniBatch(torch.zeros_like(labels, dtype=self.data.X.dtype), groups, labels))
+        constraints, groups = self.constraints, {name: column[numbers] for name, column in self.data.groups.items()}
+        layers = constraints.layers(MiniBatch(torch.zeros_like(labels, dtype=self.data.X.dtype), groups, labels))
 
-        def one(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
-            layout = GroupedLayout(own.terms, layers, losses)
+        def evaluate_run(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
+            layout = GroupedLayout(constraints.terms, layers, losses)
             batch = MiniBatch(losses, groups, labels, outputs)
-            totals = own.sums_counts(own.example_values(batch), [], layout)
-            shown = own.restricted([None] * len(own.parts), own.present_alone(totals.counts))
+            totals = constraints.sums_counts(constraints.example_values(batch), [], layout)
+            shown = constraints.restricted([None] * len(constraints.parts), constraints.present_alone(totals.counts))
             values = shown.value(totals.filled().means)
             return torch.where(shown.observed(totals.counts), values, torch.nan)
 
-        return one
+        return evaluate_run
 
     # Checks -----------------------------------------------------------------------------------------------------------
 
@@ -351,13 +348,13 @@ def group_columns(part: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(GROUP): column for name, column in part.items() if name.startswith(GROUP)}
 
 
-def _tried(function: Callable[..., Tensor], what: str, *args: Tensor) -> Tensor:
-    """A call on a few examples; what torch says of wrong shapes and types comes with the shapes and types."""
+def _tried(function: Callable[..., Tensor], name: str, *args: Tensor) -> Tensor:
+    """Call a function on a few examples; an error from torch is raised with the shapes and types of the arguments."""
     try:
         return function(*args)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        given = ", ".join(f"{tuple(a.shape)} {a.dtype}".replace("torch.", "") for a in args)
-        raise ValueError(f"{what} does not take what it is given ({given}): {error}") from error
+        shapes = ", ".join(f"{tuple(a.shape)} {a.dtype}".replace("torch.", "") for a in args)
+        raise ValueError(f"{name} does not take what it is given ({shapes}): {error}") from error
 
 
 class ProblemSource:
@@ -386,7 +383,7 @@ class ProblemSource:
             level, weights = stack.levels(self.step, 1)
             batches, weight = list(stack.chunks(self.step, level[0]).batches(0)), weights[0, 0]
         self.step += 1
-        gathered = [self.problem.gather(b, what) for b, what in zip(batches, evaluates, strict=True)]
+        gathered = [self.problem.gather(b, evaluated) for b, evaluated in zip(batches, evaluates, strict=True)]
         return Draw(tuple(self.problem.sample(parts) for parts in gathered), weight, uniform)
 
     def first(self, evaluates: Sequence[str]) -> Sample:

@@ -5,7 +5,7 @@ stream, so its trajectory does not depend on what shares its stack. Runs that di
 schedule or batch size) are grouped and run group by group. A model that cannot be vmapped (`forward.stacks` is False)
 runs one after another.
 
-A step whose direction or state is not finite is skipped and counted; nothing is poisoned by it.
+A step whose direction or state is not finite is skipped and counted; it changes nothing.
 """
 
 from __future__ import annotations
@@ -148,14 +148,14 @@ def run(
         every: give a record after this many steps, or at the steps listed, and at the end; None: at the end only.
         average_from: from this step on keep means of x and of the multipliers.
         compile: into machine code; None decides by the length of the run and says so in `note`.
-        checkpoint: where the run is kept now and then, and goes on from. For runs of one structure without
-            `average_from` and without constraints on very many groups; others are not kept.
+        checkpoint: a file to which the run is saved now and then, and from which it resumes. For runs of one structure
+            without `average_from` and without constraints on very many groups; others are not saved.
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
     """
     listed_steps = list(every) if isinstance(every, Sequence) else [] if every is None else [every]
-    for name, number in (("steps", steps), *(("every", one) for one in listed_steps)):
+    for name, number in (("steps", steps), *(("every", step) for step in listed_steps)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, got {number!r}")
     if x0.ndim not in (1, 2):
@@ -163,26 +163,27 @@ def run(
     if average_from is not None and not 0 <= average_from < steps:
         raise ValueError(f"average_from must be a step from 0 to {steps - 1}, got {average_from}")
     methods = [method] if isinstance(method, Algorithm | type | str) else list(method)
-    facts = {kind: check_contract(one, "run", problem.m) for kind, one in {type(one): one for one in methods}.items()}
+    kinds = {type(method): method for method in methods}
+    facts = {kind: check_contract(method, "run", problem.m) for kind, method in kinds.items()}
     primals = list(primal) if isinstance(primal, Sequence) else [primal]
     listed = [samplers] if isinstance(samplers, Sampler) else list(samplers)
     points = x0.detach().reshape(-1, x0.shape[-1])
     runs = max(len(methods), len(listed), len(points), len(primals))
-    for what, size in (
+    for kind, size in (
         ("methods", len(methods)),
         ("primals", len(primals)),
         ("samplers", len(listed)),
         ("starting points", len(points)),
     ):
         if size == 0 or size not in (1, runs):
-            raise ValueError(f"{size} {what} for {runs} runs; give one, or one for each run")
-    methods, listed, primals = (some * (runs // len(some)) for some in (methods, listed, primals))  # type: ignore[assignment]
+            raise ValueError(f"{size} {kind} for {runs} runs; give one, or one for each run")
+    methods, listed, primals = (entries * (runs // len(entries)) for entries in (methods, listed, primals))  # type: ignore[assignment]
     points = points.expand(runs, -1)
     _check(problem, methods, listed, points)
 
     compiled, note = False, "not compiled: this model runs one by one"
     if problem.vectorizes:
-        compiled, note = decide(compile, steps, any(one.batch_size_probs is not None for one in methods))
+        compiled, note = decide(compile, steps, any(method.batch_size_probs is not None for method in methods))
     settings = [MethodAndPrimal(*pair) for pair in zip(methods, primals, strict=True)]
     for pair in settings:
         if pair.primal is not None and not isinstance(pair.method, MultiplierMethod):

@@ -37,24 +37,24 @@ GPU_BLOCK_BYTES = 2 << 30  # the same on a GPU, where drawing a block is mostly 
 MONITORED = 100  # how often a run records its monitors for the diagnosis
 
 
-def _watched(sample: Sample, evaluates: str, seen: dict[str, list[Tensor]]) -> Sample:
-    """The same sample; what is read of its estimates is noted."""
+def _watched(sample: Sample, evaluates: str, read: dict[str, list[Tensor]]) -> Sample:
+    """The same sample, which notes in `read` what its estimates are."""
 
     def at(point: Tensor) -> Estimate:
         e = sample(point)
         for name, value in (("f", e.f), ("c", e.c)):
             if name in evaluates:
-                seen[name].append(value)
+                read[name].append(value)
         return e
 
-    return Sample(at, sample.values_at)
+    return Sample(at)
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of vmap for a single run: without its dimension."""
+    """Replaces vmap for a single run: removes the run's dimension and restores it."""
 
-    def of_one(*given: Any) -> Any:
-        inside = tree_map(lambda leaf: leaf[0], given)
+    def of_one(*args: Any) -> Any:
+        inside = tree_map(lambda leaf: leaf[0], args)
         return tree_map(lambda leaf: leaf[None], function(*inside))
 
     return of_one
@@ -76,7 +76,7 @@ def _explained() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MethodAndPrimal:
-    """What moves x in a run: a method, and the primal step of a multiplier method that has not its own."""
+    """What moves x in a run: a method, and the primal step of a multiplier method; None: the method's own."""
 
     method: Algorithm[Any]
     primal: Primal | None = None
@@ -142,14 +142,14 @@ class VectorizedRuns:
         uniform: Tensor,
     ) -> tuple[Tensor, Any, Tensor, Tensor, dict[str, Tensor]]:
         settings = with_hyperparams(self.settings, hyper)
-        seen: dict[str, list[Tensor]] = {"f": [], "c": [], "sums": []}  # what was read
+        read: dict[str, list[Tensor]] = {"f": [], "c": [], "sums": []}  # what was read
         samples = tuple(
-            _watched(sample, evaluates, seen)
-            for sample, evaluates in zip(self._samples(x, parts, seen["sums"]), self.algorithm.evaluates, strict=True)
+            _watched(sample, evaluates, read)
+            for sample, evaluates in zip(self._samples(x, parts, read["sums"]), self.algorithm.evaluates, strict=True)
         )
         d, new = settings.update(x, state, Draw(samples, weight, uniform))
-        read = (*seen["f"], *seen["c"], d, *tree_flatten(new)[0])
-        finite = torch.stack([torch.isfinite(part).all() for part in read]).all()
+        checked = (*read["f"], *read["c"], d, *tree_flatten(new)[0])
+        finite = torch.stack([torch.isfinite(part).all() for part in checked]).all()
         # In the old precision: a compiled step reads its inputs as what they were at the first call.
         state = tree_map(lambda after, before: torch.where(finite, after.to(before.dtype), before), new, state)
         return (
@@ -157,7 +157,7 @@ class VectorizedRuns:
             state,
             skipped + ~finite,
             self._multipliers_of(settings.method, x, state),
-            {name: values[-1] for name, values in seen.items() if values},
+            {name: values[-1] for name, values in read.items() if values},
         )
 
     def _samples(self, x: Tensor, parts: Any, sums: list[Tensor]) -> tuple[Sample, ...]:
@@ -232,7 +232,7 @@ class VectorizedRuns:
 
     def _draws(self, steps: int, begin: int = 0) -> Iterator[tuple[Any, Tensor, Tensor]]:
         """The draws of every step from `begin` on: tensors (R, ...), made in blocks of many steps."""
-        one = torch.ones(len(self.runs), dtype=self.x.dtype, device=self.x.device)
+        ones = torch.ones(len(self.runs), dtype=self.x.dtype, device=self.x.device)
         size = self._block_size()
         for first in range(begin, steps, size):
             block = min(size, steps - first)
@@ -245,7 +245,7 @@ class VectorizedRuns:
             batches = zip(self.stack.block(first, block, evaluates), evaluates, strict=True)
             gathered = [self.problem.gather(batch, evaluates) for batch, evaluates in batches]
             for number, *parts in zip(uniform, *(leaf.unbind() for leaf in tree_leaves(gathered)), strict=True):
-                yield tree_unflatten(gathered, iter(parts)), one, number
+                yield tree_unflatten(gathered, iter(parts)), ones, number
 
     def _block_size(self) -> int:
         example_bytes = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
@@ -258,10 +258,10 @@ class VectorizedRuns:
     def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any], *, copied: bool = True) -> Any:
         """A function of every run's point and state, as copies."""
         with torch.no_grad():
-            found = self.map(lambda x, state, hyper: read(with_hyperparams(self.settings, hyper).method, x, state))(
+            values = self.map(lambda x, state, hyper: read(with_hyperparams(self.settings, hyper).method, x, state))(
                 self.x, self.state, self.hyper
             )
-        return tree_map(lambda leaf: leaf.clone(), found) if copied else found
+        return tree_map(lambda leaf: leaf.clone(), values) if copied else values
 
     def _output(self) -> Tensor:
         output: Tensor = self._each(lambda algorithm, x, state: algorithm.output(x, state))
@@ -277,9 +277,9 @@ class VectorizedRuns:
         """Step to the end; a record every `every` steps (or at those) and at the end. Returns the final state."""
         recorded_at = range(every, steps, every) if isinstance(every, int) else frozenset(every)
         history: list[dict[str, Tensor]] = []
-        seen: list[int] = []
+        recorded_steps: list[int] = []
         mean = None if average_from is None else Mean(average_from)
-        begin = 0 if checkpoint is None else self._resume(checkpoint, history, seen)
+        begin = 0 if checkpoint is None else self._resume(checkpoint, history, recorded_steps)
         for k, (parts, weight, uniform) in enumerate(self._draws(steps, begin), begin):
             done, last = k + 1, k + 1 == steps
             with torch.no_grad():  # not around the yield: it would disable gradients for the caller
@@ -288,37 +288,37 @@ class VectorizedRuns:
                     mean.add(k, self.x, self.y)
             if last or done % max(1, steps // MONITORED) == 0:
                 history.append(self._diagnosed())
-                seen.append(done)
+                recorded_steps.append(done)
             if last or done in recorded_at:
                 yield self._record(done)
             if checkpoint is not None and checkpoint.is_due and not last:  # after the caller has seen the record
                 state = {"x": self.x, "state": tree_leaves(self.state), "skipped": self.skipped, "y": self.y}
-                checkpoint.save(state | {"step": done, "history": history, "seen": seen})
-        return self._final(history, seen, mean)
+                checkpoint.save(state | {"step": done, "history": history, "seen": recorded_steps})
+        return self._final(history, recorded_steps, mean)
 
-    def _resume(self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], seen: list[int]) -> int:
-        """Take the place of a run that was interrupted; the step from which it goes on."""
-        found = checkpoint.load(self.x.device)
-        if found is None:
+    def _resume(self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], recorded_steps: list[int]) -> int:
+        """Resume an interrupted run; returns the step from which it goes on."""
+        saved = checkpoint.load(self.x.device)
+        if saved is None:
             return 0
-        self.x, self.skipped, self.y = found["x"], found["skipped"], found["y"]
-        self.state = tree_unflatten(self.state, iter(found["state"]))
-        history += found["history"]
-        seen += found["seen"]
-        return int(found["step"])
+        self.x, self.skipped, self.y = saved["x"], saved["skipped"], saved["y"]
+        self.state = tree_unflatten(self.state, iter(saved["state"]))
+        history += saved["history"]
+        recorded_steps += saved["seen"]
+        return int(saved["step"])
 
     def _diagnosed(self) -> dict[str, Tensor]:
         f, c = self.read.get("f"), self.read.get("c")
         equality = self.problem.constraints.equality
-        found = recorded(self._monitors(), self.y, f, None, equality)
-        found |= recorded({}, None, None, c, self.read.get("equality", equality))  # of the rows that c has
-        return {name: values.clone() for name, values in found.items()}  # a CUDA graph writes over what it returned
+        record = recorded(self._monitors(), self.y, f, None, equality)
+        record |= recorded({}, None, None, c, self.read.get("equality", equality))  # of the rows that c has
+        return {name: values.clone() for name, values in record.items()}  # a CUDA graph writes over what it returned
 
     def _record(self, step: int) -> Record:
         y = self.y.clone() if self.y.shape[1] else None
         return Record(step, self.runs, self.x.clone(), self._output(), y, self._monitors(), self.skipped.long())
 
-    def _final(self, history: list[dict[str, Tensor]], seen: list[int], mean: Mean | None) -> FinalState:
+    def _final(self, history: list[dict[str, Tensor]], recorded_steps: list[int], mean: Mean | None) -> FinalState:
         def filled(y: Tensor) -> Tensor:
             return y.clone() if y.shape[1] else y.new_full((len(self.runs), self.problem.m), torch.nan)
 
@@ -339,7 +339,7 @@ class VectorizedRuns:
             mean_x=mean.x if mean is not None and averaged else None,
             mean_multipliers=filled(mean.y) if mean is not None and averaged else None,
             monitors=[{name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))],
-            infeasible=signs_of_infeasibility(shown, seen) or [None] * len(self.runs),
+            infeasible=signs_of_infeasibility(shown, recorded_steps) or [None] * len(self.runs),
             diverging=signs_of_divergence(shown) or [None] * len(self.runs),
             skipped=skipped,
         )

@@ -15,16 +15,15 @@ import torch
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 from two_groups import Arrays, make_data, make_shifted, small
 
 from fairbound import constraints
 from fairbound.algorithms import SSLALM
-from fairbound.integrations.sklearn import FairClassifier, base
+from fairbound.integrations.sklearn import FairClassifier, mixin
 
 WHY = "folds and mini-batches are random, so an example given twice is another sample than one of weight 2"
 FAILS = {
@@ -90,7 +89,7 @@ def test_calibration_data_change_nothing_of_the_networks(monkeypatch: pytest.Mon
     X, y, weight = X.copy(), y.copy(), weight.copy()
     X[at], y[at], weight[at] = 100 + 3 * X[at], 1 - y[at], 1000 * weight[at]
     split = (one.development_, at)
-    monkeypatch.setattr(base, "calibration_split", lambda *given: split)  # strata depend on the labels
+    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)  # strata depend on the labels
     other = small(**settings).fit(X, y, sensitive_features=group, sample_weight=weight)
     assert not one.certified_
     assert not other.certified_
@@ -98,22 +97,6 @@ def test_calibration_data_change_nothing_of_the_networks(monkeypatch: pytest.Mon
         assert torch.equal(a, b)
     np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
     assert [gap.estimate for gap in one.verdict_.gaps] != [gap.estimate for gap in other.verdict_.gaps]
-
-
-def test_without_groups_it_warns_that_training_is_unconstrained() -> None:
-    X, y, _ = make_data(300)
-    with pytest.warns(UserWarning, match="no sensitive_features were given: training is unconstrained"):
-        fair = small().fit(X, y)
-    assert (fair.choice_, fair.constraints_, fair.verdict_, fair.leverage_) == ("unconstrained", (), None, None)
-    assert len(fair.calibration_) == 60  # as with groups, so that both can be compared
-
-
-def test_small_data_have_no_verdict() -> None:
-    X, y, group = make_data(120)
-    with pytest.warns(UserWarning, match="120 examples are too few to hold any out for calibration"):
-        fair = small(bound=0.5).fit(X, y, sensitive_features=group)
-    assert fair.verdict_ is None
-    assert len(fair.development_) == 120
 
 
 # Tables of all kinds --------------------------------------------------------------------------------------------------
@@ -184,17 +167,6 @@ def test_pipelines_with_one_hot_columns(sparse: bool) -> None:
         pipeline = make_pipeline(encode, fair).fit(X, y, sensitive_features=group)
     assert pipeline.score(X, y) > 0.75
     assert pipeline[-1].groups_ == {"group": ["f", "m"]}
-
-
-def test_grid_search_and_cross_validation() -> None:
-    X, y, group = make_data(300)
-    with config_context(enable_metadata_routing=True):
-        fair = small(bound=0.5).set_fit_request(sensitive_features=True)
-        pipeline = make_pipeline(StandardScaler(), fair)
-        scores = cross_val_score(pipeline, X, y, cv=2, params={"sensitive_features": group})
-        search = GridSearchCV(fair, {"hidden": [(4,), (8,)]}, cv=2).fit(X, y, sensitive_features=group)
-    assert scores.min() > 0.5
-    assert search.best_estimator_.hidden in [(4,), (8,)]
 
 
 def test_clones_pickles_and_seeds() -> None:
@@ -352,9 +324,6 @@ def test_a_device() -> None:
         ({"module": nn.Linear(4, 2)}, r"one output \(a logit\) per example; for 2 examples it returns \(2, 2\)"),
         ({"module": "mlp"}, "a torch module or a Keras model, got str"),
         ({"bound": 5}, "bound=5 allows every difference of losses in practice"),
-        ({"cv": 1}, "cv is a number of folds, 2 or more, got 1"),
-        ({"calibration": 2}, "calibration is a share of the examples"),
-        ({"constraint": "parity"}, "constraint must be one of"),
         ({"learning_rate": 1e30, "epochs": 3}, "NaN or infinite at every evaluation"),
     ],
 )
@@ -362,14 +331,6 @@ def test_errors_are_sentences(settings: dict[str, Any], sentence: str) -> None:
     X, y, group = make_data(200)
     with pytest.raises((TypeError, ValueError), match=sentence):
         small(**settings).fit(X, y, sensitive_features=group)
-
-
-def test_y_that_is_missing_or_has_one_class() -> None:
-    X, _y, group = make_data(100)
-    with pytest.raises(ValueError, match="requires y to be passed"):
-        small().fit(X, None, sensitive_features=group)
-    with pytest.raises(ValueError, match="y has one class only"):
-        small().fit(X, np.zeros(100), sensitive_features=group)
 
 
 # Data of all kinds: it trains, or says why not; what it returns is finite ---------------------------------------------

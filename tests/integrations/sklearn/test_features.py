@@ -317,12 +317,6 @@ def test_what_is_refused_in_transform(values: Any, sentence: str) -> None:
         encoder.transform(frame(age=values))
 
 
-@pytest.mark.parametrize("bins", [-1, 2.5, "4"])
-def test_bins_must_be_a_whole_number(bins: Any) -> None:
-    with pytest.raises(ValueError, match="bins must be a whole number, 0 for none, got"):
-        FeatureEncoder.fit(np.ones((2, 2)), bins=bins)
-
-
 def test_a_sparse_matrix_that_is_too_large_raises() -> None:
     with pytest.raises(ValueError, match=r"X is sparse, and \(100000, 5001\) is too large to make it dense"):
         FeatureEncoder.fit(sparse.csr_array((100_000, 5001)))

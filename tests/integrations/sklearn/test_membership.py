@@ -37,7 +37,7 @@ def test_groups_alone() -> None:
     seen: list[tuple[np.ndarray, int]] = []
     own, out_of_fold = fit_membership((PARITY,), {"race": GROUPS}, LABELS, 2, models(seen))
     assert [(target.tolist(), size) for target, size in seen] == [(GROUPS.tolist(), 3)]
-    (found,) = own.ratios(torch.zeros(6), out_of_fold, None)
+    (found,) = own.ratios(torch.zeros(6), out_of_fold, {})
     np.testing.assert_allclose(found, out_of_fold["race"].softmax(1) / torch.tensor([1 / 2, 1 / 3, 1 / 6]))
 
 
@@ -47,7 +47,7 @@ def test_groups_and_labels_together() -> None:
     own, out_of_fold = fit_membership((PARITY, OPPORTUNITY, ALL), {"race": GROUPS}, LABELS, 2, models(seen))
     assert [(target.tolist(), size) for target, size in seen] == [((2 * GROUPS + LABELS).tolist(), 6)]
     logits = torch.randn(6, dtype=torch.float64)
-    of_group, of_pair, of_all = own.ratios(logits, out_of_fold, None)
+    of_group, of_pair, of_all = own.ratios(logits, out_of_fold, {})
     joint = out_of_fold["race"].softmax(1).reshape(6, 3, 2)
     np.testing.assert_allclose(of_group, joint.sum(2) / torch.tensor([1 / 2, 1 / 3, 1 / 6]))
     np.testing.assert_allclose(of_pair, joint[:, :, 1] / torch.tensor([2 / 6, 1 / 6, 1 / 6]))

@@ -56,7 +56,7 @@ def test_the_state_of_some_members_is_kept(kind: str) -> None:
     with torch.no_grad():
         for p in network.parameters():
             p += 1
-    network.keep(kept, torch.tensor([False, True]))
+    network.copy_state(kept, torch.tensor([False, True]))
     for name, parameter in network.named_parameters():
         if kind == "ensemble":
             assert torch.equal(kept[name][0], before[name][0])

@@ -26,7 +26,7 @@ from two_groups import make_data, make_shifted, postprocessor
 
 import fairbound
 from fairbound import constraints
-from fairbound.integrations.sklearn import FairPostprocessor, base
+from fairbound.integrations.sklearn import FairPostprocessor, mixin
 
 WHY = "folds are random and their number is fixed, so an example given twice is another sample than one of weight 2"
 FAILS = {
@@ -121,7 +121,7 @@ def test_calibration_data_change_nothing_of_the_models(monkeypatch: pytest.Monke
     other_X[at] *= -3.0
     other_y[at] = 1 - y[at]
     split = (one.development_, at)
-    monkeypatch.setattr(base, "calibration_split", lambda *given: split)  # strata depend on the labels
+    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)  # strata depend on the labels
     other = postprocessor(bound=0.05).fit(other_X, other_y, sensitive_features=group)
     assert not one.certified_
     assert not other.certified_
@@ -170,11 +170,11 @@ def test_judging_losses() -> None:
     p = fair.predict_proba(X)[np.arange(800), y]
     expected = fairbound.verdict(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), group, losses=-np.log(p))
     assert [gap.estimate for gap in found.gaps] == pytest.approx([gap.estimate for gap in expected.gaps])
-    with pytest.raises(ValueError, match="class 7, and fit has seen"):
+    with pytest.raises(ValueError, match="class 7, which fit has not seen; its classes are"):
         fair.judge(X, np.full(800, 7), group)
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)
-    with pytest.raises(ValueError, match="fitted without sensitive_features, so that there is no constraint"):
+    with pytest.raises(ValueError, match="fitted without sensitive_features, so there is no constraint"):
         plain.judge(X, y, group)
 
 
@@ -413,6 +413,8 @@ def test_one_class_and_no_groups() -> None:
     X, y, group = make_data(60)
     with pytest.raises(ValueError, match=r"y has one class only, \[1\.0\]; a classifier needs two"):
         postprocessor().fit(X, np.ones(60), sensitive_features=group)
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        postprocessor().fit(X, None, sensitive_features=group)
     with pytest.warns(UserWarning, match="no sensitive_features were given: training is unconstrained"):
         fair = postprocessor().fit(X, y)
     assert (fair.choice_, fair.verdict_, fair.constraints_, fair.multipliers_) == ("unconstrained", None, (), {})
@@ -434,7 +436,7 @@ def test_small_tables_are_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) 
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
         seen.clear()
-        monkeypatch.setattr(base, "SMALL_TABLE", 100)
+        monkeypatch.setattr(mixin, "SMALL_TABLE", 100)
         FairPostprocessor(Watched(), bound=0.3, random_state=0).fit(X, y, sensitive_features=group)
         assert set(seen) == {2}
     finally:

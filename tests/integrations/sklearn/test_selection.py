@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound import FairClassifier, FairRegressor, constraints
+from fairbound import constraints
 from fairbound.integrations.sklearn.corrections import Evaluated, Scores, evaluate, no_correction, standard_errors
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
 from fairbound.integrations.sklearn.selection import (
@@ -99,23 +99,20 @@ def test_candidates_worse_in_violation_and_accuracy_than_the_unconstrained_are_d
     wrong = scores._replace(logits=1.0 - 2 * scores.groups["group"].double())  # all of A, and none of B
     constant = scores._replace(logits=torch.ones(600, dtype=torch.float64))  # no gap, less accuracy
     made = {"wrong": wrong, "constant": constant, "unconstrained": scores}
-    listed = [Candidate(name, CrossFitted(None, one.logits), no_correction((PARITY,))) for name, one in made.items()]  # type: ignore[arg-type]
     values = {name: evaluate(no_correction((PARITY,)), one) for name, one in made.items()}
     assert values["wrong"].violation > values["unconstrained"].violation
     assert values["wrong"].accuracy < values["unconstrained"].accuracy
     assert values["constant"].accuracy < values["unconstrained"].accuracy
-    kept = drop_worse(listed, lambda one: made[one.name])
-    assert [one.name for one in kept] == ["constant", "unconstrained"]
-    assert [one.name for one in drop_worse(listed[2:], lambda one: made[one.name])] == ["unconstrained"]
+    listed = [Candidate(name, numbered(0), no_correction((PARITY,)), value) for name, value in values.items()]
+    assert [candidate.name for candidate in drop_worse(listed)] == ["constant", "unconstrained"]
+    assert [candidate.name for candidate in drop_worse(listed[2:])] == ["unconstrained"]
 
 
 # Weights of the groups ------------------------------------------------------------------------------------------------
 
 
-def test_weights_are_for_bounds_on_losses_themselves_and_in_a_regression_for_differences() -> None:
-    rows = ConstraintRows.of((PARITY, GAP, LEVEL))
-    assert FairClassifier()._weighted_rows(rows).tolist() == [False] * 4 + [True] * 2
-    assert FairRegressor()._weighted_rows(rows).tolist() == [False] * 2 + [True] * 4
+def test_weights_are_for_bounds_on_losses_themselves() -> None:
+    assert ConstraintRows.of((PARITY, GAP, LEVEL)).weighted.tolist() == [False] * 4 + [True] * 2
 
 
 def numbered(k: int) -> Any:

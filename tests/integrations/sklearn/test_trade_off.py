@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 from fairbound.integrations.sklearn import FairPostprocessor, bounded_accuracy_scorer, cross_fitting, trade_off_curve
-from fairbound.integrations.sklearn.trade_off import BoundedAccuracy
+from fairbound.integrations.sklearn.trade_off import bounded_accuracy
 
 
 def make_data(examples: int = 4000) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -73,19 +73,24 @@ def test_the_plot_has_a_label_for_every_bound() -> None:
 def test_the_score_is_the_accuracy_within_the_bound_and_minus_the_violation_beyond(
     predicted: list[int], expected: float
 ) -> None:
-    score = BoundedAccuracy("demographic_parity", 0.1)
-    found = score(np.array([0, 1, 0, 1]), np.array(predicted), sensitive_features=["A", "A", "B", "B"])
-    assert found == pytest.approx(expected)
+    y, group = np.array([0, 1, 0, 1]), ["A", "A", "B", "B"]
+    score = bounded_accuracy(
+        y, np.array(predicted), sensitive_features=group, constraint="demographic_parity", bound=0.1
+    )
+    assert score == pytest.approx(expected)
 
 
 def test_the_score_of_losses_and_of_several_classes() -> None:
     y, group = np.array(["a", "b", "c", "a"]), ["A", "A", "B", "B"]
     p = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
     gap = (np.log(0.8) - np.log(0.4)) / 2
-    assert BoundedAccuracy("loss_parity", 0.2)(y, p, sensitive_features=group) == 1.0
-    loose = BoundedAccuracy("pairwise_loss_parity", 0.1)(y, p, sensitive_features=group)
-    assert loose == pytest.approx(0.1 - gap)
-    assert BoundedAccuracy("demographic_parity", 0.4)(y, p, sensitive_features=group) == pytest.approx(0.4 - 0.5)
+    for notion, bound, expected in (
+        ("loss_parity", 0.2, 1.0),
+        ("pairwise_loss_parity", 0.1, 0.1 - gap),
+        ("demographic_parity", 0.4, 0.4 - 0.5),
+    ):
+        score = bounded_accuracy(y, p, sensitive_features=group, constraint=notion, bound=bound)
+        assert score == pytest.approx(expected)
 
 
 def test_a_grid_search_does_not_choose_the_loosest_bound() -> None:

@@ -76,8 +76,8 @@ def ghost_direction(
     if scale is not None:
         g, J = g * scale, J * scale.unsqueeze(-2)
     args = _broadcast((g, c, J, equality), (1, 1, 2, 1), (tau, beta, rho, lam))
-    found = Direction(*torch.ops.fairbound.ghost_direction(*args))
-    return found if scale is None else found._replace(d=found.d * scale)
+    direction = Direction(*torch.ops.fairbound.ghost_direction(*args))
+    return direction if scale is None else direction._replace(d=direction.d * scale)
 
 
 def _check(g: Tensor, c: Tensor, J: Tensor, **numbers: Number) -> None:
@@ -101,9 +101,9 @@ def _check(g: Tensor, c: Tensor, J: Tensor, **numbers: Number) -> None:
         )
 
 
-def _broadcast(tensors: Sequence[Tensor], own: Sequence[int], numbers: Sequence[Number]) -> list[Tensor]:
-    """Expand all to common leading dimensions; `own` counts the trailing dimensions that are not leading."""
-    leads = [x.shape[: x.ndim - k] for x, k in zip(tensors, own, strict=True)]
+def _broadcast(tensors: Sequence[Tensor], trailing: Sequence[int], numbers: Sequence[Number]) -> list[Tensor]:
+    """Expand all to common leading dimensions; `trailing` counts the dimensions of each tensor that are not leading."""
+    leads = [x.shape[: x.ndim - k] for x, k in zip(tensors, trailing, strict=True)]
     leads += [x.shape for x in numbers if isinstance(x, Tensor)]
     lead = leads[0] if all(x == leads[0] for x in leads) else torch.broadcast_shapes(*leads)
     device = tensors[0].device
@@ -113,7 +113,7 @@ def _broadcast(tensors: Sequence[Tensor], own: Sequence[int], numbers: Sequence[
         else torch.full(lead, x, dtype=torch.float64, device=device)
         for x in numbers
     ]
-    shapes = [lead + x.shape[x.ndim - k :] for x, k in zip(tensors, own, strict=True)]
+    shapes = [lead + x.shape[x.ndim - k :] for x, k in zip(tensors, trailing, strict=True)]
     wide = [x if x.shape == shape else x.expand(shape) for x, shape in zip(tensors, shapes, strict=True)]
     # No gradient passes through the solution, so none is asked for.
     return [x.detach() if x.requires_grad else x for x in wide + scalars]
@@ -128,8 +128,8 @@ def _solve_ghost(
     g_flat, c_flat, J_flat, equal, *numbers = flat
     rows = _with_both_signs(c_flat.double(), J_flat, equal > 0)
     d, y, *rest = _flat_ghost(g_flat, rows.c, rows.J, *(x.double() for x in numbers))
-    found = (rows.joined(y, c.shape[-1]), *rest)
-    return (d.reshape(g.shape).to(g.dtype), *(x.reshape(lead + x.shape[1:]).to(c.dtype) for x in found))
+    results = (rows.joined(y, c.shape[-1]), *rest)
+    return (d.reshape(g.shape).to(g.dtype), *(x.reshape(lead + x.shape[1:]).to(c.dtype) for x in results))
 
 
 class _Rows(NamedTuple):
@@ -137,14 +137,14 @@ class _Rows(NamedTuple):
 
     c: Tensor  # (B, M)
     J: Tensor  # (B, M, n)
-    of: Tensor | None  # (M,) the constraint of each row; None: each is its own
+    constraint: Tensor | None  # (M,) index of each row's constraint; None: row i is constraint i
     sign: Tensor | None  # (M,) -1 for the second row of an equality
 
     def joined(self, y: Tensor, m: int) -> Tensor:
         """The multipliers of the constraints, (B, m), from those of the rows."""
-        if self.of is None or self.sign is None:
+        if self.constraint is None or self.sign is None:
             return y
-        return y.new_zeros(len(y), m).index_add_(1, self.of, self.sign * y)
+        return y.new_zeros(len(y), m).index_add_(1, self.constraint, self.sign * y)
 
 
 def _with_both_signs(c: Tensor, J: Tensor, equality: Tensor) -> _Rows:
@@ -152,13 +152,13 @@ def _with_both_signs(c: Tensor, J: Tensor, equality: Tensor) -> _Rows:
     twice = equality.any(0)
     if not bool(twice.any()):
         return _Rows(c, J, None, None)
-    of = torch.arange(c.shape[1], device=c.device).repeat_interleave(1 + twice.long())
-    second = torch.cat([of.new_zeros(1, dtype=torch.bool), of[1:] == of[:-1]])
+    constraint = torch.arange(c.shape[1], device=c.device).repeat_interleave(1 + twice.long())
+    second = torch.cat([constraint.new_zeros(1, dtype=torch.bool), constraint[1:] == constraint[:-1]])
     sign = torch.where(second, -1.0, 1.0).to(c.dtype)
-    idle = second & ~equality[:, of]
-    c = torch.where(idle, -1.0, sign * c[:, of])
-    J = torch.where(idle[..., None], 0.0, sign.to(J.dtype)[:, None] * J[:, of])
-    return _Rows(c, J, of, sign)
+    idle = second & ~equality[:, constraint]
+    c = torch.where(idle, -1.0, sign * c[:, constraint])
+    J = torch.where(idle[..., None], 0.0, sign.to(J.dtype)[:, None] * J[:, constraint])
+    return _Rows(c, J, constraint, sign)
 
 
 # ---------------------------------------------------------------------------------------- B instances, finite or not
@@ -180,12 +180,13 @@ def _flat_ghost(
     h = value.unsqueeze(-1) - c
     y = box_qp.unclipped(G, h, tau, Jg)
     known = box_qp.known(y, G, Jg, gg, h, tau, beta)
-    found = [_unclipped(rows, g, y if half is None else net(y), tau), y, known.violation, known.gap]
+    results = [_unclipped(rows, g, y if half is None else net(y), tau), y, known.violation, known.gap]
     if not bool(known.sure.all()):
         index = (~known.sure).nonzero().squeeze(-1)
-        looked_for = _in_pieces(partial(_finished, half is not None), *pick(index, rows, g, y, h, G, tau, beta))
-        found = [own.index_copy(0, index, b.to(own.dtype)) for own, b in zip(found, looked_for, strict=True)]
-    return found[0], found[1], value, found[2], found[3], kappa_gap
+        solutions = _in_pieces(partial(_finished, half is not None), *pick(index, rows, g, y, h, G, tau, beta))
+        pairs = zip(results, solutions, strict=True)
+        results = [result.index_copy(0, index, solution.to(result.dtype)) for result, solution in pairs]
+    return results[0], results[1], value, results[2], results[3], kappa_gap
 
 
 def _finished(half: bool, J: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
@@ -195,23 +196,23 @@ def _finished(half: bool, J: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, 
 
 def _together(J: Tensor, g: Tensor) -> Tensor:
     """The rows of J and g as one (B, m+1, n) in float64."""
-    found = torch.empty(len(J), J.shape[1] + 1, J.shape[2], dtype=torch.float64, device=J.device)
-    found[:, :-1], found[:, -1] = J, g
-    return found
+    rows = torch.empty(len(J), J.shape[1] + 1, J.shape[2], dtype=torch.float64, device=J.device)
+    rows[:, :-1], rows[:, -1] = J, g
+    return rows
 
 
 def _products(J: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """JJ' (B, m, m), J g (B, m) and g'g (B,)."""
     pieces = (_together(*parts) for parts in zip(J.split(_room(J)), g.split(_room(J)), strict=True))
-    whole = torch.cat([torch.bmm(piece, piece.mT) for piece in pieces])
-    return whole[:, :-1, :-1], whole[:, :-1, -1], whole[:, -1, -1]
+    products = torch.cat([torch.bmm(piece, piece.mT) for piece in pieces])
+    return products[:, :-1, :-1], products[:, :-1, -1], products[:, -1, -1]
 
 
 def _unclipped(J: Tensor, g: Tensor, y: Tensor, tau: Tensor) -> Tensor:
     """d = -(g + J'y)/tau, (B, n), computed in float64 and rounded to the precision of g."""
     d, weights = torch.empty_like(g), torch.cat([y, torch.ones_like(tau).unsqueeze(-1)], -1) / -tau.unsqueeze(-1)
-    for into, rows, own, weight in zip(*(x.split(_room(J)) for x in (d, J, g, weights)), strict=True):
-        into.copy_(torch.bmm(weight.unsqueeze(-2), _together(rows, own)).squeeze(-2))
+    for into, rows, gradient, weight in zip(*(x.split(_room(J)) for x in (d, J, g, weights)), strict=True):
+        into.copy_(torch.bmm(weight.unsqueeze(-2), _together(rows, gradient)).squeeze(-2))
     return d
 
 
@@ -232,8 +233,8 @@ def _in_pieces(solve: Callable[..., tuple[Tensor, ...]], J: Tensor, *args: Tenso
     if len(J) <= room:
         return solve(J.double(), *(x.double() for x in args))
     pieces = zip(*(x.split(room) for x in (J, *args)), strict=True)
-    found = [solve(*(x.double() for x in piece)) for piece in pieces]
-    return tuple(torch.cat(column) for column in zip(*found, strict=True))
+    results = [solve(*(x.double() for x in piece)) for piece in pieces]
+    return tuple(torch.cat(column) for column in zip(*results, strict=True))
 
 
 def _room(J: Tensor) -> int:

@@ -98,9 +98,9 @@ def _hard(y: Tensor, qp: Program) -> Tensor:
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
         part = Program(*pick(index, *qp))
-        again, error_again = newton(interior(part.g, part.h, part.J, part.tau, part.beta)[1], part)
-        better = error_again < error[index]
-        y = y.index_copy(0, index, torch.where(better.unsqueeze(-1), again, y[index]))
+        y_interior, error_interior = newton(interior(part.g, part.h, part.J, part.tau, part.beta)[1], part)
+        better = error_interior < error[index]
+        y = y.index_copy(0, index, torch.where(better.unsqueeze(-1), y_interior, y[index]))
     return y
 
 

@@ -66,7 +66,7 @@ def _hard(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor]
     sure = (c - reach).amax(-1).clamp_min(0)  # (B,) <= t
     if m == 1:
         return sure, torch.zeros_like(rho)
-    t, gap = (_sieve if J.shape[-1] > 2 * SIEVE else _whole)(c, J, rho, y)
+    t, gap = (_sieve if J.shape[-1] > 2 * SIEVE else _all_columns)(c, J, rho, y)
     low = (t - gap).maximum(sure)
     t = t.maximum(sure)
     return t, t - low
@@ -188,8 +188,8 @@ def _sieve(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor
         c, J, rho, y, v, size, upper, lower = work
         near = torch.where(size > 0, v.abs() / size, torch.inf).topk(SIEVE, largest=False, sorted=False)[1]
         held = torch.copysign(rho.unsqueeze(-1), -v).scatter(-1, near, 0.0)  # (B, n)
-        some = J.gather(-1, near.unsqueeze(-2).expand(-1, J.shape[-2], -1))  # (B, m, SIEVE)
-        t_new, y_new, _ = _interior_point(c + times(J, held), some, rho)
+        free_columns = J.gather(-1, near.unsqueeze(-2).expand(-1, J.shape[-2], -1))  # (B, m, SIEVE)
+        t_new, y_new, _ = _interior_point(c + times(J, held), free_columns, rho)
         v_new = adjoint(J, y_new)
         upper, lower = upper.minimum(t_new), lower.maximum(_value(y_new, v_new, c, rho))
         t, dual = t.index_copy(0, index, upper), dual.index_copy(0, index, lower)
@@ -201,12 +201,12 @@ def _sieve(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor
         part = _edge(torch.stack([(y_new * c).sum(-1), (y * c).sum(-1)], -1), torch.stack([v_new, v], -2), rho)[2]
         y, v = (torch.lerp(a, b, part.unsqueeze(-1)) for a, b in ((y, y_new), (v, v_new)))
         work = (c, J, rho, y, v, size, upper, lower.maximum(_value(y, v, c, rho)))
-    t_new, gap = _whole(c, J, rho, y)
+    t_new, gap = _all_columns(c, J, rho, y)
     upper, lower = work[-2].minimum(t_new), work[-1].maximum(t_new - gap)
     return t.index_copy(0, index, upper), (t - dual).index_copy(0, index, upper - lower)
 
 
-def _whole(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _all_columns(c: Tensor, J: Tensor, rho: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """t and gap (B,) with all columns; no use is made of the guess y."""
     t, y, d = _interior_point(c, J, rho)
     dual = _lower_bound(y, c, J, rho)
@@ -241,8 +241,8 @@ def _polish_dual(dual: Tensor, y: Tensor, c: Tensor, J: Tensor, rho: Tensor) -> 
     unit = torch.where((y > 1e-9) & (row > 0), 1 / row, 0.0)  # (B, m) only the support of y takes part
     M = torch.bmm(J * near.unsqueeze(-2), J.mT) * unit.unsqueeze(-1) * unit.unsqueeze(-2)
     values, U = torch.linalg.eigh(M)  # (B, m), (B, m, m)
-    kept = values <= 1e-10 * values.amax(-1, keepdim=True)
-    new = times(U, kept * times(U.mT, y * row)) * unit
+    kernel = values <= 1e-10 * values.amax(-1, keepdim=True)
+    new = times(U, kernel * times(U.mT, y * row)) * unit
     new = torch.where(unit > 0, new, torch.where(row > 0, 0.0, y)).clamp_min(0)
     new = new / new.sum(-1, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
     bound = _lower_bound(new, c, J, rho)

@@ -107,8 +107,8 @@ def _solve(g: Tensor, c: Tensor, J: Tensor, L: Tensor, level: Tensor, gamma: Ten
     """With the leading dimensions flattened to one and the small numbers in float64; dtypes as the caller had them."""
     lead = c.shape[:-1]
     flat = [x.reshape(-1, *x.shape[len(lead) :]) for x in (g, J, c, L, level, gamma)]
-    d, *found = _flat(*flat[:2], *(x.double() for x in flat[2:]))
-    return (d.reshape(g.shape).to(g.dtype), *(x.reshape(lead + x.shape[1:]).to(c.dtype) for x in found))
+    d, *results = _flat(*flat[:2], *(x.double() for x in flat[2:]))
+    return (d.reshape(g.shape).to(g.dtype), *(x.reshape(lead + x.shape[1:]).to(c.dtype) for x in results))
 
 
 def _flat(g: Tensor, J: Tensor, c: Tensor, L: Tensor, level: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
@@ -127,32 +127,32 @@ def _flat(g: Tensor, J: Tensor, c: Tensor, L: Tensor, level: Tensor, gamma: Tens
     return _unclipped(J, g, at.y, at.w / t), at.y, within.amax(-1).clamp_min(0), -(at.y * at.r).sum(-1)
 
 
-def point(y: Tensor, of: Products) -> Point:
+def point(y: Tensor, qp: Products) -> Point:
     """The point of y, without a pass over n: v = g + J'y has J v = J g + JJ'y and |v|^2 = g'g + y'(J g + J v)."""
-    w = of.gamma + (of.L * y).sum(-1)
-    Jv = of.Jg + times(of.G, y)
-    vv = (of.gg + (y * (of.Jg + Jv)).sum(-1)).clamp_min(0)
+    w = qp.gamma + (qp.L * y).sum(-1)
+    Jv = qp.Jg + times(qp.G, y)
+    vv = (qp.gg + (y * (qp.Jg + Jv)).sum(-1)).clamp_min(0)
     Jd, dd = -Jv / w[:, None], vv / w.square()
-    q = of.h + Jd + of.L / 2 * dd[:, None]
-    r = q - of.soft * y
-    square = of.G.diagonal(dim1=-2, dim2=-1)
-    length = dd.sqrt() + NOISE * of.gg.sqrt() / w
-    size = of.h.abs() + square.sqrt() * length[:, None] + of.L / 2 * dd[:, None] + of.soft * y
+    q = qp.h + Jd + qp.L / 2 * dd[:, None]
+    r = q - qp.soft * y
+    square = qp.G.diagonal(dim1=-2, dim2=-1)
+    length = dd.sqrt() + NOISE * qp.gg.sqrt() / w
+    size = qp.h.abs() + square.sqrt() * length[:, None] + qp.L / 2 * dd[:, None] + qp.soft * y
     # Of y_i >= 0 and -r_i >= 0 one must be 0; times the curvature y_i has the unit of r_i.
-    curvature = (square + of.L.square() * dd[:, None]) / w[:, None] + of.soft
+    curvature = (square + qp.L.square() * dd[:, None]) / w[:, None] + qp.soft
     error = torch.minimum(y * curvature, -r).abs() / size.clamp_min(torch.finfo(r.dtype).tiny)
     return Point(y, w, Jd, dd, q, r, size, error.amax(-1))
 
 
-def newton(of: Products) -> Tensor:
+def newton(qp: Products) -> Tensor:
     """Newton ascent on theta from y = 0; the best y (B, m)."""
-    y = torch.zeros_like(of.h)
-    out, out_error = y, torch.full_like(of.gamma, torch.inf)
+    y = torch.zeros_like(qp.h)
+    out, out_error = y, torch.full_like(qp.gamma, torch.inf)
     index = torch.arange(len(y), device=y.device)  # instances still at work
-    damping = torch.full_like(of.gamma, 1e-13)  # (B,) relative to the largest possible curvature
-    since = torch.zeros_like(of.gamma)  # (B,) steps since the residual last fell clearly
+    damping = torch.full_like(qp.gamma, 1e-13)  # (B,) relative to the largest possible curvature
+    since = torch.zeros_like(qp.gamma)  # (B,) steps since the residual last fell clearly
     for _ in range(STEPS):
-        at = point(y, of)
+        at = point(y, qp)
         old = out_error[index]
         better = at.error < old
         out = out.index_copy(0, index, torch.where(better[:, None], y, out[index]))
@@ -164,29 +164,29 @@ def newton(of: Products) -> Tensor:
             if keep.numel() == 0:
                 break
             index, damping, since = pick(keep, index, damping, since)
-            at, of = Point(*pick(keep, *at)), Products(*pick(keep, *of))
-        y, damping = _newton_step(at, of, damping)
+            at, qp = Point(*pick(keep, *at)), Products(*pick(keep, *qp))
+        y, damping = _newton_step(at, qp, damping)
     return out
 
 
-def _newton_step(at: Point, of: Products, damping: Tensor) -> tuple[Tensor, Tensor]:
+def _newton_step(at: Point, qp: Products, damping: Tensor) -> tuple[Tensor, Tensor]:
     """The next y (B, m) and damping (B,)."""
-    cross = at.Jd[:, :, None] * of.L[:, None, :]
-    H = of.G + cross + cross.mT + at.dd[:, None, None] * of.L[:, :, None] * of.L[:, None, :]  # A A'
+    cross = at.Jd[:, :, None] * qp.L[:, None, :]
+    H = qp.G + cross + cross.mT + at.dd[:, None, None] * qp.L[:, :, None] * qp.L[:, None, :]  # A A'
     H = H / at.w[:, None, None]
-    most = (of.G.diagonal(dim1=-2, dim2=-1) + of.L.square() * at.dd[:, None]) / at.w[:, None]  # (B, m)
-    H.diagonal(dim1=-2, dim2=-1).add_(damping[:, None] * most * H.shape[-1] + of.soft)
+    most = (qp.G.diagonal(dim1=-2, dim2=-1) + qp.L.square() * at.dd[:, None]) / at.w[:, None]  # (B, m)
+    H.diagonal(dim1=-2, dim2=-1).add_(damping[:, None] * most * H.shape[-1] + qp.soft)
     p = nnqp(H, at.r + times(H, at.y)) - at.y  # (B, m) ascent direction: r'p >= p'Hp
-    step = _line_search(p, at, of)
+    step = _line_search(p, at, qp)
     damping = torch.where(step < 0.1, damping * 1000, damping / 30).clamp(1e-14, 1.0)
     return (at.y + step[:, None] * p).clamp_min(0), damping
 
 
-def _line_search(p: Tensor, at: Point, of: Products) -> Tensor:
+def _line_search(p: Tensor, at: Point, qp: Products) -> Tensor:
     """How far along p (B,)."""
-    ph, Lp, pGp = (p * of.h).sum(-1), (of.L * p).sum(-1), (p * times(of.G, p)).sum(-1)
+    ph, Lp, pGp = (p * qp.h).sum(-1), (qp.L * p).sum(-1), (p * times(qp.G, p)).sum(-1)
     pv, vv = -at.w * (p * at.Jd).sum(-1), at.dd * at.w.square()  # p'J v, |v|^2
-    psy, psp = (p * of.soft * at.y).sum(-1), (p * of.soft * p).sum(-1)
+    psy, psp = (p * qp.soft * at.y).sum(-1), (p * qp.soft * p).sum(-1)
 
     def slope(s: Tensor) -> Tensor:  # of theta along p: p'r(y + s p)
         w, along = at.w + s * Lp, pv + s * pGp

@@ -12,6 +12,8 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.metrics.kkt import fitted_multipliers, residuals
 
+BINDS = 1e-3  # of constraints in the units of the problems
+
 
 class Derivatives(NamedTuple):
     """Objective and constraints over all training examples, in double precision."""
@@ -52,13 +54,7 @@ def derivatives(instance: Instance, x: Tensor) -> Derivatives:
 
 def fitted(at: Derivatives, equality: Tensor | None = None) -> Tensor:
     """(m,) the multipliers that fit best: argmin |g + J'y|, y >= 0 for inequalities that bind, 0 for the others."""
-    if equality is None:
-        return fitted_multipliers(at.g, at.c, at.J)
-    c = torch.where(equality, 0.0, at.c)
-    y = fitted_multipliers(at.g, torch.cat([c, c[equality]]), torch.cat([at.J, -at.J[equality]]))
-    found = y[: len(c)].clone()  # an equality's multiplier is the difference of two
-    found[equality] -= y[len(c) :]
-    return found
+    return fitted_multipliers(at.g, at.c, at.J, equality, BINDS)
 
 
 def kkt_residual(instance: Instance, x: Tensor, y: Tensor | None = None) -> float:

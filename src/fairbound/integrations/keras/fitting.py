@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from fairbound.algorithms import SSLALM
 from fairbound.constraints.batch import MiniBatch
@@ -17,10 +19,9 @@ from fairbound.constraints.notions import make_constraint
 from fairbound.core import Algorithm
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
+from fairbound.integrations.groups import GroupEncoder
 from fairbound.integrations.keras.module import KerasModule
 from fairbound.integrations.keras.validation import check_inputs, refuse_probabilities
-from fairbound.integrations.sklearn.inputs import GroupEncoder
-from fairbound.integrations.sklearn.trainer import cross_entropy
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.metrics.kkt import KKT
 from fairbound.training.problem import Problem
@@ -172,5 +173,5 @@ def _labels(y: Any, examples: int, output: Tensor, loss: Loss | None) -> tuple[T
         )
     labels = torch.from_numpy(values.astype(np.int64))
     if output.ndim == 1:
-        return labels.to(output.dtype), lambda outputs, labels: cross_entropy(outputs[..., None], labels)
-    return labels, cross_entropy
+        return labels.to(output.dtype), partial(binary_cross_entropy_with_logits, reduction="none")
+    return labels, partial(cross_entropy, reduction="none")

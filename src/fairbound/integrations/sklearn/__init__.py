@@ -1,4 +1,4 @@
-"""scikit-learn estimators with a bound on fairness that is chosen, and certified, on held-out data."""
+"""scikit-learn estimators that keep a bound on fairness and certify it on held-out data."""
 
 from fairbound._utils.optional import need
 
@@ -6,7 +6,6 @@ need("sklearn", "data", "FairClassifier")
 
 from fairbound.integrations.sklearn.classifier import FairClassifier  # noqa: E402
 from fairbound.integrations.sklearn.postprocessor import FairPostprocessor  # noqa: E402
-from fairbound.integrations.sklearn.regressor import FairRegressor  # noqa: E402
 from fairbound.integrations.sklearn.trade_off import bounded_accuracy_scorer, trade_off_curve  # noqa: E402
 
-__all__ = ["FairClassifier", "FairPostprocessor", "FairRegressor", "bounded_accuracy_scorer", "trade_off_curve"]
+__all__ = ["FairClassifier", "FairPostprocessor", "bounded_accuracy_scorer", "trade_off_curve"]

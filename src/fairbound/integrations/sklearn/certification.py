@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairbound.auditing import Verdict, verdict
 from fairbound.constraints.constraint import Constraint
-from fairbound.integrations.sklearn.corrections import Correction, Scores
+from fairbound.integrations.sklearn.corrections import Correction, Scores, decisions
 from fairbound.integrations.sklearn.inputs import is_difference
 
 LOSS_DEVIATION = 0.5  # of cross-entropy within a group, on census data
@@ -32,25 +32,23 @@ class Certificate(NamedTuple):
 
 def certify(candidates: Sequence[tuple[Correction, Scores]], level: float = 0.95) -> Certificate:
     """Test corrections in their order, each with its model's scores of the calibration examples."""
-    found: list[Verdict] = []
-    for correction, calibration in candidates:
-        found.append(judge(correction, calibration, level))
-        if found[-1].decision != "holds":
+    verdicts: list[Verdict] = []
+    for correction, scores in candidates:
+        verdicts.append(judge(correction, scores, level))
+        if verdicts[-1].decision != "holds":
             break
-    held = sum(one.decision == "holds" for one in found)
-    return Certificate(held - 1 if held else None, tuple(found))
+    held = sum(verdict.decision == "holds" for verdict in verdicts)
+    return Certificate(held - 1 if held else None, tuple(verdicts))
 
 
 def judge(correction: Correction, scores: Scores, level: float) -> Verdict:
     """Whether the constraints hold in the population that the examples were drawn from."""
     logits = correction.apply(scores.logits, scores.ratios)
-    batch = scores.batch(logits)
-    decisions = (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
     return verdict(
         list(correction.constraints),
         dict(scores.groups),
-        losses=batch.losses,
-        predictions=decisions,
+        losses=scores.batch(logits).losses,
+        predictions=decisions(logits),
         outputs=logits,
         labels=scores.labels,
         weight=scores.weight,
@@ -89,13 +87,13 @@ def certification_power(
 
     Standard deviations are guessed: `LOSS_DEVIATION` for losses, that of the labels' share for rates.
     """
-    found: list[Power] = []
+    powers: list[Power] = []
     z = float(ndtri(level))
     for constraint in constraints:
         share = (labels == labels.max()).double().mean()
         deviation = LOSS_DEVIATION if constraint.statistic is None else float((share * (1 - share)).sqrt())
-        members = constraint.cells.bind(groups[constraint.by or ""], labels).examples
-        counts = torch.tensor([max(len(member), 1) for member in members], dtype=torch.float64)
+        cells = constraint.cells.bind(groups[constraint.by or ""], labels).examples
+        counts = torch.tensor([max(len(cell), 1) for cell in cells], dtype=torch.float64)
         M = constraint.contrast.matrix()
         errors = (M.square() @ (deviation**2 / counts)).sqrt()
         for j in is_difference(constraint).nonzero()[:, 0].tolist():
@@ -105,7 +103,7 @@ def certification_power(
             sides = 2 if bool((-M[j] == M).all(1).any()) else 1  # A - B and B - A must both be shown to hold
             reach = z + float(ndtri(1 - (1 - POWER) / sides))
             needed = float(counts[k]) * (error * reach / bound) ** 2 if bound > 0 else float("inf")
-            power = max(0.0, 1 - sides * float(ndtr(z - bound / error))) if error > 0 else 1.0
+            probability = max(0.0, 1 - sides * float(ndtr(z - bound / error))) if error > 0 else 1.0
             name, cell = constraint.names[j], constraint.cells.names[k]
-            found.append(Power(name, bound, cell, int(counts[k]), power, int(min(needed, 1e12)) + 1))
-    return min(found, key=lambda one: one.probability) if found else None
+            powers.append(Power(name, bound, cell, int(counts[k]), probability, int(min(needed, 1e12)) + 1))
+    return min(powers, key=lambda power: power.probability) if powers else None

@@ -1,53 +1,94 @@
-"""`FairClassifier`: an ensemble of neural networks with a bound that is chosen and certified on held-out data."""
+"""`FairClassifier`: an ensemble of neural networks that keeps a bound and certifies it on held-out data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
-from fairbound.integrations.sklearn.base import Development
-from fairbound.integrations.sklearn.classification import FairClassification
-from fairbound.integrations.sklearn.cross_fitting import CrossFitted
-from fairbound.integrations.sklearn.networks import unwrap
-from fairbound.integrations.sklearn.neural import NeuralEstimator
+from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development
+from fairbound.integrations.sklearn.features import FeatureEncoder, Features
+from fairbound.integrations.sklearn.inputs import Constraints
+from fairbound.integrations.sklearn.mixin import FairClassifierMixin
+from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble, copy_module, unwrap
+from fairbound.integrations.sklearn.trainer import (
+    Examples,
+    Networks,
+    constrained_backward,
+    forward_all,
+    plain_backward,
+    train,
+)
+
+BINS = 16  # quantile bins of a numeric column, for its piecewise-linear encoding
 
 
-class FairClassifier(FairClassification, NeuralEstimator):
+@dataclass(frozen=True, eq=False)
+class NetworkAverage:
+    """The average logits of an ensemble."""
+
+    network: Networks
+
+    def logits(self, inputs: Features) -> Tensor:
+        return _one_logit(self._outputs(inputs).mean(0))
+
+    def out_of_fold(self, inputs: Features, left_out: Tensor, fold: Tensor) -> Tensor:
+        """Of every example the average of the members that left out its fold, `left_out` (S,)."""
+        unseen = (left_out[:, None] == fold).double()[..., None]
+        return _one_logit((self._outputs(inputs) * unseen).sum(0) / unseen.sum(0))
+
+    def _outputs(self, inputs: Features) -> Tensor:
+        """(S, N, outputs)"""
+        device = next(self.network.parameters()).device
+        return forward_all(self.network, Features(*(part.to(device) for part in inputs))).cpu().double()
+
+
+def _one_logit(outputs: Tensor) -> Tensor:
+    """(N,) where there is one output per example."""
+    return outputs[:, 0] if outputs.shape[-1] == 1 else outputs
+
+
+class FairClassifier(FairClassifierMixin, BaseEstimator):
     """A classifier that keeps a bound on held-out data: networks, a correction of their scores, and a certificate.
+
+    By default the networks are trained without a constraint, and no method of `fairbound.algorithms` runs: corrections
+    of their scores, chosen on out-of-fold data, keep the bound. With `algorithm=...`, that method trains them.
 
     Args:
         constraint: the name of a notion of `fairbound.constraints`, a constraint, or a function of (names of the
             groups, bound=...) that gives one; several as a list, or as a mapping of names to bounds.
-        bound: of the constraint, or a list of bounds.
-        group_at_prediction: whether the group may be used to predict: then `predict` needs `sensitive_features`.
+        bound: bound of the constraint; a list gives one for each of several constraints.
+        group_at_prediction: whether `predict` may use the group; it then needs `sensitive_features`.
         subgroups: with several columns of sensitive features: "intersectional", "marginal" or "both".
         pos_label: the class that is the positive decision; by default the second in sorted order, with several classes
             each of them.
-        algorithm: a method of `fairbound.algorithms` that trains the networks under the constraint, in place of plain
-            training; the corrections add what is missing.
+        algorithm: a method of `fairbound.algorithms` that trains each network under the constraint; None: plain
+            training. The corrections follow in both cases.
         hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes the columns of
             X as they are and returns one logit (two classes) or one per class.
         categorical_features: names, positions or a mask of the columns that are categories; "from_dtype": columns of
             categories, text or booleans.
-        epochs, batch_size: of the training; "auto": by the number of examples. Training stops early.
-        learning_rate: of AdamW, decaying to 0.
+        epochs, batch_size: "auto" chooses by the number of examples. Training stops early.
+        learning_rate: initial step of AdamW, which decays to 0.
         ensemble_size: number of networks, a multiple of `cv`.
         cv: number of folds. Every network trains on all but one of them and is selected on that one.
-        calibration: share of the examples that nothing but the certificate uses.
-        level: of confidence of the certificate and the verdict.
+        calibration: share of the examples held out for the certificate and the verdict.
+        level: confidence level of both.
         class_weight: as in scikit-learn, "balanced" or a dict.
-        device: of torch.
+        device: torch device.
         warm_start: start from the networks of the last fit.
         random_state: seed.
         verbose: show progress.
 
-    After `fit`: `report()` explains all of it; `verdict_`, `certified_`, `choice_`, `candidates_`, `leverage_`,
+    After `fit`: `report()` explains the result; `verdict_`, `certified_`, `choice_`, `candidates_`, `leverage_`,
     `power_`, `multipliers_`, `constraints_`, `groups_`, `networks_`, `unconstrained_`, `judge(X, y, ...)` on new data.
 
     >>> import numpy as np
@@ -63,9 +104,7 @@ class FairClassifier(FairClassification, NeuralEstimator):
     def __init__(
         self,
         *,
-        constraint: str | Constraint | Callable[..., Constraint] | Sequence[Any] | Mapping[str, float] = (
-            "pairwise_loss_parity"
-        ),
+        constraint: Constraints = "pairwise_loss_parity",
         bound: float | Sequence[float] = 0.02,
         group_at_prediction: bool = False,
         subgroups: str = "intersectional",
@@ -109,18 +148,128 @@ class FairClassifier(FairClassification, NeuralEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _check_parameters(self) -> None:
-        self._check_common()
-        self._check_network()
-
-    def _cross_fit(
-        self, data: Development, target: NDArray[Any], classes: int, weight: Tensor | None, *, main: bool
-    ) -> CrossFitted:
-        outputs = 1 if classes == 2 else classes
-        return self._cross_fit_networks(data, torch.from_numpy(target), outputs, weight, main=main)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
 
     @property
     def networks_(self) -> Any:
         """The trained networks: one module with all of them, or a list of copies of `module`."""
         model: Any = self._candidate.fitted.model
         return unwrap(model.network)
+
+    # Inputs -----------------------------------------------------------------------------------------------------------
+
+    def _learn_encoding(self, X: Any, rows: NDArray[np.int64]) -> None:
+        raw = self.module is not None
+        self._features = FeatureEncoder.fit(X, self.categorical_features, rows, bins=0 if raw else BINS)
+        self.notes_ = [] if raw else list(self._features.notes)
+
+    def _inputs(self, X: Any) -> Features:
+        """Encoded columns; for the user's module, the columns as they are."""
+        if self.module is None:
+            return self._features.transform(X)
+        if self._features.sizes:
+            raise ValueError(
+                "module= takes columns of numbers, and X has columns of categories or text; encode them first, e.g. "
+                "with OrdinalEncoder, or leave out module="
+            )
+        dense = X.toarray() if hasattr(X, "toarray") else X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
+        numeric = torch.from_numpy(np.asarray(dense, dtype=np.float32))
+        if bool(numeric.isnan().any()):
+            raise ValueError("module= takes columns as they are, and X has missing values; fill them first")
+        return Features(numeric, torch.empty(len(numeric), 0, dtype=torch.int64))
+
+    # Networks ---------------------------------------------------------------------------------------------------------
+
+    def _cross_fit(
+        self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
+    ) -> CrossFitted:
+        """Networks of a target, member s without fold s mod K; `main`: the label's, with the user's module."""
+        fold = torch.from_numpy(data.fold)
+        folds = int(fold.max()) + 1
+        members = folds * max(1, self.ensemble_size // self.cv) if main else folds
+        algorithm = self.algorithm if main and self.constraints_ else None
+        outputs = 1 if classes == 2 else classes
+        network = self._network(data.inputs, outputs, members, data.seed, main=main, apart=algorithm is not None)
+        examples = Examples(
+            Features(*(part.to(self.device) for part in data.inputs)),
+            target.to(self.device),
+            None if weight is None else weight.float().to(self.device),
+            fold.to(self.device),
+            {name: codes.to(self.device) for name, codes in data.groups.items()},
+        )
+        left_out = torch.arange(members) % folds
+        history = train(
+            network,
+            examples,
+            left_out,
+            learning_rate=self.learning_rate,
+            batch_size=None if self.batch_size == "auto" else int(self.batch_size),
+            epochs=None if self.epochs == "auto" else int(self.epochs),
+            seed=data.seed,
+            backward=constrained_backward(network, self.constraints_, algorithm, data.seed)
+            if algorithm
+            else plain_backward,
+            progress=partial(_show, "label" if main else "groups") if self.verbose else None,
+        )
+        model = NetworkAverage(network)
+        when = f"{float(history.best.min()):.1f} to {float(history.best.max()):.1f}"
+        note = f"{members} networks, selected after {when} of {history.planned} epochs"
+        return CrossFitted(model, model.out_of_fold(data.inputs, left_out, fold), note)
+
+    def _network(self, inputs: Features, outputs: int, members: int, seed: int, *, main: bool, apart: bool) -> Networks:
+        sizes = self._features.sizes if self.module is None else ()
+        shape = (inputs.numeric.shape[1], sizes, self.hidden, outputs)
+        if main and self.module is not None:
+            network: Networks = copy_module(self.module, inputs.numeric, outputs, members)
+        elif apart:
+            networks = [NetworkEnsemble(1, *shape, seed + i) for i in range(members)]
+            network = NetworkCopies([Member(network, raw=False) for network in networks])
+        else:
+            network = NetworkEnsemble(members, *shape, seed)
+        if main and self.warm_start and hasattr(self, "_candidate"):
+            self._start_warm(network)
+        return network.to(self.device)
+
+    def _start_warm(self, network: Networks) -> None:
+        model: Any = self._plain.fitted.model
+        last, new = model.network.state_dict(), network.state_dict()
+        if {name: tensor.shape for name, tensor in last.items()} != {name: t.shape for name, t in new.items()}:
+            raise ValueError(
+                "warm_start=True needs the columns, categories, classes and settings of the last fit; use "
+                "warm_start=False"
+            )
+        network.load_state_dict(last)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        widths = isinstance(self.hidden, Sequence) and not isinstance(self.hidden, str)
+        if not widths or not all(map(_positive, self.hidden)):
+            raise ValueError(f"hidden is a sequence of widths such as (64, 32), got {self.hidden!r}")
+        for name in ("epochs", "batch_size"):
+            value = getattr(self, name)
+            if value != "auto" and not _positive(value):
+                raise ValueError(f"{name} must be 'auto' or a whole number > 0, got {value!r}")
+        if not _positive(self.ensemble_size):
+            raise ValueError(f"ensemble_size must be a whole number > 0, got {self.ensemble_size!r}")
+        if not isinstance(self.learning_rate, int | float) or not 0 < self.learning_rate < np.inf:
+            raise ValueError(f"learning_rate must be a number > 0, got {self.learning_rate!r}")
+        if not isinstance(self.algorithm, Algorithm | None):
+            raise TypeError(f"algorithm must be a method such as SSLALM(), got {self.algorithm!r}")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"device={self.device!r} is not available: {str(error).splitlines()[0]}") from error
+
+
+def _show(what: str, epochs: int, epoch: float, loss: float) -> None:
+    print(f"networks of the {what}: epoch {epoch:.1f} of {epochs}, validation loss {loss:.4f}", flush=True)
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)

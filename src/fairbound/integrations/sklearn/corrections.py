@@ -47,15 +47,20 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.statistics import HardClass
-from fairbound.integrations.sklearn.trainer import PerExampleLoss, cross_entropy
+from fairbound.integrations.sklearn.trainer import cross_entropy
 
-KAPPA = 0.25  # of selective flattening; between .1 and .5 it changes little
+KAPPA = 0.25  # of selective flattening; between 0.1 and 0.5 it changes little
 MIN_CONFIDENCE = 1e-6  # T of an example: its decision can still be read from its probability
 MIN_PROBABILITY = 1e-3  # p_j - B_j of a class, for its logit
-MAX_SHIFT = 0.98  # |B| of rates: a probability of .99 is moved to a half
+MAX_SHIFT = 0.98  # |B| of rates: a probability of 0.99 is moved to a half
 ITERATIONS = 400  # of the dual ascent
 THRESHOLDS = 33  # that are tried for all examples
 LOSS_STEP = 4.0  # of losses, in the step of rates: they answer less to their multipliers
+
+
+def decisions(logits: Tensor) -> Tensor:
+    """(N,) the class that logits (N,) or (N, classes) decide for."""
+    return (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
 
 
 class Scores(NamedTuple):
@@ -66,17 +71,15 @@ class Scores(NamedTuple):
     labels: Tensor  # (N,)
     groups: Mapping[str, Tensor]  # (N,) by column
     weight: Tensor | None  # (N,)
-    loss_function: PerExampleLoss = cross_entropy
 
     def batch(self, logits: Tensor) -> MiniBatch:
         """The examples with corrected logits."""
         outputs = logits[:, None] if logits.ndim == 1 else logits
-        losses = self.loss_function(outputs, self.labels)
+        losses = cross_entropy(outputs, self.labels)
         return MiniBatch(losses, dict(self.groups), self.labels, logits, self.weight)
 
     def accuracy(self, logits: Tensor) -> float:
-        decisions = (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
-        return float(self._mean((decisions == self.labels).double()))
+        return float(self._mean((decisions(logits) == self.labels).double()))
 
     def loss(self, logits: Tensor) -> float:
         return float(self._mean(self.batch(logits).losses))
@@ -114,13 +117,13 @@ class Correction:
         mus = self.multipliers.split([constraint.m for constraint in self.constraints])
         for constraint, mu, ratio in zip(self.constraints, mus, ratios, strict=True):
             # rows of cells that are compared with others; the ratio of a cell without examples is 0
-            found = ratio @ constraint.contrast.to(ratio.device, ratio.dtype).transpose(mu)
+            B = ratio @ constraint.contrast.to(ratio.device, ratio.dtype).transpose(mu)
             if constraint.statistic is None:
-                weight = weight + found
+                weight = weight + B
             elif logits.ndim == 1:
-                shift = shift + found
+                shift = shift + B
             else:
-                shift[:, _outcome(constraint)] += found
+                shift[:, _outcome(constraint)] += B
         shifted = logits
         if logits.ndim == 1:
             shifted = logits - self.threshold - 2 * torch.atanh(shift.clamp(-MAX_SHIFT, MAX_SHIFT))
@@ -156,39 +159,35 @@ class Evaluated(NamedTuple):
 
     @property
     def violation(self) -> float:
-        known: list[float] = self.c[~self.c.isnan()].tolist()
-        return max([0.0, *known])
+        values: list[float] = self.c[~self.c.isnan()].tolist()
+        return max([0.0, *values])
 
 
 def evaluate(correction: Correction, scores: Scores) -> Evaluated:
     """The constraints, accuracy and loss of the corrected model."""
     logits = correction.apply(scores.logits, scores.ratios)
-    own = ConstraintSet(correction.constraints)
-    return Evaluated(own.evaluate(scores.batch(logits), exact=True)[1:], scores.accuracy(logits), scores.loss(logits))
+    c = ConstraintSet(correction.constraints).evaluate(scores.batch(logits), exact=True)[1:]
+    return Evaluated(c, scores.accuracy(logits), scores.loss(logits))
 
 
 def standard_errors(constraints: Sequence[Constraint], scores: Scores) -> Tensor:
     """(m,) of the constraints' values on these examples, cells taken as independent."""
-    batch, own = scores.batch(scores.logits), ConstraintSet(tuple(constraints))
-    found = []
-    for constraint in own.parts:
-        assert isinstance(constraint, Constraint)
+    batch = scores.batch(scores.logits)
+    weight = torch.ones_like(batch.losses) if scores.weight is None else scores.weight
+    errors = []
+    for constraint in constraints:
         statistic = constraint.statistic
         values = batch.losses if statistic is None else statistic.reported(scores.logits, scores.labels)
         cells = constraint.cells.bind(batch.column(constraint.by), scores.labels).examples
-        variances = torch.stack([_variance_of_mean(values[cell], _at(scores.weight, cell)) for cell in cells])
-        found.append((constraint.contrast.matrix().square() @ variances).sqrt())
-    return torch.cat(found)
+        variances = torch.stack([_variance_of_mean(values[cell], weight[cell]) for cell in cells])
+        errors.append((constraint.contrast.matrix().square() @ variances).sqrt())
+    return torch.cat(errors)
 
 
-def _at(weight: Tensor | None, cell: Tensor) -> Tensor | None:
-    return None if weight is None else weight[cell]
-
-
-def _variance_of_mean(values: Tensor, weight: Tensor | None) -> Tensor:
+def _variance_of_mean(values: Tensor, weight: Tensor) -> Tensor:
     if len(values) < 2:
         return torch.zeros((), dtype=torch.float64)
-    share = torch.full_like(values, 1 / len(values)) if weight is None else weight / weight.sum()
+    share = weight / weight.sum()
     return (share * (values - share @ values)).square().sum().double()
 
 
@@ -201,23 +200,23 @@ def fit_correction(
     iterate is kept: the smallest violation, rounded to a thousandth; then the smallest loss, or for rates the largest
     accuracy.
     """
-    own = tuple(constraints)
-    step = torch.cat([_step(constraint, ratio) for constraint, ratio in zip(own, scores.ratios, strict=True)])
-    equality = torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in own])
-    only_losses = all(constraint.statistic is None for constraint in own)
+    constraints = tuple(constraints)
+    step = torch.cat([_step(constraint, ratio) for constraint, ratio in zip(constraints, scores.ratios, strict=True)])
+    equality = torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in constraints])
+    only_losses = all(constraint.statistic is None for constraint in constraints)
 
-    def judged(tried: Correction) -> tuple[tuple[float, float], Tensor]:
+    def excess_and_harm(tried: Correction) -> tuple[tuple[float, float], Tensor]:
         """What is to be small, and by how much each constraint is exceeded."""
-        found = evaluate(tried, scores)
-        excess = torch.where(found.c.isnan(), 0.0, found.c + margin * ~equality)
+        value = evaluate(tried, scores)
+        excess = torch.where(value.c.isnan(), 0.0, value.c + margin * ~equality)
         size = torch.where(equality, excess.abs(), excess)
-        return (max(0.0, round(float(size.max()), 3)), found.loss if only_losses else -found.accuracy), excess
+        return (max(0.0, round(float(size.max()), 3)), value.loss if only_losses else -value.accuracy), excess
 
-    mu = (start or no_correction(own)).multipliers.clone()
-    best, best_key = Correction(own, mu), (torch.inf, torch.inf)
+    mu = (start or no_correction(constraints)).multipliers.clone()
+    best, best_key = Correction(constraints, mu), (torch.inf, torch.inf)
     for iteration in range(ITERATIONS):
-        tried = Correction(own, mu)
-        key, excess = judged(tried)
+        tried = Correction(constraints, mu)
+        key, excess = excess_and_harm(tried)
         if key < best_key:
             best, best_key = tried, key
         moved = mu + step / (1 + iteration / 50) * excess
@@ -230,10 +229,10 @@ def fit_correction(
         levels = torch.quantile(scores.logits, torch.linspace(0, 1, THRESHOLDS, dtype=torch.float64))
         outside = levels[[0, -1]] + torch.tensor([-1.0, 1.0], dtype=torch.float64)
         for threshold in [*levels.tolist(), *outside.tolist()]:
-            tried = Correction(own, torch.zeros_like(mu), threshold)
-            (size, loss), _ = judged(tried)
-            if (round(size, 2), loss) < best_key:
-                best, best_key = tried, (round(size, 2), loss)
+            tried = Correction(constraints, torch.zeros_like(mu), threshold)
+            (size, harm), _ = excess_and_harm(tried)
+            if (round(size, 2), harm) < best_key:
+                best, best_key = tried, (round(size, 2), harm)
     return best
 
 

@@ -32,10 +32,32 @@ class Model(Protocol):
         ...
 
 
+class Development(NamedTuple):
+    """The data that models are made from."""
+
+    inputs: Any
+    labels: Tensor  # (n,)
+    groups: dict[str, Tensor]  # (n,) by column
+    weight: Tensor | None  # (n,) of the examples in the constraints
+    train_weight: Tensor | None  # (n,) of the examples in training: times class weights
+    fold: NDArray[np.int64]  # (n,)
+    seed: int
+
+
 class CrossFitted(NamedTuple):
     model: Model
     out_of_fold: Tensor  # (n,) or (n, classes) logits of the training examples
     note: str = ""  # what was trained, for the report
+
+
+class CrossFit(Protocol):
+    """How an estimator makes its models."""
+
+    def __call__(
+        self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
+    ) -> CrossFitted:
+        """Models of a target (n,): `data.labels`, or groups. `main`: those that predict; else fewer will do."""
+        ...
 
 
 def calibration_split(
@@ -64,9 +86,9 @@ def stratified_folds(strata: NDArray[np.int64], folds: int, seed: int) -> NDArra
     """
     order = np.random.default_rng(seed).permutation(len(strata))
     by_stratum = order[np.argsort(strata[order], kind="stable")]
-    found = np.empty(len(strata), dtype=np.int64)
-    found[by_stratum] = np.arange(len(strata)) % folds
-    return found
+    fold = np.empty(len(strata), dtype=np.int64)
+    fold[by_stratum] = np.arange(len(strata)) % folds
+    return fold
 
 
 # Any scikit-learn classifier ------------------------------------------------------------------------------------------
@@ -80,7 +102,8 @@ class EstimatorAverage:
     names: NDArray[Any]  # of class 0, 1, ...
 
     def logits(self, inputs: Any) -> Tensor:
-        return as_logits(np.mean([class_probabilities(one, inputs, self.names) for one in self.estimators], axis=0))
+        each = [class_probabilities(estimator, inputs, self.names) for estimator in self.estimators]
+        return as_logits(np.mean(each, axis=0))
 
 
 def cross_fit_estimator(
@@ -100,8 +123,8 @@ def cross_fit_estimator(
     fitted = []
     for k in range(int(fold.max()) + 1):
         train, held_out = np.flatnonzero((fold != k) & used), np.flatnonzero(fold == k)
-        given = {} if weight is None else {"sample_weight": weight[train]}
-        fitted.append(clone(estimator).fit(_safe_indexing(X, train), y[train], **given))
+        weights = {} if weight is None else {"sample_weight": weight[train]}
+        fitted.append(clone(estimator).fit(_safe_indexing(X, train), y[train], **weights))
         probabilities[held_out] = class_probabilities(fitted[-1], _safe_indexing(X, held_out), names)
     note = f"the average of {len(fitted)} {type(estimator).__name__}"
     return CrossFitted(EstimatorAverage(fitted, names), as_logits(probabilities), note)
@@ -109,11 +132,11 @@ def cross_fit_estimator(
 
 def class_probabilities(estimator: Any, X: Any, names: NDArray[Any]) -> NDArray[np.float64]:
     """(N, classes) in the order of `names`; 0 for a class that the estimator has not seen."""
-    given = np.asarray(estimator.predict_proba(X), dtype=np.float64)
-    found, place = np.zeros((len(given), len(names))), {name: k for k, name in enumerate(names.tolist())}
-    for column, name in zip(given.T, np.asarray(estimator.classes_).tolist(), strict=True):
-        found[:, place[name]] = column
-    return found
+    predicted = np.asarray(estimator.predict_proba(X), dtype=np.float64)
+    ordered, place = np.zeros((len(predicted), len(names))), {name: k for k, name in enumerate(names.tolist())}
+    for column, name in zip(predicted.T, np.asarray(estimator.classes_).tolist(), strict=True):
+        ordered[:, place[name]] = column
+    return ordered
 
 
 def as_logits(probabilities: NDArray[np.float64]) -> Tensor:
@@ -124,7 +147,7 @@ def as_logits(probabilities: NDArray[np.float64]) -> Tensor:
 
 def seeded(estimator: Any, seed: int) -> Any:
     """A clone whose own seeds, where they are None, are set."""
-    own = clone(estimator)
-    names = [name for name in own.get_params() if name.split("__")[-1] == "random_state"]
-    own.set_params(**{name: seed for name in names if own.get_params()[name] is None})
-    return own  # set_params of a FrozenEstimator returns None
+    copy = clone(estimator)
+    seeds = {name: value for name, value in copy.get_params().items() if name.split("__")[-1] == "random_state"}
+    copy.set_params(**{name: seed for name, value in seeds.items() if value is None})
+    return copy  # set_params of a FrozenEstimator returns None

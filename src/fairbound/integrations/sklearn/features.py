@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,8 +123,6 @@ class FeatureEncoder:
                 "from_dtype": columns of categories, text or booleans, and of objects unless some of them are numbers.
             bins: number of quantile bins of the piecewise-linear encoding; 0: none.
         """
-        if not isinstance(bins, Integral) or bins < 0:
-            raise ValueError(f"bins must be a whole number, 0 for none, got {bins!r}")
         X = _as_frame(X)
         mask = _mask(categorical_features, list(X.columns))
         columns: list[NumericColumn | CategoricalColumn] = []
@@ -135,7 +133,7 @@ class FeatureEncoder:
                 if not categories.codes:
                     notes.append(f"column {name!r} has no category with {MIN_COUNT} training examples and is not used")
             else:
-                columns.append(NumericColumn.fit(values := _to_float(column, kind, name), int(bins)))
+                columns.append(NumericColumn.fit(values := _to_float(column, kind, name), bins))
                 notes.extend(_notes(values, name))
         return FeatureEncoder(tuple(columns), tuple(notes))
 
@@ -184,8 +182,8 @@ def _as_frame(X: Any) -> Any:
 
 def _columns(X: Any, rows: Any = slice(None)) -> Iterator[tuple[str | int, Any, str]]:
     """Name, entries and their kind, in a word of pandas and missing ones aside, of every column."""
-    for name, whole in X.items():
-        column = (whole.sparse.to_dense() if isinstance(whole.dtype, pd.SparseDtype) else whole).iloc[rows]
+    for name, column in X.items():
+        column = (column.sparse.to_dense() if isinstance(column.dtype, pd.SparseDtype) else column).iloc[rows]
         kind = str(pd.api.types.infer_dtype(column.dropna()))
         if kind == "complex":
             raise ValueError(f"Complex data not supported: column {name!r}; give real and imaginary parts as columns")
@@ -215,23 +213,23 @@ def _factorize(column: Any, name: str | int) -> tuple[NDArray[np.int64], list[An
     return numbers, values.tolist()
 
 
-def _mask(given: Any, names: list[Any]) -> NDArray[np.bool_] | None:
+def _mask(categorical: Any, names: list[Any]) -> NDArray[np.bool_] | None:
     """(columns,) which are categorical, or None where the columns themselves decide."""
-    if given is None or (isinstance(given, str) and given == "from_dtype"):
+    if categorical is None or (isinstance(categorical, str) and categorical == "from_dtype"):
         return None
-    listed, p = np.asarray(given), len(names)
+    listed, p = np.asarray(categorical), len(names)
     kind = listed.dtype.kind if listed.size else "i"
     if listed.ndim != 1 or kind not in "biuUOT":
-        raise ValueError(f"categorical_features must be 'from_dtype', names, positions or a mask, got {given!r}")
+        raise ValueError(f"categorical_features must be 'from_dtype', names, positions or a mask, got {categorical!r}")
     if kind == "b":
         if len(listed) != p:
             raise ValueError(f"categorical_features is a mask of {len(listed)} for {p} columns; give one entry each")
         return listed
-    known = list(range(p)) if kind in "iu" else names
-    for each in listed.tolist():
-        if each not in known:
-            raise ValueError(f"categorical_features has {each!r}, which is not a column of X: {str(known)[:200]}")
-    return np.array([each in listed.tolist() for each in known])
+    columns = list(range(p)) if kind in "iu" else names
+    for name in listed.tolist():
+        if name not in columns:
+            raise ValueError(f"categorical_features has {name!r}, which is not a column of X: {str(columns)[:200]}")
+    return np.array([name in listed.tolist() for name in columns])
 
 
 def _notes(values: NDArray[np.float64], name: str | int) -> list[str]:
@@ -239,11 +237,12 @@ def _notes(values: NDArray[np.float64], name: str | int) -> list[str]:
 
     It misses codes without holes (1, ..., 17) and those of small data, and it notes amounts of few values (fees).
     """
-    found, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-    like_codes = 20 <= len(found) <= counts.sum() / 10 and found[-1] / 2 - found[0] / 2 >= max(50, len(found))
-    if not like_codes or (found % 1).any():
+    numbers, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    size = len(numbers)
+    like_codes = 20 <= size <= counts.sum() / 10 and numbers[-1] / 2 - numbers[0] / 2 >= max(50, size)
+    if not like_codes or (numbers % 1).any():
         return []
     return [
-        f"column {name!r} holds {len(found)} different whole numbers up to {found[-1]:.0f} and is taken as numbers; if "
+        f"column {name!r} holds {size} different whole numbers up to {numbers[-1]:.0f} and is taken as numbers; if "
         "these are codes, name it in categorical_features"
     ]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
+from fairbound._utils.optional import need
 from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.sklearn.corrections import Evaluated
 from fairbound.integrations.sklearn.inputs import is_difference
@@ -45,45 +45,42 @@ class Leverage(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        out = [one for one in self.reaches if one.unweighted > one.bound and not one.within]
-        if not out:
-            inside = [one for one in self.reaches if one.unweighted > one.bound]
-            if not inside:
-                return "The unconstrained model is within every bound on out-of-fold data."
+        violated = [reach for reach in self.reaches if reach.unweighted > reach.bound]
+        if not violated:
+            return "The unconstrained model is within every bound on out-of-fold data."
+        worst = max(violated, key=lambda reach: reach.low - reach.bound)
+        if worst.within:
             return "Weights of the groups can reach every bound on held-out data."
-        worst = max(out, key=lambda one: one.low - one.bound)
-        found = (
-            f"Leaving out a group brings {worst.name!r} to between {worst.low:.3f} and {worst.high:.3f} on held-out "
-            f"data, and its bound is {worst.bound:g}: no weights of the groups will keep it."
-        )
-        if not worst.difference:
-            return f"{found} What can: other inputs, the group among them, a better model, or a looser bound."
+        remedies = "other inputs, the group among them, a better model, or a looser bound."
+        if worst.difference:
+            remedies = (
+                "another notion (bounded_group_loss never pays for harm), the group as an input, or a correction of "
+                "the scores, which lowers confidence or moves decisions."
+            )
         return (
-            f"{found} What can: another notion (bounded_group_loss never pays for harm), the group as an input, or a "
-            "correction of the scores, which lowers confidence or moves decisions."
+            f"Leaving out a group brings {worst.name!r} to between {worst.low:.3f} and {worst.high:.3f} on held-out "
+            f"data, and its bound is {worst.bound:g}: no weights of the groups will keep it. What can: {remedies}"
         )
 
     def __str__(self) -> str:
-        width = min(MAX_NAME, max(10, *(len(one.name) for one in self.reaches)))
+        width = min(MAX_NAME, max(10, *(len(reach.name) for reach in self.reaches)))
         lines = [f"{'constraint':<{width}} {'bound':>7} {'unweighted':>11} {'reach of weights':>19}"]
-        for one in self.reaches:
-            lines.append(
-                f"{_shortened(one.name, width):<{width}} {one.bound:>7.3f} {one.unweighted:>11.3f} "
-                f"{f'[{one.low:.3f}, {one.high:.3f}]':>19}"
-            )
+        for reach in self.reaches:
+            interval = f"[{reach.low:.3f}, {reach.high:.3f}]"
+            name = f"{_shortened(reach.name, width):<{width}}"
+            lines.append(f"{name} {reach.bound:>7.3f} {reach.unweighted:>11.3f} {interval:>19}")
         return "\n".join(lines)
 
     def plot(self, ax: Any = None) -> Any:
         """Intervals and bounds, on matplotlib's axes."""
         if ax is None:
-            import matplotlib.pyplot as plt
-
-            _, ax = plt.subplots(figsize=(7, 0.5 * len(self.reaches) + 1.5), layout="constrained")
-        for y, one in enumerate(self.reaches):
-            ax.plot([one.low, one.high], [y, y], color="C0", linewidth=6, alpha=0.5, solid_capstyle="butt")
-            ax.plot(one.unweighted, y, "o", color="C0")
-            ax.plot([one.bound, one.bound], [y - 0.3, y + 0.3], color="C3")
-        ax.set_yticks(range(len(self.reaches)), [one.name for one in self.reaches])
+            size = (7, 0.5 * len(self.reaches) + 1.5)
+            ax = need("matplotlib.pyplot", "report", "A plot").subplots(figsize=size, layout="constrained")[1]
+        for y, reach in enumerate(self.reaches):
+            ax.plot([reach.low, reach.high], [y, y], color="C0", linewidth=6, alpha=0.5, solid_capstyle="butt")
+            ax.plot(reach.unweighted, y, "o", color="C0")
+            ax.plot([reach.bound, reach.bound], [y - 0.3, y + 0.3], color="C3")
+        ax.set_yticks(range(len(self.reaches)), [reach.name for reach in self.reaches])
         ax.invert_yaxis()
         ax.set_xlabel("held-out value: without weights (dot), reach of weights (bar), bound (red)")
         return ax
@@ -106,10 +103,9 @@ def measure_leverage(
     for constraint in constraints:
         rows = slice(start, start + constraint.m)
         start += constraint.m
-        found: Tensor = torch.stack([unweighted.c[rows], *(c[rows] for c in values[constraint.by or ""])])
-        found, difference = found + constraint.bound, is_difference(constraint)
+        c = torch.stack([unweighted.c[rows], *(c[rows] for c in values[constraint.by or ""])])
+        gaps, difference = c + constraint.bound, is_difference(constraint)
         for j, name in enumerate(constraint.names):
-            low, high = float(found[:, j].amin()), float(found[:, j].amax())
-            bound, unweighted_value = float(constraint.bound[j]), float(found[0, j])
-            reaches.append(Reach(name, bound, unweighted_value, low, high, bool(difference[j])))
+            low, high = float(gaps[:, j].amin()), float(gaps[:, j].amax())
+            reaches.append(Reach(name, float(constraint.bound[j]), float(gaps[0, j]), low, high, bool(difference[j])))
     return Leverage(tuple(reaches))

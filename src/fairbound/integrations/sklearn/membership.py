@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound.constraints.constraint import Constraint
@@ -27,31 +25,35 @@ def probabilities(logits: Tensor) -> Tensor:
 class Membership:
     """What is known of the cells of an example at prediction.
 
-    A model of a column predicts the group, or group and label together where a constraint is about both; without a
-    model the group must be given.
+    A model of a column predicts the group, or group and label together where a constraint is about both; without models
+    the group must be given.
     """
 
     constraints: tuple[Constraint, ...]
     shares: tuple[Tensor, ...]  # (K,) P(cell), of every constraint
     classes: int
-    models: Mapping[str, Model]  # by column; empty: the group is used at prediction
+    with_labels: bool  # whether models predict group and label together
+    models: Mapping[str, Model] | None  # by column; None: the group is used at prediction
+
+    def group_logits(self, inputs: Any) -> dict[str, Tensor]:
+        """Of the models, by column."""
+        return {by: model.logits(inputs) for by, model in (self.models or {}).items()}
 
     def ratios(
-        self, logits: Tensor, of_groups: Mapping[str, Tensor], groups: Mapping[str, Tensor] | None
+        self, logits: Tensor, group_logits: Mapping[str, Tensor], groups: Mapping[str, Tensor]
     ) -> tuple[Tensor, ...]:
         """(N, K) P(cell | x) / P(cell) of every constraint.
 
-        logits: of the label. of_groups: those of the models, by column. groups: (N,) numbers, where they are used.
+        logits: of the label. group_logits: of the models, by column. groups: (N,) numbers, where there are no models.
         """
-        label = probabilities(logits)
-        found = []
+        label, ratios = probabilities(logits), []
         for constraint, shares in zip(self.constraints, self.shares, strict=True):
             by = constraint.by or ""
-            joint = probabilities(of_groups[by]) if groups is None and by in of_groups else None
-            known = None if groups is None else groups[by]
+            joint = probabilities(group_logits[by]) if by in group_logits else None
+            known = groups[by] if self.models is None else None
             cells = [self._cell(cell.group, cell.label, label, joint, known) for cell in constraint.cells.items]
-            found.append(torch.stack(cells, 1) / shares.clamp(min=1e-12))
-        return tuple(found)
+            ratios.append(torch.stack(cells, 1) / shares.clamp(min=1e-12))
+        return tuple(ratios)
 
     def _cell(
         self, group: int | None, label: float | None, of_label: Tensor, joint: Tensor | None, known: Tensor | None
@@ -62,14 +64,10 @@ class Membership:
             inside = (known == group).to(of_label.dtype)
             return inside if label is None else inside * of_label[:, int(label)]
         assert joint is not None
-        if not self.needs_labels:
+        if not self.with_labels:
             return joint[:, group]
         columns = joint[:, group * self.classes : (group + 1) * self.classes]
         return columns.sum(1) if label is None else columns[:, int(label)]
-
-    @property
-    def needs_labels(self) -> bool:
-        return any(constraint.cells.needs_labels for constraint in self.constraints)
 
 
 def fit_membership(
@@ -77,7 +75,7 @@ def fit_membership(
     groups: Mapping[str, Tensor],
     labels: Tensor,
     classes: int,
-    cross_fit: Callable[[NDArray[np.int64], int], CrossFitted] | None,
+    cross_fit: Callable[[Tensor, int], CrossFitted] | None,
 ) -> tuple[Membership, dict[str, Tensor]]:
     """The membership, and the out-of-fold logits of its models, by column.
 
@@ -85,18 +83,17 @@ def fit_membership(
     """
     shares = []
     for constraint in constraints:
-        members = constraint.cells.bind(groups[constraint.by or ""], labels).examples
-        shares.append(torch.tensor([len(member) / len(labels) for member in members], dtype=torch.float64))
-    own = Membership(tuple(constraints), tuple(shares), classes, {})
+        cells = constraint.cells.bind(groups[constraint.by or ""], labels).examples
+        shares.append(torch.tensor([len(cell) / len(labels) for cell in cells], dtype=torch.float64))
+    with_labels = any(constraint.cells.needs_labels for constraint in constraints)
+    membership = Membership(tuple(constraints), tuple(shares), classes, with_labels, None)
     if cross_fit is None:
-        return own, {}
-    fitted: dict[str, Any] = {}
+        return membership, {}
+    fitted: dict[str, CrossFitted] = {}
     for by in dict.fromkeys(constraint.by or "" for constraint in constraints if constraint.cells.needs_groups):
-        count = int(groups[by].max()) + 1
-        target, size = (
-            (groups[by] * classes + labels.long(), count * classes) if own.needs_labels else (groups[by], count)
-        )
-        fitted[by] = cross_fit(target.numpy(), size)
-    models = {by: one.model for by, one in fitted.items()}
-    out_of_fold = {by: one.out_of_fold for by, one in fitted.items()}
-    return Membership(own.constraints, own.shares, classes, models), out_of_fold
+        target, size = groups[by], int(groups[by].max()) + 1
+        if with_labels:
+            target, size = target * classes + labels.long(), size * classes
+        fitted[by] = cross_fit(target, size)
+    models = {by: models.model for by, models in fitted.items()}
+    return replace(membership, models=models), {by: models.out_of_fold for by, models in fitted.items()}

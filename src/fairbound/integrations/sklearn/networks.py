@@ -56,11 +56,11 @@ class NetworkEnsemble(nn.Module):
             h = torch.baddbmm(bias, h, weight)
         return h
 
-    def keep(self, kept: dict[str, Tensor], which: Tensor) -> None:
+    def copy_state(self, target: dict[str, Tensor], which: Tensor) -> None:
         """Copy the state of some members."""
         for name, parameter in self.named_parameters():
             at = which.to(parameter.device)
-            kept[name][at] = parameter.detach()[at]
+            target[name][at] = parameter.detach()[at]
 
     def _embedded(self, codes: Tensor) -> Tensor:
         """(S, B, width) the sum of the embeddings of an example's categories, in one table for all networks."""
@@ -97,11 +97,11 @@ class NetworkCopies(nn.Module):
         parts = [Features(*(part[i] for part in features)) for i in range(self.members)]
         return torch.stack([copy(part) for copy, part in zip(self.copies, parts, strict=True)])
 
-    def keep(self, kept: dict[str, Tensor], which: Tensor) -> None:
+    def copy_state(self, target: dict[str, Tensor], which: Tensor) -> None:
         """Copy the state of some members."""
         for name, tensor in self.state_dict().items():
             if bool(which[int(name.split(".")[1])]):
-                kept[name].copy_(tensor)
+                target[name].copy_(tensor)
 
 
 def copy_module(module: Any, X: Tensor, outputs: int, members: int) -> NetworkCopies:
@@ -130,4 +130,4 @@ def unwrap(network: nn.Module) -> Any:
     if not isinstance(network, NetworkCopies):
         return network
     modules: list[Any] = [copy.module for copy in network.copies]
-    return [one.keras_model() if hasattr(one, "keras_model") else one for one in modules]
+    return [module.keras_model() if hasattr(module, "keras_model") else module for module in modules]

@@ -1,29 +1,26 @@
-"""`FairPostprocessor`: any scikit-learn classifier with a bound that is chosen and certified on held-out data."""
+"""`FairPostprocessor`: any scikit-learn classifier, made to keep a bound that is certified on held-out data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import MetaEstimatorMixin
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils import get_tags
 from torch import Tensor
 
-from fairbound.constraints.constraint import Constraint
-from fairbound.integrations.sklearn.base import Development
-from fairbound.integrations.sklearn.classification import FairClassification
-from fairbound.integrations.sklearn.cross_fitting import CrossFitted, cross_fit_estimator, seeded
+from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, cross_fit_estimator, seeded
+from fairbound.integrations.sklearn.inputs import Constraints
+from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 
 
-class FairPostprocessor(MetaEstimatorMixin, FairClassification):
-    """Keep a bound with a classifier of your own: correct its scores, on data that it has not seen.
+class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
+    """Keep a bound with any classifier: correct its scores, with corrections chosen on out-of-fold data.
 
-    Clones of the classifier are fitted on the folds of a cross-validation, and their average predicts. A fitted
-    classifier is kept as it is by scikit-learn's `FrozenEstimator`; then all of X must be new to it.
+    Clones of the classifier are fitted on the folds of a cross-validation, and their average predicts. To keep a fitted
+    classifier as it is, wrap it in scikit-learn's `FrozenEstimator`; then all of X must be new to it.
 
     Args:
         estimator: a classifier with `predict_proba`, e.g. `LGBMClassifier()`; a pipeline too.
@@ -48,9 +45,7 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassification):
         self,
         estimator: Any,
         *,
-        constraint: str | Constraint | Callable[..., Constraint] | Sequence[Any] | Mapping[str, float] = (
-            "pairwise_loss_parity"
-        ),
+        constraint: Constraints = "pairwise_loss_parity",
         bound: float | Sequence[float] = 0.02,
         group_at_prediction: bool = False,
         group_estimator: Any = None,
@@ -83,36 +78,28 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassification):
         return tags
 
     def _check_parameters(self) -> None:
-        self._check_common()
+        super()._check_parameters()
         if not hasattr(self.estimator, "predict_proba"):
             raise TypeError(
-                f"estimator must be a classifier with predict_proba, got {self.estimator!r}; for one with "
-                "decision_function only, wrap it in sklearn's CalibratedClassifierCV"
+                f"estimator must be a classifier with predict_proba, got {self.estimator!r}; wrap a classifier that "
+                "has only decision_function in sklearn's CalibratedClassifierCV"
             )
 
-    def _validate(self, X: Any, *, reset: bool) -> Any:
-        """The estimator checks X itself; here its columns are counted and named."""
-        if hasattr(X, "columns"):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            return X
-        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=False)
+    # Models -----------------------------------------------------------------------------------------------------------
 
-    def _inputs(self, X: Any, train: NDArray[np.int64] | None) -> Any:
-        return X
+    _missing_values = False  # the estimator checks X itself
 
-    def _take(self, inputs: Any, rows: NDArray[np.int64]) -> Any:
-        return _safe_indexing(inputs, rows)
+    @property
+    def _retrainable(self) -> bool:  # type: ignore[override]
+        return not isinstance(self.estimator, FrozenEstimator)
 
     def _cross_fit(
-        self, data: Development, target: NDArray[Any], classes: int, weight: Tensor | None, *, main: bool
+        self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
     ) -> CrossFitted:
-        if target is data.target:
+        if target is data.labels:
             estimator, names = self.estimator, self.classes_[self._order]
         else:
             estimator, names = self.group_estimator or self.estimator, np.arange(classes)
             estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
         weights = None if weight is None else weight.numpy()
         return cross_fit_estimator(seeded(estimator, data.seed), data.inputs, names[target], names, weights, data.fold)
-
-    def _retrainable(self) -> bool:
-        return not isinstance(self.estimator, FrozenEstimator)

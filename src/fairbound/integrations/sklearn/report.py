@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from fairbound.integrations.sklearn.corrections import Correction, Scores
+from fairbound.integrations.sklearn.corrections import Correction, Scores, decisions
 
 WIDTH = 80
 LEVELING_DOWN = (
@@ -41,49 +40,39 @@ def group_table(
 ) -> tuple[GroupChange, ...]:
     """Every group of a column."""
     corrected = correction.apply(after.logits, after.ratios)
-    found = []
+    table = []
     for code, name in enumerate(names):
         rows = (before.groups[by] == code).nonzero()[:, 0]
         numbers = [_numbers(scores, logits, rows) for scores, logits in ((before, before.logits), (after, corrected))]
-        found.append(GroupChange(name, len(rows), *numbers))
-    return tuple(found)
+        table.append(GroupChange(name, len(rows), *numbers))
+    return tuple(table)
 
 
 def _numbers(scores: Scores, logits: torch.Tensor, rows: torch.Tensor) -> tuple[float, float, float]:
-    decisions = (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
-    last = 1 if logits.ndim == 1 else logits.shape[1] - 1
+    decided, last = decisions(logits), 1 if logits.ndim == 1 else logits.shape[1] - 1
     losses = scores.batch(logits).losses[rows]
-    right = (decisions == scores.labels)[rows].double()
-    return float(losses.mean()), float(right.mean()), float((decisions == last)[rows].double().mean())
+    right = (decided == scores.labels)[rows].double()
+    return float(losses.mean()), float(right.mean()), float((decided == last)[rows].double().mean())
 
 
-@dataclass(frozen=True)
-class Report:
-    sections: tuple[str, ...]
-
-    @staticmethod
-    def of(fitted: Any) -> Report:
-        """From a fitted estimator."""
-        found = [_data(fitted), *map(_wrapped, getattr(fitted, "notes_", []))]
-        if fitted.power_ is not None and fitted.power_.sentence:
-            found.append(_wrapped(fitted.power_.sentence))
-        if fitted.leverage_ is not None:
-            found.append(f"What re-weighting the groups can reach, out of fold:\n{fitted.leverage_}")
-            found.append(_wrapped(fitted.leverage_.sentence))
-        if fitted.constraints_:
-            found += [_candidates(fitted), _choice(fitted)]
-            found += [_groups(by, table, len(fitted._tables)) for by, table in fitted._tables.items()]
-            found += _meaning(fitted)
-        if fitted.verdict_ is not None:
-            found.append(
-                f"On {len(fitted.calibration_):,} calibration examples, which nothing else has used:\n{fitted.verdict_}"
-            )
-            if not fitted.certified_:
-                found.append(_wrapped(f"Of the strictest candidate: {fitted._first_verdict.sentence}"))
-        return Report(tuple(found))
-
-    def __str__(self) -> str:
-        return "\n\n".join(self.sections)
+def write_report(fitted: Any) -> str:
+    """Of a fitted estimator."""
+    sections = [_data(fitted), *map(_wrapped, getattr(fitted, "notes_", []))]
+    if fitted.power_ is not None and fitted.power_.sentence:
+        sections.append(_wrapped(fitted.power_.sentence))
+    if fitted.leverage_ is not None:
+        sections.append(f"What re-weighting the groups can reach, out of fold:\n{fitted.leverage_}")
+        sections.append(_wrapped(fitted.leverage_.sentence))
+    if fitted.constraints_:
+        sections += [_candidates(fitted), _choice(fitted)]
+        sections += [_groups(by, table, len(fitted._tables)) for by, table in fitted._tables.items()]
+        sections += _meaning(fitted)
+    if fitted.verdict_ is not None:
+        examples = f"{len(fitted.calibration_):,} calibration examples"
+        sections.append(f"On {examples}, which nothing else has used:\n{fitted.verdict_}")
+        if not fitted.certified_:
+            sections.append(_wrapped(f"Of the strictest candidate: {fitted._first_verdict.sentence}"))
+    return "\n\n".join(sections)
 
 
 def _wrapped(sentence: str) -> str:
@@ -103,8 +92,8 @@ def _data(fitted: Any) -> str:
 
 def _candidates(fitted: Any) -> str:
     lines = [f"{'candidates, out of fold':<28} {'violation':>10} {'accuracy':>9} {'loss':>7}"]
-    for name, found in fitted.candidates_:
-        lines.append(f"{name:<28} {found.violation:>10.4f} {found.accuracy:>9.4f} {found.loss:>7.4f}")
+    for name, value in fitted.candidates_:
+        lines.append(f"{name:<28} {value.violation:>10.4f} {value.accuracy:>9.4f} {value.loss:>7.4f}")
     return "\n".join(lines)
 
 
@@ -119,17 +108,13 @@ def _choice(fitted: Any) -> str:
     return _wrapped(f"Choice: {fitted.choice_}, {why}.")
 
 
-def _number(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"  # a squared error may be large
-
-
 def _groups(by: str, table: Sequence[Any], columns: int) -> str:
     width = min(22, max(5, *(len(row.name) for row in table)))  # the rest takes 58 columns
     title = "group" if columns == 1 else by
     heads = f"{'examples':>8}  {'loss':^15}  {'accuracy':^14}  {'decisions':^14}"
     lines = [f"{title[:width]:<{width}} {heads}"]
     for row in table:
-        pairs = [f"{_number(a)} -> {_number(b)}" for a, b in zip(row.before, row.after, strict=True)]
+        pairs = [f"{a:.3f} -> {b:.3f}" for a, b in zip(row.before, row.after, strict=True)]
         lines.append(f"{row.name[:width]:<{width}} {row.examples:>8,}  {pairs[0]:>15}  {pairs[1]:>14}  {pairs[2]:>14}")
     rose = [row.name for row in table if row.after[0] > row.before[0] + 5e-4]
     fell = [row.name for row in table if row.after[0] < row.before[0] - 5e-4]
@@ -139,13 +124,10 @@ def _groups(by: str, table: Sequence[Any], columns: int) -> str:
 
 
 def _meaning(fitted: Any) -> list[str]:
-    mus = fitted._candidate.correction.multipliers.split([constraint.m for constraint in fitted.constraints_])
+    correction = fitted._candidate.correction
+    mus = correction.multipliers.split([constraint.m for constraint in fitted.constraints_])
     used = [constraint for constraint, mu in zip(fitted.constraints_, mus, strict=True) if bool(mu.any())]
-    found = []
-    if any(constraint.statistic is None for constraint in used):
-        found.append(_wrapped(LEVELING_DOWN))
-    if fitted._candidate.correction.threshold:
-        found.append(_wrapped(ONE_THRESHOLD))
-    if fitted._candidate.correction.threshold or any(constraint.statistic is not None for constraint in used):
-        found.append(_wrapped(MOVED_DECISIONS))
-    return found
+    moved = bool(correction.threshold) or any(constraint.statistic is not None for constraint in used)
+    flattened = any(constraint.statistic is None for constraint in used)
+    sentences = {LEVELING_DOWN: flattened, ONE_THRESHOLD: bool(correction.threshold), MOVED_DECISIONS: moved}
+    return [_wrapped(sentence) for sentence, is_true in sentences.items() if is_true]

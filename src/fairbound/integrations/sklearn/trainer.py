@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,15 +24,12 @@ from fairbound.integrations.torch.constrained import Constrained
 # Chosen on OK, VA, KS and AL (benchmarks/fair_classifier). There the best epoch is the fifth to seventh of 30.
 LEARNING_RATE = 0.002  # decaying linearly to 0
 WEIGHT_DECAY = 0.1
-BATCH_SIZES = (16, 256)  # smallest and largest; between, a fiftieth of the training examples
-MIN_STEPS = 1_000  # of a whole run, on few examples
-MIN_EPOCHS = 5  # on many
-EVALUATIONS = 30  # of a whole run
-PATIENCE = 5  # evaluations without improvement of any network, after which the run ends
+BATCH_SIZES = (16, 256)  # smallest and largest; in between, a fiftieth of the training examples
+MIN_STEPS = 1_000  # of a run on few examples
+MIN_EPOCHS = 5  # of a run on many examples
+EVALUATIONS = 30  # per run
+PATIENCE = 5  # evaluations without an improvement of any network before the run ends
 CHUNK = 8_192  # examples per forward pass in an evaluation
-
-PerExampleLoss = Callable[[Tensor, Tensor], Tensor]  # (..., outputs), (...,) -> (...,)
-
 
 Networks = NetworkEnsemble | NetworkCopies
 
@@ -42,7 +38,7 @@ class Examples(NamedTuple):
     """What networks train on."""
 
     features: Features  # (N, ...)
-    target: Tensor  # (N,) labels, classes or numbers
+    target: Tensor  # (N,) labels or classes
     weight: Tensor | None  # (N,)
     fold: Tensor  # (N,) 0 ... K-1
     groups: dict[str, Tensor] | None = None  # (N,) each, for a constrained algorithm
@@ -53,18 +49,7 @@ class Examples(NamedTuple):
         return features, self.target[index], None if self.weight is None else self.weight[index]
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Settings of a run."""
-
-    loss: PerExampleLoss
-    learning_rate: float = LEARNING_RATE
-    batch_size: int | None = None  # None: by the number of examples
-    epochs: int | None = None  # None: by the number of examples
-    seed: int = 0
-    progress: Callable[[int, float, float], None] | None = None  # epochs so far, all of them, validation loss
-    algorithm: Algorithm[Any] | None = None  # a constrained method in place of the plain gradient
-    constraints: tuple[Constraint, ...] = ()
+Backward = Callable[[Any, Examples, Tensor], None]  # (network, examples, index (S, B)): fills .grad
 
 
 class History(NamedTuple):
@@ -82,62 +67,20 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return -outputs.log_softmax(-1).gather(-1, labels.long()[..., None])[..., 0]
 
 
-def squared_error(outputs: Tensor, target: Tensor) -> Tensor:
-    return (outputs[..., 0] - target).square()
-
-
-def train(network: Networks, examples: Examples, folds: Tensor, config: TrainingConfig) -> History:
-    """Train a network of S members in place; `folds` (S,) names the fold that each is not trained on, -1 for none."""
-    generator = torch.Generator().manual_seed(config.seed)
-    pools = [torch.nonzero(examples.fold != fold)[:, 0] for fold in folds.tolist()]
-    size = min(map(len, pools))  # a fold is an example larger than another
-    batch = min(size, config.batch_size or min(max(size // 50, BATCH_SIZES[0]), BATCH_SIZES[1]))
-    per_epoch = max(1, size // batch)
-    epochs = config.epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / per_epoch))
-    steps, every = per_epoch * epochs, max(1, per_epoch * epochs // EVALUATIONS)
-    decayed = [p for name, p in network.named_parameters() if "bias" not in name]
-    others = [p for name, p in network.named_parameters() if "bias" in name]
-    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    backward = _plain_backward if config.algorithm is None else _constrained_backward(network, config)
-    selected = _Selection(network, examples, folds, config.loss)
-    order = torch.empty(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)  # of dropout
-        for step in range(steps):
-            if step % per_epoch == 0:
-                order = torch.stack([pool[torch.randperm(len(pool), generator=generator)[:size]] for pool in pools])
-            start = step % per_epoch * batch
-            optimizer.zero_grad()
-            backward(network.train(), examples, order[:, start : start + batch], config.loss)
-            optimizer.step()
-            schedule.step()
-            if (step + 1) % every == 0 or step + 1 == steps:
-                loss = selected.evaluate((step + 1) / per_epoch)
-                if config.progress is not None:
-                    config.progress(epochs, (step + 1) / per_epoch, loss)
-                if selected.stale >= PATIENCE:
-                    break
-    return selected.restore(epochs)
-
-
-Backward = Callable[[Any, Examples, Tensor, PerExampleLoss], None]
-
-
-def _plain_backward(network: Networks, examples: Examples, index: Tensor, loss: PerExampleLoss) -> None:
+def plain_backward(network: Any, examples: Examples, index: Tensor) -> None:
+    """The gradient of the loss of every network on its examples, `index` (S, B)."""
     features, target, weight = examples.at(index)
-    losses = loss(network(features), target)
+    losses = cross_entropy(network(features), target)
     (losses if weight is None else losses * weight).mean(1).sum().backward()
 
 
-def _constrained_backward(network: Networks, config: TrainingConfig) -> Backward:
-    """Every network has a method of its own, with its multipliers."""
-    assert isinstance(network, NetworkCopies)
-    assert config.algorithm is not None
-    methods = [Constrained(one, config.constraints, config.algorithm, seed=config.seed) for one in network.copies]
+def constrained_backward(
+    network: Any, constraints: tuple[Constraint, ...], algorithm: Algorithm[Any], seed: int
+) -> Backward:
+    """The direction of a constrained method; every network has its own multipliers."""
+    methods = [Constrained(copy, constraints, algorithm, seed=seed) for copy in network.copies]
 
-    def backward(network: Any, examples: Examples, index: Tensor, loss: PerExampleLoss) -> None:
+    def backward(network: Any, examples: Examples, index: Tensor) -> None:
         for copy, method, rows in zip(network.copies, methods, index, strict=True):
 
             def evaluate(size: int, copy: nn.Module = copy, rows: Tensor = rows) -> MiniBatch:
@@ -146,57 +89,91 @@ def _constrained_backward(network: Networks, config: TrainingConfig) -> Backward
                 features, target, weight = examples.at(rows)
                 outputs = copy(features)
                 groups = {name: codes[rows] for name, codes in (examples.groups or {}).items()}
-                shown = outputs[:, 0] if outputs.shape[-1] == 1 else outputs
-                return MiniBatch(loss(outputs, target), groups, target, shown, weight)
+                logits = outputs[:, 0] if outputs.shape[-1] == 1 else outputs
+                return MiniBatch(cross_entropy(outputs, target), groups, target, logits, weight)
 
             method.backward_closure(evaluate)
 
     return backward
 
 
-class _Selection:
-    """The best state of every network so far, by its loss on its own fold; on all examples where it has none."""
+def train(
+    network: Networks,
+    examples: Examples,
+    folds: Tensor,
+    *,
+    learning_rate: float = LEARNING_RATE,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    backward: Backward = plain_backward,
+    progress: Callable[[int, float, float], None] | None = None,
+) -> History:
+    """Train a network of S members in place; `folds` (S,) names the fold that each is not trained on.
 
-    def __init__(self, network: Networks, examples: Examples, folds: Tensor, loss: PerExampleLoss) -> None:
-        self.network, self.examples, self.loss = network, examples, loss
-        own = [torch.nonzero((examples.fold == fold) | (fold < 0))[:, 0] for fold in folds.tolist()]
-        size = min(map(len, own))
-        self.rows = torch.stack([rows[:size] for rows in own])  # (S, V)
-        self.epochs: list[float] = []
-        self.losses: list[Tensor] = []
-        self.best = torch.full((len(folds),), math.inf)
-        self.epoch = torch.zeros(len(folds))
-        self.stale = 0
-        self.kept = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    batch_size, epochs: None: by the number of examples.
+    progress: is given the number of epochs, those so far, and the validation loss.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    pools = [torch.nonzero(examples.fold != fold)[:, 0] for fold in folds.tolist()]
+    size = min(map(len, pools))  # a fold is an example larger than another
+    batch = min(size, batch_size or min(max(size // 50, BATCH_SIZES[0]), BATCH_SIZES[1]))
+    per_epoch = max(1, size // batch)
+    epochs = epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / per_epoch))
+    steps, every = per_epoch * epochs, max(1, per_epoch * epochs // EVALUATIONS)
+    decayed = [p for name, p in network.named_parameters() if "bias" not in name]
+    others = [p for name, p in network.named_parameters() if "bias" in name]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    validation = [torch.nonzero(examples.fold == fold)[:, 0] for fold in folds.tolist()]
+    validation_rows = torch.stack([rows[: min(map(len, validation))] for rows in validation])  # (S, V)
+    state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}  # at the best epoch
+    best, best_epoch, stale = torch.full((len(folds),), math.inf), torch.zeros(len(folds)), 0
+    evaluated: list[tuple[float, Tensor]] = []  # epoch, (S,) losses
+    order = torch.empty(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of dropout
+        for step in range(steps):
+            if step % per_epoch == 0:
+                order = torch.stack([pool[torch.randperm(len(pool), generator=generator)[:size]] for pool in pools])
+            start = step % per_epoch * batch
+            optimizer.zero_grad()
+            backward(network.train(), examples, order[:, start : start + batch])
+            optimizer.step()
+            schedule.step()
+            if (step + 1) % every == 0 or step + 1 == steps:
+                epoch, losses = (step + 1) / per_epoch, _mean_losses(network.eval(), examples, validation_rows)
+                evaluated.append((epoch, losses))
+                better = losses < best  # not where it is NaN
+                best, best_epoch = torch.where(better, losses, best), torch.where(better, epoch, best_epoch)
+                network.copy_state(state, better)
+                if progress is not None:
+                    progress(epochs, epoch, float(losses.mean()))
+                stale = 0 if bool(better.any()) else stale + 1
+                if stale >= PATIENCE:
+                    break
+    if not bool(best.isfinite().all()):
+        raise ValueError(
+            "the validation loss of a network is NaN or infinite at every evaluation; scale the columns of X, or "
+            "lower learning_rate"
+        )
+    network.load_state_dict(state)
+    network.eval()
+    at, losses_by_epoch = zip(*evaluated, strict=True)
+    return History(torch.tensor(at), torch.stack(losses_by_epoch), best_epoch, epochs)
 
-    def evaluate(self, epoch: float) -> float:
-        self.network.eval()
-        total, count = torch.zeros(()), torch.zeros(())
-        with torch.no_grad():
-            for rows in self.rows.split(CHUNK, 1):
-                features, target, weight = self.examples.at(rows)
-                losses = self.loss(self.network(features), target).cpu()
-                weights = torch.ones_like(losses) if weight is None else weight.cpu()
-                total, count = total + (losses * weights).sum(1), count + weights.sum(1)
-        found = total / count
-        better = found < self.best  # not where it is NaN
-        self.best, self.epoch = torch.where(better, found, self.best), torch.where(better, epoch, self.epoch)
-        self.stale = 0 if bool(better.any()) else self.stale + 1
-        self.network.keep(self.kept, better)
-        self.epochs.append(epoch)
-        self.losses.append(found)
-        return float(found.mean())
 
-    def restore(self, epochs: int) -> History:
-        """The networks as they were at their best."""
-        if not bool(self.best.isfinite().all()):
-            raise ValueError(
-                "the validation loss of a network is NaN or infinite at every evaluation; scale the columns of X, or "
-                "lower learning_rate"
-            )
-        self.network.load_state_dict(self.kept)
-        self.network.eval()
-        return History(torch.tensor(self.epochs), torch.stack(self.losses), self.epoch, epochs)
+def _mean_losses(network: Networks, examples: Examples, rows: Tensor) -> Tensor:
+    """(S,) of every network on its rows (S, V)."""
+    total, count = torch.zeros(()), torch.zeros(())
+    with torch.no_grad():
+        for chunk in rows.split(CHUNK, 1):
+            features, target, weight = examples.at(chunk)
+            losses = cross_entropy(network(features), target).cpu()
+            weights = torch.ones_like(losses) if weight is None else weight.cpu()
+            total, count = total + (losses * weights).sum(1), count + weights.sum(1)
+    return total / count
 
 
 def forward_all(network: Networks, features: Features) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is checked of a loop's first mini-batch: mistakes that would train something else silently."""
+"""Checks of a loop's first mini-batch, for mistakes that would silently train something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Constrained`: a custom training loop that keeps a bound, with two changed lines.
+"""`Constrained`: add a bound to your PyTorch loop by changing two lines.
 
 The loop stays what it is: model, optimizer, schedule, clipping. `fair.backward(losses, groups)` takes the place of
 `losses.mean().backward()` and writes into `.grad` the direction of the constrained method: its step d divided by minus
@@ -100,7 +100,7 @@ class Constrained:
             losses: (B,) per-example losses (`reduction="none"`), with the graph of the forward pass; or the whole
                 mini-batch as `MiniBatch`.
             groups: (B,) the group 0, 1, ... of every example, -1 for none; or several columns by name.
-            labels, outputs: of the examples, where a constraint is about them.
+            labels, outputs: of the examples, if a constraint reads them.
             weight: (B,) what an example counts; 1 each if not given.
             objective: (B,) bool, the examples that the objective is the mean of; all if not given.
             values: of constraints that are handed over (`constraints.given`), by name; those left out are not observed.
@@ -162,7 +162,7 @@ class Constrained:
             return self._trainer_steps.loss(batch) if training else self._trainer_steps.evaluation(batch)
 
     def prepare(self, model: nn.Module, scaler: torch.amp.GradScaler | None = None) -> None:
-        """What a trainer did after this was built: call it when training begins, before the first `loss`.
+        """Take over what a trainer did after this was built: call it when training begins, before the first `loss`.
 
         Args:
             model: the model as it is trained: moved to a device, wrapped in DistributedDataParallel.
@@ -232,7 +232,7 @@ class Constrained:
 
     @property
     def ages(self) -> dict[str, int]:
-        """How many steps ago every constraint was last observed, by name: so old are its value and its running mean."""
+        """Steps since every constraint was last observed, by name: the age of its value and of its running mean."""
         return dict(zip(self.names, self._steps.record.observations()[1].tolist(), strict=True))
 
     @property
@@ -249,7 +249,7 @@ class Constrained:
 
     @property
     def diverging(self) -> str | None:
-        """A sign that the loop runs away from every solution, as a sentence, or None; the loop warned when it was seen.
+        """A sign that the loop diverges, as a sentence, or None; the loop warned when it occurred.
 
         Then `infeasible` is None: the multipliers of such a loop grow whatever the constraints are.
         """

@@ -28,7 +28,7 @@ class ConstraintRecord:
         self.observed: Tensor | None = None  # (rows,) steps that showed it; None: all did
         self.at: Tensor | None = None  # (rows,) the last of these steps
         self.running: list[RunningMeans | None] | None = None  # None while no group has been absent
-        self.whole: SumsCounts | None = None  # the last mini-batch without an absent group
+        self.complete: SumsCounts | None = None  # the last mini-batch without an absent group
         self.sizes: Tensor | None = None  # (parts,) running mean of the largest |c| of each
         self.scales: Tensor | None = None  # (parts,) the largest of these means
 
@@ -37,33 +37,35 @@ class ConstraintRecord:
     def others(self, counts: Tensor, cells: ShownCells | None) -> list[Others | None]:
         """For every part what is known of the cells that a mini-batch does not show."""
         if self.running is None:
-            if not self.gathered and not bool((counts == 0).any()):
+            if counts.is_cpu and not self.gathered and not bool((counts == 0).any()):  # a GPU would have to wait
                 return [None] * len(self.constraints.parts)  # NaN has another cause
             self.running = self.constraints.to(counts.device, torch.float64).running_means()
-            if self.whole is not None:
-                self._add(self.whole, None)
+            if self.complete is not None:
+                self._add(self.complete, None)
         parts = self._by_part(counts, cells)
         return [
-            None if known is None else known.others(own, n) for known, (own, n) in zip(self.running, parts, strict=True)
+            None if known is None else known.others(part_cells, n)
+            for known, (part_cells, n) in zip(self.running, parts, strict=True)
         ]
 
     def _add(self, totals: SumsCounts, cells: ShownCells | None) -> None:
         assert self.running is not None
         sums, counts = self._by_part(totals.sums, cells), self._by_part(totals.counts, cells)
-        for known, (own, total), (_, count) in zip(self.running, sums, counts, strict=True):
+        for known, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
             if known is not None:
-                known.add(own, total, count)
+                known.add(part_cells, total, count)
 
     def _by_part(self, values: Tensor, cells: ShownCells | None) -> list[tuple[Tensor, Tensor]]:
         """For every part its cells, and the entries of (1+q,) values that are theirs."""
-        given = cells or [None] * len(self.constraints.parts)
+        shown_cells = cells or [None] * len(self.constraints.parts)
         sizes = [
-            part.size if own is None else len(own) for part, own in zip(self.constraints.parts, given, strict=True)
+            part.size if part_cells is None else len(part_cells)
+            for part, part_cells in zip(self.constraints.parts, shown_cells, strict=True)
         ]
         _, *split = values.split_with_sizes([1, *sizes])
         return [
-            (torch.arange(len(part), device=part.device) if own is None else own, part)
-            for own, part in zip(given, split, strict=True)
+            (torch.arange(len(part), device=part.device) if part_cells is None else part_cells, part)
+            for part_cells, part in zip(shown_cells, split, strict=True)
         ]
 
     # Scales -----------------------------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class ConstraintRecord:
     def add(self, estimate: BatchEstimate, cells: ShownCells | None) -> None:
         """One more mini-batch of a step."""
         if self.running is None:
-            self.whole = estimate.totals if estimate.absent is None else self.whole
+            self.complete = estimate.totals if estimate.absent is None else self.complete
         else:
             self._add(estimate.shown, cells)
         if self.normalize:
@@ -148,29 +150,29 @@ class ConstraintRecord:
     # Saving -----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """By rows and cells in their order, which is kept beside."""
+        """By rows and cells in their order, which is saved as well."""
         names = self.constraints.names
         return {
             "order": None if isinstance(names, LazySequence) else list(names),
             **{name: _copy(getattr(self, name)) for name in ("observed", "at", "sizes", "scales")},
             "running": None if self.running is None else [r and r.state_dict() for r in self.running],
-            "whole": None if self.whole is None else [part.clone() for part in self.whole],
+            "whole": None if self.complete is None else [part.clone() for part in self.complete],
         }
 
-    def load_state_dict(self, kept: dict[str, Any], steps: int, last: Tensor | None, device: torch.device) -> None:
+    def load_state_dict(self, saved: dict[str, Any], steps: int, last: Tensor | None, device: torch.device) -> None:
         """Where constraints are listed in another order, observations and running means begin anew."""
         self.steps, self.last, names = steps, last, self.constraints.names
-        if kept["order"] != (None if isinstance(names, LazySequence) else list(names)):
-            kept = dict.fromkeys(kept)
+        if saved["order"] != (None if isinstance(names, LazySequence) else list(names)):
+            saved = dict.fromkeys(saved)
         for name in ("observed", "at", "sizes", "scales"):
-            setattr(self, name, _copy(kept[name], device))
-        self.whole = (
-            None if kept["whole"] is None else SumsCounts(*(part.to(device, copy=True) for part in kept["whole"]))
+            setattr(self, name, _copy(saved[name], device))
+        self.complete = (
+            None if saved["whole"] is None else SumsCounts(*(part.to(device, copy=True) for part in saved["whole"]))
         )
         self.running = None
-        if kept["running"] is not None:
+        if saved["running"] is not None:
             self.running = self.constraints.to(device, torch.float64).running_means()
-            for known, state in zip(self.running, kept["running"], strict=True):
+            for known, state in zip(self.running, saved["running"], strict=True):
                 if known is not None:
                     known.load_state_dict(state)
 

@@ -72,7 +72,7 @@ class Processes:
         if not self.groups:
             cells, places = layer.unique(return_inverse=True)  # faster than `present_cells`, whose size is fixed
             return cells.clamp(max=none), torch.where(layer < none, places, layer - none + len(cells))
-        own, start = len(layer), 0
+        examples, start = len(layer), 0
         for group in self.groups:
             sizes = [torch.zeros(1, dtype=torch.long, device=layer.device) for _ in range(group.size())]
             distributed.all_gather(sizes, torch.tensor([len(layer)], device=layer.device), group=group)
@@ -82,10 +82,10 @@ class Processes:
             distributed.all_gather(layers, padded, group=group)
             layer, start = torch.cat(layers), start + group.rank() * widest
         cells, places = present_cells(layer, none)
-        return cells, places[start : start + own]
+        return cells, places[start : start + examples]
 
 
-def whole(value: Tensor) -> Tensor:
+def full_value(value: Tensor) -> Tensor:
     """A function of parameters that are spread over processes, as all of these see it."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
@@ -102,9 +102,9 @@ def _sharding(model: nn.Module) -> Any:
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()
             several = hasattr(state, "_fsdp_param_groups")  # since torch 2.12
-            for found in state._fsdp_param_groups if several else [state._fsdp_param_group]:
-                if found is not None:
-                    return found
+            for param_group in state._fsdp_param_groups if several else [state._fsdp_param_group]:
+                if param_group is not None:
+                    return param_group
     return None
 
 

@@ -19,7 +19,7 @@ from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
 from fairbound.core import CellGradients, Estimate, Sample
-from fairbound.integrations.torch.distributed import Processes, whole
+from fairbound.integrations.torch.distributed import Processes, full_value
 
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
 # (counts (1+q,), cells) -> for every part what is known of the cells that are absent.
@@ -53,7 +53,7 @@ class BatchStatistics:
         functions: list[FunctionValue] = []
         if constraints.functions:
             values_of = constraints.function_values(lambda _: batch)
-            functions = [function._replace(value=whole(function.value)) for function in values_of]
+            functions = [function._replace(value=full_value(function.value)) for function in values_of]
             if batch.losses.requires_grad and torch.is_grad_enabled():
                 _check_function_graphs(constraints, functions)
         values, layers = constraints.example_values(batch, exact=exact), constraints.layers(batch)
@@ -119,7 +119,7 @@ class BatchEstimate(NamedTuple):
     totals: SumsCounts  # the same without empty cells
     means: Tensor  # (1+q,) theirs
     absent: Tensor | None  # (m,) the constraints that lack examples of a cell; None: none does
-    finite: bool
+    finite: bool | Tensor  # a tensor where nobody looks at it: on a GPU that would wait for it
     rows: Tensor | None = None  # (m,) which of all rows these are; None: all, in order
     scale: Tensor | None = None  # (m,) what c is divided by before the method sees it
 
@@ -131,6 +131,7 @@ class BatchEstimate(NamedTuple):
         *,
         cells: ShownCells | None = None,
         running: RunningMeansOf | None = None,
+        look: bool = True,
     ) -> BatchEstimate:
         """From sums and counts. `last` are the constraints' last values, for those that lack a group here.
 
@@ -138,6 +139,7 @@ class BatchEstimate(NamedTuple):
             cells: those that the sums are of, as `BatchStatistics.cells`.
             running: gives the running means of every part's cells, asked for where groups are absent; without them a
                 row that refers to the mean of all groups needs them all.
+            look: at the numbers, so that where all are finite the rest is left out.
         """
         rows: Tensor | None = None
         shown: LinearConstraints = constraints
@@ -147,7 +149,7 @@ class BatchEstimate(NamedTuple):
             shown = constraints.restricted(cells, others)
         means = totals.means
         values = shown.value(means)
-        if math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
+        if look and math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
             c = values[1:]
             return BatchEstimate(shown, values[0], c, c, totals, totals, means, None, True, rows)
         if rows is None and running is not None:
@@ -161,9 +163,18 @@ class BatchEstimate(NamedTuple):
         else:
             known = (last if rows is None else last[rows]).to(values)
         c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
-        finite = bool(observed[0] & torch.isfinite(values[0]) & torch.isfinite(c).all())
+        finite = observed[0] & torch.isfinite(values[0]) & torch.isfinite(c).all()
         known = torch.where(observed[1:], c, known)
-        return BatchEstimate(shown, values[0], c, known, totals, filled, means, ~observed[1:], finite, rows)
+        return BatchEstimate(
+            shown, values[0], c, known, totals, filled, means, ~observed[1:], bool(finite) if look else finite, rows
+        )
+
+    def where(self, made: Tensor, last: Tensor | None) -> BatchEstimate:
+        """The same if a step was made, () bool; else one that shows nothing."""
+        old = torch.full_like(self.last, torch.nan) if last is None else last.to(self.last)
+        absent = torch.zeros_like(self.c, dtype=torch.bool) if self.absent is None else self.absent
+        shown = SumsCounts(torch.where(made, self.shown.sums, 0.0), torch.where(made, self.shown.counts, 0.0))
+        return self._replace(last=torch.where(made, self.last, old), absent=absent | ~made, shown=shown)
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""
@@ -229,7 +240,7 @@ def _check_function_graphs(constraints: ConstraintSet, functions: list[FunctionV
 
 def added(totals: Sequence[SumsCounts]) -> SumsCounts:
     """Of several mini-batches together."""
-    whole = totals[0]
+    total = totals[0]
     for part in totals[1:]:
-        whole = whole.plus(part)
-    return whole
+        total = total.plus(part)
+    return total

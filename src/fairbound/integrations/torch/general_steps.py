@@ -97,10 +97,12 @@ class GeneralSteps(Steps):
             )
         batches = self.in_order(batch, extra_batches)
         retain = self.several_gradients  # else torch frees the graph with the gradient
-        info = self._step([self.statistics(some) for some in batches], scaler=scaler, scale=scale, retain=retain)
+        info = self._step(
+            [self.statistics(mini_batch) for mini_batch in batches], scaler=scaler, scale=scale, retain=retain
+        )
         if info.skipped:
-            for some in batches:
-                self.constraints.check(some)  # an unknown group makes NaN: explain it
+            for mini_batch in batches:
+                self.constraints.check(mini_batch)  # an unknown group makes NaN: explain it
         return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
@@ -125,7 +127,7 @@ class GeneralSteps(Steps):
         if not all(estimate.finite for estimate in estimates):
             return self.skip(main, scaler)
         before, x = self.begun(main), self.parameters.flat()
-        scaled, reached = loss_scale(scaler, x.device), [False] * len(self.parameters.tensors)
+        scaled, reached = float(loss_scale(scaler, x.device)), [False] * len(self.parameters.tensors)
 
         def gradient_of(estimate: BatchEstimate, examples: BatchStatistics) -> Callable[[Tensor], Tensor]:
             def gradient(mean_weights: Tensor) -> Tensor:
@@ -151,7 +153,7 @@ class GeneralSteps(Steps):
         self.parameters.add_direction(direction * (scaled * scale), reached)
         new = self.commit(before, new, estimates, [examples.cells for examples in statistics])
         self.advance(new, main.f)
-        return StepInfo.of(main, False)
+        return StepInfo.of(main, True)
 
     def _uniform(self, slot: int) -> Tensor:
         first = self.progress.steps - self.progress.steps % DRAWN_AHEAD

@@ -13,14 +13,19 @@ from fairbound.integrations.torch.parameters import (
     Parameters,
     SmoothedParameters,
     check_graphs,
+    clear,
     explained_graph,
     finite,
+    non_finite,
 )
 
 
-def loss_scale(scaler: torch.amp.GradScaler | None, device: torch.device) -> float:
+def loss_scale(scaler: torch.amp.GradScaler | None, device: torch.device) -> float | Tensor:
     """What a GradScaler multiplies a loss by; `scale` also initializes a new scaler for unscale_ and step."""
-    return 1.0 if scaler is None else float(scaler.scale(torch.ones((), device=device)))
+    if scaler is None:
+        return 1.0
+    factor: Tensor = scaler.scale(torch.ones((), device=device))
+    return float(factor) if device.type == "cpu" else factor
 
 
 class GradientPass:
@@ -41,7 +46,7 @@ class GradientPass:
         """One backward pass of a weighted sum."""
         check_graphs(tensors)
         factor = self.factor * self.processes.size  # gradients are reduced to their mean, and the sum is wanted
-        if factor != 1.0:
+        if isinstance(factor, Tensor) or factor != 1.0:
             weights = [weight * factor for weight in weights]
         with explained_graph():
             torch.autograd.backward(list(tensors), list(weights))
@@ -74,6 +79,27 @@ class GradientPass:
             self.parameters.add_grads(self.held)
         self.held = []
         return True
+
+    def keep_unseen(
+        self,
+        finite: Tensor,
+        state: Sequence[Tensor],
+        smoothed: SmoothedParameters | None = None,
+        smoothing: tuple[float, float] | None = None,
+    ) -> Tensor:
+        """The same without a wait for the device; () bool whether all is finite, `finite` included.
+
+        Where it is not, this pass adds 0 to `.grad`.
+        """
+        gradients = [] if self.processes.out_of_step else self.parameters.grads()
+        made = finite & ~non_finite([*(leaf.contiguous() for leaf in state), *gradients], self.processes.shards)
+        clear(gradients, made)
+        if smoothed is not None and smoothing is not None:
+            smoothed.pull(*smoothing, self.factor, made)
+        if self.held:
+            self.parameters.add_grads(self.held)
+        self.held = []
+        return made
 
     def undo(self) -> None:
         """Leave `.grad` as it was."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import compress
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from fairbound.constraints.linear import SumsCounts
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch.parameters import Parameters
 from fairbound.metrics.kkt import KKT, fitted_multipliers, residuals
+
+MOVE = 1e-3  # a constraint binds where a move of the parameters by this share of their norm could make it bind
 
 
 def report_kkt(
@@ -30,48 +33,65 @@ def report_kkt(
 
     `evaluate(batch)` passes a batch through the model and gives its `MiniBatch`. The model is in eval mode meanwhile;
     its `.grad` is not touched. Where no multipliers are given, those that fit best are taken: min |grad f + J'y| over
-    y >= 0 of the constraints that bind or are violated.
+    y >= 0 of the constraints that bind (c is 0 within two standard errors) or are violated, and over y of any sign for
+    equalities.
 
     >>> from fairbound import constraints
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.randn(8, 2), torch.arange(8) % 2)]
-    >>> found = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
-    ...                    lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
-    >>> found.feasibility, found.complementarity
+    >>> report = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
+    ...                     lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
+    >>> report.feasibility, report.complementarity
     (0.0, 0.0)
     """
-    own, parameters = ConstraintSet.of(constraints), Parameters(model)
+    listed, parameters = ConstraintSet.of(constraints), Parameters(model)
     if iter(batches) is batches:
         raise ValueError("the batches are read twice, and this is an iterator; give a list or a DataLoader")
     with _in_eval_mode(model):
-        surrogate, exact, examples = _totals(own, parameters, batches, evaluate)
-        own = own.to(surrogate.sums.device, surrogate.sums.dtype)
-        found = BatchEstimate.of(own, surrogate, None)
-        if found.absent is not None and found.absent.any():
-            absent = [name for name, gone in zip(own.names, found.absent.tolist(), strict=True) if gone]
+        data = _totals(listed, parameters, batches, evaluate)
+        listed = listed.to(data.surrogate.sums.device, data.surrogate.sums.dtype)
+        at = BatchEstimate.of(listed, data.surrogate, None)
+        if at.absent is not None and at.absent.any():
+            absent = [name for name, gone in zip(listed.names, at.absent.tolist(), strict=True) if gone]
             raise ValueError(f"the data have no examples for {absent[:4]}, so the constraints cannot be evaluated")
-        if not found.finite:
+        if not at.finite:
             raise ValueError("the loss or a constraint is NaN or infinite over these examples")
-        rows = _gradients(own, parameters, batches, evaluate, surrogate)
-    means = surrogate.means.double()
-    precise = own.to(means.device, torch.float64)
-    g, J, c = rows[0], precise.jacobian(means, rows[1:]), found.c.double()
-    y = fitted_multipliers(g, c, J) if multipliers is None else _given(multipliers, own.names, g)
+        rows = _gradients(listed, parameters, batches, evaluate, data.surrogate)
+    means = data.surrogate.means.double()
+    precise = listed.to(means.device, torch.float64)
+    g, J, c = rows[0], precise.jacobian(means, rows[1:]), at.c.double()
+    near = MOVE * J.norm(dim=1) * parameters.flat().double().norm()
+    tolerance = torch.maximum(2 * _standard_errors(precise, data, means), near)
+    if multipliers is None:
+        y = fitted_multipliers(g, c, J, listed.equality, tolerance)
+    else:
+        y = _by_constraint(multipliers, listed.names, g)
 
     def by_name(values: Tensor) -> dict[str, float]:
-        return dict(zip(own.names, values.tolist(), strict=True))
+        return dict(zip(listed.names, values.tolist(), strict=True))
 
+    equality = [] if listed.equality is None else listed.equality.tolist()
     return KKT(
-        loss=float(found.f),
+        loss=float(at.f),
         constraints=by_name(c),
-        exact=by_name(own.value(exact.means)[1:].double()),
+        exact=by_name(listed.value(data.exact.means)[1:].double()),
         multipliers=by_name(y),
         fitted=multipliers is None,
         gradient=float(g.norm()),
         warning=warning,
-        examples=examples,
-        **residuals(g, c, J, y, own.equality)._asdict(),
+        examples=data.examples,
+        equalities=dict(compress(by_name(tolerance).items(), equality)),
+        **residuals(g, c, J, y, listed.equality)._asdict(),
     )
+
+
+class DataTotals(NamedTuple):
+    """Sums and counts over all batches, (1+q,) each."""
+
+    surrogate: SumsCounts
+    exact: SumsCounts  # with the exact rates
+    squares: Tensor  # sums of the squared values, those of a function once a batch
+    examples: int
 
 
 def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Parameters) -> MiniBatch:
@@ -79,42 +99,58 @@ def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Para
 
 
 def _totals(
-    own: ConstraintSet, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
-) -> tuple[SumsCounts, SumsCounts, int]:
-    """Sums and counts over all batches, of the surrogates and of the exact rates."""
-    found: list[SumsCounts] = []
-    count = 0
+    constraints: ConstraintSet, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
+) -> DataTotals:
+    totals: DataTotals | None = None
     with torch.no_grad():
         for batch in batches:
             mini_batch = _batch_of(batch, evaluate, parameters)
-            own.check(mini_batch)
-            both = [BatchStatistics.of(own, mini_batch, exact=exact).totals() for exact in (False, True)]
-            found = both if not found else [a.plus(b) for a, b in zip(found, both, strict=True)]
-            count += mini_batch.losses.shape[0]
-    if not found:
+            constraints.check(mini_batch)
+            surrogate, exact = (BatchStatistics.of(constraints, mini_batch, exact=exact) for exact in (False, True))
+            functions = [f._replace(value=f.value.square()) for f in surrogate.functions]
+            squares = constraints.sums_counts([v.square() for v in surrogate.values], functions, surrogate.layout)
+            new = DataTotals(surrogate.totals(), exact.totals(), squares.sums, mini_batch.losses.shape[0])
+            if totals is not None:
+                new = DataTotals(
+                    totals.surrogate.plus(new.surrogate),
+                    totals.exact.plus(new.exact),
+                    totals.squares + new.squares,
+                    totals.examples + new.examples,
+                )
+            totals = new
+    if totals is None:
         raise ValueError("there are no batches to report on")
-    return found[0], found[1], count
+    return totals
+
+
+def _standard_errors(constraints: ConstraintSet, data: DataTotals, means: Tensor) -> Tensor:
+    """(m,) of the constraints: from the variance of examples in their cells, of a function between batches."""
+    counts = data.surrogate.counts.double()
+    variances = (data.squares.double() / counts - means.square()).clamp(min=0.0) / counts
+    unit = torch.eye(len(means) - 1, dtype=torch.float64, device=means.device)
+    contrast = constraints.jacobian(means, unit)  # (m, q)
+    return (contrast.square() @ variances[1:]).sqrt()
 
 
 def _gradients(
-    own: ConstraintSet,
+    constraints: ConstraintSet,
     parameters: Parameters,
     batches: Iterable[Any],
     evaluate: Callable[[Any], MiniBatch],
-    whole: SumsCounts,
+    totals: SumsCounts,
 ) -> Tensor:
     """The gradient of every mean over all batches, (1+q, n), in double precision."""
-    again = torch.zeros_like(whole.sums)
-    rows = torch.zeros(whole.sums.shape[0], parameters.n, dtype=torch.float64, device=parameters.device)
-    unit = torch.eye(whole.sums.shape[0], dtype=whole.sums.dtype, device=whole.sums.device)
+    second_pass = torch.zeros_like(totals.sums)
+    rows = torch.zeros(totals.sums.shape[0], parameters.n, dtype=torch.float64, device=parameters.device)
+    unit = torch.eye(totals.sums.shape[0], dtype=totals.sums.dtype, device=totals.sums.device)
     for batch in batches:
         with torch.enable_grad():
-            statistics = BatchStatistics.of(own, _batch_of(batch, evaluate, parameters))
-        again += statistics.totals().sums
-        for i, one in enumerate(unit):
-            weights = statistics.weights(one, whole.counts)
+            statistics = BatchStatistics.of(constraints, _batch_of(batch, evaluate, parameters))
+        second_pass += statistics.totals().sums
+        for i, mean in enumerate(unit):
+            weights = statistics.weights(mean, totals.counts)
             rows[i] += parameters.gradient_of(statistics.tensors, weights)[0].double()
-    if not torch.allclose(again, whole.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
+    if not torch.allclose(second_pass, totals.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
             "the two passes over the batches saw other examples; give all in order, not a loader that draws anew "
             "(BalancedBatchSampler, a sampler with replacement)"
@@ -122,7 +158,7 @@ def _gradients(
     return rows
 
 
-def _given(multipliers: Tensor | Mapping[str, float], names: Sequence[str], like: Tensor) -> Tensor:
+def _by_constraint(multipliers: Tensor | Mapping[str, float], names: Sequence[str], like: Tensor) -> Tensor:
     if isinstance(multipliers, Mapping):
         missing = [name for name in names if name not in multipliers]
         if missing:

@@ -1,4 +1,4 @@
-"""A loss to hand over: its value is the mean loss, its gradient the method's direction.
+"""A loss for a trainer: its value is the mean loss, its gradient the method's direction.
 
 A trainer calls `backward` itself, scales and divides the loss, and decides when its optimizer steps. So a step comes in
 two parts. The backward pass of the loss counts its mini-batch as pending; the next step of an optimizer that holds the
@@ -25,7 +25,7 @@ from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.linear import SumsCounts
 from fairbound.integrations.torch.estimate import BatchStatistics, ShownCells
 from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
-from fairbound.integrations.torch.parameters import check_graphs, finite
+from fairbound.integrations.torch.parameters import check_graphs, non_finite
 
 DROPPED_IN_A_ROW = 30  # windows without an optimizer step that are warned of; a GradScaler may skip its first 16
 
@@ -94,8 +94,8 @@ class TrainerSteps:
         statistics = self.steps.statistics(batch)
         check_graphs(statistics.tensors)
         passed = Pending(statistics.totals(), statistics.cells)
-        estimate = self.steps.estimate(*passed)
-        if not estimate.finite:
+        estimate, looks = self.steps.estimate(*passed), self.steps.looks
+        if looks and not estimate.finite:
             self.steps.constraints.check(batch)  # an unknown group makes NaN: explain it
 
             def weights() -> list[Tensor | None]:
@@ -107,6 +107,8 @@ class TrainerSteps:
                 self._count(passed)
                 size = self.steps.processes.size  # DistributedDataParallel takes the mean over them
                 by_example = statistics.weights(mean_weights, estimate.totals.counts)
+                if not looks:
+                    by_example = [torch.where(estimate.finite, weight, 0.0) for weight in by_example]  # type: ignore[arg-type]
                 return [*by_example] if size == 1 else [weight * size for weight in by_example]
 
         return _Direction.apply(estimate.f, weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
@@ -139,7 +141,9 @@ class TrainerSteps:
 
     def _count(self, passed: Pending) -> None:
         """A mini-batch that is passed backward; where `.grad` was emptied since the last one, it is a first one."""
-        if self.pending is not None and not any(_nonzero(grad) for grad in self.steps.parameters.grads()):
+        grads = self.steps.parameters.grads()
+        emptied = not any(_nonzero(grad) for grad in grads) if self.steps.looks else not grads
+        if self.pending is not None and emptied:
             self.pending = None
             self.dropped += 1
             if self.dropped == DROPPED_IN_A_ROW:
@@ -158,12 +162,15 @@ class TrainerSteps:
         if found_inf is not None and found_inf.item():
             return
         pending, self.pending, self.dropped = self.pending, None, 0
-        whole = self.steps.estimate(*pending)
-        answer = self.steps.ask([whole])
-        if finite([leaf.contiguous() for leaf in answer.new]):
-            self.steps.move(answer, [whole], [pending.cells])
-        else:
+        estimate = self.steps.estimate(*pending)
+        answer = self.steps.ask([estimate])
+        bad = non_finite([leaf.contiguous() for leaf in answer.new])
+        if not self.steps.looks:
+            self.steps.move(answer, [estimate], [pending.cells], estimate.finite & ~bad)
+        elif bad:
             self.steps.progress.skip()
+        else:
+            self.steps.move(answer, [estimate], [pending.cells])
 
 
 _WAITING: WeakSet[TrainerSteps] = WeakSet()  # those with something pending: an optimizer does not know its losses

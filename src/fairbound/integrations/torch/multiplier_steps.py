@@ -62,6 +62,11 @@ class MultiplierSteps(Steps):
         self.accumulated: list[SumsCounts] = []
         self._accumulated_step: AccumulatedStep | None = None
 
+    @property
+    def looks(self) -> bool:
+        """On a CPU that costs nothing; with very many groups `unique` waits anyway."""
+        return self.parameters.device.type == "cpu" or self.gathered or self.record.normalize
+
     def initial_state(self, first: BatchEstimate | None) -> Any:
         # A mini-batch shows few of very many constraints, so none starts from it.
         c = None if first is None or self.gathered else first.scaled_c.to(self.parameters.dtype)
@@ -93,10 +98,10 @@ class MultiplierSteps(Steps):
                 raise ValueError("after accumulate(), backward() takes neither extra_batches= nor scale=")
             return self._accumulated_backward(batch, scaler)
         batches = self.in_order(batch, extra_batches)
-        info = self._step([self.statistics(some) for some in batches], scaler, scale)
-        if info.skipped:
-            for some in batches:
-                self.constraints.check(some)  # an unknown group makes NaN: explain it
+        info = self._step([self.statistics(mini_batch) for mini_batch in batches], scaler, scale)
+        if info.made is False:
+            for mini_batch in batches:
+                self.constraints.check(mini_batch)  # an unknown group makes NaN: explain it
         return info
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
@@ -107,20 +112,22 @@ class MultiplierSteps(Steps):
     ) -> StepInfo:
         estimates = [self.estimate(examples.totals(), examples.cells) for examples in statistics]
         main, examples = estimates[self.main], statistics[self.main]
-        if not all(estimate.finite for estimate in estimates):
+        looks = self.looks
+        if looks and not all(estimate.finite for estimate in estimates):
             return self.skip(main, scaler)
         answer = self.ask(estimates)
         gradients = GradientPass(self.parameters, self.processes, scaler, scale)
+        made: bool | Tensor
         try:
             gradients.add(examples.tensors, examples.weights(answer.mean_weights, main.totals.counts))
-            made = self._kept(gradients, answer)
+            made = self._keep(gradients, answer) if looks else self._keep_unseen(gradients, answer, estimates, scaler)
         except BaseException:
             gradients.undo()
             raise
-        if not made:
+        if made is False:
             return self.skip(main, scaler)
-        self.move(answer, estimates, [examples.cells for examples in statistics])
-        return StepInfo.of(main, False)
+        self.move(answer, estimates, [examples.cells for examples in statistics], made)
+        return StepInfo.of(main, made)
 
     def ask(self, estimates: Sequence[BatchEstimate]) -> Answer:
         """The method's weights and next state; nothing is changed."""
@@ -132,16 +139,43 @@ class MultiplierSteps(Steps):
         w = torch.zeros_like(main.c) if w is None else w
         return Answer(table, before, new, main.mean_weights(torch.cat([w.new_ones(1), w])))
 
-    def _kept(self, gradients: GradientPass, answer: Answer) -> bool:
+    def _keep(self, gradients: GradientPass, answer: Answer) -> bool:
         """Whether the gradient and the next state are finite; then `.grad` has the whole direction."""
         if self.state is None and not self.processes.out_of_step:
             check_dependence(bool(self.parameters.grads()))  # before those that were there are added
         return gradients.keep(answer.new, self.smoothed, self.method.smoothing)
 
-    def move(self, answer: Answer, estimates: Sequence[BatchEstimate], cells: Sequence[ShownCells | None]) -> None:
-        """The method's state moves on, by the mini-batches of a step that was made."""
-        new, rows = self.commit(answer.before, answer.new, estimates, cells), estimates[-1].rows
-        self.advance(new if rows is None else scattered(answer.table, new, rows), estimates[self.main].f)
+    def _keep_unseen(
+        self,
+        gradients: GradientPass,
+        answer: Answer,
+        estimates: Sequence[BatchEstimate],
+        scaler: torch.amp.GradScaler | None,
+    ) -> Tensor:
+        """The same on the device, () bool; a GradScaler sees a NaN where something was not finite."""
+        if self.state is None and not self.processes.out_of_step:
+            check_dependence(bool(self.parameters.grads()))
+        finite = torch.stack([estimate.finite for estimate in estimates]).all()  # type: ignore[misc]
+        made = gradients.keep_unseen(finite, answer.new, self.smoothed, self.method.smoothing)
+        if scaler is not None and scaler.is_enabled():
+            self.parameters.poison_grads(unless=made)
+        return made
+
+    def move(
+        self,
+        answer: Answer,
+        estimates: Sequence[BatchEstimate],
+        cells: Sequence[ShownCells | None],
+        made: bool | Tensor = True,
+    ) -> None:
+        """The method's state moves on, by the mini-batches of a step; as a tensor, `made` says whether it was made."""
+        new, rows, objective = answer.new, estimates[-1].rows, estimates[self.main].f
+        if isinstance(made, Tensor):
+            new = type(new)(*(torch.where(made, after, b) for after, b in zip(new, answer.before, strict=True)))
+            estimates = [estimate.where(made, self.record.last) for estimate in estimates]
+            self.progress.unseen = self.progress.unseen + ~made
+        new = self.commit(answer.before, new, estimates, cells)
+        self.advance(new if rows is None else scattered(answer.table, new, rows), objective)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
@@ -166,25 +200,25 @@ class MultiplierSteps(Steps):
         try:
             step.add(self.statistics(batch))
             if step.left:
-                return StepInfo.of(step.whole, not step.whole.finite)
-            made = step.answer is not None and self._kept(step.gradients, step.answer)
+                return StepInfo.of(step.estimate, step.estimate.finite)
+            is_finite = step.answer is not None and self._keep(step.gradients, step.answer)
         except BaseException:
             step.gradients.undo()
             self.accumulated, self._accumulated_step = [], None
             raise
         self.accumulated, self._accumulated_step = [], None
-        if not made or step.answer is None:
+        if not is_finite or step.answer is None:
             step.gradients.undo()
-            return self.skip(step.whole, scaler)
-        self.move(step.answer, [step.whole], [None])
-        return StepInfo.of(step.whole, False)
+            return self.skip(step.estimate, scaler)
+        self.move(step.answer, [step.estimate], [None])
+        return StepInfo.of(step.estimate, True)
 
     def _begin_accumulated(self, scaler: torch.amp.GradScaler | None) -> AccumulatedStep:
-        whole = self.estimate(added(self.accumulated))
-        answer = self.ask([whole]) if whole.finite else None
+        estimate = self.estimate(added(self.accumulated))
+        answer = self.ask([estimate]) if estimate.finite else None
         gradients = GradientPass(self.parameters, self.processes, scaler, 1.0)
         counts = sum((part.counts for part in self.accumulated[1:]), self.accumulated[0].counts)
-        self._accumulated_step = AccumulatedStep(whole, answer, gradients, len(self.accumulated), counts)
+        self._accumulated_step = AccumulatedStep(estimate, answer, gradients, len(self.accumulated), counts)
         return self._accumulated_step
 
     # Saving -----------------------------------------------------------------------------------------------------------
@@ -215,15 +249,15 @@ class AccumulatedStep:
     """A step in progress; `left` mini-batches are still to come."""
 
     def __init__(
-        self, whole: BatchEstimate, answer: Answer | None, gradients: GradientPass, left: int, counts: Tensor
+        self, estimate: BatchEstimate, answer: Answer | None, gradients: GradientPass, left: int, counts: Tensor
     ) -> None:
-        self.whole, self.answer, self.gradients, self.left = whole, answer, gradients, left
+        self.estimate, self.answer, self.gradients, self.left = estimate, answer, gradients, left
         self.missing = counts  # examples yet to be passed backward
 
     def add(self, statistics: BatchStatistics) -> None:
         """Pass one mini-batch backward."""
         if self.answer is not None:
-            weights = statistics.weights(self.answer.mean_weights, self.whole.totals.counts)
+            weights = statistics.weights(self.answer.mean_weights, self.estimate.totals.counts)
             self.gradients.add(statistics.tensors, weights)
         self.missing = self.missing - statistics.totals().counts
         self.left -= 1

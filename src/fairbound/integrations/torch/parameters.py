@@ -11,6 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 AT_ONCE = 1 << 24  # numbers of a temporary
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes
 Grads = list[Tensor | None]  # what `.grad` held, one entry for each parameter
 
 
@@ -56,10 +57,10 @@ class Parameters:
         """() a number in the precision of flat vectors, on the device."""
         return torch.zeros((), dtype=self.dtype, device=self.device)
 
-    def check_whole(self, what: str, remedy: str) -> None:
+    def check_whole(self, reason: str, remedy: str) -> None:
         """Refuse what a process that holds pieces of the parameters cannot do."""
         if self.sharded:
-            raise ValueError(f"{what}, and the parameters are spread over processes (FSDP, DTensor); {remedy}")
+            raise ValueError(f"{reason}, and the parameters are spread over processes (FSDP, DTensor); {remedy}")
 
     # Flat vectors -----------------------------------------------------------------------------------------------------
 
@@ -129,9 +130,17 @@ class Parameters:
         held = [p.grad for p in self.tensors if p.grad is not None]
         return [local(grad) for grad in held] if self.sharded else held
 
-    def poison_grads(self) -> None:
-        """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite."""
-        self.tensors[0].grad = torch.full_like(self.tensors[0], torch.nan)
+    def poison_grads(self, unless: Tensor | None = None) -> None:
+        """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite.
+
+        `unless` a number () bool on the device says otherwise.
+        """
+        first = self.tensors[0]
+        if unless is None or first.grad is None:
+            nan = torch.full_like(first, torch.nan)
+            first.grad = nan if unless is None else torch.where(unless, torch.zeros_like(first), nan)
+        else:
+            local(first.grad).masked_fill_(~unless, torch.nan)
 
     # By name ----------------------------------------------------------------------------------------------------------
 
@@ -158,25 +167,34 @@ class SmoothedParameters:
         self.z = [p.detach().to(_wide(p), copy=True) for p in parameters.tensors]
 
     @torch.no_grad()
-    def pull(self, mu: float, beta: float, factor: float) -> None:
-        """Add factor mu (x - z) to every `.grad` there is, then move z; some parameters at once, to save memory."""
-        for some in _slices(self.parameters.sizes):
-            tensors, z = self.parameters.tensors[some], [local(part) for part in self.z[some]]
+    def pull(self, mu: float, beta: float, factor: float | Tensor, made: Tensor | None = None) -> None:
+        """Add factor mu (x - z) to every `.grad` there is, then move z; some parameters at once, to save memory.
+
+        Nothing moves where a step was not made, `made` () bool on the device.
+        """
+        for span in _slices(self.parameters.sizes):
+            tensors, z = self.parameters.tensors[span], [local(part) for part in self.z[span]]
             x = [local(p).detach().to(part.dtype) for p, part in zip(tensors, z, strict=True)]
             gaps = torch._foreach_sub(x, z)
+            if made is not None:
+                torch._foreach_mul_(gaps, made.to(gaps[0].dtype))
+                torch._foreach_add_(z, gaps, alpha=beta)
+            if isinstance(factor, Tensor):
+                torch._foreach_mul_(gaps, factor.to(gaps[0].dtype))
             for p in tensors:
                 if p.grad is not None and p.grad.is_sparse:
                     p.grad = p.grad.to_dense()
             grads = [local(p.grad) for p in tensors if p.grad is not None]
             pulls = [gap for p, gap in zip(tensors, gaps, strict=True) if p.grad is not None]
             if grads:
-                torch._foreach_add_(grads, pulls, alpha=mu * factor)
-            torch._foreach_lerp_(z, x, beta)
+                torch._foreach_add_(grads, pulls, alpha=mu if isinstance(factor, Tensor) else mu * factor)
+            if made is None:
+                torch._foreach_lerp_(z, x, beta)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        for own, saved in zip(self.z, self.parameters.in_order(tensors), strict=True):
-            own.copy_(_spread_like(own, saved))
+        for z, saved in zip(self.z, self.parameters.in_order(tensors), strict=True):
+            z.copy_(_spread_like(z, saved))
 
 
 def _slices(sizes: Sequence[int]) -> Iterator[slice]:
@@ -194,25 +212,42 @@ def _slices(sizes: Sequence[int]) -> Iterator[slice]:
 
 
 def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
-    """Whether all numbers are finite: the one pass over all of them that GradScaler makes, with a scale of 1.
+    """Whether all numbers are finite; `groups` are groups of processes that hold other numbers, and must agree."""
+    return not non_finite(tensors, groups).item()
 
-    `groups` are groups of processes that hold other numbers, and must agree.
-    """
+
+def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
+    """() bool, whether some number is not finite: the one pass that GradScaler makes over all, with a scale of 1."""
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
         if values.is_floating_point():  # a method's state may hold others
             by_kind.setdefault((values.device, values.dtype), []).append(values)
     bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
-    one = torch.ones_like(bad)
+    scale = torch.ones_like(bad)
     for (device, _), alike in by_kind.items():
         here = bad.to(device)
-        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, one.to(device))
+        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, scale.to(device))
         if here is not bad:
             bad += here.to(bad.device)
     for group in groups:
         distributed.all_reduce(bad, op=distributed.ReduceOp.MAX, group=group)
-    return not bad.item()
+    return bad[0] > 0
+
+
+def clear(gradients: Sequence[Tensor], unless: Tensor) -> None:
+    """Set gradients to 0, in place, unless a number () bool on their device says otherwise.
+
+    As a product of their bits with 0 or 1, in one launch for many: 0 times NaN would be NaN, and a `where` for each
+    parameter some hundred launches.
+    """
+    by_size: dict[torch.dtype, list[Tensor]] = {}
+    for gradient in gradients:
+        values = gradient._values() if gradient.is_sparse else gradient
+        bits = BITS[values.element_size()]
+        by_size.setdefault(bits, []).append(values.view(bits))
+    for bits, views in by_size.items():
+        torch._foreach_mul_(views, unless.to(bits))
 
 
 def check_graphs(tensors: Sequence[Tensor]) -> None:
@@ -259,10 +294,10 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def _spread_like(own: Any, value: Tensor) -> Tensor:
+def _spread_like(like: Any, value: Tensor) -> Tensor:
     """A tensor as one process has it, whole or in pieces, in the pieces of another."""
-    if not is_sharded(own) or is_sharded(value):
+    if not is_sharded(like) or is_sharded(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

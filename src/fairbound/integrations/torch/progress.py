@@ -1,4 +1,4 @@
-"""How far a loop is: counters, what was recorded on the way, and the warnings that follow from it."""
+"""Progress of a loop: counters, recorded monitors, and the warnings that follow from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was 
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
 SELDOM = 0.05  # share of the mini-batches
 MAX_RECORDS = 200  # of the monitors; then every other one goes
-READ_TOGETHER = 20  # records that wait on the device until they are read, and a loop that diverges is warned of
+READ_TOGETHER = 100  # records that wait on the device until they are read, and a loop that diverges is warned of
 
 
 class MonitorHistory:
@@ -78,38 +78,55 @@ class Progress:
 
     def __init__(self, record: ConstraintRecord) -> None:
         self.record = record
-        self.steps = 0
-        self.skipped = 0
+        self.attempts = 0  # steps, and on a GPU those that turn out to be skipped
+        self.unseen: Tensor | int = 0  # of these, skipped on the device without a look
+        self._skipped = 0
         self.history = MonitorHistory(100 if record.gathered else 1)
         self._warned_of_skipping = False
         self._warned_of_divergence = False
 
+    @property
+    def steps(self) -> int:
+        return self.attempts - int(self.unseen)
+
+    @property
+    def skipped(self) -> int:
+        return self._skipped + int(self.unseen)
+
+    def load(self, steps: int, skipped: int, history: MonitorHistory) -> None:
+        """Go on from saved numbers."""
+        self.attempts, self._skipped, self.unseen, self.history = steps, skipped, 0, history
+
     def stepped(self) -> bool:
         """Count a step; whether its monitors are to be recorded."""
-        self.steps += 1
-        if self.steps in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.record.gathered:
+        self.attempts += 1
+        if self.attempts in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.record.gathered:
             self._warn_of_seldom_observed()
-        return self.steps % self.history.every == 0
+        return self.attempts % self.history.every == 0
 
     def add(self, monitors: Mapping[str, Tensor], multipliers: Tensor | None, objective: Tensor) -> None:
         """Record the monitors of a step."""
         constraints, last = self.record.constraints, self.record.last
         last = None if last is None else last[: constraints.m]
         record = recorded(monitors, multipliers, objective, last, constraints.equality)
-        sign = self.history.diverging() if self.history.add(self.steps, record) else None
-        if sign is not None and not self._warned_of_divergence:  # once, while it happens
+        if not self.history.add(self.attempts, record):
+            return
+        if int(self.unseen):
+            self._warn_of_skipping()
+        sign = None if self._warned_of_divergence else self.history.diverging()
+        if sign is not None:  # once, while it happens
             self._warned_of_divergence = True
-            warnings.warn(f"by step {self.steps} {sign}", RuntimeWarning, stacklevel=frames_of_ours())
+            warnings.warn(f"by step {self.attempts} {sign}", RuntimeWarning, stacklevel=frames_of_ours())
 
     def _warn_of_seldom_observed(self) -> None:
         counts = self.record.observations()[0]
         least = int(counts.argmin())
         count = int(counts[least])
-        few = SELDOM * self.steps if self.steps >= SELDOM_OBSERVED_AFTER else 0
-        if count > few or (count == 0 and self.steps > NEVER_OBSERVED_AFTER):  # said before
+        few = SELDOM * self.attempts if self.attempts >= SELDOM_OBSERVED_AFTER else 0
+        if count > few or (count == 0 and self.attempts > NEVER_OBSERVED_AFTER):  # said before
             return
         warnings.warn(
-            f"{'none' if count == 0 else f'only {count}'} of {self.steps} mini-batches had the examples that "
+            f"{'none' if count == 0 else f'only {count}'} of {self.attempts} mini-batches had the examples that "
             f"{self.record.constraints.names[least]!r} is about, so it constrains "
             f"{'nothing' if count == 0 else 'little'}; check groups and labels (1 is the positive one), merge groups, "
             "or draw batches with fairbound.BalancedBatchSampler",
@@ -119,12 +136,16 @@ class Progress:
 
     def skip(self) -> None:
         """Count a step that is not made, and warn of the first."""
-        self.skipped += 1
+        self._skipped += 1
+        self._warn_of_skipping()
+
+    def _warn_of_skipping(self) -> None:
         if not self._warned_of_skipping:
             self._warned_of_skipping = True
+            which = "steps were" if int(self.unseen) else f"step {self.attempts + 1} was"
             warnings.warn(
-                f"step {self.steps + 1} was skipped: its loss, a constraint or its direction is NaN or infinite; "
-                "such steps are counted in `skipped` and change nothing",
+                f"{which} skipped: the loss, a constraint or the direction is NaN or infinite; such steps are counted "
+                "in `skipped` and change nothing",
                 RuntimeWarning,
                 stacklevel=frames_of_ours(),
             )

@@ -26,10 +26,10 @@ def leaf_names(state: Any) -> list[str]:
     return list(fields) if len(fields) == len(flat) else [f"leaf {i}" for i in range(len(flat))]
 
 
-def kept_where(constraints: Tensor, cells: Tensor, old: Any, new: Any, of: list[str]) -> Any:
+def kept_where(constraints: Tensor, cells: Tensor, old: Any, new: Any, kinds: list[str]) -> Any:
     """The new state, but for the marked constraints (m,) and cells (q,): those stay as they were."""
     keep = {CONSTRAINT: constraints, CELL: cells[:, None]}
-    triples = zip(tree_leaves(old), tree_leaves(new), of, strict=True)
+    triples = zip(tree_leaves(old), tree_leaves(new), kinds, strict=True)
     leaves = [torch.where(keep[kind], before, after) if kind in keep else after for before, after, kind in triples]
     return tree_unflatten(new, iter(leaves))
 
@@ -43,7 +43,7 @@ def in_precision_of(old: Any, new: Any) -> Any:
 
 
 def saved(
-    state: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: Parameters
+    state: Any, kinds: list[str], names: Sequence[str], cells: Sequence[str], parameters: Parameters
 ) -> dict[str, Any]:
     """Copies of a state's tensors, by the names of constraints, cells and parameters."""
 
@@ -51,7 +51,7 @@ def saved(
         return parameters.by_name(parameters.parts(flat))
 
     saved_leaves: dict[str, Any] = {}
-    for name, kind, leaf in zip(leaf_names(state), of, tree_leaves(state), strict=True):
+    for name, kind, leaf in zip(leaf_names(state), kinds, tree_leaves(state), strict=True):
         if kind == CONSTRAINT:
             saved_leaves[name] = by_name(leaf.detach().clone(), names)
         elif kind == CELL:
@@ -62,21 +62,26 @@ def saved(
 
 
 def loaded(
-    kept: dict[str, Any], like: Any, of: list[str], names: Sequence[str], cells: Sequence[str], parameters: Parameters
+    saved_leaves: dict[str, Any],
+    like: Any,
+    kinds: list[str],
+    names: Sequence[str],
+    cells: Sequence[str],
+    parameters: Parameters,
 ) -> Any:
     """The state that `saved` gave; `like` has its form."""
     expected = leaf_names(like)
-    if sorted(kept) != sorted(expected):
+    if sorted(saved_leaves) != sorted(expected):
         raise ValueError(
-            f"the saved state has {sorted(kept)}, this method's {sorted(expected)}; it is of another method"
+            f"the saved state has {sorted(saved_leaves)}, this method's {sorted(expected)}; it is of another method"
         )
 
     def vector(tensors: dict[str, Tensor]) -> Tensor:
         return torch.cat([tensor.detach().reshape(-1) for tensor in parameters.in_order(tensors)])
 
     leaves = []
-    for name, kind, leaf in zip(expected, of, tree_leaves(like), strict=True):
-        value = kept[name]
+    for name, kind, leaf in zip(expected, kinds, tree_leaves(like), strict=True):
+        value = saved_leaves[name]
         if kind == PARAMETER:
             value = vector(value)
         if kind == CELL:
@@ -102,7 +107,7 @@ def by_constraint(values: Any, names: Sequence[str], rows: int) -> Tensor:
         return values
     missing, extra = set(names) - set(values), set(values) - set(names)
     if missing or extra:
-        what = f"has no constraint {min(missing)!r}" if missing else f"has a constraint {min(extra)!r} more"
-        raise ValueError(f"the saved state {what}; it has {sorted(values)[:6]}, this loop {sorted(names)[:6]}")
-    found = torch.stack([values[name] for name in names])
-    return torch.cat([found, found.new_zeros(rows - len(names))])
+        difference = f"has no constraint {min(missing)!r}" if missing else f"has a constraint {min(extra)!r} more"
+        raise ValueError(f"the saved state {difference}; it has {sorted(values)[:6]}, this loop {sorted(names)[:6]}")
+    ordered = torch.stack([values[name] for name in names])
+    return torch.cat([ordered, ordered.new_zeros(rows - len(names))])

@@ -33,12 +33,17 @@ class StepInfo(NamedTuple):
 
     loss: Tensor  # () the objective
     c: Tensor  # (m,) the constraints, feasible where <= 0; one that the batch does not show: its last value, or NaN
-    skipped: bool  # whether the step was skipped because something was not finite
+    made: bool | Tensor  # whether all was finite; on a GPU a number there, which `skipped` reads
     rows: Tensor | None = None  # with very many constraints: which of them `c` has, m for none; else None: all
 
+    @property
+    def skipped(self) -> bool:
+        """Whether the step was skipped because something was not finite; reading it waits for a GPU."""
+        return not bool(self.made)
+
     @staticmethod
-    def of(estimate: BatchEstimate, skipped: bool) -> StepInfo:
-        return StepInfo(estimate.f, estimate.last.clone(), skipped, estimate.rows)  # the loop keeps its own
+    def of(estimate: BatchEstimate, made: bool | Tensor) -> StepInfo:
+        return StepInfo(estimate.f, estimate.last.clone(), made, estimate.rows)  # the loop keeps its own
 
 
 class Steps(ABC):
@@ -67,6 +72,11 @@ class Steps(ABC):
         self._in_precision: dict[tuple[torch.device, torch.dtype], ConstraintSet] = {}
 
     @property
+    def looks(self) -> bool:
+        """Whether a step looks at its numbers, which on a GPU waits for them."""
+        return True
+
+    @property
     def equality(self) -> Tensor | None:
         """(rows,) the rows of the state that are equalities."""
         equality = self.constraints.equality
@@ -89,15 +99,15 @@ class Steps(ABC):
 
     # From a mini-batch to [f, c] --------------------------------------------------------------------------------------
 
-    def batch(self, losses: Tensor | MiniBatch, *given: Any) -> MiniBatch:
+    def batch(self, losses: Tensor | MiniBatch, *fields: Any) -> MiniBatch:
         """The mini-batch with all that was given of it, in the order of the fields of `MiniBatch`."""
         if isinstance(losses, Tensor):
-            batch = MiniBatch(losses, *given, self.parameters.tensors)  # type: ignore[call-arg]
+            batch = MiniBatch(losses, *fields, self.parameters.tensors)  # type: ignore[call-arg]
         else:
             batch = self._complete(losses if isinstance(losses, MiniBatch) else MiniBatch(losses))
             if not isinstance(batch.losses, Tensor):
                 batch.check()  # explains it
-            doubled = [name for name, value in zip(MiniBatch._fields[1:-1], given, strict=True) if value is not None]
+            doubled = [name for name, value in zip(MiniBatch._fields[1:-1], fields, strict=True) if value is not None]
             if doubled:
                 raise ValueError(f"{doubled[0]}= was given beside MiniBatch, which has a field for it; put it there")
         if batch.losses.shape[:1] == (0,) and self.processes.alone:
@@ -153,7 +163,8 @@ class Steps(ABC):
             self._in_precision[key] = self.constraints.to(*key)
         totals = totals if self.processes.size == 1 else self.processes.summed(totals)
         last, running = self.record.last, self.record.others
-        estimate = BatchEstimate.of(self._in_precision[key], totals, last, cells=cells, running=running)
+        constraints, look = self._in_precision[key], self.looks
+        estimate = BatchEstimate.of(constraints, totals, last, cells=cells, running=running, look=look)
         return self.record.scaled(estimate) if self.record.normalize else estimate
 
     # Around a step ----------------------------------------------------------------------------------------------------
@@ -224,7 +235,7 @@ class Steps(ABC):
             loss_scale(scaler, self.parameters.device)  # a new one steps only after it has scaled something
             self.parameters.poison_grads()
         self.progress.skip()
-        return StepInfo.of(estimate, True)
+        return StepInfo.of(estimate, False)
 
     # Saving -----------------------------------------------------------------------------------------------------------
 
@@ -264,4 +275,4 @@ class Steps(ABC):
         steps, skipped = int(saved["steps"]), int(saved["skipped"])
         self.record.load_state_dict(saved["record"], steps, last, device)
         self.state = state
-        self.progress.steps, self.progress.skipped, self.progress.history = steps, skipped, history
+        self.progress.load(steps, skipped, history)

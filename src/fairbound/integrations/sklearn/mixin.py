@@ -1,0 +1,341 @@
+"""What `FairClassifier` and `FairPostprocessor` share: scikit-learn's contract around a certified choice of models.
+
+1. The examples are divided into development and calibration data; the development data into folds.
+2. Models are cross-fitted and corrected on the development data: these are the candidates (`selection`).
+3. One of the candidates is chosen on out-of-fold data. On the calibration data, the least corrected candidate that is
+   certified replaces it, unless it is corrected less than the one chosen before (`certification`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from threadpoolctl import threadpool_limits  # with scikit-learn
+from torch import Tensor
+
+from fairbound._utils.frames import frames_of_ours
+from fairbound.auditing import Verdict
+from fairbound.constraints.constraint import Constraint
+from fairbound.integrations.groups import SUBGROUPS, GroupEncoder
+from fairbound.integrations.sklearn.certification import Power, certification_power, certify, judge
+from fairbound.integrations.sklearn.corrections import Scores, no_correction
+from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, calibration_split, stratified_folds
+from fairbound.integrations.sklearn.inputs import (
+    checked_weight,
+    make_constraints,
+    normalized_weight,
+    refuse_empty_cells,
+    strata_of,
+)
+from fairbound.integrations.sklearn.membership import probabilities
+from fairbound.integrations.sklearn.report import group_table, write_report
+from fairbound.integrations.sklearn.selection import Candidate, CandidateSearch, Selection
+
+SMALL_TABLE = 100_000  # examples: below, several threads cost more than they save (18,000: 48 CPU s on two, 11 on one)
+
+
+@contextmanager
+def one_thread_if(small: bool) -> Iterator[None]:
+    """With one thread of torch and of BLAS; other libraries keep theirs."""
+    before = torch.get_num_threads()
+    with threadpool_limits(1, user_api="blas") if small else nullcontext():
+        torch.set_num_threads(1 if small else before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+class FairClassifierMixin(ClassifierMixin):
+    """The fit and the predictions; an estimator adds its parameters and its models.
+
+    An estimator has a method `_cross_fit` as `cross_fitting.CrossFit` describes it, and may replace the methods of the
+    section "Models" below. Inside, labels are numbers, and of two classes the positive one is 1.
+    """
+
+    cross_fit_cache: dict[Any, CrossFitted] | None = None  # models of other fits with the same examples and seed
+
+    constraints_: tuple[Constraint, ...]
+    groups_: dict[str, list[str]]  # names of the groups, by column
+
+    # Models -----------------------------------------------------------------------------------------------------------
+
+    _missing_values: Any = "allow-nan"  # what `validate_data` does about them
+    _retrainable = True  # whether the models can be trained again with other weights
+
+    def _learn_encoding(self, X: Any, rows: NDArray[np.int64]) -> None:
+        """Learn from some rows of X what `_inputs` needs."""
+
+    def _inputs(self, X: Any) -> Any:
+        """X as the models take it."""
+        return X
+
+    def _cross_fit_once(
+        self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
+    ) -> CrossFitted:
+        """The models of `_cross_fit`, trained once for all fits that share a cache."""
+        cache = {} if self.cross_fit_cache is None else self.cross_fit_cache
+        key = (main, classes, target.numpy().tobytes(), None if weight is None else weight.numpy().tobytes())
+        if key not in cache:
+            cache[key] = self._cross_fit(data, target, classes, weight, main=main)
+        return cache[key]
+
+    # Fitting ----------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> Any:
+        """Train, correct and certify; without `sensitive_features`, train without a constraint and warn."""
+        self._check_parameters()
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        X = self._validate(X, reset=True)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        check_classification_targets(y)
+        self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class only, {self.classes_.tolist()}; a classifier needs two or more")
+        weight = checked_weight(sample_weight, X)
+        if weight is not None and len(weighted := np.unique(y[weight > 0])) < 2:
+            raise ValueError(f"examples with a positive sample_weight have one class only, {weighted.tolist()}")
+        self._order = self._class_order()
+        train_weight = weight
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, y)
+            train_weight = by_class if weight is None else weight * by_class
+        if len(y) < 2:
+            raise ValueError(f"X has n_samples = {len(y)}, and cross-fitting needs 2 or more")
+        self._fit(X, self._numbered(y), sensitive_features, weight, train_weight)
+        return self
+
+    def _fit(self, X: Any, labels: Tensor, sensitive: Any, weight: Any, train_weight: Any) -> None:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        groups = self._make_constraints(sensitive, labels)
+        strata = strata_of(groups, labels)
+        self.development_, self.calibration_ = calibration_split(strata, float(self.calibration), seed)
+        development, calibration = self.development_, self.calibration_
+        self.power_ = self._power(groups, labels, calibration)
+        self._learn_encoding(X, development)
+
+        def part(rows: NDArray[np.int64]) -> tuple[Any, Tensor, dict[str, Tensor], Tensor | None]:
+            codes = {by: column[rows] for by, column in groups.items()}
+            return self._inputs(_safe_indexing(X, rows)), labels[rows], codes, normalized_weight(weight, rows)
+
+        data = Development(
+            *part(development),
+            normalized_weight(train_weight, development),
+            stratified_folds(strata[development], max(2, min(int(self.cv), len(development) // 2)), seed),
+            seed,
+        )
+        held_out = part(calibration) if len(calibration) else None
+        search = CandidateSearch(
+            self.constraints_,
+            data,
+            len(self.classes_),
+            self._cross_fit_once,
+            self.group_at_prediction,
+            self._retrainable,
+        )
+        with one_thread_if(len(labels) < SMALL_TABLE):
+            self._choose(search.run(), held_out)
+
+    def _make_constraints(self, sensitive: Any, labels: Tensor) -> dict[str, Tensor]:
+        """(n,) the group of every example, by column, after the constraints on these groups are made."""
+        self._encoder: GroupEncoder | None = None
+        self.constraints_, self.groups_ = (), {}
+        if sensitive is None:
+            warnings.warn("no sensitive_features were given: training is unconstrained", stacklevel=frames_of_ours())
+            return {}
+        self._encoder = GroupEncoder.fit(sensitive, len(labels), self.subgroups)
+        groups = self._encoder.transform(sensitive, len(labels))
+        columns = self._encoder.columns
+        self.constraints_ = make_constraints(self.constraint, self.bound, columns, self._outcomes())
+        refuse_empty_cells(self.constraints_, groups, labels)
+        self.groups_ = {by: list(column.names) for by, column in columns.items()}
+        return groups
+
+    def _power(self, groups: dict[str, Tensor], labels: Tensor, rows: NDArray[np.int64]) -> Power | None:
+        """Whether the calibration data can certify the bound at all; known before any training."""
+        if not self.constraints_:
+            return None
+        if not len(rows):
+            warnings.warn(
+                f"{len(labels)} examples are too few to hold any out for calibration: there is no verdict",
+                stacklevel=frames_of_ours(),
+            )
+            return None
+        held_out = {by: codes[rows] for by, codes in groups.items()}
+        power = certification_power(self.constraints_, held_out, labels[rows], self.level)
+        if power is not None and power.probability == 0:
+            warnings.warn(power.sentence, stacklevel=frames_of_ours())
+        return power
+
+    def _choose(
+        self, selection: Selection, held_out: tuple[Any, Tensor, dict[str, Tensor], Tensor | None] | None
+    ) -> None:
+        """The certified candidate, or the one that was chosen on out-of-fold data, and what the report says of it."""
+        self._membership, self.leverage_ = selection.membership, selection.leverage
+        self._candidate, self._plain = self._certified(selection, held_out), selection.candidates[-1]
+        self.choice_, correction = self._candidate.name, self._candidate.correction
+        names = [name for constraint in self.constraints_ for name in constraint.names]
+        self.multipliers_ = dict(zip(names, correction.multipliers.tolist(), strict=True))
+        self.candidates_ = [(candidate.name, candidate.value) for candidate in selection.candidates]
+        before = selection.plain_scores
+        after = before if self._candidate is self._plain else selection.base_scores
+        self._tables = {by: group_table(before, after, correction, by, names) for by, names in self.groups_.items()}
+
+    def _certified(self, selection: Selection, held_out: Any) -> Candidate:
+        """The last certified candidate up to the chosen one; the chosen one where none is certified."""
+        self.verdict_: Verdict | None = None
+        self.certified_ = False
+        candidates, chosen = selection.candidates, selection.chosen
+        if not self.constraints_ or held_out is None:
+            return chosen
+        inputs, labels, groups, weight = held_out
+        membership, scores = selection.membership, {}
+        group_logits = {} if membership is None else membership.group_logits(inputs)
+        for fitted in {id(candidate.fitted): candidate.fitted for candidate in candidates}.values():
+            logits = fitted.model.logits(inputs)
+            ratios = () if membership is None else membership.ratios(logits, group_logits, groups)
+            scores[id(fitted)] = Scores(logits, ratios, labels, groups, weight)
+        # the sequence ends at the chosen candidate: a lucky sample certifies nothing beyond it
+        sequence = candidates[: 1 + next(i for i, candidate in enumerate(candidates) if candidate is chosen)]
+        certificate = certify(
+            [(candidate.correction, scores[id(candidate.fitted)]) for candidate in sequence], self.level
+        )
+        self._first_verdict = certificate.verdicts[0]
+        if certificate.chosen is not None:
+            chosen, self.certified_ = candidates[certificate.chosen], True
+        self.verdict_ = judge(chosen.correction, scores[id(chosen.fitted)], self.level)
+        return chosen
+
+    # Classes ----------------------------------------------------------------------------------------------------------
+
+    def _class_order(self) -> NDArray[np.int64]:
+        """(classes,) the place in `classes_` of class 0, 1, ...: of two classes the positive one is last."""
+        order = np.arange(len(self.classes_))
+        if self.pos_label is None:
+            return order
+        places = np.flatnonzero(self.classes_ == self.pos_label)
+        if len(places) != 1:
+            raise ValueError(f"pos_label={self.pos_label!r} is not among the classes {self.classes_.tolist()}")
+        return order[::-1] if len(order) == 2 and places[0] == 0 else order
+
+    def _outcomes(self) -> dict[int, str] | None:
+        """With several classes: those that rates are about, `pos_label` or all."""
+        if len(self.classes_) == 2:
+            return None
+        names = enumerate(self.classes_.tolist())
+        return {k: f"class {name}" for k, name in names if self.pos_label is None or name == self.pos_label}
+
+    def _numbered(self, y: NDArray[Any]) -> Tensor:
+        """(n,) the number of every example's class."""
+        unknown = set(np.unique(y).tolist()) - set(self.classes_.tolist())
+        if unknown:
+            name, classes = min(unknown, key=str), self.classes_.tolist()
+            raise ValueError(f"y has the class {name!r}, which fit has not seen; its classes are {classes}")
+        return torch.from_numpy(np.argsort(self._order)[np.searchsorted(self.classes_, y)])
+
+    # Predicting -------------------------------------------------------------------------------------------------------
+
+    def decision_function(self, X: Any, sensitive_features: Any = None) -> NDArray[np.float64]:
+        """Logits: one per example for two classes, of the second of `classes_`; else one per class."""
+        check_is_fitted(self)
+        logits = self._corrected(self._validate(X, reset=False), sensitive_features)
+        signed: NDArray[np.float64] = (logits if self._order[0] == 0 else -logits).numpy()
+        return signed
+
+    def predict_proba(self, X: Any, sensitive_features: Any = None) -> NDArray[np.float64]:
+        """The probability of each class; `sensitive_features` is needed with `group_at_prediction=True` only."""
+        logits = torch.from_numpy(self.decision_function(X, sensitive_features))
+        return probabilities(logits).numpy()
+
+    def predict(self, X: Any, sensitive_features: Any = None) -> NDArray[Any]:
+        """The most probable class."""
+        logits = self.decision_function(X, sensitive_features)
+        classes: NDArray[Any] = self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
+        return classes
+
+    def judge(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any = None) -> Verdict:
+        """Whether the constraints hold in the population that these examples, new to the model, were drawn from."""
+        check_is_fitted(self)
+        X = self._validate(X, reset=False)
+        labels, weight = self._numbered(column_or_1d(y)), checked_weight(sample_weight, X)
+        if self._encoder is None:
+            raise ValueError("the model was fitted without sensitive_features, so there is no constraint to judge")
+        groups = self._encoder.transform(sensitive_features, len(labels))
+        logits = self._corrected(X, sensitive_features)
+        scores = Scores(logits, (), labels, groups, None if weight is None else torch.from_numpy(weight))
+        return judge(no_correction(self.constraints_), scores, self.level)
+
+    def report(self) -> str:
+        """What `fit` did and what it means, in 80 columns."""
+        check_is_fitted(self)
+        return write_report(self)
+
+    @property
+    def unconstrained_(self) -> Any:
+        """The same models without re-weighting and correction, as a fitted estimator."""
+        check_is_fitted(self)
+        uncorrected = object.__new__(type(self))  # copy.copy would refuse a constraint that cannot be saved
+        uncorrected.__dict__ = self.__dict__ | {"_candidate": self._plain}
+        return uncorrected
+
+    def _corrected(self, X: Any, sensitive: Any) -> Tensor:
+        """(N,) or (N, classes) logits after the correction; X is validated."""
+        inputs, correction = self._inputs(X), self._candidate.correction
+        logits: Tensor = self._candidate.fitted.model.logits(inputs)
+        if correction.is_nothing:
+            return logits
+        assert self._membership is not None
+        groups: dict[str, Tensor] = {}
+        if self._membership.models is None:
+            if sensitive is None:
+                raise ValueError(
+                    "this model was fitted with group_at_prediction=True: give sensitive_features= to predict"
+                )
+            assert self._encoder is not None
+            groups = self._encoder.transform(sensitive, len(logits))
+        return correction.apply(logits, self._membership.ratios(logits, self._membership.group_logits(inputs), groups))
+
+    # Checks -----------------------------------------------------------------------------------------------------------
+
+    def _validate(self, X: Any, *, reset: bool) -> Any:
+        """X as scikit-learn checks it; of a data frame the columns are counted and named."""
+        if hasattr(X, "columns"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        finite = self._missing_values
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=finite)
+
+    def _check_parameters(self) -> None:
+        if self.subgroups not in SUBGROUPS:
+            raise ValueError(f"subgroups must be one of {', '.join(map(repr, SUBGROUPS))}, got {self.subgroups!r}")
+        if not isinstance(self.calibration, int | float) or not 0 <= self.calibration < 1:
+            raise ValueError(f"calibration is a share of the examples, from 0 to below 1, got {self.calibration!r}")
+        if not isinstance(self.level, int | float) or not 0.5 < self.level < 1:
+            raise ValueError(f"level is a confidence level such as 0.95, got {self.level!r}")
+        if isinstance(self.cv, bool) or not isinstance(self.cv, int | np.integer) or self.cv < 2:
+            raise ValueError(f"cv is a number of folds, 2 or more, got {self.cv!r}")
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        try:
+            pickle.dumps(self.constraint)
+        except Exception as error:
+            raise TypeError(
+                f"constraint={self.constraint!r} cannot be saved ({error}); use the name of a notion, or a function "
+                "defined in a module"
+            ) from error
+        return state
