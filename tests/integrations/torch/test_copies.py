@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from loops import BOTH, WholeVectors, tensors
+from loops import BOTH, ONE_DRAW, WholeVectors, tensors
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, constraints
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod
@@ -345,3 +346,69 @@ def test_a_state_that_cannot_be_read_changes_nothing() -> None:
         with pytest.raises((ValueError, KeyError)):
             fair.load_state_dict(fair.state_dict() | {"steps": 99} | {name: value})
         assert fair.steps == 2
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+WIDE = 50 * 400  # numbers of the first layer
+
+
+class Allocations(TorchDispatchMode):
+    """The tensors of at least the first layer's size that operations make, views and results in place left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {leaf.untyped_storage().data_ptr() for leaf in tensors([list(args), kwargs or {}])}
+        result = func(*args, **(kwargs or {}))
+        for leaf in tensors(list(result) if isinstance(result, list | tuple) else [result]):
+            if leaf.numel() >= WIDE and leaf.untyped_storage().data_ptr() not in known:
+                self.made.append(leaf)  # kept, so that its memory is not used again
+        return result
+
+
+def allocations(method: Algorithm[Any] | None) -> list[int]:
+    """How many such tensors each of three steps makes; without a method those of plain training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(50, 400), nn.Tanh(), nn.Linear(400, 1), nn.Flatten(0))
+    limits: list[Any] = [constraints.loss_parity(["A", "B"], bound=0.02), constraints.bounded_group_loss(2, bound=0.1)]
+    fair = None if method is None else Constrained(model, limits, method)
+    counts = []
+    for k in range(3):
+        model.zero_grad()
+        losses = model(torch.randn(12, 50, generator=torch.Generator().manual_seed(k))).square()
+        with Allocations() as large:
+            if fair is None:
+                losses.mean().backward()
+            else:
+                fair.backward(losses, GROUP, scale=0.5)
+        counts.append(len(large.made))
+    return counts
+
+
+WITHOUT = {name: method for name, method in ONE_DRAW.items() if method.smoothing is None}
+WITH = {name: method for name, method in ONE_DRAW.items() if method.smoothing is not None}
+
+
+@pytest.mark.parametrize("method", WITHOUT.values(), ids=WITHOUT)
+def test_a_multiplier_method_makes_no_vector_of_the_model_s_size(method: Algorithm[Any]) -> None:
+    """But for the gradient, which plain training makes as well."""
+    assert allocations(method) == allocations(None)
+
+
+@pytest.mark.parametrize("method", WITH.values(), ids=WITH)
+def test_smoothing_makes_one_vector_and_keeps_one(method: Algorithm[Any]) -> None:
+    """x - z in every step, of some parameters at once; z in the first."""
+    assert [a - b for a, b in zip(allocations(method), allocations(None), strict=True)] == [2, 1, 1]
+
+
+def test_z_stays_where_it_is() -> None:
+    model, fair = begun(SSLALM(samples=1))
+    steps: Any = fair._steps
+    before = [part.data_ptr() for part in steps.smoothed.z]
+    fair.backward(losses_of(model), GROUP)
+    assert [part.data_ptr() for part in steps.smoothed.z] == before
+    assert [part.shape for part in steps.smoothed.z] == [p.shape for p in model.parameters()]
