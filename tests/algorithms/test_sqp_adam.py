@@ -80,6 +80,7 @@ def test_an_active_constraint_that_balances_the_gradient_makes_no_long_step(floo
     assert longest / 5 < float(d.abs()) <= longest
     assert float(d) < 0
 
+
 def test_dependent_and_absent_rows_have_finite_multipliers() -> None:
     J = normal(1, 6).repeat(3, 1) * torch.tensor([[1.0], [-1.0], [0.0]], dtype=F64)
     g = normal(6, seed=4)

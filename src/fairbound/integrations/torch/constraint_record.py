@@ -48,6 +48,8 @@ class ConstraintRecord:
                 self.any_absent = torch.zeros((), dtype=torch.bool, device=counts.device)
             if self.complete is not None:
                 self._add(self.complete, None)
+        if self.any_absent is not None:
+            self.any_absent = self.any_absent | (counts == 0).any()
         parts = self._by_part(counts, cells)
         return [
             None if known is None else known.others(part_cells, n)
@@ -58,7 +60,6 @@ class ConstraintRecord:
         assert self.running is not None
         memory: float | Tensor = MEMORY
         if self.any_absent is not None:  # until then the last mini-batch is remembered alone, as `complete` is
-            self.any_absent = self.any_absent | ((totals.counts <= 0).any() & (totals.counts[0] > 0))
             memory = self.any_absent.double() * MEMORY
         sums, counts = self._by_part(totals.sums, cells), self._by_part(totals.counts, cells)
         for known, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
