@@ -127,8 +127,11 @@ class Parameters:
 
     def grads(self) -> list[Tensor]:
         """What `.grad` holds in this process, of the parameters that have any."""
-        held = [p.grad for p in self.tensors if p.grad is not None]
-        return [local(grad) for grad in held] if self.sharded else held
+        return self.pieces([p.grad for p in self.tensors if p.grad is not None])
+
+    def pieces(self, tensors: list[Tensor]) -> list[Tensor]:
+        """What this process holds of them."""
+        return [local(tensor) for tensor in tensors] if self.sharded else tensors
 
     def poison_grads(self, unless: Tensor | None = None) -> None:
         """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite.
@@ -173,8 +176,9 @@ class SmoothedParameters:
         Nothing moves where a step was not made, `made` () bool on the device.
         """
         for span in _slices(self.parameters.sizes):
-            tensors, z = self.parameters.tensors[span], [local(part) for part in self.z[span]]
-            x = [local(p).detach().to(part.dtype) for p, part in zip(tensors, z, strict=True)]
+            tensors = self.parameters.tensors[span]
+            z, x = (self.parameters.pieces(parts) for parts in (self.z[span], [p.detach() for p in tensors]))
+            x = [p if p.dtype is part.dtype else p.to(part.dtype) for p, part in zip(x, z, strict=True)]
             gaps = torch._foreach_sub(x, z)
             if made is not None:
                 torch._foreach_mul_(gaps, made.to(gaps[0].dtype))
@@ -184,7 +188,7 @@ class SmoothedParameters:
             for p in tensors:
                 if p.grad is not None and p.grad.is_sparse:
                     p.grad = p.grad.to_dense()
-            grads = [local(p.grad) for p in tensors if p.grad is not None]
+            grads = self.parameters.pieces([p.grad for p in tensors if p.grad is not None])
             pulls = [gap for p, gap in zip(tensors, gaps, strict=True) if p.grad is not None]
             if grads:
                 torch._foreach_add_(grads, pulls, alpha=mu if isinstance(factor, Tensor) else mu * factor)
