@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -58,7 +59,7 @@ def main() -> None:
         calls = traced(method)
         files = [file for file, _ in calls]
         folders = [str(Path(file).parent) for file in files]
-        changes, moves = (sum(a != b for a, b in zip(some, some[1:], strict=False)) for some in (files, folders))
+        changes, moves = (sum(a != b for a, b in pairwise(some)) for some in (files, folders))
         print(f"{name:<20} {len(calls):>6} {len(set(files)):>6} {changes:>16} {moves:>18}")
     if options.functions:
         for (file, function), count in Counter(traced(METHODS["DescentAscent()"])).most_common():

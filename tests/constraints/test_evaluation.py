@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.linear import SumsCounts
 from fairbound.constraints.constraint import Constraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Matrix
 from fairbound.constraints.layouts import BlockedLayout, GroupedLayout, Term
+from fairbound.constraints.linear import SumsCounts
 from fairbound.constraints.statistics import Statistic, soft_positive
 
 F64 = torch.float64
