@@ -9,6 +9,7 @@ Descent on the Lagrangian, exponentiated ascent in the multipliers, y+ = y exp(e
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from matplotlib import pyplot as plt
@@ -19,27 +20,25 @@ import fairbound as fb
 BOUND = 0.05
 
 
+class State(NamedTuple):
+    y: Tensor  # (m,) multipliers, one for each constraint
+    k: Tensor  # () steps made
+
+
 @dataclass(frozen=True, kw_only=True)
-class ExponentiatedAscent(fb.Algorithm[Tensor]):  # the state is one tensor; several go into a NamedTuple
-    tau: float = 0.3  # primal step
-    eta: float = 0.5  # dual step
-    is_gradient_step = True  # d is a multiple of one gradient: in a loop, one backward pass
+class ExponentiatedAscent(fb.MultiplierMethod[State]):
+    tau: float = 0.3  # step of x; in a loop the optimizer's learning rate
+    eta: float = 0.5  # step of the multipliers
     solves = "kkt"
+    row_wise = True  # every constraint is treated alone: there may be very many
 
-    def init(self, x, m, first=None, equality=None):
+    def start(self, like, m, equality=None, first=None):
         fb.core.refuse_equality(self, equality)  # y > 0: for c <= 0 alone
-        return x.new_full((m,), 0.1)  # from 0 no factor leads away
+        return State(like.new_full((m,), 0.1), like.new_zeros(()))  # from 0 no factor leads away
 
-    def update(self, x, y, draw):
-        (e,) = (sample(x) for sample in draw.unpack(self))
-        d = -self.tau * e.grad(f=1.0, c=y)  # one backward pass: grad f + J'y
-        return d, (y * torch.exp(self.eta * e.c)).clamp(min=1e-3)
-
-    def multipliers(self, y):
-        return y
-
-    def primal_step(self, y):  # what the learning rate of a loop stands for
-        return self.tau
+    def step(self, state, c):  # the weights of the gradient grad f + J'w, and the next state
+        y = (state.y * torch.exp(self.eta * c)).clamp(min=1e-3)
+        return state.y, State(y, state.k + 1)
 
 
 if __name__ == "__main__":

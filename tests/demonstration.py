@@ -17,7 +17,7 @@ from fairbound.benchmark.collection import Reference
 
 METHODS = (
     "SSLALM", "Ghost", "SPBM", "NuPI", "ExactPenalty", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",
-    "AdamDescentAscent", "Extragradient", "LevelConstrained", "Switching", "Penalty", "WarmUp", "SGD",
+    "DescentAscent (Adam)", "DescentAscent (second)", "LevelConstrained", "Switching", "Penalty", "NuPI (nu .5)", "SGD",
     "SSLALM (tau .1)",
 )  # fmt: skip
 PROBLEMS = {  # name: (summary, tracks, groups, bound)

@@ -17,24 +17,34 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairbound.algorithms import PHRALM, SGD, SSLALM, AdamDescentAscent, DescentAscent, TrackedSQP
+from fairbound.algorithms import PHRALM, SGD, SSLALM, DescentAscent, TrackedSQP, primal
 from fairbound.algorithms.schedules import Linear
 from fairbound.benchmark.collection import BenchmarkProblem, Instance, Reference, load, table_problem
 from fairbound.benchmark.collection.catalog import FOLDER
 from fairbound.benchmark.collection.certificate import kkt_residual
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, Primal
+from fairbound.training.contract import trial_step
 from fairbound.training.runner import run
 
 STARTS = tuple(range(5))  # the board's seeds
 LONG_SEEDS = (200, 201, 202)  # no seeds of the board
 FEASIBLE = 0.03  # of the scale: the board's tightest target
+ADAM, ADAM_RATE = "lr", 0.01  # the step of x is Adam's, and its own size
 FACTORS = (0.3, 1.0, 3.0)  # of every method's own step size
 LARGEST_JACOBIAN = 50_000_000  # entries; beyond it the residual of a long reference is not computed
+
+
+class Candidate(NamedTuple):
+    """A method of a long run, and how it moves x where its own step does not."""
+
+    name: str
+    method: Algorithm[Any]
+    primal: Primal | None = None
 
 
 def main() -> None:
@@ -90,7 +100,7 @@ def scale_of(problem: BenchmarkProblem, instance: Instance) -> float:
     """The problem's own, or the median violation where unconstrained SGD ends; 1 where that violates nothing."""
     if problem.scale is not None:
         return problem.scale
-    end = recorded(problem, instance, SGD(), STARTS, points=1)
+    end = recorded(problem, instance, Candidate("SGD", SGD()), STARTS, points=1)
     size = float(evaluated(instance, next(end))[1].median())
     return size if size > 1e-3 else 1.0
 
@@ -124,23 +134,23 @@ def exact(problem: BenchmarkProblem, instance: Instance) -> Reference:
 
 
 def best_of_long_runs(
-    problem: BenchmarkProblem, instance: Instance, tried: Iterable[tuple[Algorithm[Any], float]], budgets: float
+    problem: BenchmarkProblem, instance: Instance, tried: Iterable[tuple[Candidate, float]], budgets: float
 ) -> Reference:
     scale, best, best_x, how = scale_of(problem, instance), float("inf"), None, "nothing feasible"
     print(f"{problem.name}: scale {scale:.4g}; feasible is a violation of at most {FEASIBLE * scale:.3g}")
-    for method, factor in tried:
+    for candidate, factor in tried:
         began, own, last = time.perf_counter(), float("inf"), float("nan")
-        for x in recorded(problem, instance, method, LONG_SEEDS, budgets):
+        for x in recorded(problem, instance, candidate, LONG_SEEDS, budgets):
             loss, violation = evaluated(instance, x)
             loss, last = torch.where(violation <= FEASIBLE * scale, loss, torch.inf), float(violation.median())
             place = int(loss.nan_to_num(torch.inf).argmin())
             own = min(own, float(loss[place]))
             if loss[place] < best:
                 best, best_x = float(loss[place]), x[place].clone()
-                how = f"the best feasible loss of long runs: {type(method).__name__}, {factor:g} x its step size"
+                how = f"the best feasible loss of long runs: {candidate.name}, {factor:g} x its step size"
         seconds = time.perf_counter() - began
         print(
-            f"  {type(method).__name__:<18} x {factor:<4g} best feasible {own:<10.6g} last violation {last:<9.3g} "
+            f"  {candidate.name:<24} x {factor:<4g} best feasible {own:<10.6g} last violation {last:<9.3g} "
             f"{seconds:.0f} s",
             flush=True,
         )
@@ -160,40 +170,48 @@ def settings(
     factors: Sequence[float] = FACTORS,
     names: Sequence[str] | None = None,
     dual: float = 1.0,
-) -> Iterator[tuple[Algorithm[Any], float]]:
+) -> Iterator[tuple[Candidate, float]]:
     """Methods with steps that fall linearly to 2 %, at several sizes."""
-    bases: list[tuple[Algorithm[Any], tuple[str, ...]]] = [
-        (DescentAscent(), ("tau", "eta")),
-        (SSLALM(samples=1, lag=True), ("tau", "eta")),
-        (PHRALM(), ("tau", "eta")),
-        (AdamDescentAscent(), ("tau", "eta")),
+    bases: list[tuple[Algorithm[Any], str, tuple[str, ...]]] = [
+        (DescentAscent(), "tau", ("eta",)),
+        (SSLALM(samples=1, lag=True), "tau", ("eta",)),
+        (PHRALM(), "tau", ("eta",)),
+        (DescentAscent(), ADAM, ("eta",)),
     ]
     if instance.problem.m <= 200:
-        bases.append((TrackedSQP(alpha=0.3), ("alpha",)))
-    for base, (primal, *others) in bases:
-        if names is not None and type(base).__name__ not in names:
+        bases.append((TrackedSQP(alpha=0.3), "alpha", ()))
+    for base, step, others in bases:
+        name = type(base).__name__ + (" under Adam" if step == ADAM else "")
+        if names is not None and name not in names:
             continue
         steps = steps_within(base, instance, budgets * problem.epochs)
+        falling = {other: Linear(dual * getattr(base, other), steps, 0.02) for other in others}
         for factor in factors:
-            falling = {primal: Linear(factor * getattr(base, primal), steps, 0.02)}
-            falling |= {name: Linear(dual * getattr(base, name), steps, 0.02) for name in others}
-            yield replace(base, **falling), factor
+            if step == ADAM:
+                adam = primal.Adam(lr=Linear(factor * ADAM_RATE, steps, 0.02))
+                yield Candidate(name, replace(base, **falling), adam), factor
+            else:
+                own = {step: Linear(factor * getattr(base, step), steps, 0.02)}
+                yield Candidate(name, replace(base, **falling, **own)), factor
 
 
 def recorded(
     problem: BenchmarkProblem,
     instance: Instance,
-    method: Algorithm[Any],
+    candidate: Candidate,
     seeds: tuple[int, ...],
     budgets: float = 1.0,
     points: int = 40,
 ) -> Iterator[Tensor]:
     """(R, n) outputs of stacked runs at equally spaced steps."""
-    steps = steps_within(method, instance, budgets * problem.epochs)
+    steps = steps_within(candidate.method, instance, budgets * problem.epochs)
     every = max(1, steps // points)
     samplers = [instance.sampler(i, seed) for i, seed in enumerate(seeds)]
-    runs = run(instance.problem, method, samplers, instance.starts(seeds), steps, every=every, compile=False)
-    for record in runs:
+    going = run(
+        instance.problem, candidate.method, samplers, instance.starts(seeds), steps, primal=candidate.primal,
+        every=every, compile=False,
+    )  # fmt: skip
+    for record in going:
         yield record.output
 
 
@@ -202,7 +220,7 @@ def steps_within(method: Algorithm[Any], instance: Instance, epochs: float) -> i
     objective, cells = instance.batch.objective, len(instance.problem.constraints.cells) * instance.batch.cell
     a_step = sum(
         passes * (objective * ("f" in what) + cells * ("c" in what))
-        for what, passes in zip(method.evaluates, method.passes, strict=True)
+        for what, passes in zip(method.evaluates, trial_step(method).passes, strict=True)
     )
     return max(1, int(epochs * instance.examples / a_step))
 

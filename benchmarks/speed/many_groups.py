@@ -163,9 +163,9 @@ def measured_apart(kind: str, groups: int) -> float:
 
 def tables(fair: Constrained) -> float:
     """Megabytes of what the method and the record of constraints keep."""
-    record = fair._steps.state.record
+    record = fair._steps.record
     running = [vars(one).values() for one in record.running or [] if one is not None]
-    kept = [*tree_leaves(fair._steps.state.state), *vars(record).values(), *(own for part in running for own in part)]
+    kept = [*tree_leaves(fair._steps.state), *vars(record).values(), *(own for part in running for own in part)]
     return sum(part.nbytes for part in kept if isinstance(part, Tensor)) / 1e6
 
 

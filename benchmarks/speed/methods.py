@@ -15,14 +15,13 @@ import torch
 from measuring import Contestant, alternate, machine
 from setting import Stack, examples
 
-from fairbound.algorithms import ALGORITHMS, SSLALM, Extragradient
+from fairbound.algorithms import ALGORITHMS, SSLALM
 from fairbound.core import Algorithm
 from fairbound.training import vectorized
 
 STEPS = {10: 100, 100: 20, 1000: 50}  # at a time, at least
 VARIANTS: dict[str, Algorithm] = {  # type: ignore[type-arg]
     "SSLALM, lag": SSLALM(samples=1, lag=True),
-    "Extragradient, optimistic": Extragradient(optimistic=True),
 }
 
 

@@ -66,9 +66,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize("method", ["SSLALM", "AdamDescentAscent", "TrackedSQP"])
+@pytest.mark.parametrize("method", ["SSLALM", "DescentAscent under Adam", "TrackedSQP"])
 def test_a_task_of_a_board_goes_on_where_it_was_killed(method: str, tmp_path: Path, steps: list[int]) -> None:
-    task = BoardTask("hs7", (Entry(name="A", method=method),), "solve", (0, 1, 2), epochs=6.0)
+    name, _, primal = method.partition(" under ")
+    entry = Entry(name="A", method=name, primal={"name": primal, "lr": 0.01} if primal else {})
+    task = BoardTask("hs7", (entry,), "solve", (0, 1, 2), epochs=6.0)
     whole, part = Store(tmp_path / "whole"), Store(tmp_path / "part")
     task.complete(whole, lambda share: None)
     assert steps == list(range(task.steps))

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fairbound.algorithms import primal
 from fairbound.benchmark.board.entries import load_entries, ours
+from fairbound.benchmark.board.runs import BoardTask
+from fairbound.benchmark.store import Store
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 
@@ -25,6 +28,25 @@ def test_ours_are_the_classes_own_defaults() -> None:
         if not entry.settings:
             assert entry.algorithm(100) == entry.algorithm_type()
         assert 1 <= len(entry.space) <= 5
+
+
+def test_an_entry_names_how_x_moves(tmp_path: Path) -> None:
+    """The step is part of what is asked for: results of another one are not reused."""
+    head = 'name = "A"\nmethod = "DescentAscent"\n'
+    own, adam, slow = (
+        load_entries(written(tmp_path, head + line))[0]
+        for line in ("", 'primal = { name = "Adam" }\n', 'primal = { name = "SGD", lr = 0.001, momentum = 0.5 }\n')
+    )
+    assert own.primal_step is None
+    assert adam.primal_step == primal.Adam()
+    assert slow.primal_step == primal.SGD(lr=0.001, momentum=0.5)
+    assert adam.described(10) == f"{own.described(10)} under {primal.Adam()!r}"
+    store = Store(tmp_path)
+    for entry in (own, adam, slow):
+        BoardTask("hs7", (entry,), "solve", (0,), epochs=4.0).complete(store, lambda share: None)
+    results = list(store.results())
+    assert len(results) == 3
+    assert len({float(result.tables["records"]["loss"][-1]) for result in results}) == 3
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
@@ -48,6 +70,20 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ('name = "A"\nmethod = "nowhere.py:Mine"\n', "there is no file"),
         ('name = "A"\nmethod = "SGD"\n[[entries]]\nname = "A"\nmethod = "SGD"\n', "two entries are called 'A'"),
         ('name = "A"\n', "entry 'A', method: Field required"),
+        (
+            'name = "A"\nmethod = "SGD"\nprimal = { name = "Adamm" }\n',
+            "there is no primal 'Adamm'; the nearest is 'Adam'",
+        ),
+        ('name = "A"\nmethod = "SGD"\nprimal = { lr = 0.1 }\n', "there is no primal ''"),
+        (
+            'name = "A"\nmethod = "SGD"\nprimal = { name = "Adam", lr = -1.0 }\n',
+            "Adam: lr must be a finite number >= 0",
+        ),
+        ('name = "A"\nmethod = "SGD"\nprimal = { name = "Adam", tau = 0.1 }\n', "tau"),
+        (
+            'name = "A"\nmethod = "StochasticGhost"\nprimal = { name = "Adam" }\n',
+            "StochasticGhost has a step of its own",
+        ),
     ],
 )
 def test_wrong_entries_are_sentences(tmp_path: Path, text: str, sentence: str) -> None:

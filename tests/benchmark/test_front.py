@@ -20,7 +20,7 @@ from ..small_experiment import small_experiment
 SGD = '{ name = "SGD", method = "SGD", steps = 30, settings = { tau = 0.05 } }'
 ASCENT = (
     '{ name = "Ascent", method = "DescentAscent", steps = 10, settings = { tau = 0.05, eta = 0.1, y_max = inf, '
-    "second = false, normalized_step = false } }"
+    "second = false } }"
 )
 
 

@@ -135,9 +135,9 @@ def test_equality_rows_reach_the_algorithm(method: Algorithm) -> None:
     masks = []
 
     class Watched(type(method)):  # type: ignore[misc]
-        def init(self, x, m, first=None, equality=None):  # type: ignore[no-untyped-def]
+        def start(self, like, m, equality=None, first=None):  # type: ignore[no-untyped-def]
             masks.append(equality)
-            return super().init(x, m, first, equality)
+            return super().start(like, m, equality, first)
 
     watched = Watched(**{name: getattr(method, name) for name in method.__dataclass_fields__})
     result = run(problem, watched, sampler, x0[0], 5).result()
@@ -149,8 +149,8 @@ def test_equality_rows_reach_the_algorithm(method: Algorithm) -> None:
         if sign > 0 and fair.multipliers:
             assert fair.multipliers["A - B"] < 0
             assert fair.multipliers["loss of A <= 9"] >= 0
-    given = [mask.tolist() for mask in masks if mask is not None]  # without one, a loop asks for the form of a state
-    assert given == [[True, False, False]] * 2
+    given = [mask.tolist() for mask in masks if mask is not None]  # the trial of a step has none
+    assert given == [[True, False, False]] * 3  # in `run`, and in a loop for the form of a state and at its start
     assert result.skipped.sum() == 0
 
 

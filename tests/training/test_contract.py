@@ -189,6 +189,9 @@ RETURNED |= {
     r"Mine\.step returns weights of shape \(\); they are one number for each constraint, \(\d,\)": (
         stepping(lambda state, c: (c.sum(), state))
     ),
+    r"Mine\.step returns weights of torch\.float64, and c is torch\.float32; make new tensors like c": (
+        stepping(lambda state, c: (c.double(), state))
+    ),
     r"Mine\.step returns weights that are a float; they are one number": stepping(lambda state, c: (0.5, state)),
 }
 

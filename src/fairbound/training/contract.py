@@ -183,12 +183,17 @@ def _check_multiplier_step(method: MultiplierMethod[Any], m: int) -> None:
             f"{name}.start returns {type(state).__name__} with tensors of shapes {sorted(shapes)}; its state is a "
             f"NamedTuple of tensors (m,) and (), k among them, such as State(y=like.new_zeros(m), k=like.new_zeros(()))"
         )
-    returned = method.step(state, *[torch.full((m,), 0.1)] * method.draws)
+    c = torch.full((m,), 0.1)
+    returned = method.step(state, *[c] * method.draws)
     _check_pair(method, "step", returned, "the weights w", state)
     w = returned[0]
     if w is not None and (not isinstance(w, Tensor) or w.shape != (m,)):
         shape = f"of shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"that are a {type(w).__name__}"
         raise ContractError(f"{name}.step returns weights {shape}; they are one number for each constraint, ({m},)")
+    if w is not None and w.dtype != c.dtype:
+        raise ContractError(
+            f"{name}.step returns weights of {w.dtype}, and c is {c.dtype}; make new tensors like c, c.new_zeros(...)"
+        )
 
 
 def trial_step(method: Algorithm[Any], m: int | None = None) -> StepFacts:
