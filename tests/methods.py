@@ -41,7 +41,11 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),
     "TrackedSQP, decay": TrackedSQP(rhs="decay", gamma=0.3, average=0.2),
 }
-IN_A_LOOP = METHODS  # each evaluates its mini-batches at one point, which is what a loop has
+# Scenarios of loops: a multiplier method, SSL-ALM in two forms, a method with Jacobians, Ghost. `check_algorithm` runs
+# every method in a loop.
+IN_A_LOOP = {
+    name: METHODS[name] for name in ("DescentAscent", "SSLALM", "SSLALM, one draw", "TrackedSQP", "StochasticGhost")
+}
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 

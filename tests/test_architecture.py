@@ -160,7 +160,7 @@ def test_the_stub_lists_the_public_names() -> None:
         if alias.name == alias.asname
     }
     homes = {name: f"fairbound.{home}" for name, home in fairbound._HOME.items()}
-    assert listed == {name: "fairbound" if name in PACKAGES else home for name, home in homes.items()}
+    assert listed == {name: home.rpartition(".")[0] if name in PACKAGES else home for name, home in homes.items()}
 
 
 def test_import_needs_torch_numpy_and_scipy_only() -> None:

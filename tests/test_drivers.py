@@ -1,4 +1,4 @@
-"""In every driver the method's own `step` runs, and a mini-batch crosses few of our files.
+"""In every driver the method's own `step` runs.
 
 A new notion has one place: its name then works in every driver.
 """
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -145,49 +144,6 @@ def test_an_accumulated_step_asks_once() -> None:
             loop.fair.backward(own, group)
 
     assert calls_of_step(step) == (1, 1)
-
-
-# How many files a mini-batch crosses ----------------------------------------------------------------------------------
-
-
-def files_crossed(work: Callable[[], object]) -> list[str]:
-    """Our files whose functions are called meanwhile; what an import runs is not counted."""
-    found: set[str] = set()
-
-    def note(code: CodeType) -> None:
-        if code.co_name != "<module>" and code.co_filename.startswith(str(SOURCE)):
-            found.add(str(Path(code.co_filename).relative_to(SOURCE)))
-
-    with frames(note):
-        work()
-    return sorted(found)
-
-
-CROSSED: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {  # how to begin, and the most files
-    "Constrained.backward": (lambda: _second(Loop(DescentAscent()).step), 22),
-    "Constrained.backward, SSLALM": (lambda: _second(Loop(SSLALM(samples=1)).step), 22),
-    "a step of run": (lambda: _second(partial(next, run_of(DescentAscent(), 9))), 15),
-    "run": (lambda: lambda: list(run_of(DescentAscent(), 3)), 25),
-    "FairClassifier.fit": (lambda: lambda: fit(DescentAscent()), 52),  # verdict and report included
-}
-
-
-def _second(step: Callable[[], object]) -> Callable[[], object]:
-    """After a first step, which begins."""
-    step()
-    return step
-
-
-@pytest.mark.parametrize("driver", CROSSED)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_mini_batch_crosses_few_files(driver: str, capsys: pytest.CaptureFixture[str]) -> None:
-    begin, most = CROSSED[driver]
-    crossed = files_crossed(begin())
-    with capsys.disabled():
-        print(f"\n{driver} crosses {len(crossed)} files: {', '.join(crossed)}")
-    assert 3 < len(crossed) <= most
-    assert any(file.startswith("algorithms/") for file in crossed)
-    assert "constraints/constraint_set.py" in crossed, "the one evaluation"
 
 
 # One place for a new notion -------------------------------------------------------------------------------------------

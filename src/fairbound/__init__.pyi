@@ -8,6 +8,7 @@ from fairbound.algorithms import DescentAscent as DescentAscent
 from fairbound.algorithms import Penalty as Penalty
 from fairbound.algorithms import StochasticGhost as StochasticGhost
 from fairbound.algorithms import SwitchingSubgradient as SwitchingSubgradient
+from fairbound.algorithms import primal as primal
 from fairbound.auditing import Audit as Audit
 from fairbound.auditing import Verdict as Verdict
 from fairbound.auditing import audit as audit
@@ -17,6 +18,7 @@ from fairbound.constraints import MiniBatch as MiniBatch
 from fairbound.core import Algorithm as Algorithm
 from fairbound.core import Draw as Draw
 from fairbound.core import Estimate as Estimate
+from fairbound.core import MultiplierMethod as MultiplierMethod
 from fairbound.core import Sample as Sample
 from fairbound.data import Dataset as Dataset
 from fairbound.data import Split as Split
