@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from commands import call
 
+from fairbound.benchmark import budget
 from fairbound.benchmark.board.checks import check, difference, salted_difference, warnings_of
 from fairbound.benchmark.board.entry_folder import EntryFolder
 from fairbound.benchmark.board.limits import Limits
+from fairbound.benchmark.budget import examples_per_step, step_facts
 from fairbound.benchmark.engines import Engine
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
@@ -241,3 +243,26 @@ def test_results_that_are_sent_are_checked_by_their_bytes(copy: Path) -> None:
         data = Store(copy / "results").file(key)
         assert data is not None
         assert hashlib.sha256(data).hexdigest() == digest
+
+
+# What a step passes through the model, found without trusting the file ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "passes"),
+    [
+        ("e = draw.samples[0](x - 0.1 * e.grad(f=1.0))", (2,)),
+        ("print(7, 7, 7)", (1,)),
+        ("raise KeyError('tau')", (1,)),
+        ("import os; os._exit(3)", (1,)),
+        ("while True: pass", (1,)),
+    ],
+)
+def test_the_passes_of_a_step_are_found_in_a_process_of_its_own(
+    body: str, passes: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if body.startswith("while"):
+        monkeypatch.setattr(budget, "TRIAL_S", 0.2)
+    method = entry(tmp_path / "mine", body).entry().algorithm(10)
+    assert step_facts(method).passes == passes
+    assert examples_per_step(method, 8, 16) == 24.0 * passes[0]

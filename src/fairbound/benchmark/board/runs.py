@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairbound.auditing.verdicts import verdict
 from fairbound.benchmark.board.entries import Entry
-from fairbound.benchmark.budget import SHORTER_EPOCHS, examples_per_step
+from fairbound.benchmark.budget import SHORTER_EPOCHS, examples_per_step, step_facts
 from fairbound.benchmark.collection.catalog import Instance, load
 from fairbound.benchmark.collection.salted import salted
 from fairbound.benchmark.environment import made_by
@@ -29,7 +29,6 @@ from fairbound.benchmark.result_file import StoredResult
 from fairbound.constraints.constraint import Constraint
 from fairbound.core import Algorithm
 from fairbound.training.checkpoint import Checkpoint
-from fairbound.training.contract import trial_step
 from fairbound.training.problem import Problem
 from fairbound.training.records import Record
 from fairbound.training.runner import run
@@ -101,7 +100,7 @@ class BoardTask:
     @property
     def work(self) -> int:
         method = self.entries[0].algorithm(1000)
-        factor = SUBPROBLEM_WORK if trial_step(method).several_gradients else 1
+        factor = SUBPROBLEM_WORK if step_facts(method).several_gradients else 1
         a_step = self.examples_per_step() + STEP_OVERHEAD_EXAMPLES
         return 0 if self.refusal() else round(factor * self.steps * a_step * len(self.runs))
 
@@ -116,7 +115,7 @@ class BoardTask:
     def refusal(self) -> str | None:
         """Why the method cannot be run on the problem, where that is known beforehand."""
         m, method = self.instance_of().problem.m, self.entries[0].algorithm(1000)
-        if m > MAX_SUBPROBLEM and trial_step(method).several_gradients:
+        if m > MAX_SUBPROBLEM and step_facts(method).several_gradients:
             return f"a step solves a subproblem in all constraints, and {m:,} are more than {MAX_SUBPROBLEM}"
         return None
 
