@@ -162,7 +162,7 @@ def _of_scores(logits: Tensor, labels: Tensor, groups: Tensor, names: Sequence[s
     probabilities, raw = (Scores.of(values, groups, names=names) for values in (torch.sigmoid(logits), logits))
     others = range(1, len(names))
     return {
-        "counts": Counts.of(labels, logits >= 0, groups, names=names).weight.numpy(),
+        "counts": Counts.of(labels, logits > 0, groups, names=names).weight.numpy(),
         "w1": [w1(probabilities, 0, g) for g in others],
         "wd": [_number(wd(probabilities, 0, g)) for g in others],
         "wd_logits": [_number(wd(raw, 0, g)) for g in others],

@@ -48,7 +48,22 @@ class MiniBatch(NamedTuple):
         return field
 
     def check(self, columns: Collection[str | None] = ()) -> None:
-        """Check shapes, and the columns that constraints are about; a sentence for what is wrong."""
+        """Check shapes, the columns that constraints are about, and numbers; a sentence for what is wrong."""
+        self.check_form(columns)
+        self.check_numbers()
+
+    def check_numbers(self) -> None:
+        """The part of it that looks at numbers, which waits for a GPU."""
+        if self.weight is not None and self.weight.numel() and not float(self.weight.min()) >= 0:
+            raise ValueError(f"weights must be >= 0, found {float(self.weight.min())}")
+        if self.objective is not None and self.objective.numel() and not bool(self.objective.any()):
+            raise ValueError(
+                "objective is False for every example of the mini-batch, so there is no loss to minimize; leave the "
+                "mini-batch out, or pass it without objective="
+            )
+
+    def check_form(self, columns: Collection[str | None] = ()) -> None:
+        """The part of it that looks at shapes, precisions and devices alone."""
         if isinstance(self.groups, Tensor) and len(set(columns) - {None}) > 1:
             raise ValueError(
                 f"the constraints are about the columns {sorted(str(by) for by in columns)} but groups is one vector; "
@@ -66,8 +81,6 @@ class MiniBatch(NamedTuple):
                 raise ValueError(
                     f"{name} must be a vector, one entry for every example, got shape {tuple(values.shape)}"
                 )
-        if self.weight is not None and self.weight.numel() and not float(self.weight.min()) >= 0:
-            raise ValueError(f"weights must be >= 0, found {float(self.weight.min())}")
         columns_of_groups = self.groups if isinstance(self.groups, Mapping) else {"groups": self.groups}
         for name, column in columns_of_groups.items():
             _check_size(name, column, size)

@@ -122,6 +122,7 @@ class FunctionConstraint:
     cells: Cells = field(default_factory=lambda: Cells((Cell("all"),)))
     equality: bool = False
     mean: bool = False  # whether fun is a plain mean over examples, which Ghost's stacked runs evaluate faster
+    handed_over: bool = False  # whether its values come with the mini-batch, by name (`constraints.given`)
     by: str | None = None
 
     def __post_init__(self) -> None:

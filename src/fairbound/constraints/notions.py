@@ -51,6 +51,12 @@ def _gaps(
     bounds = _bounds(bound, len(compared.names), len(cells))
     if not float(bounds.min()) >= 0:
         raise ValueError(f"bounds must be finite and >= 0, got {float(bounds.min()):g}")
+    largest = 2 if contrast is sums_of_pairs else 1
+    if statistic is not None and float(bounds.max()) > largest:
+        raise ValueError(
+            f"bound={float(bounds.max()):g} allows every difference of rates, which is at most {largest}; give a "
+            "share, such as 0.05 for 5 percentage points"
+        )
     return Constraint(cells, compared, bounds, statistic, by=by, proxy=proxy)
 
 
@@ -235,11 +241,25 @@ def given(*names: str, equality: bool = False) -> FunctionConstraint:
 
     def handed_over(batch: MiniBatch) -> tuple[Tensor, Tensor]:
         values = batch.values or {}
+        for name in names:
+            _check_value(name, values.get(name), batch)
         observed = torch.tensor([name in values for name in names], device=batch.losses.device)
         rows = [values[name].reshape(1) if name in values else batch.losses.new_zeros(1) for name in names]
         return torch.cat([row.to(batch.losses.device) for row in rows]), observed
 
-    return FunctionConstraint(handed_over, names, Cells((), ()), equality=equality)
+    return FunctionConstraint(handed_over, names, Cells((), ()), equality=equality, handed_over=True)
+
+
+def _check_value(name: str, value: object, batch: MiniBatch) -> None:
+    """A value without a graph would have a multiplier and no gradient."""
+    trains = batch.losses.requires_grad and torch.is_grad_enabled()
+    if value is None or (isinstance(value, Tensor) and (value.requires_grad or not trains)):
+        return
+    what = "carries no graph" if isinstance(value, Tensor) else f"is a {type(value).__name__}, without a graph"
+    raise ValueError(
+        f"values[{name!r}] {what} to differentiate; compute it from the model with torch operations, outside "
+        "torch.no_grad(), without .detach(), .item() or float()"
+    )
 
 
 NOTIONS: dict[str, Callable[..., Constraint]] = {  # by name: (names of the groups, bound=...) -> Constraint

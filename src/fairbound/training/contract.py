@@ -51,7 +51,7 @@ def check_contract(method: Any, where: str, m: int | None = None) -> StepFacts:
     `m` is the number of constraints that it will have, if it is known.
     """
     check_declarations(method, where)
-    m = _rows(method) if m is None or m > MOST_ROWS else m
+    m = toy_rows(method) if m is None or m > MOST_ROWS else m
     if isinstance(method, MultiplierMethod):
         _check_multiplier_step(method, m)
     return trial_step(method, m)
@@ -142,7 +142,7 @@ def _check_declarations(method: Algorithm[Any]) -> None:
 # What its functions return, seen in one step on a toy -------------------------------------------------------------
 
 
-def _rows(method: Algorithm[Any]) -> int:
+def toy_rows(method: Algorithm[Any]) -> int:
     """Constraints of the toy: as many as a tuple of settings has entries, one for each constraint."""
     settings = (getattr(method, field.name) for field in fields(method))  # type: ignore[arg-type]
     return next((len(setting) for setting in settings if isinstance(setting, tuple) and setting), 3)
@@ -206,7 +206,7 @@ def trial_step(method: Algorithm[Any], m: int | None = None) -> StepFacts:
 
 
 def _trial_step(method: Algorithm[Any], m: int | None) -> StepFacts:
-    m = _rows(method) if m is None else m
+    m = toy_rows(method) if m is None else m
     name, x = type(method).__name__, torch.zeros(4)
     A = (torch.arange(4.0 * m) % 3 - 1).reshape(m, 4)
     passes, gradients, moved = [0] * method.draws, [0] * method.draws, []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,10 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Each
+from fairbound.core import MultiplierMethod
 from fairbound.integrations.torch.parameters import Parameters, unwrapped
+from fairbound.training.contract import toy_rows
+from fairbound.training.hyperparams import with_hyperparams
 
 
 def check_first(constraints: ConstraintSet, batch: MiniBatch) -> None:
@@ -52,6 +57,22 @@ def check_same_parameters(model: nn.Module | Iterable[Tensor], parameters: Param
                 f"the parameter {name!r} was not among those to train when Constrained was built: a layer was "
                 "replaced, added or unfrozen since; build Constrained after that"
             )
+
+
+def check_tau(method: MultiplierMethod[Any]) -> None:
+    """Warn where tau was set and nothing reads it: in a loop the optimizer's learning rate moves the model."""
+    defaults = {field.name: field.default for field in fields(method)}  # type: ignore[arg-type]
+    if not isinstance(method.tau, float) or method.tau == defaults.get("tau", method.tau):
+        return
+    m = toy_rows(method)
+    state = method.start(torch.zeros(()), m, None, torch.full((m,), -0.5))  # with slacks, where there are any
+    values = [torch.full((m,), 0.1)] * method.draws
+    states = [with_hyperparams(method, {"tau": tau}).step(state, *values)[1] for tau in (method.tau, method.tau + 1)]
+    if all(torch.equal(*leaves) for leaves in zip(*states, strict=True)):
+        _warn(
+            f"{type(method).__name__}(tau={method.tau:g}) has no effect in a loop: the optimizer's learning rate takes "
+            "the place of tau; set lr= of the optimizer and omit tau"
+        )
 
 
 def check_dependence(reached: bool) -> None:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm, MultiplierMethod
+from fairbound.integrations.torch.checks import check_tau
 from fairbound.integrations.torch.general_steps import GeneralSteps
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.loss import TrainerSteps
@@ -68,6 +69,7 @@ class Constrained:
         self._steps: Steps
         self._trainer_steps: TrainerSteps | None = None
         if isinstance(method, MultiplierMethod):
+            check_tau(method)
             self._steps = MultiplierSteps(model, listed, method, normalize)
             self._trainer_steps = TrainerSteps(self._steps)
         else:

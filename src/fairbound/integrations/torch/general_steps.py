@@ -146,8 +146,7 @@ class GeneralSteps(Steps):
         new = in_precision_of(before, new)
         if not finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]):
             return self.skip(main, scaler)
-        if self.state is None:
-            check_dependence(any(reached))
+        check_dependence(any(reached))
         step = float(self.method.primal_step(before))
         direction = d / -step if step else torch.zeros_like(d)  # d of a step of 0 is 0
         self.parameters.add_direction(direction * (scaled * scale), reached)

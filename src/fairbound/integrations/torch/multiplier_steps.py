@@ -141,7 +141,7 @@ class MultiplierSteps(Steps):
 
     def _keep(self, gradients: GradientPass, answer: Answer) -> bool:
         """Whether the gradient and the next state are finite; then `.grad` has the whole direction."""
-        if self.state is None and not self.processes.out_of_step:
+        if not self.processes.out_of_step:
             check_dependence(bool(self.parameters.grads()))  # before those that were there are added
         return gradients.keep(answer.new, self.smoothed, self.method.smoothing)
 
@@ -153,7 +153,7 @@ class MultiplierSteps(Steps):
         scaler: torch.amp.GradScaler | None,
     ) -> Tensor:
         """The same on the device, () bool; a GradScaler sees a NaN where something was not finite."""
-        if self.state is None and not self.processes.out_of_step:
+        if not self.processes.out_of_step:
             check_dependence(bool(self.parameters.grads()))
         finite = torch.stack([estimate.finite for estimate in estimates]).all()  # type: ignore[misc]
         made = gradients.keep_unseen(finite, answer.new, self.smoothed, self.method.smoothing)

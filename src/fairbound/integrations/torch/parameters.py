@@ -27,6 +27,8 @@ class Parameters:
     """The trained parameters of a model, in their order."""
 
     def __init__(self, model: nn.Module | Iterable[Tensor]) -> None:
+        if isinstance(model, torch.optim.Optimizer):
+            raise TypeError(f"give Constrained the model, not its optimizer ({type(model).__name__})")
         if isinstance(model, nn.Module):
             listed = list(unwrapped(model).named_parameters())
         else:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairbound._utils.frames import frames_of_ours
 from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.linear import SumsCounts
 from fairbound.core import Algorithm, main_draw
@@ -25,6 +26,7 @@ from fairbound.integrations.torch.parameters import Parameters
 from fairbound.integrations.torch.progress import MonitorHistory, Progress
 from fairbound.training.contract import start_warning
 
+CHECKED_EVERY = 100  # steps after which the model's parameters are compared with those to train
 ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
 
 
@@ -68,6 +70,7 @@ class Steps(ABC):
         self.progress = Progress(self.record)
         self.state: Any = None  # the method's; None before the first mini-batch
         self.main = main_draw(method)
+        self._handed_over = [name for _, part in constraints.functions if part.handed_over for name in part.names]
         self._checked = False  # a first mini-batch
         self._in_precision: dict[tuple[torch.device, torch.dtype], ConstraintSet] = {}
 
@@ -110,6 +113,7 @@ class Steps(ABC):
             doubled = [name for name, value in zip(MiniBatch._fields[1:-1], fields, strict=True) if value is not None]
             if doubled:
                 raise ValueError(f"{doubled[0]}= was given beside MiniBatch, which has a field for it; put it there")
+        self._check_form(batch)
         if batch.losses.shape[:1] == (0,) and self.processes.alone:
             raise ValueError("the mini-batch is empty: it has no losses, and so no mean; leave it out")
         if batch.losses.device != self.parameters.device:
@@ -118,6 +122,16 @@ class Steps(ABC):
                 "from the model, on its device"
             )
         return batch
+
+    def _check_form(self, batch: MiniBatch) -> None:
+        """What shapes, precisions and names tell, of every mini-batch."""
+        batch.check_form()
+        unknown = [] if batch.values is None else [name for name in batch.values if name not in self._handed_over]
+        if unknown:
+            known = ", ".join(map(repr, self._handed_over)) or "none"
+            raise ValueError(
+                f"values has {unknown[0]!r}, which is not the name of a constraint; constraints.given() has: {known}"
+            )
 
     def _complete(self, batch: MiniBatch) -> MiniBatch:
         if not isinstance(batch, MiniBatch):
@@ -146,9 +160,12 @@ class Steps(ABC):
     def statistics(self, batch: MiniBatch) -> BatchStatistics:
         """Per-example values and cells."""
         if not self._checked:
-            check_same_parameters(self.model, self.parameters)
             check_first(self.constraints, batch)
-            self._checked = True
+        if self.progress.attempts % CHECKED_EVERY == 0:
+            check_same_parameters(self.model, self.parameters)
+        if self._checked and self.looks and (batch.weight is not None or batch.objective is not None):
+            batch.check_numbers()
+        self._checked = True
         return BatchStatistics.of(self.constraints, batch, processes=self.processes if self.gathered else None)
 
     def totals(self, batch: MiniBatch) -> SumsCounts:
@@ -253,11 +270,29 @@ class Steps(ABC):
             "method": type(self.method).__name__,
             "state": state,
             "constraints": None if last is None else state_dict.by_name(last.detach().clone(), names),
+            "bounds": self._bounds(),
             "record": self.record.state_dict(),
             "steps": self.progress.steps,
             "skipped": self.progress.skipped,
             "history": self.progress.history.state_dict(),
         }
+
+    def _bounds(self) -> list[float]:
+        """The smallest bound of every constraint: its unit shows in it."""
+        return [float(part.bound.min()) for part in self.constraints.parts if isinstance(part, Constraint)]
+
+    def _check_bounds(self, saved: list[float] | None) -> None:
+        bounds = self._bounds()
+        if saved is None or len(saved) != len(bounds):
+            return
+        for before, now in zip(saved, bounds, strict=True):
+            if before and now and not 0.1 < now / before < 10:
+                warnings.warn(
+                    f"the saved state was trained with a bound of {before:g}, and this loop has {now:g}: if the unit "
+                    "of the constraint changed, its multipliers no longer fit; start without the saved state",
+                    UserWarning,
+                    stacklevel=frames_of_ours(),
+                )
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         name, names, device = type(self.method).__name__, self.constraints.names, self.parameters.device
@@ -266,6 +301,7 @@ class Steps(ABC):
             raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
         if saved["method"] != name:
             raise ValueError(f"the saved state is of {saved['method']}, this loop runs {name}")
+        self._check_bounds(saved.get("bounds"))
         state, last, history = saved["state"], saved["constraints"], MonitorHistory()
         history.load_state_dict(saved["history"])  # before anything is changed, like the rest of what is saved
         if state is not None:
