@@ -107,7 +107,7 @@ class Greedy(Bare):
 
     @property
     def evaluates(self):
-        return ("fc", "c")
+        return ("c",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("Heavier", "{file}: Heavier is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
         ("Open", "{file}: the field 'eta' of Open has no default; give it one, such as eta: float = 0.1"),
         ("Strict(tau=2)", "{file}: Strict(tau=2.0) cannot be made: tau must be at most 1, got 2.0"),
-        ("Greedy", "{file}: Greedy makes 1 draws a step, so `evaluates` is a tuple with 1 of 'f', 'c', 'fc', one of"),
+        ("Greedy", "{file}: Greedy.evaluates must be a tuple with 'f', 'c' or 'fc' for each mini-batch of a step"),
         ("Broken", "{file}, line 92: a first step of Broken raised ZeroDivisionError: "),
         ("Single", "{file}: Single.update returns a step of torch.float64, and the point is torch.float32; make new"),
         ("HeavyPenalty(taw=2)", "my_file.py:HeavyPenalty has no setting 'taw'; the nearest is tau"),
