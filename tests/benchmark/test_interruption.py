@@ -225,6 +225,7 @@ def wait_for(folder: Path, runs: int, later: float = 0.0) -> None:
     time.sleep(later)
 
 
+@pytest.mark.slow
 @JOBS
 def test_killed_three_times_and_resumed(jobs: tuple[str, ...], commands: Commands, whole: Flat, tmp_path: Path) -> None:
     """At three moments of a seeded generator: so many runs are there, and the next are being computed."""

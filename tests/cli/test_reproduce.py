@@ -56,6 +56,7 @@ def test_the_main_experiments_come_first_and_time_is_weighed_by_what_was_measure
     assert seen[-1][0] == seen[-1][1]
 
 
+@pytest.mark.slow
 def test_one_command_computes_times_and_reports_and_does_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def test_constraints_of_users_and_functions() -> None:
         ("demographic_parity", "0.1", "bound must be a finite number >= 0, got '0.1'"),
         ("demographic_parity", True, "bound must be a finite number >= 0, got True"),
         ("demographic_parity", float("nan"), "bound must be a finite number >= 0, got nan"),
-        ("demographic_parity", 5, "bound=5 allows every difference of rates, which is at most 1; use e.g. 0.05"),
+        ("demographic_parity", 5, "bound=5 allows every difference of rates, which is at most 1; give a share"),
         ("pairwise_loss_parity", 5, "bound=5 allows every difference of losses in practice"),
         (["demographic_parity", "loss_parity"], [0.1, 0.1, 0.1], "2 constraints need as many bounds"),
         ([], 0.1, "0 constraints need as many bounds"),

@@ -85,10 +85,11 @@ def _check(constraint: Constraint) -> None:
             "multiplier for each side"
         )
     largest = float(constraint.bound.max())
-    if largest > 2 and bool(is_difference(constraint).any()):
-        losses = "losses in practice: guessing has a loss of 0.69"
-        what = losses if constraint.statistic is None else "rates, which is at most 1"
-        raise ValueError(f"bound={largest:g} allows every difference of {what}; use e.g. 0.05")
+    if largest > 2 and constraint.statistic is None and bool(is_difference(constraint).any()):
+        raise ValueError(
+            f"bound={largest:g} allows every difference of losses in practice: guessing has a loss of 0.69; use e.g. "
+            "0.05"
+        )
 
 
 def is_difference(constraint: Constraint) -> Tensor:
