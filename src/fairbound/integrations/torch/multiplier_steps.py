@@ -26,6 +26,10 @@ from fairbound.integrations.torch.steps import ONE_BATCH, StepInfo, Steps
 from fairbound.training.state_rows import gathered, scattered, with_own_tables
 
 MOST_TOGETHER = 10_000  # constraints that a method may treat together
+# Parameters from which a step on a GPU does not look at its numbers: for smaller models the operations that this takes
+# cost more than the wait (H200, 64 texts: 1.37 against 1.16 plain steps at 11 million, 1.03 to 1.17 against 1.12 to
+# 1.25 at 184 million).
+UNSEEN_FROM = 100_000_000
 
 
 class Answer(NamedTuple):
@@ -64,8 +68,9 @@ class MultiplierSteps(Steps):
 
     @property
     def looks(self) -> bool:
-        """On a CPU that costs nothing; with very many groups `unique` waits anyway."""
-        return self.parameters.device.type == "cpu" or self.gathered or self.record.normalize
+        """On a CPU that costs nothing; with very many groups `unique` waits anyway; small models gain by it."""
+        small = self.parameters.device.type == "cpu" or self.parameters.n < UNSEEN_FROM
+        return small or self.gathered or self.record.normalize
 
     def initial_state(self, first: BatchEstimate | None) -> Any:
         # A mini-batch shows few of very many constraints, so none starts from it.
