@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_method import Optimistic
 
 pytest.importorskip("keras", reason="Keras is not installed: make test-keras")
 
@@ -78,6 +79,7 @@ METHODS: dict[str, Algorithm[Any]] = {
     "SSL-ALM, one draw": SSLALM(samples=1, tau=0.1),
     "SSL-ALM": SSLALM(tau=0.1),
     "SSw": SwitchingSubgradient(eta_f=0.1, eta_c=0.1, eps=0.05),
+    "a user's own": Optimistic(),
 }
 
 

@@ -26,6 +26,7 @@ from loops import (
     three_constraints,
 )
 from methods import METHODS
+from own_method import Optimistic
 from processes import STEPS, WHO, drawn, own_rows, spoilt_gradient, spoilt_loss, told, two_processes
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -95,7 +96,7 @@ def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
 
 
 SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
-SOME: dict[str, Algorithm[Any]] = MULTIPLIERS | {"two draws": SSLALM()}
+SOME: dict[str, Algorithm[Any]] = MULTIPLIERS | {"two draws": SSLALM(), "a user's own": Optimistic()}
 
 
 GENERAL = {name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)}
