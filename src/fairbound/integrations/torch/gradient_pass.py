@@ -68,16 +68,7 @@ class GradientPass:
             self.parameters.stash_grads()
             self.undo()
             return False
-        if smoothed is not None and smoothing is not None:
-            if self.parameters.sharded and self.processes.out_of_step:
-                raise ValueError(
-                    "the method adds vectors to the gradients of all processes, which set_requires_gradient_sync(False)"
-                    " holds back; use accumulate() first, or omit it"
-                )
-            smoothed.pull(*smoothing, self.factor)
-        if self.held:
-            self.parameters.add_grads(self.held)
-        self.held = []
+        self._finish(smoothed, smoothing)
         return True
 
     def keep_unseen(
@@ -94,12 +85,26 @@ class GradientPass:
         gradients = [] if self.processes.out_of_step else self.parameters.grads()
         made = finite & ~non_finite([*(leaf.contiguous() for leaf in state), *gradients], self.processes.shards)
         clear(gradients, made)
+        self._finish(smoothed, smoothing, made)
+        return made
+
+    def _finish(
+        self,
+        smoothed: SmoothedParameters | None,
+        smoothing: tuple[float, float] | None,
+        made: Tensor | None = None,
+    ) -> None:
+        """Add the pull of a smoothed x, and what was stashed."""
         if smoothed is not None and smoothing is not None:
+            if self.parameters.sharded and self.processes.out_of_step:
+                raise ValueError(
+                    "the method adds vectors to the gradients of all processes, which set_requires_gradient_sync(False)"
+                    " holds back; use accumulate() first, or omit it"
+                )
             smoothed.pull(*smoothing, self.factor, made)
         if self.held:
             self.parameters.add_grads(self.held)
         self.held = []
-        return made
 
     def undo(self) -> None:
         """Leave `.grad` as it was."""

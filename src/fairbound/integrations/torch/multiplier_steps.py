@@ -27,8 +27,8 @@ from fairbound.training.state_rows import gathered, scattered, with_own_tables
 
 MOST_TOGETHER = 10_000  # constraints that a method may treat together
 # Parameters from which a step on a GPU does not look at its numbers: for smaller models the operations that this takes
-# cost more than the wait (H200, 64 texts: 1.37 against 1.16 plain steps at 11 million, 1.03 to 1.17 against 1.12 to
-# 1.25 at 184 million).
+# cost more than the wait. Chosen between the sizes of benchmarks/speed/large.py (11, 41 and 184 million), so that its
+# figures there are no independent ones.
 UNSEEN_FROM = 100_000_000
 
 
