@@ -182,9 +182,9 @@ class BatchEstimate(NamedTuple):
 
 def _most(rows: int, device: torch.device) -> Tensor:
     """(1+rows,) what may at most stand for a missing value: 0 for a constraint, nothing finite for the objective."""
-    return torch.cat([torch.full((1,), -torch.inf, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)]).to(
-        device
-    )
+    most = torch.zeros(1 + rows, dtype=torch.float64, device=device)
+    most[:1] = -torch.inf
+    return most
 
 
 class DenseEvaluation:
