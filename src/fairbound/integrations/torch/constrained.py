@@ -49,9 +49,6 @@ class Constrained:
         method: how the constraints are met. A multiplier method (DescentAscent, SSLALM, ...) costs one backward pass;
             the others (Stochastic Ghost, switching, the SQP methods) run on flat vectors in one process.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
-        normalize: divide each constraint by its size, as far as mini-batches have shown it, before the method sees it:
-            then the dual step has no unit, and a constraint multiplied by 1,000 with its bound trains the same model.
-            Multipliers are reported in the units of the constraints.
     """
 
     def __init__(
@@ -61,7 +58,6 @@ class Constrained:
         method: Algorithm[Any],
         *,
         seed: int = 0,
-        normalize: bool = False,
     ) -> None:
         listed = ConstraintSet.of(constraints)
         facts = check_contract(method, "Constrained", listed.m)
@@ -70,10 +66,10 @@ class Constrained:
         self._trainer_steps: TrainerSteps | None = None
         if isinstance(method, MultiplierMethod):
             check_tau(method)
-            self._steps = MultiplierSteps(model, listed, method, normalize)
+            self._steps = MultiplierSteps(model, listed, method)
             self._trainer_steps = TrainerSteps(self._steps)
         else:
-            self._steps = GeneralSteps(model, listed, method, normalize, seed, facts.several_gradients)
+            self._steps = GeneralSteps(model, listed, method, seed, facts.several_gradients)
 
     @property
     def names(self) -> Sequence[str]:
@@ -176,8 +172,8 @@ class Constrained:
 
     def log_values(self, most: int = 20) -> dict[str, float]:
         """Constraints and multipliers by name, for a logger; the largest alone where there are more than `most`."""
-        m, logged = len(self.names), {}
-        for kind, values in (("constraint", self._steps.record.last), ("multiplier", self._steps.multipliers())):
+        m, logged, c = len(self.names), {}, self._steps.progress.last_values()
+        for kind, values in (("constraint", c), ("multiplier", self._steps.multipliers())):
             if values is not None and m > most:
                 logged[f"{kind}/largest"] = float(values[:m].nan_to_num(nan=-torch.inf).max())
             elif values is not None:
@@ -221,21 +217,19 @@ class Constrained:
     @property
     def constraints(self) -> dict[str, float]:
         """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
-        last = self._steps.record.last
-        values = [float("nan")] * len(self.names) if last is None else last[: len(self.names)].tolist()
-        return dict(zip(self.names, values, strict=True))
+        return dict(zip(self.names, self._steps.progress.last_values()[: len(self.names)].tolist(), strict=True))
 
     @property
     def observed(self) -> dict[str, int]:
         """In how many steps every constraint was observed, by name; with very many constraints see `ages`."""
         if self._steps.gathered:
             raise ValueError(f"observations of {len(self.names)} constraints are not counted one by one; use ages")
-        return dict(zip(self.names, self._steps.record.observations()[0].tolist(), strict=True))
+        return dict(zip(self.names, self._steps.progress.observations()[0].tolist(), strict=True))
 
     @property
     def ages(self) -> dict[str, int]:
         """Steps since every constraint was last observed, by name: the age of its value and of its running mean."""
-        return dict(zip(self.names, self._steps.record.observations()[1].tolist(), strict=True))
+        return dict(zip(self.names, self._steps.progress.observations()[1].tolist(), strict=True))
 
     @property
     def primal_step(self) -> float:
