@@ -28,7 +28,8 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, 
 import torch
 from torch import Tensor
 
-from fairbound._utils.measuring import Measurements, Sizes, sampled
+from fairbound._utils.measuring import Measurements, sampled
+from fairbound._utils.measuring import Sizes as Sizes
 
 State = TypeVar("State")
 
@@ -251,10 +252,10 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
         """
 
     @abstractmethod
-    def step(self, state: State, *values: Tensor, sizes: Sizes | None = None) -> tuple[Tensor | None, State]:
+    def step(self, state: State, *values: Tensor) -> tuple[Tensor | None, State]:
         """w (m,) and the next state, from the values c (m,) of the step's mini-batches; w is None for SGD.
 
-        `sizes` is given to a method that `measures`; the others may leave the argument out.
+        That of a method that `measures` has one more argument, `sizes: Sizes | None = None`.
         """
 
     # Derived, once for all ------------------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
     def update(
         self, x: Tensor, state: State | Iterate, draw: Draw, primal: Primal | None = None, probe: bool = True
     ) -> tuple[Tensor, State | Iterate]:
-        """`probe`: whether the sizes of a method that `measures` are measured at this step: two more backward passes."""
+        """`probe`: whether the sizes of a method that `measures` are measured here, by two more backward passes."""
         estimates = [sample(x) for sample in draw.unpack(self)]
         before, main = inner(state), estimates[main_draw(self)]
         measured = state.measured if isinstance(state, Iterate) else ()
@@ -287,7 +288,8 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
             at, weight = sampled(len(x))
             at, m = at.to(x.device), len(main.c)
             measured = measured.complete(x[at], weight)
-            w, new = self.step(before, *(e.c for e in estimates), sizes=measured.sizes(m))
+            sizes = {"sizes": measured.sizes(m)}
+            w, new = self.step(before, *(e.c for e in estimates), **sizes)
             if probe:
                 row = measured.next_row(m, main.absent)
                 measured = measured.probe(row, x[at], main.grad(f=1.0)[at], main.grad(c=row)[at])

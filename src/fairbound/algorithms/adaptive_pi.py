@@ -90,3 +90,8 @@ class AdaptivePI(MultiplierMethod[State]):
         u = torch.where(n > 1, (u + c) / 2, c)
         force = (y.abs() / Y.clamp(min=tiny) * (Y > 0)).amax() if len(c) else state.force
         return w, State(y, u, v, n, force, k + 1, equality)
+
+    def noise(self, state: State, sizes: Sizes) -> Tensor:
+        """(m,) what counts as noise, in units of what T steps can change: above 1 the method acts more slowly."""
+        reach = (self.horizon * sizes.reach).clamp(min=torch.finfo(state.v.dtype).tiny)
+        return torch.where(sizes.reach > 0, NOISE * (state.v / 3).sqrt() / reach, 0.0)

@@ -135,8 +135,8 @@ def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int
     if force is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
         return None
     return (
-        f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} times "
-        f"at step {steps[half]}: the constraints contradict each other, or the run is too short"
+        f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "
+        f"times at step {steps[half]}: the constraints contradict each other, or the run is too short"
     )
 
 

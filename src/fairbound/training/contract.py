@@ -242,8 +242,11 @@ def _trial_step(method: Algorithm[Any], m: int | None) -> StepFacts:
     _check_state(method, "init", state)
     step = method.primal_step(state)
     draw = Draw.of(*samples, weight=2.0, uniform=0.5)
-    simple = isinstance(method, MultiplierMethod)
-    returned: Any = method.update(x, state, draw, probe=False) if simple else method.update(x, state, draw)
+    returned: Any
+    if isinstance(method, MultiplierMethod):
+        returned = method.update(x, state, draw, probe=False)
+    else:
+        returned = method.update(x, state, draw)
     _check_pair(method, "update", returned, "the step d", state)
     d, new = returned
     if not isinstance(d, Tensor) or d.shape != x.shape:

@@ -78,11 +78,12 @@ class Probes:
         pairs = [(t, w * factor) for t, w in zip(tensors, weights, strict=True) if t.requires_grad]
         outputs, by_output = [t for t, _ in pairs], [w for _, w in pairs]
         with explained_graph():
-            if self.parameters.sharded:  # gradients are gathered and reduced on their way to `.grad`, which is empty
+            if self.parameters.sharded:  # gradients are gathered and reduced on their way to `.grad`
+                held = self.parameters.stash_grads()
                 torch.autograd.backward(outputs, by_output, retain_graph=True)
                 sample = self._sampled([p.grad for p in self.parameters.tensors])
-                self.parameters.stash_grads()
-                return sample * self.processes.size / factor
+                self.parameters.restore_grads(held)
+                return sample * self.processes.size / factor  # they are reduced to their mean
             gradients = torch.autograd.grad(
                 outputs, self.parameters.tensors, by_output, retain_graph=True, allow_unused=True
             )
