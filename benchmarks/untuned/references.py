@@ -4,8 +4,10 @@ A run is **solved** where its final parameters, over all data, have
 
 - a largest violation below 0.1 of the loop's `unit`: the mean violation, at the end of unconstrained training, of the
   rows that it violates (|c| of all rows of an equality); the rows of one loop share their unit, and
-- an objective below `best` + 0.25 `price`, where `best` is the best feasible objective known and `price` what the
-  constraint costs, best - unconstrained, but at least 0.05 of the drop that unconstrained training achieves.
+- an objective below `best` + 0.25 `price` + `handicap`, where `best` is the best feasible objective known, `price` what
+  the constraint costs, best - unconstrained, but at least 0.05 of the drop that unconstrained training achieves, and
+  `handicap` what the loop's few steps and constant learning rate cost *unconstrained* training, beside the long runs
+  with falling rate that `best` and `unconstrained` come from.
 
 So a run that ignores the constraint is infeasible, and one that gives the objective up for it is not near the best.
 
@@ -14,7 +16,8 @@ So a run that ignores the constraint is infeasible, and one that gives the objec
 `best` is the smallest objective with a violation below 0.02 units over a portfolio of runs of three times the loop's
 steps, with a learning rate that falls to 0 along a cosine, seeds 0 and 1: fixed weights (one-row loops, 8 of them), and
 an augmented Lagrangian with four penalties, with and without a margin of 0.02 units. The search is written here and
-uses none of the methods that are compared. Report seeds (100, 101, 102) have no part in it.
+uses none of the methods that are compared. Report seeds (100, 101, 102) have no part in it. For the frozen numbers the
+smallest penalty, rho 0.03, was run on "second task", "twenty classes" and "white codes" alone.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ FEASIBLE, NEAR = 0.1, 0.25
 class Reference(NamedTuple):
     best: float  # objective
     unconstrained: float  # objective of runs as long as those of the search, mean of two seeds
+    budget: float  # objective of unconstrained runs of the loop's own steps and rate, mean of two seeds
     start: float  # objective of the initial weights
     unit: float  # of c
     origin: str  # the run that found `best`
@@ -44,14 +48,19 @@ class Reference(NamedTuple):
     def price(self) -> float:
         return max(self.best - self.unconstrained, 0.05 * (self.start - self.unconstrained))
 
+    @property
+    def near(self) -> float:
+        """Objectives below are near the best."""
+        return self.best + NEAR * self.price + max(self.budget - self.unconstrained, 0.0)
+
 
 REFERENCES = {  # frozen; as `main` prints them
-    "second task": Reference(0.3141, 0.03828, 1.144, 1199, "ALM rho 3 margin 0.02, seed 0"),
-    "physics": Reference(0.03, 0.0098, 1.258, 2.689, "provisional"),
-    "KL": Reference(0.8171, 0.6469, 1.587, 1.05, "weight 2.15, seed 1"),
-    "twenty classes": Reference(0.8422, 0.7903, 3.036, 0.4381, "ALM rho 0.03 margin 0, seed 1"),
-    "weight budget": Reference(0.07378, 0.04978, 1.117, 0.05106, "ALM rho 30 margin 0, seed 1"),
-    "white codes": Reference(0.2272, 0.2109, 2.77, 9.018, "ALM rho 0.3 margin 0, seed 1"),
+    "second task": Reference(0.3141, 0.03828, 0.04513, 1.144, 1199, "ALM rho 3 margin 0.02, seed 0"),
+    "physics": Reference(0.03283, 0.009214, 0.01037, 1.258, 2.689, "ALM rho 3 margin 0, seed 1"),
+    "KL": Reference(0.8171, 0.6469, 0.699, 1.587, 1.05, "weight 2.15, seed 1"),
+    "twenty classes": Reference(0.8422, 0.7903, 0.8223, 3.036, 0.4381, "ALM rho 0.03 margin 0, seed 1"),
+    "weight budget": Reference(0.07378, 0.04978, 0.09363, 1.117, 0.05106, "ALM rho 30 margin 0, seed 1"),
+    "white codes": Reference(0.2272, 0.2109, 0.2645, 2.77, 9.018, "ALM rho 0.3 margin 0, seed 1"),
 }
 
 
@@ -62,8 +71,7 @@ def violation(c: Tensor, equality: Tensor | None) -> Tensor:
 
 def solved(name: str, objective: float, worst: float) -> bool:
     """Whether a run with this objective and largest violation, in units, counts as solved."""
-    reference = REFERENCES[name]
-    return worst < FEASIBLE and objective < reference.best + NEAR * reference.price  # False for NaN
+    return worst < FEASIBLE and objective < REFERENCES[name].near  # False for NaN
 
 
 def judge(run: Run, unit: float) -> tuple[float, float]:
@@ -91,23 +99,22 @@ def train(run: Run, steps: int, weight: float, rho: float, margin: float, decay:
         y = y.clamp(min=0) if run.equality is None else y
 
 
-def unconstrained(loop: Loop) -> tuple[float, float, float]:
-    """Objective of long runs, at the start, and unit of c from runs of the loop's own steps: means over the seeds."""
-    objectives, starts, violations = [], [], []
+def unconstrained(loop: Loop) -> tuple[float, float, float, float]:
+    """Objective of long runs, of runs of the loop's own steps, at the start, and unit of c: means over the seeds."""
+    objectives, budgets, starts, violations = [], [], [], []
     for seed in SEEDS:
         run = loop.build(seed)
         starts.append(float(run.evaluate()[0]))
         train(run, loop.steps, 0.0, 0.0, 0.0, decay=False)
-        violations.append(violation(run.evaluate()[1], run.equality))
+        f, c = run.evaluate()
+        budgets.append(float(f))
+        violations.append(violation(c, run.equality))
         run = loop.build(seed)
         train(run, 3 * loop.steps, 0.0, 0.0, 0.0, decay=True)
         objectives.append(float(run.evaluate()[0]))
     positive = torch.stack(violations)
-    return (
-        sum(objectives) / len(SEEDS),
-        sum(starts) / len(SEEDS),
-        float(positive[positive > 0].mean()),
-    )
+    objective, budget, start = (sum(values) / len(SEEDS) for values in (objectives, budgets, starts))
+    return objective, budget, start, float(positive[positive > 0].mean())
 
 
 def candidates(rows: int) -> list[tuple[float, float, float]]:
@@ -138,7 +145,7 @@ def main() -> None:
         for index, loop in enumerate(LOOPS):
             if options.loop not in (None, loop.name):
                 continue
-            objective, start, unit = unconstrained(loop)
+            objective, budget, start, unit = unconstrained(loop)
             rows = len(loop.build(0).evaluate()[1])
             jobs = [(index, seed, *one, start - objective, unit) for one in candidates(rows) for seed in SEEDS]
             attempts = list(pool.map(attempt, jobs))
@@ -147,10 +154,8 @@ def main() -> None:
                     print(f"    {f:10.4f} {worst:8.3f}  {origin}")
             feasible = [result for result in attempts if result[1] < 0.02]
             best, _, origin = min(feasible, default=(math.nan, math.nan, "none of the runs is feasible"))
-            print(
-                f'    "{loop.name}": Reference({best:.4g}, {objective:.4g}, {start:.4g}, {unit:.4g}, "{origin}"),',
-                flush=True,
-            )
+            numbers = ", ".join(f"{value:.4g}" for value in (best, objective, budget, start, unit))
+            print(f'    "{loop.name}": Reference({numbers}, "{origin}"),', flush=True)
 
 
 if __name__ == "__main__":
