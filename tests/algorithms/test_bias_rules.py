@@ -12,6 +12,7 @@ from problems import F64
 from fairbound import run
 from fairbound.algorithms import SSLALM, SwitchingSubgradient
 
+pytestmark = pytest.mark.slow  # for their statistics; the steps themselves are in the tests of each method
 S = 0.5  # sd of zeta
 
 
@@ -52,7 +53,6 @@ def test_penalty_fixed_point(samples: int) -> None:
     assert float(result.mean_x[:, 0].mean()) == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eta", "rho", "start", "known"), [(0.0, 10.0, 0.8, "S2"), (0.2, 1.0, 1.0, "slack")], ids=["S2", "slack"]
 )
