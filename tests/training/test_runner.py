@@ -201,18 +201,6 @@ def test_without_a_compiler_a_long_run_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert "no C++ compiler was found" in note
 
 
-def test_epochs_equal_the_hand_written_loop_too() -> None:
-    problem, _, x0 = classification()
-    sampler = Sampler(Split.all_train(240), problem.constraint.cells, BatchSpec(7, 5), seed=2, replace=False)
-    result = run(problem, SSLALM(), sampler, x0[0], 60).result()
-    source, x, method = problem.source(sampler), x0[0].clone(), SSLALM()
-    state = method.init(x, 2, source.first(method.evaluates)(x))
-    for _ in range(60):
-        d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
-        x = x + d
-    assert (result.x[0] - x).abs().max() < 1e-11
-
-
 # What is refused or survived -----------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.rng import EXAMPLES, LEVEL, UNIFORM, bits, checked_seed, keys, uniforms
+from fairbound._utils.rng import EXAMPLES, LEVEL, UNIFORM, checked_seed, keys, uniforms
 from fairbound._utils.settings import require_whole
 from fairbound.constraints.cells import Cells
 from fairbound.data.dataset import Split
