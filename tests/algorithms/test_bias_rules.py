@@ -80,7 +80,7 @@ def test_with_lag_one_mini_batch_is_unbiased(eta: float, rho: float, start: floa
 
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 3.0])
 def test_switching_bias_rule(multiplier: float) -> None:
-    """The test's noise moves the answer to C = eps + sd Phi^-1(q), q = y/(y + 1) for equal steps (A3)."""
+    """The test's noise moves the answer to C = eps + sd Phi^-1(q), q = y/(y + 1) for equal steps."""
     sd = 0.5
     problem, (split,), cells = problems.table_of([problems.noisy_test(multiplier, sd)])
     runs = problems.sampler_for(split, cells, 1).seeded(*range(64))

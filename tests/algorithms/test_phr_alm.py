@@ -125,7 +125,7 @@ def jensen(rho: float, sd: float) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("a", [1.0, 0.2])
 def test_the_bias_of_the_positive_part(a: float) -> None:
-    """sd 1, rho 2: x = .763 from the newest value alone (algorithms.md, A4 b); the tracked one has its sd times
+    """sd 1, rho 2: x = 0.763 from the newest value alone; the tracked one has its sd times
     sqrt(a / (2 - a)).
 
     256 replicates of 4,000 steps with small steps: standard error below .005, asserted.

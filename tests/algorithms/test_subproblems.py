@@ -42,7 +42,7 @@ def attainable(c: Tensor, J: Tensor, rho: float) -> tuple[Tensor, Tensor]:
 
 
 def sizes(g: Tensor, c: Tensor, J: Tensor, d: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """What violations and objective values are measured against (algorithms.md, D3)."""
+    """What violations and objective values are measured against."""
     rows = c.abs().amax(-1) + torch.linalg.vector_norm(J, dim=-1).amax(-1) * torch.linalg.vector_norm(d, dim=-1)
     return rows.clamp_min(1e-300), ((g * d).abs().sum(-1) + tau / 2 * d.square().sum(-1)).clamp_min(1e-300)
 
