@@ -3,7 +3,7 @@
 Nominal 95 %. Two-sided kinds (rates, signed differences, ratios, loss gaps, W1 away from 0) must cover in 93 to 97 %,
 conservative kinds (absolute, largest, mean absolute gaps, true value 0 included) in at least 93 %. With 1,000 samples
 (`make test-slow`) the standard error of a coverage of 95 % is 0.7 points: an interval that covers 95 % falls outside 93
-to 97 with p < 0.004; one that covers 91 % passes with p < 0.02. The fast suite takes 40, and sees what is grossly wrong.
+to 97 with p < 0.004; one that covers 91 % passes with p < 0.02. The fast suite takes 40: it sees what is grossly wrong.
 """
 
 from __future__ import annotations
