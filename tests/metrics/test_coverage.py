@@ -1,9 +1,9 @@
 """Do the intervals cover the truth as often as they say? Synthetic samples, seeds fixed.
 
 Nominal 95 %. Two-sided kinds (rates, signed differences, ratios, loss gaps, W1 away from 0) must cover in 93 to 97 %,
-conservative kinds (absolute, largest, mean absolute gaps, true value 0 included) in at least 93 %. With 1,000 samples
-(`make test-slow`) the standard error of a coverage of 95 % is 0.7 points: an interval that covers 95 % falls outside 93
-to 97 with p < 0.004; one that covers 91 % passes with p < 0.02. The fast suite takes 40: it sees what is grossly wrong.
+conservative kinds (absolute, largest, mean absolute gaps, true value 0 included) in at least 93 %. With 2,000 samples
+(`make test-slow`) the standard error of a coverage of 95 % is .5 points: an interval that covers 95 % falls outside 93
+to 97 with p < 1e-4; one that covers 91 % passes with p < .001. The fast suite takes 40, and sees what is grossly wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_ga
 from fairbound.metrics.intervals import IntervalEstimate, beta_draws, percentile, spread
 from fairbound.metrics.wasserstein import Scores, largest_w1
 
-FEW, MANY = 40, 1_000
+FEW, MANY = 40, 2_000
 DRAWS = 500
 many_samples = pytest.mark.parametrize("samples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
