@@ -21,7 +21,7 @@ from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import defaults
 
 F64 = torch.float64

@@ -21,7 +21,7 @@ from fairbound.training.functional import make_functional
 SPEED = Path(__file__).parent.parent / "benchmarks" / "speed"
 if not SPEED.is_dir():
     pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
-sys.path.insert(0, str(SPEED))
+sys.path.append(str(SPEED))  # last: it has a module methods too
 import hand_written  # noqa: E402
 import loop  # noqa: E402
 import setting  # noqa: E402
