@@ -48,7 +48,8 @@ class Constrained:
         model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model,
             or one after `fully_shard`, is recognized: sums and counts are added up over its processes.
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
-        method: how the constraints are met; `AdaptivePI()`, which needs no tuning, if not given. A multiplier method (DescentAscent, SSLALM, ...) costs one backward pass;
+        method: how the constraints are met; `AdaptivePI()`, which needs no tuning, if not given. A multiplier method
+            (AdaptivePI, DescentAscent, SSLALM, ...) costs one backward pass;
             the others (Stochastic Ghost, switching, the SQP methods) run on flat vectors in one process.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
     """
