@@ -39,7 +39,7 @@ SOLVED: dict[str, tuple[Algorithm, int, Within]] = {  # method, steps, errors
         {"P1": (0.26, 0.01, 0.3), "P2": (0.04, 0.01, 0.04), "P3": (0.12, 0.01, 0.06), "P4": (0.11, 0.01, 0.12),
          "P5": (0.05, 0.015, 0.75)},
     ),
-    "SQPAdam": (SQPAdam(), 4000, {"P1": (0.05, 0.03), "P2": (0.05, 0.03), "P3": (0.08, 0.03), "P4": (0.04, 0.03)}),
+    "SQPAdam": (SQPAdam(), 4000, {"P1": (0.05, 0.03), "P3": (0.08, 0.03)}),
     "TrackedSQP": (TrackedSQP(), 1000, TRACKED),
     "TrackedSQP, crz": (TrackedSQP(rhs="crz"), 1000, TRACKED),
     "TrackedSQP, decay": (TrackedSQP(rhs="decay"), 1000, TRACKED),
