@@ -391,7 +391,7 @@ def browsed(html: str, folder: Path, width: int) -> tuple[dict[str, Any], list[s
         "--virtual-time-budget=3000", f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
         "--dump-dom", path.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     probe = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
     assert probe, done.stderr[-2000:]
     return json.loads(unescape(probe[1])), [line for line in done.stderr.splitlines() if "CONSOLE" in line]
