@@ -74,20 +74,17 @@ class GroupedLayout(Layout):
         self.objective = self.weight if objective is None else objective.double()  # what an example counts in f
         if objective is not None and self.weight is not None:
             self.objective = objective * self.weight
-        self.slots = 1 + sum(term.means for term in terms)  # of which two more follow
-
-    @cached_property
-    def _places(self) -> list[tuple[int, Tensor]]:
-        """For every layer of every term its statistic, and (B,) where each example counts in the table."""
-        places, start = [], 1
-        for term, layers in zip(self.terms, self.layers, strict=True):
-            for layer in layers:
+        means = [term.means for term in terms]
+        self.slots = 1 + sum(means)  # of which two more follow
+        self._places: list[tuple[int, Tensor]] = []  # for every layer its statistic, and (B,) the places of examples
+        start = 1
+        for term, own, term_layers in zip(terms, means, layers, strict=True):
+            for layer in term_layers:
                 place = layer + start
-                if start + term.means < self.slots:  # no cell and unknown groups come after all terms
+                if start + own < self.slots:  # no cell and unknown groups come after all terms
                     place = torch.where(layer < term.cells, place, layer + (self.slots - term.cells))
-                places.append((term.added or 0, place))
-            start += term.means
-        return places
+                self._places.append((term.added or 0, place))
+            start += own
 
     def _scattered(self, table: Tensor, values: Sequence[Tensor]) -> Tensor:
         """A table (slots + 2,) to which values (B,) are added, one vector for every layer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -37,6 +36,7 @@ class BatchStatistics:
     ) -> None:
         self.constraints, self.values, self.functions, self.layout = constraints, values, functions, layout
         self.cells = cells
+        self.tensors = self._differentiated([*values, *(value for value, _ in functions)])  # what is differentiated
 
     @staticmethod
     def of(
@@ -62,14 +62,11 @@ class BatchStatistics:
         layout = GroupedLayout(terms, layers, batch.losses, batch.objective, batch.weight)
         return BatchStatistics(constraints, values, functions, layout, cells)
 
-    @cached_property
-    def tensors(self) -> list[Tensor]:
-        """What is differentiated."""
-        return self._differentiated([*self.values, *(value for value, _ in self.functions)])
-
     def _differentiated(self, tensors: list[Tensor]) -> list[Tensor]:
         """Without exact rates, and without functions of which nothing is observed."""
         chosen = self.constraints.differentiated
+        if len(tensors) == 1:
+            return tensors
         if self.functions:
             chosen = [*chosen, *(observed is None or value.requires_grad for value, observed in self.functions)]
         return tensors if all(chosen) else list(compress(tensors, chosen))
@@ -121,7 +118,7 @@ class BatchEstimate(NamedTuple):
     """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
 
     values: Tensor  # (1+m,) [f, c]; c of a constraint that the batch does not show: its last value, but at most 0
-    missing: Tensor  # (1+m,) bool: those that lack examples of a cell
+    missing: Tensor | None  # (1+m,) bool: those that lack examples of a cell; None: none does
     shown: SumsCounts  # (1+q+2,) sums and counts
     filled: Tensor  # (1+q+2,) counts, 1 where they are 0
     linear: Affine | ManyAffine
@@ -137,9 +134,9 @@ class BatchEstimate(NamedTuple):
         return self.values[1:]
 
     @property
-    def absent(self) -> Tensor:
-        """(m,) bool: the constraints that lack examples of a cell."""
-        return self.missing[1:]
+    def absent(self) -> Tensor | None:
+        """(m,) bool: the constraints that lack examples of a cell; None: none does."""
+        return None if self.missing is None else self.missing[1:]
 
     @property
     def finite(self) -> Tensor:
@@ -148,7 +145,8 @@ class BatchEstimate(NamedTuple):
 
     def by_sum(self, w: Tensor) -> Tensor:
         """(1+q+2,) the weight of every sum in w'[f, c], w (1+m,); a constraint that is absent has none."""
-        return self.linear.mean_weights(w.double().masked_fill(self.missing, 0.0)) / self.filled
+        w = w.double()
+        return self.linear.mean_weights(w if self.missing is None else w.masked_fill(self.missing, 0.0)) / self.filled
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
         """The mini-batch as a function of the point, which is known at the model's present parameters only.
@@ -171,7 +169,8 @@ class BatchEstimate(NamedTuple):
         return Sample(at)
 
     def _jacobian(self, rows: Tensor) -> Tensor:
-        return self.linear.jacobian(rows).masked_fill(self.absent[:, None], 0.0)
+        jacobian = self.linear.jacobian(rows)
+        return jacobian if self.missing is None else jacobian.masked_fill(self.missing[1:, None], 0.0)
 
     def estimate(self) -> Estimate:
         """The numbers alone."""
@@ -195,10 +194,14 @@ class DenseEvaluation:
         self.names = constraints.mean_names
         self.running = self.dense.no_means()
 
-    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None) -> BatchEstimate:
-        """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here."""
-        values, missing, filled, linear = self.dense.values(*totals, self.running)
-        values = torch.where(missing, torch.fmin(last, self.most), values)
+    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
+        """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here.
+
+        With a `look` at the counts less is computed where none does.
+        """
+        values, missing, filled, linear = self.dense.values(*totals, self.running, look)
+        if missing is not None:
+            values = torch.where(missing, torch.fmin(last, self.most), values)
         return BatchEstimate(values, missing, totals, filled, linear)
 
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
@@ -231,7 +234,7 @@ class ManyEvaluation:
         self.constraints = constraints.to(device, torch.float64)
         self.running: list[RunningMeans | None] = self.constraints.running_means()
 
-    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None) -> BatchEstimate:
+    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
         sums, counts = totals.sums[:-2], totals.counts[:-2]
         known = [
             None if running is None else running.others(part_cells, n)

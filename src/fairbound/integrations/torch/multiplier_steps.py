@@ -148,19 +148,20 @@ class MultiplierSteps(Steps):
 
         Constraints that a mini-batch did not show keep what the state had.
         """
-        keep = estimates[0].absent
-        for estimate in estimates[1:]:
-            keep = keep | estimate.absent
-        if made is not None:
-            keep = keep | ~made
-        leaves = []
-        for old, leaf in zip(answer.before, answer.new, strict=True):
-            if leaf is not old and leaf.ndim:
-                leaf = torch.where(keep, old, leaf)
-            elif leaf is not old and made is not None:
-                leaf = torch.where(made, leaf, old)
-            leaves.append(leaf)
-        new, rows = type(answer.new)(*leaves), estimates[-1].rows
+        keep = None if made is None else ~made
+        for estimate in estimates:
+            if estimate.absent is not None:
+                keep = estimate.absent if keep is None else keep | estimate.absent
+        new, rows = answer.new, estimates[-1].rows
+        if keep is not None:
+            leaves = []
+            for old, leaf in zip(answer.before, answer.new, strict=True):
+                if leaf is not old and leaf.ndim:
+                    leaf = torch.where(keep, old, leaf)
+                elif leaf is not old and made is not None:
+                    leaf = torch.where(made, leaf, old)
+                leaves.append(leaf)
+            new = type(answer.new)(*leaves)
         self.advance(new if rows is None else scattered(answer.table, new, rows), estimates, cells, made)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class LoggedStep(NamedTuple):
     made: Tensor | None  # () bool where nobody looked; None: it was made
     values: Tensor  # (1+m,) [f, c] of its main mini-batch
     last: Tensor  # (1+m,) of its last one
-    missing: Tensor  # (1+m,) bool: what that one does not show
+    missing: Tensor | None  # (1+m,) bool: what that one does not show; None: it shows all
     state: Any  # after it, where monitors are recorded; else None
 
 
@@ -95,7 +95,7 @@ class Progress:
     def add(self, state: Any, values: Tensor, last: BatchEstimate, made: Tensor | None) -> None:
         """Count a step to a state, from the values of its main mini-batch and from its last one."""
         self.attempts += 1
-        if last.rows is not None:
+        if last.rows is not None and last.absent is not None:
             self.at, self._last = self.at.to(last.rows.device), self._last.to(last.rows.device)
             self.at[last.rows] = torch.where(last.absent, self.at[last.rows], self.attempts)
             self._last[last.rows] = torch.where(last.absent, self._last[last.rows], last.c)
@@ -121,7 +121,11 @@ class Progress:
             made[unsure] = torch.stack([flag for step in unread if (flag := step.made) is not None]).cpu()
         numbers = self._steps + made.cumsum(0)
         if not self.gathered:
-            shown = made[:, None] & ~torch.stack([step.missing for step in unread])[:, 1:].cpu()  # (T, m)
+            shown = made[:, None].repeat(1, len(self.at))  # (T, m)
+            lacking = [i for i, step in enumerate(unread) if step.missing is not None]
+            if lacking:
+                missing = torch.stack([part for step in unread if (part := step.missing) is not None])
+                shown[lacking] &= ~missing[:, 1:].cpu()
             self.observed += shown.sum(0)
             self.at = torch.maximum(self.at, (shown * numbers[:, None]).amax(0))
             values, (any_shown, which) = torch.stack([step.last for step in unread])[:, 1:].cpu(), _last(shown)
