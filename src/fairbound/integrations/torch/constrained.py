@@ -245,10 +245,7 @@ class Constrained:
 
     @property
     def diverging(self) -> str | None:
-        """A sign that the loop diverges, as a sentence, or None; the loop warned when it occurred.
-
-        Then `infeasible` is None: the multipliers of such a loop grow whatever the constraints are.
-        """
+        """A sign that the loop diverges, as a sentence, or None; the loop warned when it occurred."""
         return self._steps.progress.history.diverging()
 
     def load_output(self) -> None:
@@ -267,7 +264,7 @@ class Constrained:
             batches,
             evaluate,
             multipliers=self._steps.multipliers(),
-            warning=self.diverging or self.infeasible,
+            warning="; ".join(sign for sign in (self.diverging, self.infeasible) if sign) or None,
         )
 
     # Saving -----------------------------------------------------------------------------------------------------------
