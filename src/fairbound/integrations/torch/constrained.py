@@ -107,11 +107,13 @@ class Constrained:
             scale: what the direction counts, 1/k for the mean over k mini-batches before one optimizer step.
         """
         batch = self._steps.batch(losses, groups, labels, outputs, weight, objective, values)
-        kind = batch.losses.device.type
+        kind, backward = batch.losses.device.type, self._steps.backward
+        if torch.compiler.is_compiling():  # the training step is compiled around it: counters would recompile it
+            backward = torch.compiler.disable(backward)
         if not torch.is_autocast_enabled(kind):
-            return self._steps.backward(batch, extra_batches, scaler, scale)
+            return backward(batch, extra_batches, scaler, scale)
         with torch.autocast(kind, enabled=False):  # sums and constraints in full precision
-            return self._steps.backward(batch, extra_batches, scaler, scale)
+            return backward(batch, extra_batches, scaler, scale)
 
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> StepInfo:
         """The same from a function that draws new examples, passes them through the model and gives a `MiniBatch`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Layers
 from fairbound.constraints.constraint import FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.contrasts import Others
 from fairbound.constraints.dense import Affine, DenseConstraints, Means
 from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
@@ -179,6 +181,7 @@ class BatchEstimate(NamedTuple):
         return Estimate(self.f, self.c, lambda w: torch.full_like(w, torch.nan), cells)
 
 
+@lru_cache(maxsize=256)
 def _most(rows: int, device: torch.device) -> Tensor:
     """(1+rows,) what may at most stand for a missing value: 0 for a constraint, nothing finite for the objective."""
     most = torch.zeros(1 + rows, dtype=torch.float64, device=device)
@@ -236,10 +239,12 @@ class ManyEvaluation:
 
     def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
         sums, counts = totals.sums[:-2], totals.counts[:-2]
-        known = [
-            None if running is None else running.others(part_cells, n)
-            for running, (part_cells, n) in zip(self.running, self._by_part(counts, cells), strict=True)
-        ]
+        known: list[Others | None] = [None] * len(self.running)
+        if any(self.running):
+            known = [
+                None if running is None else running.others(part_cells, n)
+                for running, (part_cells, n) in zip(self.running, self._by_part(counts, cells), strict=True)
+            ]
         shown = self.constraints.restricted(cells or [None] * len(known), known)
         rows = None if cells is None else self.constraints.rows(cells)
         filled = SumsCounts(sums, counts).filled()
@@ -253,6 +258,8 @@ class ManyEvaluation:
         return BatchEstimate(values, missing, totals, counts, ManyAffine(shown, means), rows)
 
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
+        if not any(self.running):
+            return
         sums, counts = (self._by_part(part[:-2], cells) for part in estimate.shown)
         for running, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
             if running is not None:

@@ -92,13 +92,16 @@ class Progress:
 
     # A step -----------------------------------------------------------------------------------------------------------
 
-    def add(self, state: Any, values: Tensor, last: BatchEstimate, made: Tensor | None) -> None:
-        """Count a step to a state, from the values of its main mini-batch and from its last one."""
+    def add(self, state: Any, values: Tensor, last: BatchEstimate, made: Tensor | None, table: Tensor | None) -> None:
+        """Count a step to a state, from the values of its main mini-batch and from its last one.
+
+        With very many constraints `table` (1+rows,) has their last values.
+        """
+        self._last = self._last if table is None else table[1:]
         self.attempts += 1
         if last.rows is not None and last.absent is not None:
-            self.at, self._last = self.at.to(last.rows.device), self._last.to(last.rows.device)
+            self.at = self.at.to(last.rows.device)
             self.at[last.rows] = torch.where(last.absent, self.at[last.rows], self.attempts)
-            self._last[last.rows] = torch.where(last.absent, self._last[last.rows], last.c)
         state = state if self.attempts % self._history.every == 0 else None
         self._unread.append(LoggedStep(made, values, last.values, last.missing, state))
         if self.attempts in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.gathered:

@@ -254,11 +254,13 @@ class Steps(ABC):
         for estimate, shown in zip(estimates, cells, strict=True):
             self.evaluation.add(estimate, shown, made)
             if estimate.rows is not None:
-                self.last[1 + estimate.rows] = estimate.c
+                rows = 1 + estimate.rows
+                self.last[rows] = torch.where(estimate.missing[1:], self.last[rows], estimate.c)  # type: ignore[index]
             else:
                 self.last = estimate.values if made is None else torch.where(made, estimate.values, self.last)
         self.state = state
-        self.progress.add(state, estimates[self.main].values, estimates[-1], made)
+        table = self.last if self.gathered else None
+        self.progress.add(state, estimates[self.main].values, estimates[-1], made, table)
 
     def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         """A step that is not made, since something was not finite."""
