@@ -28,12 +28,13 @@ class Affine(NamedTuple):
     """[f, c] of one mini-batch as a function of its means, (1+q+2,)."""
 
     matrix: Tensor  # (1+m, 1+q+2)
+    transposed: Tensor
     empty: Tensor | None = None  # (1+q+2,) 1 for means without examples
     signs: Tensor | None = None  # (1+m,) of the rows, where some are absolute values
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q+2,) the weight of every mean in w'[f, c], w (1+m,)."""
-        return self.matrix.t().mv(w if self.signs is None else w * self.signs)
+        return self.transposed.mv(w if self.signs is None else w * self.signs)
 
     def jacobian(self, rows: Tensor) -> Tensor:
         """(m, n) from the gradients of the cell means, (q, n)."""
@@ -82,6 +83,7 @@ class DenseConstraints:
         self.against = torch.stack(against, 1).to(device) if shares else None  # (1+m, references)
         self.complete = direct + torch.stack(against, 1) @ torch.stack(shares) if shares else direct  # no cell is empty
         self.complete = self.complete.to(device)
+        self.transposed = self.complete.t()
 
     @staticmethod
     def suits(constraints: ConstraintSet) -> bool:
@@ -103,7 +105,8 @@ class DenseConstraints:
             *numbers, _, unknown = counts.tolist()
             if min(numbers) > 0 and not unknown:
                 filled = counts.clamp(min=TINY)
-                return torch.addmv(self.minus_bound, self.complete, sums / filled), None, filled, Affine(self.complete)
+                values = torch.addmv(self.minus_bound, self.complete, sums / filled)
+                return values, None, filled, Affine(self.complete, self.transposed)
         empty = (counts <= 0).to(counts.dtype)
         filled = counts + empty
         matrix = self.direct
@@ -116,10 +119,10 @@ class DenseConstraints:
             matrix = torch.addmm(matrix, self.against, shares)
         missing = torch.addmv(self.surplus, self.needed, empty) != 0
         if self.absolute is None:
-            return torch.addmv(self.minus_bound, matrix, means), missing, filled, Affine(matrix, empty)
+            return torch.addmv(self.minus_bound, matrix, means), missing, filled, Affine(matrix, matrix.t(), empty)
         gaps = matrix.mv(means)
         signs = torch.where(self.absolute, gaps.sign(), 1.0)
-        return gaps * signs + self.minus_bound, missing, filled, Affine(matrix, empty, signs)
+        return gaps * signs + self.minus_bound, missing, filled, Affine(matrix, matrix.t(), empty, signs)
 
     @staticmethod
     def updated(running: Means, sums: Tensor, counts: Tensor) -> Means:

@@ -7,13 +7,13 @@ its own primal step, so that the optimizer's learning rate plays that step and `
 >>> from fairbound import ALGORITHMS, constraints
 >>> model = torch.nn.Linear(3, 1)
 >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
->>> fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
+>>> fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
 >>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
 >>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
 >>> info = fair.backward(losses, group)
 >>> optimizer.step()
 >>> list(fair.multipliers)
-['A - mean', 'mean - A', 'B - mean', 'mean - B']
+['A - B', 'B - A']
 """
 
 from __future__ import annotations
