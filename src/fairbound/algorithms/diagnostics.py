@@ -18,6 +18,10 @@ from fairbound.core import violations
 GROWTH = 1.1
 STILL = 1e-3  # |d| at the end against its largest value on the way: the direction has died out
 VIOLATED = 1e-3  # kappa above this is a violation that the direction no longer reduces
+# A constraint's force this many times the objective's, and growing: constraints that contradict each other gain up to 1
+# in every 60 steps, without end; noise slows it down.
+FORCE = 5.0
+FORCE_GROWTH = 1.25  # between the middle of the run and its end; 2 without noise
 FULL = 0.99  # of an exact penalty's weight, as a mean over steps: the constraint is violated for good
 WINDOW = 5  # records whose median is a level: one bad mini-batch is no divergence
 LOSS_GROWTH = 10.0  # growth of the loss, in units of its size at the start, that is divergence
@@ -132,8 +136,21 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
     )
 
 
+def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    force, violation = history.get("force"), history.get("violation")
+    if force is None or violation is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
+        return None
+    if violation[half:].median() < 0.5 * violation[: 2 * WINDOW].median():  # it is being met
+        return None
+    return (
+        f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "
+        f"times at step {steps[half]}: the constraints contradict each other, or the run is too short"
+    )
+
+
 def _growing_multipliers(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    if "multiplier_norm" not in history or "kappa" in history:  # Ghost's are a subproblem's and do not accumulate
+    # Ghost's are a subproblem's and do not accumulate; forces have no unit and say more
+    if "multiplier_norm" not in history or "kappa" in history or "force" in history:
         return None
     norm = history["multiplier_norm"]
     norm = norm[norm.isfinite()]  # an overflow ends what is seen
@@ -175,4 +192,12 @@ def _stuck_violation(history: Mapping[str, Tensor], half: int, steps: Sequence[i
     )
 
 
-SIGNS = (_no_feasible_step, _resets, _full_weight, _growing_multipliers, _stuck_direction, _stuck_violation)
+SIGNS = (
+    _no_feasible_step,
+    _resets,
+    _full_weight,
+    _growing_force,
+    _growing_multipliers,
+    _stuck_direction,
+    _stuck_violation,
+)

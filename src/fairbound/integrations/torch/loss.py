@@ -24,6 +24,7 @@ from fairbound.constraints.cells import present_cells
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.linear import SumsCounts
 from fairbound.integrations.torch.estimate import BatchStatistics, ShownCells
+from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
 from fairbound.integrations.torch.parameters import check_graphs, clear, non_finite
 
@@ -109,6 +110,7 @@ class TrainerSteps:
 
             return _Direction.apply(estimate.f.to(batch.losses.dtype), no_weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
         by_sum = estimate.by_sum(self.steps.ask([estimate]).w)
+        self.steps.probe(statistics, estimate, loss_scale(self.scaler, self.steps.parameters.device))
 
         def weights() -> list[Tensor | None]:
             self._count(passed)

@@ -20,6 +20,7 @@ from fairbound.core import MultiplierMethod
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics, ShownCells, added
 from fairbound.integrations.torch.gradient_pass import GradientPass
 from fairbound.integrations.torch.parameters import SmoothedParameters
+from fairbound.integrations.torch.probes import Probes
 from fairbound.integrations.torch.state_dict import CONSTRAINT, OTHER
 from fairbound.integrations.torch.steps import ONE_BATCH, StepInfo, Steps
 from fairbound.training.state_rows import gathered, scattered, with_own_tables
@@ -57,10 +58,23 @@ class MultiplierSteps(Steps):
             )
         super().__init__(model, constraints, method, gathered=rows_alone)
         self.smoothed: SmoothedParameters | None = None
+        self.probes = self._new_probes()
         self._one = torch.ones(1, dtype=torch.float64, device=self.parameters.device)  # the weight of f
         self.kinds = [CONSTRAINT if leaf.ndim else OTHER for leaf in self.initial_state(None)]
         self.accumulated: list[SumsCounts] = []
         self._accumulated_step: AccumulatedStep | None = None
+
+    def _new_probes(self) -> Probes | None:
+        """For a method that measures; where a mini-batch shows few of very many rows, these share their sizes."""
+        return (
+            Probes(self.parameters, self.processes, 1 if self.gathered else self.rows) if self.method.measures else None
+        )
+
+    def prepare(self, model: nn.Module) -> None:
+        super().prepare(model)
+        before, self.probes = self.probes, self._new_probes()
+        if before is not None and self.probes is not None:
+            self.probes.load_state_dict(before.state_dict())
 
     def initial_state(self, first: BatchEstimate | None) -> Any:
         # A mini-batch shows few of very many constraints, so none starts from it.
@@ -126,7 +140,8 @@ class MultiplierSteps(Steps):
         before = table if main.rows is None else gathered(table, main.rows)
         dtype = self.parameters.dtype  # of the state, which losses in another precision must not change
         values = [estimate.values.to(dtype) for estimate in estimates]
-        w, new = self.method.step(before, *[value[1:] for value in values])
+        sizes = {} if self.probes is None else {"sizes": self.probes.sizes(len(main.c))}
+        w, new = self.method.step(before, *[value[1:] for value in values], **sizes)
         w = torch.zeros_like(values[0][1:]) if w is None else w
         changed = [leaf.contiguous() for leaf, old in zip(new, before, strict=True) if leaf is not old]
         return Answer(table, before, new, torch.cat([self._one, w]), [*values, *changed])
@@ -134,8 +149,24 @@ class MultiplierSteps(Steps):
     def pass_backward(
         self, gradients: GradientPass, answer: Answer, estimate: BatchEstimate, examples: BatchStatistics
     ) -> None:
-        """grad f + J'w into `.grad`. Here f, c, w and the graph of the mini-batch are at hand, before it is freed."""
+        """grad f + J'w into `.grad`."""
+        self.probe(examples, estimate, gradients.factor)  # before the graph is freed
         gradients.add(examples.tensors, examples.weights(estimate.by_sum(answer.w)))
+
+    def probe(self, examples: BatchStatistics, estimate: BatchEstimate, factor: float | Tensor) -> None:
+        """Measure what the method asks for, where that is due; every mini-batch of an accumulated step adds to it."""
+        m = len(estimate.c)
+        goes_on = self._accumulated_step is not None and self._accumulated_step.probes
+        if self.probes is None or not (goes_on or self.probes.is_due(self.progress.attempts, m)):
+            return
+        row = self.probes.next_row(m, estimate.absent)
+        weights = (torch.cat([self._one, torch.zeros_like(row)]), torch.cat([torch.zeros_like(self._one), row]))
+        self.probes.probe(
+            row,
+            *(self.probes.gradient(examples.tensors, examples.weights(estimate.by_sum(w)), factor) for w in weights),
+        )
+        if self._accumulated_step is not None:
+            self._accumulated_step.probes = True
 
     def move(
         self,
@@ -217,7 +248,8 @@ class MultiplierSteps(Steps):
         smoothed = None
         if self.smoothed is not None and self.state is not None:  # a first step that failed leaves z, to be replaced
             smoothed = self.parameters.by_name(self.smoothed.z)
-        return super().state_dict() | {"smoothed": smoothed}
+        measured = None if self.probes is None else self.probes.state_dict()
+        return super().state_dict() | {"smoothed": smoothed, "measured": measured}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         smoothed = None
@@ -231,6 +263,8 @@ class MultiplierSteps(Steps):
             smoothed.load(saved["smoothed"])
         super().load_state_dict(saved)
         self.smoothed = smoothed
+        if self.probes is not None and saved.get("measured") is not None:
+            self.probes.load_state_dict(saved["measured"])
 
 
 class AccumulatedStep:
@@ -241,6 +275,7 @@ class AccumulatedStep:
     ) -> None:
         self.estimate, self.answer, self.gradients, self.left = estimate, answer, gradients, left
         self.missing = counts  # examples yet to be passed backward
+        self.probes = False  # whether its mini-batches are probed
 
     def is_last(self, statistics: BatchStatistics) -> bool:
         """Whether this mini-batch is the last one; the examples must be those that were counted."""
