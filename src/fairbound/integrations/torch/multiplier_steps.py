@@ -157,7 +157,7 @@ class MultiplierSteps(Steps):
         """Measure what the method asks for, where that is due; every mini-batch of an accumulated step adds to it."""
         m = len(estimate.c)
         goes_on = self._accumulated_step is not None and self._accumulated_step.probes
-        if self.probes is None or not (goes_on or self.probes.is_due(self.progress.attempts, m)):
+        if self.probes is None or not (goes_on or self.probes.is_due(self.progress.tried, m)):
             return
         row = self.probes.next_row(m, estimate.absent)
         weights = (torch.cat([self._one, torch.zeros_like(row)]), torch.cat([torch.zeros_like(self._one), row]))

@@ -81,6 +81,7 @@ class Progress:
     def __init__(self, constraints: ConstraintSet, method: Algorithm[Any], gathered: bool) -> None:
         self.constraints, self.method, self.gathered = constraints, method, gathered
         self.attempts = 0  # steps, and on a GPU those that turn out to be skipped
+        self.tried = 0  # steps, and those skipped, on any device
         self._steps = self._skipped = 0
         self._history = MonitorHistory(100 if gathered else 1)
         self._unread: list[LoggedStep] = []
@@ -99,6 +100,7 @@ class Progress:
         """
         self._last = self._last if table is None else table[1:]
         self.attempts += 1
+        self.tried += 1
         if last.rows is not None and last.absent is not None:
             self.at = self.at.to(last.rows.device)
             self.at[last.rows] = torch.where(last.absent, self.at[last.rows], self.attempts)
@@ -154,6 +156,7 @@ class Progress:
     def skip(self) -> None:
         """Count a step that is not made, and warn of the first."""
         self._skipped += 1
+        self.tried += 1
         self._warn_of_skipping(f"step {self.attempts + 1} was")
 
     # What is known ----------------------------------------------------------------------------------------------------
@@ -201,7 +204,7 @@ class Progress:
             self.observed = by_constraint(saved["observed"], self.constraints.names, rows).clone()
         self._steps, self._skipped = int(saved["steps"]), int(saved["skipped"])
         self.attempts, self._unread, self._history = self._steps, [], history
-        self._last, self.at = last.clone(), at.clone()
+        self._last, self.at, self.tried = last.clone(), at.clone(), self._steps + self._skipped
 
     # Warnings ---------------------------------------------------------------------------------------------------------
 
