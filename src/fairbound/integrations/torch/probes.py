@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 
 from fairbound._utils.measuring import EVERY, SAMPLE, Measurements, Sizes, is_probe
 from fairbound.integrations.torch.distributed import Processes
-from fairbound.integrations.torch.parameters import Parameters, dense, explained_graph, local
+from fairbound.integrations.torch.parameters import Parameters, dense, explained, local
 
 FEWEST = 16  # sampled coordinates of a tensor, so that a constraint on a small one is seen
 
@@ -80,7 +80,7 @@ class Probes:
         """(S,) of the gradient of a weighted sum; the graph stays. `factor` keeps half precision from underflowing."""
         pairs = [(t, w * factor) for t, w in zip(tensors, weights, strict=True) if t.requires_grad]
         outputs, by_output = [t for t, _ in pairs], [w for _, w in pairs]
-        with explained_graph():
+        try:
             if self.parameters.sharded:  # gradients are gathered and reduced on their way to `.grad`
                 held = self.parameters.stash_grads()
                 torch.autograd.backward(outputs, by_output, retain_graph=True)
@@ -90,6 +90,8 @@ class Probes:
             gradients = torch.autograd.grad(
                 outputs, self.parameters.tensors, by_output, retain_graph=True, allow_unused=True
             )
+        except RuntimeError as error:
+            raise explained(error) from None
         sample = self._sampled(gradients) / factor
         for group in self.processes.groups:
             distributed.all_reduce(sample, group=group)
