@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch._functorch import config as functorch_config
 
 from fairbound._utils.measuring import EVERY, SAMPLE, Measurements, Sizes, is_probe
 from fairbound.integrations.torch.distributed import Processes
@@ -27,7 +28,7 @@ class Probes:
     def __init__(self, parameters: Parameters, processes: Processes, rows: int) -> None:
         self.parameters, self.processes = parameters, processes
         # A compiled model would free what a second backward pass through its graph reads.
-        torch._functorch.config.donated_buffer = False
+        functorch_config.donated_buffer = False
         pieces = parameters.pieces([p.detach() for p in parameters.tensors])
         counts = [min(p.numel(), max(FEWEST, math.ceil(SAMPLE * p.numel() / parameters.n))) for p in pieces]
         self.at = [
