@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound._utils.sentences import counted, did_you_mean, sheet_row
 from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
 from fairbound.auditing.text import (
-    SMALL_GROUP,
     interval,
     number,
     one_group,
@@ -38,6 +37,7 @@ from fairbound.constraints.subgroups import (
 )
 from fairbound.data.attributes import parse_attributes
 from fairbound.data.outcomes import binary, binary_like, class_count, like_one_against_rest, one_against_rest
+from fairbound.data.where import rows_where
 from fairbound.metrics.counts import (
     Counts,
     as_binary,
@@ -56,8 +56,10 @@ from fairbound.metrics.fairness_metrics import (
     values,
 )
 from fairbound.metrics.intervals import DRAWS, IntervalEstimate
+from fairbound.metrics.reference_gaps import ReferenceGap, reference_gaps
 from fairbound.metrics.roc import CalibrationBin
 
+Rows = NDArray[np.int64]  # numbers of rows
 SHOWN_GROUPS = 20  # by print(audit)
 MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes
 
@@ -70,6 +72,7 @@ class GroupAudit:
     examples: int
     counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. examples where there are none
     rates: Mapping[str, IntervalEstimate]
+    against_reference: Mapping[str, ReferenceGap] = field(default_factory=dict)  # by error rate; of compared groups
     loss: IntervalEstimate | None = None  # mean cross-entropy of the scores
     auc: IntervalEstimate | None = None
     calibration_gap: IntervalEstimate | None = None  # mean score minus base rate, where scores are probabilities
@@ -89,9 +92,7 @@ class Audit:
     metrics: Mapping[str, IntervalEstimate]
     groups: tuple[GroupAudit, ...]
     pairs: Mapping[str, GroupPair] = field(default_factory=dict)  # metric -> the two groups behind it
-    min_examples: int = SMALL_GROUP  # below, a group is tiny
-    without_tiny: Mapping[str, IntervalEstimate] = field(default_factory=dict)  # metrics; empty without tiny groups
-    pairs_without_tiny: Mapping[str, GroupPair] = field(default_factory=dict)
+    min_size: int = 0  # examples of a group, below which it is listed, but compared with no other
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
     probabilities: bool = False  # whether scores are
@@ -99,6 +100,10 @@ class Audit:
     missing: int = 0  # examples that lack a value, dropped before
     weighted: bool = False  # whether examples have weights
     source: str = ""
+    label: str = ""  # the column of labels
+    made: str = ""  # the column of scores or predictions
+    where: str = ""  # the condition that chose the examples
+    rows: int = 0  # before that condition
     notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
 
@@ -121,12 +126,16 @@ class Audit:
         """Everything, for JSON: metric name -> value and interval, group name -> counts and rates."""
         found = {
             "source": self.source,
+            "label": self.label,
+            "score" if self.threshold is not None else "prediction": self.made,
+            "where": self.where,
             "by": list(self.attributes),
             "examples": self.examples,
             "dropped": self.dropped,
             "dropped_missing": self.missing,
             "level": self.level,
             "reference": self.reference,
+            "min_size": self.min_size,
             "threshold": self.threshold,
             "weighted": self.weighted,
             "score_bins": list(self.bins),
@@ -135,12 +144,6 @@ class Audit:
             "groups": {group.name: _group_dict(group) for group in self.groups},
             "notes": list(self.notes),
         }
-        if self.without_tiny:
-            found["without_tiny_groups"] = {
-                "min_examples": self.min_examples,
-                "metrics": {name: estimate._asdict() for name, estimate in self.without_tiny.items()},
-                "pairs": {name: pair._asdict() for name, pair in self.pairs_without_tiny.items()},
-            }
         if self.parts:
             found["each"] = {part.attributes[0]: part.to_dict() for part in self.parts}
         return found
@@ -149,6 +152,10 @@ class Audit:
 def _group_dict(group: GroupAudit) -> dict[str, Any]:
     found: dict[str, Any] = {"examples": group.examples, "counts": dict(group.counts)}
     found["rates"] = {name: estimate._asdict() for name, estimate in group.rates.items()}
+    found["against_reference"] = {
+        rate: {"difference": gap.difference._asdict(), "ratio": gap.ratio._asdict(), "beyond_chance": gap.is_certain}
+        for rate, gap in group.against_reference.items()
+    }
     for name, estimate in (("loss", group.loss), ("auc", group.auc), ("calibration_gap", group.calibration_gap)):
         if estimate is not None:
             found[name] = estimate._asdict()
@@ -174,6 +181,7 @@ def audit(
     names: Sequence[str] = (),
     attributes: Sequence[str] = ("group",),
     reference: str | None = None,
+    min_size: int = 0,
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
@@ -181,7 +189,8 @@ def audit(
     source: str = "",
 ) -> Audit:
     """Audit predictions, or scores at a threshold (0.5 for scores between 0 and 1; on another scale it must be given).
-    Groups are text, or numbers 0, 1, ... (-1: none) with `names`. Without `intervals` there are values only, sooner.
+    Groups are text, or numbers 0, 1, ... (-1: none) with `names`. Groups with fewer than `min_size` examples have
+    rates, but no difference or ratio compares them. Without `intervals` there are values only, sooner.
 
     >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
     >>> found.metrics["demographic_parity_difference"].value
@@ -194,24 +203,17 @@ def audit(
     counts = Counts.of(given.labels, given.predictions, given.groups, weights=given.weights, names=names)
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-
-    def measured(counts: Counts, reference: str | None) -> dict[str, IntervalEstimate]:
-        if intervals:
-            return metric_intervals(counts, reference, **settings)
-        return {name: IntervalEstimate(value) for name, value in values(counts, reference).items()}
-
-    metrics = measured(counts, reference)
-    notes = [*one_group(counts), *small_groups(counts), *one_sided(given.labels, given.predictions, given.scores)]
-    large = (counts.sizes() >= SMALL_GROUP).nonzero().flatten()
-    without: dict[str, Any] = {}
-    if 2 <= len(large) < int((counts.sizes() > 0).sum()):
-        rest = counts.only(large.tolist())
-        own = reference if reference in rest.names else None
-        without = {"without_tiny": measured(rest, own), "pairs_without_tiny": group_pairs(rest)}
+    min_size, small = _compared(counts, reference, min_size)
+    if intervals:
+        metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
+    else:
+        metrics = {k: IntervalEstimate(value) for k, value in values(counts, reference, min_size=min_size).items()}
+    gaps = reference_gaps(counts, reference, min_size=min_size, intervals=intervals, **settings)
+    notes = [*one_group(counts), *small, *one_sided(given.labels, given.predictions, given.scores)]
     scored = ScoreAudit([GroupScores() for _ in names])
     if given.scores is not None:
         scored = audit_scores(
-            given.scores, given.labels, given.groups, given.weights, counts, reference, settings, intervals
+            given.scores, given.labels, given.groups, given.weights, counts, reference, min_size, settings, intervals
         )  # fmt: skip
     return Audit(
         attributes=tuple(attributes),
@@ -219,8 +221,9 @@ def audit(
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
-        groups=_group_audits(counts, group_rates(counts, level=level, intervals=intervals), scored),
-        pairs=group_pairs(counts) | scored.pairs,
+        groups=_group_audits(counts, group_rates(counts, level=level, intervals=intervals), gaps, scored),
+        pairs=group_pairs(counts, min_size) | scored.pairs,
+        min_size=min_size,
         threshold=given.threshold,
         bins=scored.bins,
         probabilities=scored.probabilities,
@@ -228,8 +231,25 @@ def audit(
         weighted=weights is not None,
         source=source,
         notes=(*notes, *scored.notes),
-        **without,
     )
+
+
+def _compared(counts: Counts, reference: str, min_size: int) -> tuple[int, list[str]]:
+    """The size of groups that are compared, which is 0 where fewer than two reach it, and notes on the small ones."""
+    if reference not in counts.names:
+        raise ValueError(f"no group is called {reference!r}; {did_you_mean(reference, counts.names)}")
+    sizes = counts.sizes()
+    if int((sizes >= max(min_size, 1)).sum()) < 2:
+        too_few = min_size > 1 and int((sizes > 0).sum()) > 1
+        note = f"fewer than two groups have {min_size} examples (--min-size), so that all groups are compared"
+        return 0, [*([note] if too_few else []), *small_groups(counts, 0)]
+    size = int(sizes[counts.names.index(reference)])
+    if size < min_size:
+        raise ValueError(
+            f"the reference group {reference!r} has {counted(size, 'example')}, fewer than the {min_size} of groups that "
+            "are compared; name another one (--reference), or lower --min-size"
+        )
+    return min_size, small_groups(counts, min_size)
 
 
 class _Examples(NamedTuple):
@@ -278,7 +298,10 @@ def _usual_threshold(score: Tensor) -> float:
 
 
 def _group_audits(
-    counts: Counts, rates: Mapping[str, Sequence[IntervalEstimate]], scored: ScoreAudit
+    counts: Counts,
+    rates: Mapping[str, Sequence[IntervalEstimate]],
+    gaps: Mapping[str, Mapping[str, ReferenceGap]],
+    scored: ScoreAudit,
 ) -> tuple[GroupAudit, ...]:
     sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
     return tuple(
@@ -287,6 +310,7 @@ def _group_audits(
             sizes[i],
             _confusion(weight[i]),
             {rate: estimates[i] for rate, estimates in rates.items()},
+            gaps.get(name, {}),
             **vars(scored.groups[i]),
         )
         for i, name in enumerate(counts.names)
@@ -302,8 +326,7 @@ def audit_columns(
     score: str | None = None,
     weight: str | None = None,
     positive: Any = None,
-    min_size: int = 0,
-    small: Literal["merge", "drop"] = "merge",
+    where: str = "",
     drop_missing: bool = False,
     reference: str | None = None,
     **settings: Any,
@@ -311,18 +334,23 @@ def audit_columns(
     """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone.
 
     `positive` is the label's value that counts as 1; of several classes, it is the one against the rest.
-    `drop_missing` skips examples that lack a value in one of the columns, and a note says how many."""
+    `where` chooses examples by a condition, such as "age >= 18 and race in ('A', 'B')". `drop_missing` skips those that
+    lack a value in one of the columns, and a note says how many. The other settings are those of `audit`."""
     given, notes = groups, list(getattr(columns, "notes", ()))
-    groups = parse_attributes(given, columns) if isinstance(given, str) else given
-    by = [attribute.name for attribute in groups]
-    missing = 0
+    by = [attribute.name for attribute in (parse_attributes(given, columns) if isinstance(given, str) else given)]
+    used = {name: _column(columns, name) for name in (label, prediction, score, weight, *by) if name is not None}
+    number, missing = np.arange(len(used[label])), 0  # of the row in the table, from 0
+    if where:
+        number = number[rows_where(where, columns)]
     if drop_missing:
-        used = [label, *(name for name in (prediction, score, weight) if name is not None), *by]
-        columns, missing, lacking = _complete(columns, used)
+        number, missing, lacking = _complete(used, number)
         notes += lacking
-        groups = parse_attributes(given, columns) if isinstance(given, str) else given
+    columns = {name: column[number] for name, column in used.items()}
+    for name in filter(None, (label, prediction, score, weight)):
+        _refuse_missing(columns[name], name, number)
+    groups = parse_attributes(given, columns) if isinstance(given, str) else given
     notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
-    truth = _column(columns, label)
+    truth = columns[label]
     several = positive is not None and class_count(truth, label) > 2
     if several:
         y, others = one_against_rest(truth, label, positive)
@@ -332,40 +360,45 @@ def audit_columns(
     made: dict[str, Any] = {}
     if prediction is not None:
         as_label = like_one_against_rest if several else binary_like
-        made["predictions"] = as_label(_column(columns, prediction), prediction, truth, label, positive)
+        made["predictions"] = as_label(columns[prediction], prediction, truth, label, positive)
     if score is not None:
-        made["scores"] = _numbers(_column(columns, score), score)
+        made["scores"] = _numbers(columns[score], score, number)
     if weight is not None:
-        made["weights"] = _numbers(_column(columns, weight), weight)
+        made["weights"] = _numbers(columns[weight], weight, number)
 
     def one(attributes: Sequence[Attribute], reference: str | None) -> Audit:
-        found = Intersection(tuple(attributes)).group(columns, min_size, small)
-        if len(found) == 0:
-            raise ValueError(f"none of the {found.populated} groups has {min_size} examples; lower the minimum size")
-        if reference is not None and reference not in found.names:
-            close = get_close_matches(reference, found.names, n=3, cutoff=0.4) or list(found.names[:6])
-            raise ValueError(f"no group is called {reference!r}; there is {' or '.join(close)}")
+        found = Intersection(tuple(attributes)).group(columns)
         names = [attribute.name for attribute in attributes]
         return audit(y, found.ids, names=found.names, attributes=names, reference=reference, **made, **settings)
 
     whole = one(groups, reference)
-    whole = replace(whole, missing=missing, notes=(*notes, *whole.notes))
+    whole = replace(
+        whole, label=label, made=prediction or score or "", where=where, rows=len(used[label]), missing=missing,
+        notes=(*notes, *whole.notes),
+    )  # fmt: skip
     return whole if len(groups) == 1 else replace(whole, parts=tuple(one([alone], None) for alone in groups))
 
 
-def _complete(
-    columns: Mapping[str, NDArray[Any]], names: Sequence[str]
-) -> tuple[Mapping[str, NDArray[Any]], int, list[str]]:
-    """The rows that lack nothing in these columns, how many others there are, and a sentence about them."""
-    absent = {name: is_missing(_column(columns, name)) for name in dict.fromkeys(names)}
+def _complete(columns: Mapping[str, NDArray[Any]], number: Rows) -> tuple[Rows, int, list[str]]:
+    """Those of the rows that lack nothing in these columns, how many others there are, and a sentence about them."""
+    absent = {name: is_missing(column[number]) for name, column in columns.items()}
     lacking = np.logical_or.reduce(list(absent.values()))
     if not lacking.any():
-        return columns, 0, []
+        return number, 0, []
     if lacking.all():
         raise ValueError(f"every example lacks a value in {', '.join(absent)}: there is nothing to audit")
     each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in absent.items() if gone.any())
     note = f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped, with missing values ({each})"
-    return {name: _column(columns, name)[~lacking] for name in absent}, int(lacking.sum()), [note]
+    return number[~lacking], int(lacking.sum()), [note]
+
+
+def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
+    missing = is_missing(column)
+    if missing.any():
+        raise ValueError(
+            f"the column {name!r} is missing in {int(missing.sum()):,} of {counted(len(column), 'row')} (first: "
+            f"{sheet_row(int(number[missing.argmax()]))}); drop those rows (--drop-missing)"
+        )
 
 
 def _binary_label(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
@@ -384,16 +417,10 @@ def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     return columns[name]
 
 
-def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
-    missing = is_missing(column)
-    if missing.any():
-        raise ValueError(
-            f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())}); drop those rows "
-            "(--drop-missing)"
-        )
+def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
     if column.dtype.kind not in "iufb":
         raise ValueError(
-            f"{name} must hold numbers, found {text_among_numbers(column)}; correct it, or, where such text marks "
+            f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or, where such text marks "
             "a missing value, name it (--missing) and drop those rows (--drop-missing)"
         )
     return column if column.dtype.kind == "f" else column.astype(np.float64)

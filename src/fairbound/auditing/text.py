@@ -3,7 +3,7 @@ undefined, and caveats of the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +18,7 @@ from fairbound.metrics.wasserstein import MOST_GROUPS
 if TYPE_CHECKING:
     from fairbound.auditing.audits import Audit
 
+MAX_NAMED = 10  # small groups in a note
 SMALL_GROUP = 50  # examples: below, the intervals of a group's rates are rough (metrics/intervals.py)
 RATE_WORDS = {
     "base_rate": "share of the examples whose label is 1",
@@ -85,6 +86,37 @@ def interval(measured: IntervalEstimate) -> str:
     return f"[{number(measured.low)}, {number(measured.high)}]"
 
 
+def percent(value: float | None) -> str:
+    """
+    >>> percent(0.4485), percent(0.0004), percent(None)
+    ('44.9 %', '0.04 %', 'undefined')
+    """
+    if value is None:
+        return "undefined"
+    return f"{100 * value:.1f} %" if value == 0 or abs(value) >= 0.001 else f"{100 * value:.2g} %"
+
+
+def points(gap: IntervalEstimate) -> str:
+    """A difference of rates, in percentage points.
+
+    >>> points(IntervalEstimate(-0.2, -0.25, -0.151))
+    '20.0 points less [-25.0, -15.1]'
+    """
+    value = 100 * (gap.value or 0.0)
+    ends = "" if gap.low is None or gap.high is None else f" [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
+    return f"{abs(value):.1f} points {'more' if value >= 0 else 'less'}{ends}"
+
+
+def times(ratio: IntervalEstimate) -> str:
+    """A ratio of rates.
+
+    >>> times(IntervalEstimate(1.912, 1.72, 2.13))
+    '1.91 times the rate [1.72, 2.13]'
+    """
+    ends = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{ratio.value:.2f} times the rate{ends}"
+
+
 def excludes_zero(measured: IntervalEstimate) -> bool:
     """Whether the whole interval lies on one side of 0."""
     return measured.low is not None and measured.high is not None and (measured.low > 0 or measured.high < 0)
@@ -132,27 +164,25 @@ def _why_no_rate(audit: Audit, metric: Metric) -> str:
 # Caveats -------------------------------------------------------------------------------------------------------------
 
 
-def small_groups(counts: Counts) -> list[str]:
-    """Groups that are absent, or too small for reliable rates."""
-    sizes = counts.sizes().tolist()
-    notes = []
-    empty = [name for name, size in zip(counts.names, sizes, strict=True) if size == 0]
-    single = [name for name, size in zip(counts.names, sizes, strict=True) if size == 1]
-    few = [name for name, size in zip(counts.names, sizes, strict=True) if 1 < size < SMALL_GROUP]
-    if empty:
-        notes.append(f"{_listed(empty)} no examples: undefined, and skipped in every metric")
-    if single:
-        notes.append(
-            f"{_listed(single)} one example: rates of 0 or 1 by chance; a minimum size (--min-size) merges such groups"
-        )
+def small_groups(counts: Counts, min_size: int) -> list[str]:
+    """Groups that are absent, not compared, or too small for reliable rates."""
+    sizes = dict(zip(counts.names, counts.sizes().tolist(), strict=True))
+    empty = [name for name, size in sizes.items() if size == 0]
+    small = {name: size for name, size in sizes.items() if 0 < size < min_size}
+    few = {name: size for name, size in sizes.items() if max(min_size, 1) <= size < SMALL_GROUP}
+    notes = [f"{_listed(empty)} no examples"] if empty else []
+    if small:
+        rule = f"fewer than {min_size} examples (--min-size)"
+        notes.append(f"{_listed(small, MAX_NAMED)} {rule}: listed with their rates, but compared with no other group")
     if few:
         notes.append(f"{_listed(few)} fewer than {SMALL_GROUP} examples: the intervals are wide, and rough")
     return notes
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{'group' if len(names) == 1 else 'groups'} {shown} {'has' if len(names) == 1 else 'have'}"
+def _listed(names: Sequence[str] | Mapping[str, int], most: int = 3) -> str:
+    shown = [f"{name!r} ({names[name]:,})" if isinstance(names, Mapping) else repr(name) for name in names]
+    words = ", ".join(shown[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    return f"{'group' if len(names) == 1 else 'groups'} {words} {'has' if len(names) == 1 else 'have'}"
 
 
 def one_group(counts: Counts) -> list[str]:
@@ -206,9 +236,9 @@ def no_probabilities(score: Tensor) -> str:
     return ""
 
 
-def not_compared(counts: Counts) -> list[str]:
+def not_compared(counts: Counts, min_size: int) -> list[str]:
     """Which groups the gaps of losses and the distances of scores skip."""
-    few = [name for name, size in zip(counts.names, counts.sizes().tolist(), strict=True) if 0 < size < FEWEST]
+    few = [name for name, size in zip(counts.names, counts.sizes().tolist(), strict=True) if max(min_size, 1) <= size < FEWEST]
     if not few:
         return []
-    return [f"{_listed(few)} fewer than {FEWEST} examples: skipped in w1, wd and the largest gaps of losses"]
+    return [f"{_listed(few)} fewer than {FEWEST} examples: skipped in distances of scores and gaps of losses"]

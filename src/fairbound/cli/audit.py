@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
-from fairbound._utils.files import check_place, csv_text, write_text
+from fairbound._utils.files import check_place, csv_text, is_same_file, write_text
 from fairbound.cli.printing import console, plain, visible, working
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
@@ -96,7 +96,11 @@ def audit_command(
         raise ValueError("--threshold is for scores (--score); predictions are taken as they are")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
-    _check_outputs([out for out in (json_out, html_out, csv_out) if out is not None])
+    outputs = [out for out in (json_out, html_out, csv_out) if out is not None]
+    for i, out in enumerate(outputs):
+        check_place(out, [file, compare_file])
+        if any(is_same_file(out, other) for other in outputs[:i]):
+            raise ValueError(f"{out} is named for two outputs; give each its own file")
     if compare_threshold is not None and (score is None or not (compare_column or compare_file)):
         raise ValueError("--compare-threshold is for the scores of --compare-column or --compare-file")
     settings: dict[str, Any] = {
@@ -164,13 +168,6 @@ def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
     threads = (os.cpu_count() or 1 if large else 1) if threads is None else threads
     torch.set_num_threads(threads)
     return threads > 1
-
-
-def _check_outputs(files: Sequence[Path]) -> None:
-    for i, out in enumerate(files):
-        check_place(out)
-        if out in files[:i]:
-            raise ValueError(f"{out} is named for two outputs; give each its own file")
 
 
 def group_table(found: Audit) -> tuple[list[str], list[list[Any]]]:

@@ -40,7 +40,7 @@ def groups_command(
     from fairbound.data.attributes import parse_attributes
     from fairbound.data.table import is_census
 
-    check_place(json_out)
+    check_place(json_out, [source])
     columns, outcome, name = _columns(source, label, positive, folder)
     intersection = Intersection(tuple(parse_attributes(by, columns, census=is_census(source))))
     found = intersection.group(columns, min_size, small)

@@ -157,15 +157,16 @@ def largest_group(counts: Counts) -> str:
     return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
 
 
-def values(counts: Counts, reference: str | None = None) -> dict[str, float | None]:
-    """Every metric, without intervals: None where undefined.
+def values(counts: Counts, reference: str | None = None, *, min_size: int = 0) -> dict[str, float | None]:
+    """Every metric, without intervals: None where undefined. Comparisons of single groups skip those with fewer than
+    `min_size` examples; what pools the others, or all, counts everybody.
 
     >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
     >>> found = values(compas, reference="Caucasian")
     >>> round(found["equalized_odds_difference"], 6), round(found["average_odds_difference"], 6)
     (0.213925, 0.205649)
     """
-    views = _Views(counts, reference)
+    views = _Views(counts, reference, min_size)
     return {name: _value(metric, views) for name, metric in METRICS.items()}
 
 
@@ -176,10 +177,11 @@ def metric_intervals(
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
+    min_size: int = 0,
 ) -> dict[str, IntervalEstimate]:
     """Every metric with its interval; the same seed gives the same digits."""
     check_level(level)
-    views = _Views(counts, reference, draws, seed)
+    views = _Views(counts, reference, min_size, draws, seed)
     found = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
     return {name: found.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
 
@@ -196,7 +198,7 @@ class GroupPair(NamedTuple):
     low_examples: int
 
 
-def group_pairs(counts: Counts) -> dict[str, GroupPair]:
+def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
     """Which two groups each metric of largest differences or ratios compares, and how many examples they have.
 
     >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
@@ -204,7 +206,8 @@ def group_pairs(counts: Counts) -> dict[str, GroupPair]:
     >>> pair.of, pair.high, pair.high_examples, pair.low_examples
     ('false_positive_rate', 'African-American', 1795, 1488)
     """
-    views, found = _Views(counts, None), dict[str, GroupPair]()
+    views, found = _Views(counts, None, min_size), dict[str, GroupPair]()
+    counts = views.tables["all"]
     among = DENOMINATORS.long() @ counts.examples.flatten(1).T  # (rates, G)
     for metric in METRICS.values():
         parts = views.parts(metric)
@@ -235,7 +238,9 @@ def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) 
 class _Views:
     """The tables that the metrics read (all groups; others and reference; overall), with their rates and draws."""
 
-    def __init__(self, counts: Counts, reference: str | None, draws: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0
+    ) -> None:  # fmt: skip
         reference = largest_group(counts) if reference is None else reference
         if reference not in counts.names:
             shown = ", ".join(counts.names[:8]) + (", ..." if len(counts.names) > 8 else "")
@@ -243,12 +248,12 @@ class _Views:
         at = counts.names.index(reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
-            "all": counts,
+            "all": counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist()) if min_size else counts,
             "reference": counts.collapsed([("others", others), (reference, [at])]),
             "overall": counts.overall(),
         }
         self.rates = {name: table.rates() for name, table in self.tables.items()}
-        self.present = int((counts.weight.sum((1, 2)) > 0).sum())
+        self.present = int((self.tables["all"].weight.sum((1, 2)) > 0).sum())
         self.draws = draws_for(self.present, draws)  # one number for all, since metrics combine rates
         self.rng = np.random.default_rng(seed)
         self.drawn: dict[tuple[Any, ...], Any] = {}

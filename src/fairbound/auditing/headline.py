@@ -1,0 +1,64 @@
+"""The question of an audit first: who is flagged wrongly, and who is missed wrongly, against a reference group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairbound.auditing.audits import Audit, GroupAudit
+from fairbound.auditing.text import percent, points, times
+from fairbound.metrics.reference_gaps import ReferenceGap
+
+QUESTIONS = {  # error rate -> what it means, the examples that it is about, what happens to them
+    "false_positive_rate": ("Flagged wrongly", "those with label 0", "predicted 1"),
+    "false_negative_rate": ("Missed wrongly", "those with label 1", "predicted 0"),
+}
+MAX_LINES = 30  # groups of an answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One error rate of the groups that an audit compares."""
+
+    rate: str
+    title: str
+    among: str
+    fate: str
+    lines: tuple[tuple[GroupAudit, ReferenceGap | None], ...]  # the reference group first, then the largest ones
+    sentence: str  # about the largest difference
+
+
+def answers(audit: Audit) -> list[Answer]:
+    """Both error rates, where they are defined."""
+    return [_answer(audit, rate) for rate in QUESTIONS if _base(audit).rates[rate].value is not None]
+
+
+def _base(audit: Audit) -> GroupAudit:
+    return next(group for group in audit.groups if group.name == audit.reference)
+
+
+def _answer(audit: Audit, rate: str) -> Answer:
+    words = QUESTIONS[rate]
+    compared = [(group, group.against_reference[rate]) for group in audit.groups if rate in group.against_reference]
+    compared.sort(key=lambda line: -line[0].examples)
+    return Answer(
+        rate, *words, ((_base(audit), None), *compared[:MAX_LINES]), _sentence(audit, rate, compared)
+    )  # fmt: skip
+
+
+def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, ReferenceGap]]) -> str:
+    _, among, fate = QUESTIONS[rate]
+    base = f"{percent(_base(audit).rates[rate].value)} of {audit.reference}"
+    if not compared:
+        return f"Of {among}, {base} are {fate}; there is no other group to compare with."
+    certain = [line for line in compared if line[1].is_certain]
+    group, gap = max(certain or compared, key=lambda line: abs(line[1].difference.value or 0.0))
+    words = f"Of {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: "
+    words += points(gap.difference)
+    if gap.ratio.value is not None:
+        words += f", {times(gap.ratio)}"
+    if gap.difference.low is None:
+        return words + "."
+    if len(compared) == 1:
+        return words + ("." if certain else "; this may be chance.")
+    return f"{words}. {len(certain) or 'None'} of {len(compared)} groups differ{'s' if len(certain) == 1 else ''} from {audit.reference} beyond chance."
