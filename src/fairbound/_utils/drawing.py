@@ -45,6 +45,7 @@ DEFAULTS = {"font-size": f"{FONT_SIZE}px", "text-anchor": "start", "fill": "none
 UNUSED = ("font-family", "stroke-linejoin", "stroke-linecap", "stroke-dashoffset")
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # that no XML may hold
 GAP = 16  # between panels
+TURNS = (2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8, 4, 12)  # sixteenths: where error bars are not, first
 STUB = 14  # length of an error bar that leaves the axes
 
 
@@ -133,30 +134,29 @@ def label_points(axes: Any, points: Sequence[tuple[float, float]], names: Sequen
     """
     figure = axes.get_figure(root=True)
     figure.draw_without_rendering()
-    box = axes.get_window_extent()
-    places = [tuple(axes.transData.transform(point)) for point in points]
+    scale = 72 / figure.dpi
+    left, bottom, right, top = axes.get_window_extent().extents * scale
+    places = axes.transData.transform(points) * scale
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
-    for (x, y), name, color in zip(places, names, colors, strict=True):
-        text = axes.annotate(name, (x, y), xycoords="figure pixels", color=color, va="center", ha="center")
-        text.set_in_layout(False)
+    for point, (x, y), name, color in zip(points, places, names, colors, strict=True):
+        settings = {"textcoords": "offset points", "ha": "center", "va": "center", "color": color, "zorder": 4}
+        text = axes.annotate(name, point, (0, 0), **settings)
         extent = text.get_window_extent()
-        half, height = extent.width / 2 + 2, extent.height / 2
+        text.remove()
+        width, height = extent.width / 2 * scale + 2, extent.height / 2 * scale
         candidates = []
-        for distance, turn in product((9, 18, 30, 45, 65, 90, 120, 160), range(16)):
+        for distance, turn in product((9, 18, 30, 45, 65, 90, 120, 160, 210), TURNS):
             angle = math.tau * turn / 16
-            center = x + (distance + half) * math.cos(angle), y + (distance + height - 4) * math.sin(angle)
-            area = (center[0] - half, center[1] - height, center[0] + half, center[1] + height)
-            if box.x0 <= area[0] and area[2] <= box.x1 + GAP and box.y0 <= area[1] and area[3] <= box.y1:
-                covered = sum(_overlap(area, other) for other in taken)
-                candidates.append((covered, distance, turn, center, area))
-        covered, distance, _, center, area = min(candidates, default=(0, 0, 0, (x, y), (x, y, x, y)))
-        text.set_position(center)
-        text.set_zorder(4)
+            offset = (distance + width) * math.cos(angle), (distance + height - 4) * math.sin(angle)
+            area = (x + offset[0] - width, y + offset[1] - height, x + offset[0] + width, y + offset[1] + height)
+            if left <= area[0] and area[2] <= right and bottom <= area[1] and area[3] <= top:
+                candidates.append((sum(_overlap(area, other) for other in taken), distance, offset, area))
+        nowhere = (0.0, 0, (0.0, 0.0), (x, y, x, y))
+        _, distance, offset, area = min(candidates, key=lambda candidate: candidate[:2], default=nowhere)
+        line = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
+        text = axes.annotate(name, point, offset, **settings, arrowprops=line if distance > 18 else None)
+        text.set_in_layout(False)
         taken.append(area)
-        if distance > 18:
-            side = (min(max(x, area[0]), area[2]), min(max(y, area[1]), area[3]))
-            transform = need("matplotlib.transforms", "report", "A figure").IdentityTransform()
-            axes.plot(*zip((x, y), side, strict=True), color=color, linewidth=0.7, transform=transform, zorder=1.8)
 
 
 def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
