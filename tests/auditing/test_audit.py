@@ -143,21 +143,8 @@ def test_groups_whose_levels_hold_commas() -> None:
 
 def test_notes_on_small_groups() -> None:
     found = audit([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], predictions=[0, 1, 1, 1, 0], names=["A", "B", "C"], draws=50)
-    notes = " ".join(found.notes)
-    assert "group 'B' has one example" in notes
-    assert "group 'C' has no examples" in notes
-    assert "group 'A' has fewer than 50 examples" in notes
-
-
-def test_small_groups_can_be_merged() -> None:
-    columns = people()
-    by = parse_attributes("race", columns)
-    found = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, draws=50)
-    assert [group.name for group in found.groups] == ["white", "(other)"]
-    out = audit_columns(columns, label="y", groups=by, prediction="made", min_size=1000, small="drop", draws=50)
-    assert out.dropped == (columns["race"] != "white").sum()
-    with pytest.raises(ValueError, match="lower the minimum size"):
-        audit_columns(columns, label="y", groups=by, prediction="made", min_size=10**6, draws=50)
+    assert "group 'C' has no examples" in found.notes
+    assert "groups 'A' (4), 'B' (1) have fewer than 50 examples: the intervals are wide, and rough" in found.notes
 
 
 def test_scores_that_are_no_probabilities_have_no_loss() -> None:
@@ -176,7 +163,7 @@ def test_scores_that_are_no_probabilities_have_no_loss() -> None:
         ({}, {"label": "Y"}, "no column 'Y'; did you mean y"),
         ({"y": np.arange(40)}, {}, "not binary: 40 different values"),
         ({"score": np.array(["high"] * 40)}, {}, "score must hold numbers, found 'high'"),
-        ({"score": np.full(40, np.nan)}, {}, "score is missing in 40 rows"),
+        ({"score": np.full(40, np.nan)}, {}, "'score' is missing in 40 of 40 rows"),
         ({}, {"reference": "purple"}, "no group is called 'purple'"),
         ({}, {"score": None}, "either predictions or scores"),
         ({}, {"level": 1.5}, "between 0 and 1, got 1.5"),

@@ -85,7 +85,9 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + ",.3,a\n1,,b\n1,?,b\n0,.1,\n")
     out = tmp_path / "a.json"
     words = run(path, "--missing", "?", label="y", code=1)
-    assert "the column 'y' is missing in 1 of 84 rows (first: row 80); drop those rows first (--drop-missing)" in words
+    assert (
+        "the column 'y' is missing in 1 of 84 rows (first: row 82, with the header as row 1); drop those rows" in words
+    )
     words = run(path, "--missing", "?", "--drop-missing", "--json", str(out), label="y")
     assert "4 of 84 examples were dropped, with missing values (y 1, decile_score 2, race 1)" in words
     found = json.loads(out.read_text())
@@ -99,10 +101,10 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
 
 def test_the_text_among_numbers_is_named(tmp_path: Path) -> None:
     words = run(write(tmp_path, ROWS + "1,high,a\n"), label="y", code=1)
-    assert "decile_score must hold numbers, found 'high' in row 80 (1 of 81 rows); correct it, or" in words
+    assert "decile_score must hold numbers, found 'high' in 1 of 81 rows (first: row 82, with" in words
     words = run(write(tmp_path, "y,decile_score,race\n" + "1,.5,30\n" * 3 + "0,.2,old\n"), label="y", group="race:40",
                 code=1)  # fmt: skip
-    assert "race holds text, 'old' in row 3 (1 of 4 rows); only numbers can be cut into bands" in words
+    assert "race holds text, 'old' in 1 of 4 rows (first: row 5, with the header as row 1); only numbers" in words
 
 
 def test_a_ragged_line_is_named(tmp_path: Path) -> None:

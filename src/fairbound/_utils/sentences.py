@@ -1,9 +1,10 @@
-"""Parts of sentences: a name that was meant, a number of things, where a row is."""
+"""Parts of sentences: a name that was meant, a number of things, which rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 MOST_NAMED = 12
 
@@ -32,10 +33,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def sheet_row(index: int) -> str:
-    """Where a spreadsheet shows the example with this index, from 0.
+def marked_rows(marked: Any, number: Any = None) -> str:
+    """How many rows are marked, and the first of them as a spreadsheet numbers it; `number` is the index in the table
+    of each row, where there are some only.
 
-    >>> sheet_row(0)
-    'row 2, with the header as row 1'
+    >>> import numpy
+    >>> marked_rows(numpy.array([False, True, True]))
+    '2 of 3 rows (first: row 3, with the header as row 1)'
     """
-    return f"row {index + 2}, with the header as row 1"
+    first = int(marked.argmax() if number is None else number[marked.argmax()])
+    return f"{int(marked.sum()):,} of {counted(len(marked), 'row')} (first: row {first + 2}, with the header as row 1)"

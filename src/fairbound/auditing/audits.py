@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound._utils.sentences import counted, did_you_mean, sheet_row
+from fairbound._utils.sentences import counted, did_you_mean, marked_rows
 from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
 from fairbound.auditing.text import (
     interval,
@@ -106,6 +106,11 @@ class Audit:
     rows: int = 0  # before that condition
     notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
+
+    @property
+    def compared(self) -> tuple[GroupAudit, ...]:
+        """The groups that metrics compare: those with enough examples."""
+        return tuple(group for group in self.groups if group.examples >= max(self.min_size, 1))
 
     def __str__(self) -> str:
         """Groups and metrics; the command line has more."""
@@ -246,7 +251,7 @@ def _compared(counts: Counts, reference: str, min_size: int) -> tuple[int, list[
     size = int(sizes[counts.names.index(reference)])
     if size < min_size:
         raise ValueError(
-            f"the reference group {reference!r} has {counted(size, 'example')}, fewer than the {min_size} of groups that "
+            f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of {min_size} or more "
             "are compared; name another one (--reference), or lower --min-size"
         )
     return min_size, small_groups(counts, min_size)
@@ -396,8 +401,7 @@ def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
     missing = is_missing(column)
     if missing.any():
         raise ValueError(
-            f"the column {name!r} is missing in {int(missing.sum()):,} of {counted(len(column), 'row')} (first: "
-            f"{sheet_row(int(number[missing.argmax()]))}); drop those rows (--drop-missing)"
+            f"the column {name!r} is missing in {marked_rows(missing, number)}; drop those rows (--drop-missing)"
         )
 
 
@@ -420,8 +424,8 @@ def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
 def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
     if column.dtype.kind not in "iufb":
         raise ValueError(
-            f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or, where such text marks "
-            "a missing value, name it (--missing) and drop those rows (--drop-missing)"
+            f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or, where such text "
+            "marks a missing value, name it (--missing) and drop those rows (--drop-missing)"
         )
     return column if column.dtype.kind == "f" else column.astype(np.float64)
 

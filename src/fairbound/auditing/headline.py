@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.text import percent, points, times
+from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.reference_gaps import ReferenceGap
 
 QUESTIONS = {  # error rate -> what it means, the examples that it is about, what happens to them
@@ -25,7 +26,7 @@ class Answer:
     among: str
     fate: str
     lines: tuple[tuple[GroupAudit, ReferenceGap | None], ...]  # the reference group first, then the largest ones
-    sentence: str  # about the largest difference
+    sentence: str  # about the clearest difference
 
 
 def answers(audit: Audit) -> list[Answer]:
@@ -52,7 +53,7 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
     if not compared:
         return f"Of {among}, {base} are {fate}; there is no other group to compare with."
     certain = [line for line in compared if line[1].is_certain]
-    group, gap = max(certain or compared, key=lambda line: abs(line[1].difference.value or 0.0))
+    group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
     words = f"Of {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: "
     words += points(gap.difference)
     if gap.ratio.value is not None:
@@ -61,4 +62,11 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
         return words + "."
     if len(compared) == 1:
         return words + ("." if certain else "; this may be chance.")
-    return f"{words}. {len(certain) or 'None'} of {len(compared)} groups differ{'s' if len(certain) == 1 else ''} from {audit.reference} beyond chance."
+    differ = "differs" if len(certain) == 1 else "differ"
+    return f"{words}. {len(certain) or 'None'} of {len(compared)} groups {differ} from {audit.reference} beyond chance."
+
+
+def _clearness(gap: IntervalEstimate) -> float:
+    """A difference in units of its interval's width: the largest difference may be that of the smallest group."""
+    width = 1.0 if gap.low is None or gap.high is None else gap.high - gap.low
+    return abs(gap.value or 0.0) / width

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import Counts
+from fairbound.metrics.counts import RATES, Counts
 from fairbound.metrics.fairness_metrics import METRICS, Metric
 from fairbound.metrics.group_losses import FEWEST, LOSS_GAPS
 from fairbound.metrics.intervals import IntervalEstimate
@@ -33,29 +33,35 @@ RATE_WORDS = {
     "negative_predictive_value": "of the examples predicted 0, the share whose label is 0",
     "false_omission_rate": "of the examples predicted 0, the share whose label is 1",
 }
+RATE_TITLES = {"positive_rate": "selection rate", "base_rate": "share with label 1", "inaccuracy": "share of errors",
+               "auc": "AUC"}  # fmt: skip
 _SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py, metrics/roc.py)
-    "w1": ("area between the score distributions of the two groups that differ most", "Wasserstein-1 distance"),
-    "wd": ("squared distance of the reference group's score histogram from the farthest other one", "the paper, Wd"),
-    "auc_difference": ("largest minus smallest area under the ROC curve", "DeLong"),
-    "calibration_difference": ("largest minus smallest mean of score minus label", "calibration in the large"),
+    "w1": ("distance between score distributions: area between the two that differ most", "Wasserstein-1 distance"),
+    "wd": ("squared distance between score histograms: the reference group's and the farthest", "the paper"),
+    "auc_difference": ("difference in area under the ROC curve: largest minus smallest", "DeLong"),
+    "calibration_difference": ("difference in mean of score minus label: largest minus smallest", "calibration"),
 }
 _LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
 
 
 def title(name: str) -> str:
-    """A name as a heading.
+    """A rate or a count as a heading.
 
-    >>> title("true_positive_rate")
-    'True positive rate'
+    >>> title("true_positive_rate"), title("positive_rate")
+    ('True positive rate', 'Selection rate')
     """
-    return name[:1].upper() + name[1:].replace("_", " ")
+    return capital(RATE_TITLES.get(name, name.replace("_", " ")))
+
+
+def capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def explained(name: str) -> tuple[str, str]:
     """What a metric means, and the source of its definition.
 
     >>> explained("demographic_parity_difference")
-    ('largest minus smallest positive rate', 'Fairlearn')
+    ('difference in selection rate: largest minus smallest', 'Fairlearn')
     """
     if name in METRICS:
         return METRICS[name].words, METRICS[name].source
@@ -89,11 +95,11 @@ def interval(measured: IntervalEstimate) -> str:
 def percent(value: float | None) -> str:
     """
     >>> percent(0.4485), percent(0.0004), percent(None)
-    ('44.9 %', '0.04 %', 'undefined')
+    ('44.9\xa0%', '0.04\xa0%', 'undefined')
     """
     if value is None:
         return "undefined"
-    return f"{100 * value:.1f} %" if value == 0 or abs(value) >= 0.001 else f"{100 * value:.2g} %"
+    return f"{100 * value:{'.1f' if value == 0 or abs(value) >= 0.001 else '.2g'}}\N{NO-BREAK SPACE}%"
 
 
 def points(gap: IntervalEstimate) -> str:
@@ -124,7 +130,7 @@ def excludes_zero(measured: IntervalEstimate) -> bool:
 
 def why_undefined(audit: Audit, name: str) -> str:
     """Why the audit could not give that metric, as far as the audit shows."""
-    present = [group.name for group in audit.groups if group.examples > 0]
+    present = [group.name for group in audit.compared]
     metric = METRICS.get(name)
     if metric is not None and metric.groups == "two" and len(present) != 2:
         return f"for two groups only, and {_so_many(len(present))}"
@@ -134,31 +140,46 @@ def why_undefined(audit: Audit, name: str) -> str:
         return f"the reference group {audit.reference!r} has no examples"
     if metric is not None:
         return _why_no_rate(audit, metric)
-    many = [group for group in audit.groups if group.examples >= FEWEST]
+    many = [group for group in audit.compared if group.examples >= FEWEST]
     if len(many) < 2:
         return f"it needs two groups of {FEWEST} examples or more"
     if name in ("w1", "wd") and len(many) > MOST_GROUPS:
         return f"more than {MOST_GROUPS} groups"
     if name == "wd":
         return "the reference group is too small, or no other one has a score in its range"
-    return ""
+    return "it needs two groups with 5 examples of each label whose scores overlap"
+
+
+def why_no_rate(rate: str) -> str:
+    """Why a group may lack a rate.
+
+    >>> why_no_rate("false_positive_rate"), why_no_rate("positive_predictive_value"), why_no_rate("accuracy")
+    ('none with label 0', 'none predicted 1', 'no examples')
+    """
+    among = RATES[rate][1]
+    if len(among) == 4:
+        return "no examples"
+    labels = {label for label, _ in among}
+    return f"none with label {among[0][0]}" if len(labels) == 1 else f"none predicted {among[0][1]}"
 
 
 def _so_many(groups: int) -> str:
-    return "only one has examples here" if groups == 1 else f"{groups} have examples here"
+    return "only one is compared here" if groups == 1 else f"{groups} are compared here"
 
 
 def _why_no_rate(audit: Audit, metric: Metric) -> str:
     for rate in metric.rates:
         words = title(rate).lower()
-        having = {group.name: group.rates[rate].value for group in audit.groups if group.rates[rate].value is not None}
+        having = {
+            group.name: group.rates[rate].value for group in audit.compared if group.rates[rate].value is not None
+        }
         if len(having) < 2:
             return f"{'no group' if not having else f'only {next(iter(having))!r}'} has a {words}"
         if metric.groups == "reference" and audit.reference not in having:
             return f"the reference group {audit.reference!r} has no {words}"
         if metric.name == "disparate_impact" and having[audit.reference] == 0:
             return f"the {words} of the reference group {audit.reference!r} is 0"
-    return ""
+    return "a group lacks a rate that it compares"
 
 
 # Caveats -------------------------------------------------------------------------------------------------------------
@@ -238,7 +259,11 @@ def no_probabilities(score: Tensor) -> str:
 
 def not_compared(counts: Counts, min_size: int) -> list[str]:
     """Which groups the gaps of losses and the distances of scores skip."""
-    few = [name for name, size in zip(counts.names, counts.sizes().tolist(), strict=True) if max(min_size, 1) <= size < FEWEST]
+    few = [
+        name
+        for name, size in zip(counts.names, counts.sizes().tolist(), strict=True)
+        if max(min_size, 1) <= size < FEWEST
+    ]
     if not few:
         return []
     return [f"{_listed(few)} fewer than {FEWEST} examples: skipped in distances of scores and gaps of losses"]

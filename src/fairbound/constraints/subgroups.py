@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound._utils.sentences import did_you_mean, sheet_row
+from fairbound._utils.sentences import did_you_mean, marked_rows
 
 LARGEST_KEY = 2**63 - 1
 OTHER = "(other)"
@@ -105,12 +105,12 @@ class Coded(Attribute):
         value = value.item() if isinstance(value, np.generic) else value
         if bool(is_missing(np.asarray([value])).any()):
             raise ValueError(
-                f"{self.name} is missing in {int(unknown.sum())} rows (first: {sheet_row(int(unknown.argmax()))}); "
+                f"{self.name} is missing in {marked_rows(unknown)}; "
                 "drop them or give the attribute a level for missing values"
             )
         shown = ", ".join(f"{code} {label}" for code, label in list(zip(self.codes, self.labels, strict=True))[:6])
         raise ValueError(
-            f"{self.name} holds {value!r} in {int(unknown.sum())} rows (first: {sheet_row(int(unknown.argmax()))}), "
+            f"{self.name} holds {value!r} in {marked_rows(unknown)}, "
             f"which is none of its {self.size} levels ({shown}{', ...' if self.size > 6 else ''}); "
             + did_you_mean(value, self.codes)
         )
@@ -148,7 +148,7 @@ class Banded(Attribute):
         missing = is_missing(column)
         if missing.any() and not self.missing:
             raise ValueError(
-                f"{self.name} is missing in {int(missing.sum())} rows (first: {sheet_row(int(missing.argmax()))}); "
+                f"{self.name} is missing in {marked_rows(missing)}; "
                 "drop or fill them before cutting into bands, or give them a level (missing=True)"
             )
         levels = np.searchsorted(np.asarray(self.edges, dtype=np.float64), column, side="right")
@@ -187,12 +187,11 @@ def text_among_numbers(column: Column, number: NDArray[np.int64] | None = None) 
     >>> text_among_numbers(np.array(["0.5", "n.a.", "1"], dtype=object))
     "'n.a.' in 1 of 3 rows (first: row 3, with the header as row 1)"
     """
-    absent = is_missing(column)
-    rows = [i for i, value in enumerate(column) if not absent[i] and not NUMBER.fullmatch(str(value))]
-    if not rows:
+    known = zip(column, is_missing(column), strict=True)
+    text = np.array([not absent and not NUMBER.fullmatch(str(value)) for value, absent in known])
+    if not text.any():
         return f"{str(column[0])!r} ({column.dtype})"
-    first = rows[0] if number is None else int(number[rows[0]])
-    return f"{str(column[rows[0]])!r} in {len(rows):,} of {len(column):,} rows (first: {sheet_row(first)})"
+    return f"{str(column[text.argmax()])!r} in {marked_rows(text, number)}"
 
 
 def is_missing(column: Column) -> NDArray[np.bool_]:

@@ -48,4 +48,4 @@ def rows_where(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[n
     holds = holds & ~np.logical_or.reduce([is_missing(column) for column in values.values()])
     if not holds.any():
         raise ValueError(f"no row meets the condition {condition!r}; look at the values of {', '.join(values)}")
-    return holds
+    return np.asarray(holds)

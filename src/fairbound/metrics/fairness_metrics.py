@@ -17,8 +17,8 @@ Everything here follows from the table of group x label x prediction (`Counts`).
 | independence_reported | two groups: abs(dPR) | the paper's results |
 | separation_reported | two groups: abs(dTPR) + abs(dFPR) | the paper's results |
 | sufficiency_reported | two groups: abs(dPPV) + abs(dNPV) | the paper's results |
-| accuracy_difference | largest minus smallest accuracy | the paper, DifAcc |
-| inaccuracy | share of wrong predictions, overall | the paper, Ina |
+| accuracy_difference | largest minus smallest accuracy | the paper's DifAcc |
+| inaccuracy | share of wrong predictions, overall | the paper's Ina |
 
 Groups without examples are skipped, and so is a rate without examples in its mean or maximum. With fewer
 than two groups a comparison is undefined (None). A new metric is one entry of METRICS: audits, their JSON, their text
@@ -110,42 +110,44 @@ def _others_over_reference(parts: Sequence[Tensor]) -> Tensor:
 PAPER, REPORTED = "the paper, Table 2", "the paper's results"
 _ALL = (
     Metric("demographic_parity_difference", (PR,), _worst, "largest",
-           "largest minus smallest positive rate", "Fairlearn"),
+           "difference in selection rate: largest minus smallest", "Fairlearn"),
     Metric("demographic_parity_ratio", (PR,), _worst, "ratio",
-           "smallest over largest positive rate; 1 is parity", "Fairlearn"),
+           "ratio of selection rates: smallest over largest; 1 is parity", "Fairlearn"),
     Metric("equalized_odds_difference", (TPR, FPR), _worst, "largest",
-           "largest minus smallest true or false positive rate, whichever is more", "Fairlearn"),
+           "difference in true or in false positive rate, whichever is larger", "Fairlearn"),
     Metric("equalized_odds_ratio", (TPR, FPR), _worst, "ratio",
-           "smallest over largest true or false positive rate, whichever is less", "Fairlearn"),
+           "ratio of true or of false positive rates, whichever is smaller; 1 is parity", "Fairlearn"),
     Metric("equalized_odds_difference_mean", (TPR, FPR), _sum(spread, 0.5), "gap",
-           "mean of the largest differences of true and of false positive rates", "Fairlearn (mean)"),
+           "differences in true and in false positive rate, averaged", "Fairlearn (mean)"),
     Metric("statistical_parity_difference", (PR,), _others_minus_reference, "signed",
-           "positive rate of the others minus that of the reference group", "AIF360", "reference"),
+           "difference in selection rate: all others minus the reference group", "AIF360", "reference"),
     Metric("disparate_impact", (PR,), _others_over_reference, "signed",
-           "positive rate of the others over that of the reference group; 1 is parity", "AIF360", "reference"),
+           "ratio of selection rates: all others over the reference group; 1 is parity", "AIF360", "reference"),
     Metric("equal_opportunity_difference", (TPR,), _others_minus_reference, "signed",
-           "true positive rate of the others minus that of the reference group", "AIF360", "reference"),
+           "difference in true positive rate: all others minus the reference group", "AIF360", "reference"),
     Metric("average_odds_difference", (TPR, FPR), _others_minus_reference, "signed",
-           "mean difference of true and false positive rates, others minus reference", "AIF360", "reference"),
+           "differences in true and in false positive rate, averaged: all others minus the reference group",
+           "AIF360", "reference"),
     Metric("average_absolute_odds_difference", (TPR, FPR), _sum(spread, 0.5), "gap",
-           "mean absolute difference of true and false positive rates, others against reference", "AIF360",
-           "reference"),
+           "absolute differences in true and in false positive rate, averaged: all others against the reference group",
+           "AIF360", "reference"),
     Metric("independence_printed", (PR,), _sum(mean_absolute), "gap",
-           "mean distance of the groups' positive rates from their mean", PAPER, most=0.5),
+           "mean distance of selection rates from their mean", PAPER, most=0.5),
     Metric("separation_printed", (TPR, FPR), _sum(mean_absolute, 0.5), "gap",
            "mean distance of true and of false positive rates from their means, averaged", PAPER, most=0.5),
     Metric("sufficiency_printed", (PPV, FOR), _sum(mean_absolute, 0.5), "gap",
-           "mean distance of P(y=1 | prediction) from its mean, for both predictions, averaged", PAPER, most=0.5),
+           "mean distance of the share with label 1 from its mean, given either prediction, averaged", PAPER, most=0.5),
     Metric("independence_reported", (PR,), _sum(spread), "gap",
-           "difference of the two groups' positive rates", REPORTED, "two"),
+           "difference in selection rate between two groups", REPORTED, "two"),
     Metric("separation_reported", (TPR, FPR), _sum(spread), "gap",
-           "difference of true positive rates plus difference of false positive rates", REPORTED, "two", most=2.0),
+           "difference in true plus difference in false positive rate, between two groups", REPORTED, "two", most=2.0),
     Metric("sufficiency_reported", (PPV, FOR), _sum(spread), "gap",
-           "difference of positive plus difference of negative predictive values", REPORTED, "two", most=2.0),
+           "difference in positive plus difference in negative predictive value, between two groups",
+           REPORTED, "two", most=2.0),
     Metric("accuracy_difference", ("accuracy",), _worst, "largest",
-           "largest minus smallest accuracy", "the paper, DifAcc"),
+           "difference in accuracy: largest minus smallest", "the paper"),
     Metric("inaccuracy", ("inaccuracy",), lambda parts: parts[0][..., 0], "rate",
-           "share of wrong predictions, overall", "the paper, Ina", "overall"),
+           "share of wrong predictions, over all groups", "the paper", "overall"),
 )  # fmt: skip
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 

@@ -36,6 +36,9 @@ class ReferenceGap(NamedTuple):
     is_certain: bool  # whether the difference is beyond chance, with all groups counted
 
 
+NOT_COMPARED = ReferenceGap(UNDEFINED, UNDEFINED, False)
+
+
 def reference_gaps(
     counts: Counts,
     reference: str,
