@@ -1,6 +1,6 @@
-"""Every method on problems whose solution and multipliers are known: shared/reference/known-answers.md.
+"""Every method on problems whose solution and multipliers are known.
 
-Tolerances are that table's: averages over the last half of the steps; first-order methods 20,000 steps, Ghost 1,000;
+Averages over the last half of the steps; first-order methods 20,000 steps, Ghost 1,000;
 batch 4 unless said. All problems of a method run as one stack.
 """
 
