@@ -113,6 +113,35 @@ class TestAudit:
         monkeypatch.setattr("fairbound.data.readers.read_columns", None)  # nothing is read
         assert "cannot be written" in call(*options, "--json", tmp_path / "a.json", code=1)
 
+    @pytest.mark.parametrize("way", ["same", "relative", "symlink", "hardlink", "folder link"])
+    def test_no_output_replaces_an_input(
+        self, predictions: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "sub").mkdir()
+        out = {"same": predictions, "relative": Path("sub/../predictions.csv")}.get(way, tmp_path / "link")
+        if way == "symlink":
+            out.symlink_to(predictions.name)
+        elif way == "hardlink":
+            out.hardlink_to(predictions)
+        elif way == "folder link":
+            out.symlink_to(tmp_path)
+            out /= predictions.name
+        before, first = predictions.read_bytes(), tmp_path / "first.csv"
+        first.write_bytes(before)
+        options = ["--label", "y", "--prediction", "yhat", "--group", "race"]
+        for option in ("--html", "-o", "--csv", "--json"):
+            for inputs in ([predictions], [first, "--compare-file", predictions]):
+                printed = " ".join(call("audit", *inputs, *options, option, out, code=1).split())
+                assert f"the output {out} is the input {predictions}, which would be lost" in printed
+        assert "which would be lost" in call("groups", predictions, "--by", "race", "--json", out, code=1)
+        assert predictions.read_bytes() == before
+
+    def test_two_outputs_are_two_files(self, predictions: Path, tmp_path: Path) -> None:
+        (tmp_path / "b").symlink_to(tmp_path / "a")
+        options = ["--label", "y", "--prediction", "yhat", "--group", "race", "--csv", tmp_path / "a"]
+        assert "is named for two outputs" in call("audit", predictions, *options, "--html", tmp_path / "b", code=1)
+
     def test_bands_and_one_against_all(self, predictions: Path) -> None:
         printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "age:30:60,race=white")
         assert "30 to < 60, race=white" in printed
@@ -122,6 +151,8 @@ class TestAudit:
             "audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race,sex", "--top", "1"
         )
         assert "and 3 smaller groups" in printed
+        printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race", "--top", "1")
+        assert "and 1 smaller group (" in printed
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -129,6 +160,9 @@ class TestAudit:
             ({"--label": "Y"}, "there is no column 'Y'; did you mean y"),
             ({"--label": "age"}, "not binary"),
             ({"--group": "rase"}, "did you mean race"),
+            ({"--group": "income"}, "there is no column 'income'; there are race, sex, age, y, p, yhat"),
+            ({"--reference": "whit"}, "no group is called 'whit'; did you mean white?"),
+            ({"--where": "rase == 'white'"}, "there is no column 'rase'; did you mean race?"),
             ({"--score": "race"}, "race must hold numbers"),
             ({"--group": "age"}, "cut it into bands"),
             ({"--reference": "green"}, "no group is called 'green'"),

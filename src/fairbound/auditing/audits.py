@@ -35,7 +35,7 @@ from fairbound.constraints.subgroups import (
     no_column,
     text_among_numbers,
 )
-from fairbound.data.attributes import parse_attributes
+from fairbound.data.attributes import is_census_export, parse_attributes
 from fairbound.data.outcomes import binary, binary_like, class_count, like_one_against_rest, one_against_rest
 from fairbound.data.where import rows_where
 from fairbound.metrics.counts import (
@@ -342,7 +342,8 @@ def audit_columns(
     `where` chooses examples by a condition, such as "age >= 18 and race in ('A', 'B')". `drop_missing` skips those that
     lack a value in one of the columns, and a note says how many. The other settings are those of `audit`."""
     given, notes = groups, list(getattr(columns, "notes", ()))
-    by = [attribute.name for attribute in (parse_attributes(given, columns) if isinstance(given, str) else given)]
+    census = isinstance(given, str) and is_census_export(given, columns)
+    by = [one.name for one in (parse_attributes(given, columns, census) if isinstance(given, str) else given)]
     used = {name: _column(columns, name) for name in (label, prediction, score, weight, *by) if name is not None}
     number, missing = np.arange(len(used[label])), 0  # of the row in the table, from 0
     if where:
@@ -353,7 +354,9 @@ def audit_columns(
     columns = {name: column[number] for name, column in used.items()}
     for name in filter(None, (label, prediction, score, weight)):
         _refuse_missing(columns[name], name, number)
-    groups = parse_attributes(given, columns) if isinstance(given, str) else given
+    groups = parse_attributes(given, columns, census) if isinstance(given, str) else given
+    if census:
+        notes.append("groups are named by the labels of the American Community Survey's code book")
     notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
     truth = columns[label]
     several = positive is not None and class_count(truth, label) > 2
