@@ -93,7 +93,7 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
     words = run(path, "--missing", "?", "--drop-missing", "--json", str(out), label="y")
     assert "4 of 84 examples were dropped, with missing values (y 1, decile_score 2, race 1)" in words
     found = json.loads(out.read_text())
-    assert (found["examples"], found["dropped_missing"]) == (80, 4)
+    assert (found["examples"], found["missing"]) == (80, 4)
     assert set(found["groups"]) == {"a", "b"}
     path = write(tmp_path, "y,decile_score,race\n1,,a\n,0.5,b\n")
     assert "every example lacks a value in y, decile_score, race: there is nothing" in run(

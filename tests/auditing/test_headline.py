@@ -63,8 +63,8 @@ def test_differences_and_ratios_against_the_reference(audited: Audit) -> None:
     assert flagged.difference.value == pytest.approx(805 / 1795 - 349 / 1488)
     assert flagged.ratio.value == pytest.approx(805 / 1795 / (349 / 1488))
     assert missed.difference.value == pytest.approx(532 / 1901 - 461 / 966)
-    assert flagged.is_certain
-    assert missed.is_certain
+    assert flagged.beyond_chance
+    assert missed.beyond_chance
     # Wald's interval of the difference and Katz's of the ratio, which are right for so many examples
     a, b = 805 / 1795, 349 / 1488
     half = 1.96 * math.sqrt(a * (1 - a) / 1795 + b * (1 - b) / 1488)
@@ -91,7 +91,7 @@ def test_many_groups_alike_are_seldom_called_different() -> None:
         flagged, missed = rng.binomial(200, 0.3, 15), rng.binomial(200, 0.4, 15)
         cells = {n: (f, 200 - f, m, 200 - m) for n, f, m in zip(names, flagged, missed, strict=True)}
         found = reference_gaps(Counts.from_cells(cells), "g0", draws=500)
-        alarms += any(gaps["false_positive_rate"].is_certain for gaps in found.values())
+        alarms += any(gaps["false_positive_rate"].beyond_chance for gaps in found.values())
     assert alarms <= 36
 
 
@@ -128,7 +128,7 @@ def test_the_page_says_what_was_audited_and_how(compas: Path, tmp_path: Path, mo
     assert "Independence printed" not in words
     assert " Wd" not in words
     found = json.loads((tmp_path / "a.json").read_text())
-    assert (found["label"], found["score"], found["where"]) == ("two_year_recid", "decile_score", "race != 'Asian'")
+    assert (found["label"], found["made"], found["where"]) == ("two_year_recid", "decile_score", "race != 'Asian'")
     assert found["groups"]["African-American"]["against_reference"]["false_positive_rate"]["beyond_chance"]
     assert found["groups"]["Native American"]["against_reference"] == {}
 

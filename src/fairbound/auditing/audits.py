@@ -7,37 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound._utils.sentences import counted, did_you_mean, marked_rows
+from fairbound._utils.sentences import counted, did_you_mean
 from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
 from fairbound.auditing.text import (
     interval,
     number,
     one_group,
     one_sided,
-    own_group,
     score_range,
     small_groups,
     threshold_hint,
 )
-from fairbound.constraints.subgroups import (
-    Attribute,
-    Coded,
-    Intersection,
-    is_missing,
-    no_column,
-    text_among_numbers,
-)
-from fairbound.data.attributes import is_census_export, parse_attributes
-from fairbound.data.outcomes import binary, binary_like, class_count, like_one_against_rest, one_against_rest
-from fairbound.data.where import rows_where
+from fairbound.constraints.subgroups import Coded
 from fairbound.metrics.counts import (
     Counts,
     as_binary,
@@ -59,9 +47,7 @@ from fairbound.metrics.intervals import DRAWS, IntervalEstimate
 from fairbound.metrics.reference_gaps import ReferenceGap, reference_gaps
 from fairbound.metrics.roc import CalibrationBin
 
-Rows = NDArray[np.int64]  # numbers of rows
 SHOWN_GROUPS = 20  # by print(audit)
-MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes
 
 
 @dataclass(frozen=True)
@@ -128,51 +114,25 @@ class Audit:
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON: metric name -> value and interval, group name -> counts and rates."""
-        found = {
-            "source": self.source,
-            "label": self.label,
-            "score" if self.threshold is not None else "prediction": self.made,
-            "where": self.where,
-            "by": list(self.attributes),
-            "examples": self.examples,
-            "dropped": self.dropped,
-            "dropped_missing": self.missing,
-            "level": self.level,
-            "reference": self.reference,
-            "min_size": self.min_size,
-            "threshold": self.threshold,
-            "weighted": self.weighted,
-            "score_bins": list(self.bins),
-            "metrics": {name: estimate._asdict() for name, estimate in self.metrics.items()},
-            "pairs": {name: pair._asdict() for name, pair in self.pairs.items()},
-            "groups": {group.name: _group_dict(group) for group in self.groups},
-            "notes": list(self.notes),
-        }
-        if self.parts:
-            found["each"] = {part.attributes[0]: part.to_dict() for part in self.parts}
-        return found
+        """Everything, for JSON: the fields by their names, with groups by theirs."""
+        return dict(as_plain(self))
 
 
-def _group_dict(group: GroupAudit) -> dict[str, Any]:
-    found: dict[str, Any] = {"examples": group.examples, "counts": dict(group.counts)}
-    found["rates"] = {name: estimate._asdict() for name, estimate in group.rates.items()}
-    found["against_reference"] = {
-        rate: {"difference": gap.difference._asdict(), "ratio": gap.ratio._asdict(), "beyond_chance": gap.is_certain}
-        for rate, gap in group.against_reference.items()
-    }
-    for name, estimate in (("loss", group.loss), ("auc", group.auc), ("calibration_gap", group.calibration_gap)):
-        if estimate is not None:
-            found[name] = estimate._asdict()
-    if group.histogram:
-        found["score_shares"] = list(group.histogram)
-    if group.roc:
-        found["roc"] = [list(point) for point in group.roc]
-    if group.calibration:
-        found["calibration"] = [
-            {"score": one.score, "rate": one.rate._asdict(), "examples": one.examples} for one in group.calibration
-        ]
-    return found
+def as_plain(value: Any) -> Any:
+    """What JSON can hold: fields by their names; a tuple of things that have a name is a dictionary by it.
+
+    >>> as_plain((GroupAudit("A", 3, {}, {"accuracy": IntervalEstimate(0.5)}),))["A"]["rates"]
+    {'accuracy': {'value': 0.5, 'low': None, 'high': None}}
+    """
+    if is_dataclass(value):
+        return {each.name: as_plain(getattr(value, each.name)) for each in fields(value)}
+    if hasattr(value, "_asdict"):
+        return as_plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {name: as_plain(part) for name, part in value.items()}
+    if isinstance(value, tuple) and value and hasattr(value[0], "name"):
+        return {part.name: as_plain(part) for part in value}
+    return [as_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def audit(
@@ -320,117 +280,6 @@ def _group_audits(
         )
         for i, name in enumerate(counts.names)
     )
-
-
-def audit_columns(
-    columns: Mapping[str, NDArray[Any]],
-    *,
-    label: str,
-    groups: str | Sequence[Attribute],
-    prediction: str | None = None,
-    score: str | None = None,
-    weight: str | None = None,
-    positive: Any = None,
-    where: str = "",
-    drop_missing: bool = False,
-    reference: str | None = None,
-    **settings: Any,
-) -> Audit:
-    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone.
-
-    `positive` is the label's value that counts as 1; of several classes, it is the one against the rest.
-    `where` chooses examples by a condition, such as "age >= 18 and race in ('A', 'B')". `drop_missing` skips those that
-    lack a value in one of the columns, and a note says how many. The other settings are those of `audit`."""
-    given, notes = groups, list(getattr(columns, "notes", ()))
-    census = isinstance(given, str) and is_census_export(given, columns)
-    by = [one.name for one in (parse_attributes(given, columns, census) if isinstance(given, str) else given)]
-    used = {name: _column(columns, name) for name in (label, prediction, score, weight, *by) if name is not None}
-    number, missing = np.arange(len(used[label])), 0  # of the row in the table, from 0
-    if where:
-        number = number[rows_where(where, columns)]
-    if drop_missing:
-        number, missing, lacking = _complete(used, number)
-        notes += lacking
-    columns = {name: column[number] for name, column in used.items()}
-    for name in filter(None, (label, prediction, score, weight)):
-        _refuse_missing(columns[name], name, number)
-    groups = parse_attributes(given, columns, census) if isinstance(given, str) else given
-    if census:
-        notes.append("groups are named by the labels of the American Community Survey's code book")
-    notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
-    truth = columns[label]
-    several = positive is not None and class_count(truth, label) > 2
-    if several:
-        y, others = one_against_rest(truth, label, positive)
-        notes.append(f"the label {label!r} has {len(others) + 1} classes: {positive} counts as 1, all others as 0")
-    else:
-        y = _binary_label(truth, label, positive)
-    made: dict[str, Any] = {}
-    if prediction is not None:
-        as_label = like_one_against_rest if several else binary_like
-        made["predictions"] = as_label(columns[prediction], prediction, truth, label, positive)
-    if score is not None:
-        made["scores"] = _numbers(columns[score], score, number)
-    if weight is not None:
-        made["weights"] = _numbers(columns[weight], weight, number)
-
-    def one(attributes: Sequence[Attribute], reference: str | None) -> Audit:
-        found = Intersection(tuple(attributes)).group(columns)
-        names = [attribute.name for attribute in attributes]
-        return audit(y, found.ids, names=found.names, attributes=names, reference=reference, **made, **settings)
-
-    whole = one(groups, reference)
-    whole = replace(
-        whole, label=label, made=prediction or score or "", where=where, rows=len(used[label]), missing=missing,
-        notes=(*notes, *whole.notes),
-    )  # fmt: skip
-    return whole if len(groups) == 1 else replace(whole, parts=tuple(one([alone], None) for alone in groups))
-
-
-def _complete(columns: Mapping[str, NDArray[Any]], number: Rows) -> tuple[Rows, int, list[str]]:
-    """Those of the rows that lack nothing in these columns, how many others there are, and a sentence about them."""
-    absent = {name: is_missing(column[number]) for name, column in columns.items()}
-    lacking = np.logical_or.reduce(list(absent.values()))
-    if not lacking.any():
-        return number, 0, []
-    if lacking.all():
-        raise ValueError(f"every example lacks a value in {', '.join(absent)}: there is nothing to audit")
-    each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in absent.items() if gone.any())
-    note = f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped, with missing values ({each})"
-    return number[~lacking], int(lacking.sum()), [note]
-
-
-def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
-    missing = is_missing(column)
-    if missing.any():
-        raise ValueError(
-            f"the column {name!r} is missing in {marked_rows(missing, number)}; drop those rows (--drop-missing)"
-        )
-
-
-def _binary_label(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
-    several = class_count(column, name)
-    if positive is None and several > 2 and (several <= MAX_CLASSES or column.dtype.kind == "O"):
-        raise ValueError(
-            f"the column {name!r} is not binary: {several} different values in {len(column)} rows; name the one that "
-            f"counts as 1, against the rest: --positive {np.unique(column[~is_missing(column)])[-1]} (positive)"
-        )
-    return binary(column, name, positive)
-
-
-def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name not in columns:
-        raise ValueError(no_column(name, columns))
-    return columns[name]
-
-
-def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
-    if column.dtype.kind not in "iufb":
-        raise ValueError(
-            f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or, where such text "
-            "marks a missing value, name it (--missing) and drop those rows (--drop-missing)"
-        )
-    return column if column.dtype.kind == "f" else column.astype(np.float64)
 
 
 def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:

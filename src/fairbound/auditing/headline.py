@@ -52,7 +52,7 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
     base = f"{percent(_base(audit).rates[rate].value)} of {audit.reference}"
     if not compared:
         return f"Of {among}, {base} are {fate}; there is no other group to compare with."
-    certain = [line for line in compared if line[1].is_certain]
+    certain = [line for line in compared if line[1].beyond_chance]
     group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
     words = f"Of {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: "
     words += points(gap.difference)
@@ -62,7 +62,7 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
         return words + "."
     if len(compared) == 1:
         return words + ("." if certain else "; this may be chance.")
-    differ = "differs" if len(certain) == 1 else "differ"
+    differ = "differ" if len(certain) > 1 else "differs"
     return f"{words}. {len(certain) or 'None'} of {len(compared)} groups {differ} from {audit.reference} beyond chance."
 
 

@@ -197,7 +197,7 @@ def _answer_cells(line: tuple[GroupAudit, Any], rate: str) -> Iterator[TableCell
         yield from (TableCell("reference"), TableCell(""))
         return
     points = 100 * gap.difference.value
-    yield TableCell(f"{points:+.1f} points", small=_ends(gap.difference, 100, "+.1f"), is_alert=gap.is_certain)
+    yield TableCell(f"{points:+.1f} points", small=_ends(gap.difference, 100, "+.1f"), is_alert=gap.beyond_chance)
     times = "undefined" if gap.ratio.value is None else f"{gap.ratio.value:.2f} times"
     yield TableCell(times, small=_ends(gap.ratio, 1, ".2f") if times != "undefined" else "the reference group's is 0")
 

@@ -94,7 +94,7 @@ def audit_command(
 
     Differences and ratios are against --reference, with confidence intervals. Any model, any library.
     """
-    from fairbound.auditing.audits import audit_columns
+    from fairbound.auditing.audited_columns import audit_columns
     from fairbound.auditing.comparisons import compare
     from fairbound.data.attributes import one_by_one
     from fairbound.data.readers import MISSING_MARKS, read_columns
@@ -219,7 +219,7 @@ def show(found: Audit, console: Console, top: int) -> None:
             console.print(line, highlight=False)
     ends = f"{100 * found.level:g}% intervals, conservative for gaps" if has_intervals(found) else ""
     console.print(f"reference group: {plain(found.reference)}; {ends or 'values only, without intervals'}")
-    if any(gap.is_certain for group in found.groups for gap in group.against_reference.values()):
+    if any(gap.beyond_chance for group in found.groups for gap in group.against_reference.values()):
         console.print("* beyond chance, all groups counted")
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
@@ -244,7 +244,7 @@ def _answer_grid(found: Audit, answer: Answer, top: int) -> Grid:
         if gap is None:
             grid.add_row(plain(group.name), rate, "reference", "")
             continue
-        star = "*" if gap.is_certain else ""
+        star = "*" if gap.beyond_chance else ""
         grid.add_row(plain(group.name), rate, _ended(gap.difference, 100, "+.1f") + star, _ended(gap.ratio, 1, ".2f"))
     return grid
 
@@ -270,7 +270,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
         grid.add_column("AUC" if name == "auc" else name, justify="right")
     for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
         shown = [
-            _with_interval(group.rates[rate]) if rate == "positive_rate" else _value(group.rates[rate], 3)
+            _ended(group.rates[rate], 1, ".2f") if rate == "positive_rate" else _value(group.rates[rate], 3)
             for rate in SHOWN
         ]
         more = [_value(getattr(group, name) or UNDEFINED, 3) for name in scored]
@@ -332,12 +332,3 @@ def _value(estimate: IntervalEstimate, digits: int = 4) -> str:
 
 def _interval(estimate: IntervalEstimate) -> str:
     return "" if estimate.low is None else f"{estimate.low:.3f} to {estimate.high:.3f}"
-
-
-def _with_interval(estimate: IntervalEstimate) -> str:
-    if estimate.value is None:
-        return "-"
-    if estimate.low is None:
-        return _value(estimate, 3)
-    low, high = (f"{end or 0.0:.2f}".removeprefix("0") for end in (estimate.low, estimate.high))
-    return plain(f"{estimate.value:.3f} [{low}, {high}]")

@@ -70,7 +70,7 @@ def is_census_export(specs: str | Sequence[Any], columns: Columns) -> bool:
     header = getattr(columns, "header", ()) or columns
     if not any(name in book and len(name) >= SHORTEST_NAME for name in header):
         return False
-    names = {_parsed(spec, columns)[0] for spec in one_by_one(specs) if isinstance(spec, str)}
+    names = {_parsed(spec, columns)[0] for spec in one_by_one(specs)}
     return all(
         columns[name].dtype.kind in "iuf"
         and all(map(codebook.variable(name).holds, np.unique(columns[name][~is_missing(columns[name])])))

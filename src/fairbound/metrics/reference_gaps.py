@@ -1,7 +1,7 @@
 """Error rates of every group against those of a reference group: differences and ratios, each with its interval.
 
 Both intervals are the middle of draws of what the two true rates may be (`intervals.percentile`). They hold for one
-comparison alone; of many groups some differ by chance. `is_certain` therefore counts all comparisons of a rate, by
+comparison alone; of many groups some differ by chance. `beyond_chance` therefore counts all comparisons of a rate, by
 Bonferroni: with the normal tail of the draws, since so small a tail has few draws in it.
 """
 
@@ -33,7 +33,7 @@ class ReferenceGap(NamedTuple):
 
     difference: IntervalEstimate  # rate of the group minus that of the reference group
     ratio: IntervalEstimate  # one over the other; undefined where the reference group's rate is 0
-    is_certain: bool  # whether the difference is beyond chance, with all groups counted
+    beyond_chance: bool  # whether the difference is beyond chance, with all groups counted
 
 
 NOT_COMPARED = ReferenceGap(UNDEFINED, UNDEFINED, False)
@@ -53,7 +53,7 @@ def reference_gaps(
 
     >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
     >>> gap = reference_gaps(compas, "Caucasian")["African-American"]["false_positive_rate"]
-    >>> print(gap.difference, gap.ratio, gap.is_certain)
+    >>> print(gap.difference, gap.ratio, gap.beyond_chance)
     0.2139 [0.1824, 0.2456] 1.9121 [1.7265, 2.1257] True
     """
     check_level(level)
@@ -76,8 +76,8 @@ def reference_gaps(
             gap = percentile(float(value[i]) - base, difference[:, i], level)
             over = percentile(float(value[i]) / base, ratio[:, i], level) if base > 0 else UNDEFINED
             outside = gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
-            is_certain = outside and bool(tail[i] <= 1 - level)
+            beyond_chance = outside and bool(tail[i] <= 1 - level)
             if not intervals:
-                gap, over, is_certain = IntervalEstimate(gap.value), IntervalEstimate(over.value), False
-            gaps[counts.names[g]][rate] = ReferenceGap(gap, over, is_certain)
+                gap, over, beyond_chance = IntervalEstimate(gap.value), IntervalEstimate(over.value), False
+            gaps[counts.names[g]][rate] = ReferenceGap(gap, over, beyond_chance)
     return gaps
