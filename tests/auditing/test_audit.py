@@ -153,7 +153,7 @@ def test_scores_that_are_no_probabilities_have_no_loss() -> None:
     found = audit_columns(columns, label="y", groups=by, score="score", threshold=0.0, draws=50)
     assert "loss" not in found.metrics
     assert "w1" in found.metrics
-    assert any("no probabilities" in note for note in found.notes)
+    assert any("not probabilities" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,10 @@ def test_a_file_like_the_published_one_audits_with_one_command(published: Path, 
 
 
 def test_the_threshold_is_asked_for_where_scores_are_no_probabilities(published: Path) -> None:
-    assert "scores run from 1 to 10, so that 0.5 is no threshold of theirs; give one: --threshold 5?" in run(
-        published, code=1
-    )
-    assert "every prediction is 1 (scores run from 1 to 10; --threshold 5?)" in run(published, "--threshold", "0.5")
+    assert "the default threshold 0.5 does not fit scores from 1 to 10; try --threshold 5" in run(published, code=1)
+    assert "every prediction is 1 (scores go from 1 to 10; try --threshold 5)" in run(published, "--threshold", "0.5")
     assert "--threshold is for scores" in run(published, "--prediction", "sex", "--threshold", "5", code=1)
-    with pytest.raises(ValueError, match=r"scores run from -2 to 3.5, .* --threshold 0"):
+    with pytest.raises(ValueError, match=r"does not fit scores from -2 to 3.5; try --threshold 0"):
         audit([0, 1], [0, 1], scores=[-2.0, 3.5])
 
 

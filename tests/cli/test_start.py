@@ -56,6 +56,8 @@ def test_help_of_every_command_loads_nothing_heavy_and_fits_a_terminal() -> None
         assert text.startswith("fairbound ") if words == "--version" else "Usage: fairbound" in text
         assert max(map(len, text.splitlines())) <= 80, words
         assert "<bool>" not in text, words
+    for command in ("audit", "groups", "report", "board"):
+        assert " -o " in said[f"{command} --help"], command
     assert "no command trains a model of yours" in " ".join(said["--help"].split())
 
 

@@ -10,14 +10,15 @@ MOST_NAMED = 12
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """The names that are near, whatever their case; where none is, those that there are.
+    """The names that are near or contain it, whatever their case; where none does, those that there are.
 
     >>> did_you_mean("Rase", ["race", "sex"]), did_you_mean("income", ["race", "sex"])
     ('did you mean race?', 'there are race, sex')
     """
-    names = [str(one) for one in known]
+    names, text = [str(other) for other in known], str(name).lower()
     by_lower = {other.lower(): other for other in reversed(names)}
-    near = [by_lower[other] for other in get_close_matches(str(name).lower(), by_lower, n=3)]
+    near = [by_lower[other] for other in get_close_matches(text, by_lower, n=3)]
+    near = near or [other for other in names if len(text) > 2 and text in other.lower()][:3]
     if near:
         return f"did you mean {' or '.join(near)}?"
     more = ", ..." if len(names) > MOST_NAMED else ""

@@ -21,7 +21,6 @@ from fairbound.auditing.text import (
     number,
     one_group,
     one_sided,
-    score_range,
     small_groups,
     threshold_hint,
 )
@@ -259,7 +258,8 @@ def _usual_threshold(score: Tensor) -> float:
     """0.5, for scores that may be probabilities."""
     if bool(((score >= 0) & (score <= 1)).all()) or not bool(torch.isfinite(score).all()):
         return 0.5  # NaN and infinite scores are refused where they are used
-    raise ValueError(f"{score_range(score)}, so that 0.5 is no threshold of theirs; give one: {threshold_hint(score)}")
+    low, high = float(score.min()), float(score.max())
+    raise ValueError(f"the default threshold 0.5 does not fit scores from {low:g} to {high:g}; {threshold_hint(score)}")
 
 
 def _group_audits(

@@ -225,35 +225,34 @@ def one_sided(labels: Tensor, predictions: Tensor, scores: Tensor | None = None)
         seen = values.unique().tolist()
         if len(seen) == 1:
             known = scores is not None and what == "prediction" and bool(torch.isfinite(scores).all())
-            hint = f" ({score_range(scores)}; {threshold_hint(scores)})" if known and scores is not None else ""
+            hint = f" ({_range(scores)}; {threshold_hint(scores)})" if known and scores is not None else ""
             notes.append(f"every {what} is {seen[0]}{hint}: rates among the others are undefined")
     return notes
 
 
-def score_range(score: Tensor) -> str:
-    """From where to where scores run."""
-    return f"scores run from {float(score.min()):g} to {float(score.max()):g}"
+def _range(score: Tensor) -> str:
+    return f"scores go from {float(score.min()):g} to {float(score.max()):g}"
 
 
 def threshold_hint(score: Tensor) -> str:
     """A threshold that divides these scores: 0 between negative and positive ones, else the middle of their range.
 
     >>> threshold_hint(torch.arange(1, 11)), threshold_hint(torch.tensor([-2.5, 3.0]))
-    ('--threshold 5?', '--threshold 0?')
+    ('try --threshold 5', 'try --threshold 0')
     """
     low, high = float(score.min()), float(score.max())
     middle = 0.0 if low < 0 < high else (low + high) / 2
     if bool((score == score.round()).all()) and high - low > 1:
         middle = float(int(middle))
-    return f"--threshold {middle:.3g}?"
+    return f"try --threshold {middle:.3g}"
 
 
 def no_probabilities(score: Tensor) -> str:
     """Why the scores have no cross-entropy; empty where they have."""
     if not bool(((score >= 0) & (score <= 1)).all()):
-        return "scores are not all between 0 and 1, so they are no probabilities: losses are skipped"
+        return "scores are not all between 0 and 1, so they are not probabilities and have no loss"
     if bool(((score == 0) | (score == 1)).all()):
-        return "scores are all 0 or 1, so they are no probabilities: losses are skipped"
+        return "scores are all 0 or 1, so they are not probabilities and have no loss"
     return ""
 
 

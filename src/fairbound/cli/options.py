@@ -113,4 +113,4 @@ OtherQueue = Annotated[
 ]
 Shard = Annotated[str | None, typer.Option(help="A part of the plan alone: 3/40.", rich_help_panel=BEYOND)]
 Out = Annotated[Path, typer.Option(help="The folder that keeps the results.")]
-To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
+To = Annotated[Path, typer.Option("--to", "-o", help="The folder for the page, tables and figures.")]
