@@ -205,6 +205,8 @@ def show(found: Audit, console: Console, top: int) -> None:
     counts = f"{counted(found.examples, 'example')}, {counted(len(found.groups), 'group')} by {by}"
     console.print(f"[bold]{plain(found.source)}[/]: {counts}; {made}{weighted}")
     for answer in answers(found):
+        rate = answer.rate.replace("_", " ")
+        console.print(f"[bold]{answer.title}: {answer.among} who are {answer.fate} ({rate})[/]", highlight=False)
         console.print(_answer_grid(found, answer, top))
     if not answers(found):
         console.print("no error rate is defined here: see the notes")
@@ -233,8 +235,7 @@ def has_intervals(found: Audit) -> bool:
 
 def _answer_grid(found: Audit, answer: Answer, top: int) -> Grid:
     """An error rate of every group that is compared, against the reference group."""
-    words = f"{answer.title}: {answer.among} who are {answer.fate} ({answer.rate.replace('_', ' ')})"
-    grid = Grid(box=None, padding=(0, 1, 0, 0), title=words, title_justify="left", title_style="bold")
+    grid = Grid(box=None, padding=(0, 1, 0, 0))
     grid.add_column("group", overflow="fold")
     for heading in ("rate, %", "difference, points", "ratio"):
         level = f" [{100 * found.level:g}%]" if has_intervals(found) else ""

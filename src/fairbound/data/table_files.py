@@ -164,7 +164,7 @@ class _Unpacked(gzip.GzipFile):
     def _checked(self, block: bytes) -> bytes:
         if self.tell() > self.most:
             raise ValueError(
-                f"{self.path} unpacks to more than {self.most >> 20:,} MB, a sign of damage or of an attack; if you "
+                f"{self.path} unpacks to more than {self.most >> 20:,} MB, over {MOST_UNPACKED} times its size; if you "
                 "trust it, unpack it yourself (gunzip) and name the unpacked file"
             )
         return block
