@@ -16,8 +16,8 @@ from fairbound.benchmark.plots import End, draw_ends
 
 SHOWN_FROM = 0.5  # epochs; scores begin at 1
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite
-GRID = np.geomspace(FIRST, LAST, 41)  # epochs at which a profile is drawn
-MAX_POINTS = 32  # of a curve
+GRID = np.geomspace(FIRST, LAST, 33)  # epochs at which a profile is drawn
+MAX_POINTS = 24  # of a curve
 BANDS = 3  # of the best methods
 DRAWS, SEED = 200, 18  # of a band
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)  # labels of the axis
@@ -83,7 +83,7 @@ def curves(summary: Summary, problem: ProblemInfo) -> Any:
             color = COLORS[i % len(COLORS)]
             if i in best:
                 axes.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
-            width = 2.2 if i in best else 1.1
+            width = 2 if i in best else 1
             (line,) = axes.plot(
                 epochs, middle, DASHES[i // len(COLORS) % 4], color=color, linewidth=width, label=method.name
             )
@@ -135,7 +135,7 @@ def profile(summary: Summary, track: str, target: int | None = None) -> Any:
         middle = np.mean([runs.mean(0) for runs in shares], axis=0)
         if place < BANDS:
             axes.fill_between(GRID, *_band(shares), color=color, alpha=0.16, linewidth=0)
-        look = {"color": color, "linestyle": DASHES[i // len(COLORS) % 4], "linewidth": 2.2 if place < BANDS else 1.1}
+        look = {"color": color, "linestyle": DASHES[i // len(COLORS) % 4], "linewidth": 2 if place < BANDS else 1}
         titled(axes.plot(GRID, middle, **look, label=name)[0], f"{name}: {middle[-1]:.0%} at the end")
     axes.set(ylim=(0, 1.02), ylabel="share reached")
     axes.yaxis.set_major_formatter("{x:.0%}")

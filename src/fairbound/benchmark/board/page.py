@@ -32,7 +32,7 @@ from fairbound.benchmark.board.findings import (
     overall,
 )
 from fairbound.benchmark.board.results import Board, MethodInfo, ProblemInfo
-from fairbound.benchmark.board.scoring import LOSS_TARGETS, VIOLATION_TARGETS, Numbers, track_hits
+from fairbound.benchmark.board.scoring import LOSS_TARGETS, MIDDLE, VIOLATION_TARGETS, Numbers, track_hits
 from fairbound.benchmark.board.tables import write_tables
 from fairbound.benchmark.collection.catalog import TRACKS
 from fairbound.benchmark.report import system_words
@@ -166,11 +166,11 @@ class _View:
         }  # fmt: skip
 
     def _profiles(self, track: str) -> dict[str, Any]:
-        """How soon targets are reached: all of them, and those from loose to tight; of known answers, distances."""
+        """How soon targets are reached: all of them, the middle one and the tightest; of known answers, distances."""
         targets: dict[str, int | None] = {"all targets": None}
-        for i, (loss, violation) in enumerate(zip(LOSS_TARGETS, VIOLATION_TARGETS, strict=True)):
-            words = f"loss within {loss:g}, violation within {violation:g}"
-            targets |= {f"distance within {loss:g}": i} if track == "known" else {words: 5 * i}
+        for i in (MIDDLE[0], len(LOSS_TARGETS) - 1):
+            words = f"loss within {LOSS_TARGETS[i]:g}, violation within {VIOLATION_TARGETS[i]:g}"
+            targets |= {f"distance within {LOSS_TARGETS[i]:g}": i} if track == "known" else {words: 5 * i}
         return {words: profile(self.summary, track, target) for words, target in targets.items()}
 
     def _decision_shares(self, method: str) -> list[TableCell]:
