@@ -156,7 +156,7 @@ def label_points(axes: Any, points: Sequence[tuple[float, float]], names: Sequen
         candidates = []
         for distance, turn in product((9, 18, 30, 45, 65, 90, 120, 160, 210), TURNS):
             angle = math.tau * turn / 16
-            offset = (distance + width) * math.cos(angle), (distance + height - 4) * math.sin(angle)
+            offset = (distance + width) * math.cos(angle), (distance + height + 2) * math.sin(angle)
             area = (x + offset[0] - width, y + offset[1] - height, x + offset[0] + width, y + offset[1] + height)
             if left <= area[0] and area[2] <= right and bottom <= area[1] and area[3] <= top:
                 candidates.append((sum(_overlap(area, other) for other in taken), distance, offset, area))
