@@ -13,8 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
@@ -36,15 +35,18 @@ STYLE = {
     "axes.edgecolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT, "grid.color": LINE, "axes.grid": True,
     "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "axes.formatter.useoffset": False,
     "figure.facecolor": "none", "axes.facecolor": "none", "lines.solid_capstyle": "butt", "lines.linewidth": 1.5,
+    "lines.scale_dashes": False, "lines.dashed_pattern": (5, 2), "lines.dotted_pattern": (1, 2),
+    "lines.dashdot_pattern": (6, 2, 1, 2),
     "xtick.major.size": 0, "ytick.major.size": 0, "xtick.minor.size": 0, "ytick.minor.size": 0, "grid.linewidth": 1,
     "axes.linewidth": 1, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "fairbound",
     "pdf.fonttype": 42,
 }  # fmt: skip
+Ends = tuple[float, float]
 TITLE = "title: "  # how a group's id begins that becomes a title
 DEFAULTS = {"font-size": f"{FONT_SIZE}px", "text-anchor": "start", "fill": "none", "stroke-width": "1"}  # on the page
 UNUSED = ("font-family", "stroke-linejoin", "stroke-linecap", "stroke-dashoffset")
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # that no XML may hold
-GAP = 16  # between panels
+GRID = "stroke:var(--line)"
 TURNS = (2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8, 4, 12)  # sixteenths: where error bars are not, first
 STUB = 14  # length of an error bar that leaves the axes
 
@@ -77,6 +79,7 @@ def write_pdf(figure: Any, path: Path) -> None:
     """The same figure gives the same file."""
     with style():
         figure.savefig(path, format="pdf", metadata={"CreationDate": None})
+    figure.set_layout_engine("none")  # all places are known now
 
 
 def legend(panel: Any, axes: Sequence[Any], **settings: Any) -> None:
@@ -107,24 +110,30 @@ def short_lines(name: str, width: int) -> str:
 # Error bars and labels ------------------------------------------------------------------------------------------------
 
 
-def error_bar(axes: Any, at: tuple[float, float], low: float, high: float, *, along: str, **settings: Any) -> None:
-    """From low to high along "x" or "y"; a side that leaves the axes is a short arrow from the point instead.
+def error_bars(
+    axes: Any, at: tuple[float, float], x_ends: Ends | None = None, y_ends: Ends | None = None, color: str = INK
+) -> None:
+    """A bar between two ends along x, y or both; a side that leaves the axes is a short arrow from the point instead.
 
     The limits of the axes are set before.
     """
-    ends = sorted(axes.get_xlim() if along == "x" else axes.get_ylim())
-    inside = [end if ends[0] <= end <= ends[1] else None for end in (low, high)]
-    value = at[0 if along == "x" else 1]
-    reach = [value if end is None else end for end in inside]
-    x, y = (reach, [at[1]] * 2) if along == "x" else ([at[0]] * 2, reach)
-    axes.plot(x, y, **({"linewidth": 1.2, "zorder": 1.9} | settings), marker="none")
-    for sign, end in zip((-1, 1), inside, strict=True):
-        if end is None:
-            tip = [(0, 0), (0, sign), (-0.2, 0.7 * sign), (0, sign), (0.2, 0.7 * sign)]
-            arrow = need("matplotlib.path", "report", "A figure").Path([p[::-1] for p in tip] if along == "x" else tip)
-            color = settings.get("color", INK)
-            axes.plot(*at, marker=arrow, markersize=2 * STUB, markerfacecolor="none", markeredgecolor=color, zorder=1.9,
-                      linestyle="none")  # fmt: skip
+    x: list[float] = []
+    y: list[float] = []
+    for ends, limits, is_x in ((x_ends, axes.get_xlim(), True), (y_ends, axes.get_ylim(), False)):
+        if ends is None:
+            continue
+        low, high = sorted(limits)
+        inside = [low <= end <= high for end in ends]
+        reach = [end if there else at[not is_x] for end, there in zip(ends, inside, strict=True)]
+        x += [*(reach if is_x else (at[0], at[0])), math.nan]
+        y += [*(reach if not is_x else (at[1], at[1])), math.nan]
+        for sign, there in zip((-1, 1), inside, strict=True):
+            if not there:
+                tip = [(0, 0), (0, sign), (-0.2, 0.7 * sign), (0, sign), (0.2, 0.7 * sign)]
+                arrow = need("matplotlib.path", "report", "A figure").Path([p[::-1] for p in tip] if is_x else tip)
+                mark = {"marker": arrow, "markersize": 2 * STUB, "markerfacecolor": "none", "markeredgecolor": color}
+                axes.plot(*at, **mark, linestyle="none", zorder=1.9)
+    axes.plot(x[:-1], y[:-1], color=color, linewidth=1, zorder=1.9, clip_on=False)
 
 
 def label_points(axes: Any, points: Sequence[tuple[float, float]], names: Sequence[str], colors: Sequence[str]) -> None:
@@ -147,7 +156,7 @@ def label_points(axes: Any, points: Sequence[tuple[float, float]], names: Sequen
         candidates = []
         for distance, turn in product((9, 18, 30, 45, 65, 90, 120, 160, 210), TURNS):
             angle = math.tau * turn / 16
-            offset = (distance + width) * math.cos(angle), (distance + height - 4) * math.sin(angle)
+            offset = (distance + width) * math.cos(angle), (distance + height + 2) * math.sin(angle)
             area = (x + offset[0] - width, y + offset[1] - height, x + offset[0] + width, y + offset[1] + height)
             if left <= area[0] and area[2] <= right and bottom <= area[1] and area[3] <= top:
                 candidates.append((sum(_overlap(area, other) for other in taken), distance, offset, area))
@@ -166,13 +175,15 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
 # SVG for a page -------------------------------------------------------------------------------------------------------
 
 
-def svg(figure: Any) -> str:
-    """An <svg> element for each panel, small: without metadata, ids that nothing refers to, or digits nobody sees."""
+def svg(figure: Any, prefix: str = "figure") -> str:
+    """An <svg> element for each panel, small: without metadata, ids that nothing refers to, or digits nobody sees.
+
+    prefix: of ids, another one for each figure of a page.
+    """
     with style():
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
     text = re.sub(r' xmlns="[^"]*"', "", CONTROL.sub("?", written.getvalue())).replace("xlink:href", "href")
-    prefix = "s" + sha256((text + figure.get_label()).encode()).hexdigest()[:6]  # ids differ from other figures'
     ids = {name: f"{prefix}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'(?:url\(|href=")#(\w+)', text)))}
     text = re.sub(r"#(\w+)", lambda found: f"#{ids.get(found[1], found[1])}", text)
     root = ElementTree.fromstring(text)
@@ -181,10 +192,15 @@ def svg(figure: Any) -> str:
     elements = []
     for number, panel in enumerate(figure.subfigs, start=1):
         x, y, width, height = panel.bbox.x0, figure.bbox.height - panel.bbox.y1, panel.bbox.width, panel.bbox.height
-        size = {"viewBox": _rounded(f"{x} {y} {width} {height}", 1), "style": f"--width:{width:.0f}px"}
+        size = {"viewBox": _rounded(f"{x} {y} {width} {height}", 1)}
         element = ElementTree.Element("svg", size)
         element.extend([*parts, groups[f"subfigure_{number}"]])
         _shrink(element, ids)
+        grid = [path for path in element if path.get("style") == GRID]
+        for path in grid[1:]:  # in one path, below all else; it ends with its axes
+            grid[0].attrib = {"style": GRID, "d": grid[0].attrib["d"] + path.attrib["d"]}
+            element.remove(path)
+        _join_clipped(element)
         elements.append(ElementTree.tostring(element, encoding="unicode"))
         parts = []
     return "\n".join(elements)
@@ -200,30 +216,64 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
         child.tail = None
         child.text = child.text if child.tag in ("text", "tspan") else None
         name, settings = child.attrib.pop("id", ""), _short_style(child.attrib.pop("style", ""))
-        if child.tag == "path" and not settings and parent.tag != "defs":
-            continue  # a background without a color
+        is_empty = child.tag == "path" and (not settings or "L" not in child.get("d", "L"))
+        if is_empty and parent.tag != "defs":
+            continue  # a background without a color, or a line through one point
         if child.tag == "text":
             settings = settings.replace("fill:var(--ink)", "").strip(";")
-        for key in ("d", "x", "y", "width", "height", "transform"):
+        for key in ("x", "y", "width", "height", "transform"):
             if key in child.attrib:
-                child.set(key, _rounded(child.attrib[key], 2 if parent.tag == "defs" else 1))
+                child.set(key, _rounded(child.attrib[key], 1))
+        if "d" in child.attrib:
+            child.set("d", _short_path(child.attrib["d"]))
         if child.get("transform", "").startswith("rotate(0 "):
             del child.attrib["transform"]
-        if settings == f"stroke:var(--{VARIABLES[LINE]})":
-            child.attrib.pop("clip-path", None)  # a grid ends with its axes
         child.attrib |= ({"style": settings} if settings else {}) | ({"id": ids[name]} if name in ids else {})
         if name.startswith(TITLE):
             title = ElementTree.Element("title")
             title.text = name.removeprefix(TITLE)
-            child.insert(0, title)
-        is_bare = child.tag == "g" and not child.attrib and not name.startswith(TITLE)
+            (child[0] if len(child) == 1 else child).insert(0, title)
+        is_bare = child.tag == "g" and not child.attrib and (len(child) == 1 or not name.startswith(TITLE))
         children += child if is_bare else [child]
     parent[:] = children
 
 
+def _join_clipped(element: ElementTree.Element) -> None:
+    """In place: neighbors that end at the same axes become a group."""
+    children: list[ElementTree.Element] = []
+    for clip, neighbors in groupby(element, key=lambda child: child.attrib.pop("clip-path", None)):
+        group = ElementTree.Element("g", {} if clip is None else {"clip-path": clip})
+        group.extend(neighbors)
+        children += group if clip is None else [group]
+    element[:] = children
+
+
 def _rounded(text: str, digits: int) -> str:
     text = re.sub(r"-?\d+\.\d+(e-\d+)?", lambda found: f"{float(found[0]):.{digits}f}".rstrip("0").rstrip("."), text)
-    return re.sub(r"\s*([MLCQz])\s*", r"\1", text).replace("-0 ", "0 ").strip()
+    return re.sub(r"\s*([A-Zz])\s*", r"\1", text).replace("-0 ", "0 ").strip()
+
+
+def _short_path(text: str) -> str:
+    """Straight lines from point to point, in tenths of a pixel.
+
+    >>> _short_path("M 10.04 20 L 12 20 L 12 19.5 L 13 19 z")
+    'M10 20h2v-.5l1-.5z'
+    """
+    if "C" in text or "Q" in text:
+        return _rounded(text, 2)
+    parts, x, y = [], 0, 0
+    for command, *numbers in re.findall(r"([MLz])(?: (\S+) (\S+))?", text):
+        if command == "z":
+            parts.append("z")
+            continue
+        to_x, to_y = (round(10 * float(number)) for number in numbers)
+        right, down = f"{(to_x - x) / 10:g}", f"{(to_y - y) / 10:g}"
+        if command == "M":
+            parts.append(f"M{to_x / 10:g} {to_y / 10:g}")
+        else:
+            parts.append(f"v{down}" if to_x == x else f"h{right}" if to_y == y else f"l{right} {down}")
+        x, y = to_x, to_y
+    return re.sub(r" -", "-", re.sub(r"(?<!\d)0\.", ".", "".join(parts)))
 
 
 def _short_style(text: str) -> str:

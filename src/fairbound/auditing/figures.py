@@ -14,7 +14,7 @@ from fairbound._utils.drawing import (
     FAINT,
     INK,
     SOFT,
-    error_bar,
+    error_bars,
     legend,
     panels,
     style,
@@ -188,7 +188,7 @@ def _dot(
         return
     at = (measured.value, row) if along == "x" else (row, measured.value)
     if measured.low is not None and measured.high is not None:
-        error_bar(axes, at, measured.low, measured.high, along=along, color=color)
+        error_bars(axes, at, **{f"{along}_ends": (measured.low, measured.high)}, color=color)
     titled(axes.plot(*at, "o", color=color, markersize=7 if along == "x" else 5, clip_on=False)[0], words)
 
 
