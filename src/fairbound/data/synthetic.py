@@ -49,7 +49,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Variable:
+class DrawnColumn:
     """A column, and its distribution given the columns before it."""
 
     name: str
@@ -79,7 +79,7 @@ class Population:
     races: NDArray[np.uint8]  # (pairs,) RAC1P, with
     marital: NDArray[np.uint8]  # (pairs,) MAR, and
     counts: NDArray[np.int64]  # (pairs,) how many rows of the extract have both
-    variables: tuple[Variable, ...]  # in the order in which they are drawn
+    variables: tuple[DrawnColumn, ...]  # in the order in which they are drawn
     effects: Mapping[tuple[str, ...], Floats]  # column or columns -> effect on the log-odds by code; NaN: never drawn
 
     @staticmethod
@@ -240,7 +240,7 @@ def band_shares(shares: Floats, tilts: Floats) -> Floats:
     return _normalized(shares * np.repeat(tilts, len(shares) // len(tilts), axis=0))
 
 
-def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> Variable:
+def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> DrawnColumn:
     name, given = table["name"], table["given"]
     shares = band_shares(np.asarray(table["shares"], dtype=np.float64), np.asarray(calibrated["tilts"][name]))
     row = _rows_within(given, table["within"])
@@ -251,7 +251,7 @@ def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> Variab
         codes += listed
         blocks.append(shares[:, band, None] * _normalized(np.asarray(weights, dtype=np.float64))[row])
     dtype = np.uint8 if max(codes) < 256 else np.uint16
-    return Variable(name, given, np.asarray(codes, dtype=dtype), _cumulated(np.concatenate(blocks, axis=1)))
+    return DrawnColumn(name, given, np.asarray(codes, dtype=dtype), _cumulated(np.concatenate(blocks, axis=1)))
 
 
 def _rows_within(given: Mapping[str, list[int]], within: Mapping[str, list[int]]) -> NDArray[np.int64]:
