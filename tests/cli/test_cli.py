@@ -137,6 +137,20 @@ class TestAudit:
         assert "which would be lost" in call("groups", predictions, "--by", "race", "--json", out, code=1)
         assert predictions.read_bytes() == before
 
+    @pytest.mark.parametrize(
+        "words", [["report", "income-ok-race", "--source"], ["board"], ["board", "income-ok-race", "--algorithm"]]
+    )
+    def test_a_folder_of_outputs_holds_no_input(self, tmp_path: Path, words: list[str]) -> None:
+        (tmp_path / "mine").mkdir()
+        source = tmp_path / "mine" / ("mine.csv" if "report" in words else "mine.py")
+        source.write_text("")
+        named = f"{source}:MyMethod(tau=0.1)" if "--algorithm" in words else source
+        for folder in (tmp_path, tmp_path / "mine" / ".." / "mine"):
+            printed = " ".join(call(*words, named, "-o", folder, code=1).split())
+            assert f"the input {source} lies in the output folder" in printed
+        assert "is a file; name a folder" in call(*words, named, "-o", source, code=1)
+        assert list((tmp_path / "mine").iterdir()) == [source]
+
     def test_two_outputs_are_two_files(self, predictions: Path, tmp_path: Path) -> None:
         (tmp_path / "b").symlink_to(tmp_path / "a")
         options = ["--label", "y", "--prediction", "yhat", "--group", "race", "--csv", tmp_path / "a"]

@@ -36,6 +36,15 @@ def check_place(path: Path | str | None, inputs: Iterable[Path | str | None] = (
         raise _unwritable(path, error) from error
 
 
+def check_folder(folder: Path, inputs: Iterable[Path | str]) -> None:
+    """Refuse a folder of outputs that is a file, or in which an input lies: what is written there may replace it."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; name a folder")
+    for source in map(Path, inputs):
+        if source.is_file() and source.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"the input {source} lies in the output folder {folder}; name another folder")
+
+
 def is_same_file(a: Path | str, b: Path | str) -> bool:
     """Whether two paths lead to one file, through links or not; a file that is not there yet is known by its path."""
     try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
+from fairbound._utils.files import check_folder
 from fairbound.cli.audit import audit_command
 from fairbound.cli.benchopt import benchopt_command
 from fairbound.cli.board import board_command
@@ -56,6 +58,7 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
+            _check_outputs(kwargs)
             return command(*args, **kwargs)
         except EXPECTED as error:
             Console(stderr=True, soft_wrap=True, emoji=False).print(
@@ -67,6 +70,20 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(130)
 
     return guarded
+
+
+def _check_outputs(arguments: Mapping[str, Any]) -> None:
+    """Before a command computes: its folders of results (out) and of pages (to) replace no input."""
+    values = [value if isinstance(value, list) else [value] for value in arguments.values()]
+    inputs = [
+        str(value).replace(".py:", ".py\0").partition("\0")[0]
+        for listed in values
+        for value in listed
+        if isinstance(value, str | Path)
+    ]
+    for name, sources in (("out", []), ("to", inputs)):
+        if arguments.get(name) is not None:
+            check_folder(arguments[name], sources)
 
 
 def _version(asked: bool) -> None:
