@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairbound.auditing.audits import Audit, GroupAudit
-from fairbound.auditing.text import percent, points, times
+from fairbound.auditing.text import ends, percent
 from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.reference_gaps import ReferenceGap
 
@@ -55,9 +55,12 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
     certain = [line for line in compared if line[1].beyond_chance]
     group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
     words = f"Of {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: "
-    words += points(gap.difference)
+    points = 100 * (gap.difference.value or 0.0)
+    words += (
+        f"{abs(points):.1f} points {'more' if points >= 0 else 'less'} {ends(gap.difference, '+.1f', 100)}".rstrip()
+    )
     if gap.ratio.value is not None:
-        words += f", {times(gap.ratio)}"
+        words += f", {gap.ratio.value:.2f} times the rate {ends(gap.ratio, '.2f')}".rstrip()
     if gap.difference.low is None:
         return words + "."
     if len(compared) == 1:

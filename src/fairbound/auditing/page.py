@@ -22,6 +22,7 @@ from fairbound.auditing.headline import answers
 from fairbound.auditing.text import (
     RATE_WORDS,
     capital,
+    ends,
     excludes_zero,
     explained,
     interval,
@@ -192,24 +193,18 @@ def _answer_cells(line: tuple[GroupAudit, Any], rate: str) -> Iterator[TableCell
     label, cells = AMONG[rate]
     among = sum(group.counts[cell] for cell in cells)
     yield TableCell(group.name, small=f"{_count(among)} with label {label}")
-    yield TableCell(percent(group.rates[rate].value), small=_ends(group.rates[rate], 100, ".1f"))
+    yield TableCell(percent(group.rates[rate].value), small=ends(group.rates[rate], ".1f", 100))
     if gap is None:
         yield from (TableCell("reference"), TableCell(""))
         return
     points = 100 * gap.difference.value
-    yield TableCell(f"{points:+.1f} points", small=_ends(gap.difference, 100, "+.1f"), is_alert=gap.beyond_chance)
+    yield TableCell(f"{points:+.1f} points", small=ends(gap.difference, "+.1f", 100), is_alert=gap.beyond_chance)
     times = "undefined" if gap.ratio.value is None else f"{gap.ratio.value:.2f} times"
-    yield TableCell(times, small=_ends(gap.ratio, 1, ".2f") if times != "undefined" else "the reference group's is 0")
+    yield TableCell(times, small=ends(gap.ratio, ".2f") if times != "undefined" else "the reference group's is 0")
 
 
 def _count(weight: float) -> str:
     return f"{weight:,.0f}" if weight == round(weight) else f"{weight:,.1f}"
-
-
-def _ends(measured: IntervalEstimate, scale: float = 1, form: str = ".3f") -> str:
-    if measured.low is None or measured.high is None:
-        return ""
-    return f"[{scale * measured.low:{form}}, {scale * measured.high:{form}}]"
 
 
 def _metric_cells(audit: Audit, name: str) -> Iterator[TableCell]:
@@ -262,5 +257,5 @@ def _changed_metric(comparison: Comparison, name: str) -> Iterator[TableCell]:
 def _change_cell(change: IntervalEstimate, why: str) -> TableCell:
     words = "undefined" if change.value is None else f"{change.value:+.3f}"
     return TableCell(
-        words, change.value, small=why if change.value is None else _ends(change), is_alert=excludes_zero(change)
+        words, change.value, small=why if change.value is None else ends(change), is_alert=excludes_zero(change)
     )  # fmt: skip

@@ -102,25 +102,14 @@ def percent(value: float | None) -> str:
     return f"{100 * value:{'.1f' if value == 0 or abs(value) >= 0.001 else '.2g'}}\N{NO-BREAK SPACE}%"
 
 
-def points(gap: IntervalEstimate) -> str:
-    """A difference of rates, in percentage points.
-
-    >>> points(IntervalEstimate(-0.2, -0.25, -0.151))
-    '20.0 points less [-25.0, -15.1]'
+def ends(measured: IntervalEstimate, form: str = ".3f", scale: float = 1.0) -> str:
     """
-    value = 100 * (gap.value or 0.0)
-    ends = "" if gap.low is None or gap.high is None else f" [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
-    return f"{abs(value):.1f} points {'more' if value >= 0 else 'less'}{ends}"
-
-
-def times(ratio: IntervalEstimate) -> str:
-    """A ratio of rates.
-
-    >>> times(IntervalEstimate(1.912, 1.72, 2.13))
-    '1.91 times the rate [1.72, 2.13]'
+    >>> ends(IntervalEstimate(0.214, 0.182, 0.246), "+.1f", 100)
+    '[+18.2, +24.6]'
     """
-    ends = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
-    return f"{ratio.value:.2f} times the rate{ends}"
+    if measured.low is None or measured.high is None:
+        return ""
+    return f"[{scale * measured.low:{form}}, {scale * measured.high:{form}}]"
 
 
 def excludes_zero(measured: IntervalEstimate) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -74,13 +75,9 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_outputs(arguments: Mapping[str, Any]) -> None:
     """Before a command computes: its folders of results (out) and of pages (to) replace no input."""
-    values = [value if isinstance(value, list) else [value] for value in arguments.values()]
-    inputs = [
-        str(value).replace(".py:", ".py\0").partition("\0")[0]
-        for listed in values
-        for value in listed
-        if isinstance(value, str | Path)
-    ]
+    listed = [value if isinstance(value, list) else [value] for value in arguments.values()]
+    named = [value for values in listed for value in values if isinstance(value, str | Path)]
+    inputs = [re.sub(r"\.py:.*", ".py", str(value)) for value in named]  # my_file.py:MyMethod
     for name, sources in (("out", []), ("to", inputs)):
         if arguments.get(name) is not None:
             check_folder(arguments[name], sources)

@@ -241,20 +241,23 @@ def _answer_grid(found: Audit, answer: Answer, top: int) -> Grid:
         level = f" [{100 * found.level:g}%]" if has_intervals(found) else ""
         grid.add_column(plain(heading + level), justify="right", no_wrap=True)
     for group, gap in answer.lines[: top + 1]:
-        rate = _ended(group.rates[answer.rate], 100, ".1f")
+        rate = _ended(group.rates[answer.rate], ".1f", 100)
         if gap is None:
             grid.add_row(plain(group.name), rate, "reference", "")
             continue
         star = "*" if gap.beyond_chance else ""
-        grid.add_row(plain(group.name), rate, _ended(gap.difference, 100, "+.1f") + star, _ended(gap.ratio, 1, ".2f"))
+        grid.add_row(plain(group.name), rate, _ended(gap.difference, "+.1f", 100) + star, _ended(gap.ratio, ".2f"))
     return grid
 
 
-def _ended(estimate: IntervalEstimate, scale: float, form: str) -> str:
-    if estimate.value is None:
-        return "-"
-    ends = "" if estimate.low is None else f" [{scale * estimate.low:{form}}, {scale * (estimate.high or 0):{form}}]"
-    return plain(f"{scale * estimate.value:{form}}{ends}")
+def _ended(estimate: IntervalEstimate, form: str, scale: float = 1.0) -> str:
+    from fairbound.auditing.text import ends
+
+    return (
+        "-"
+        if estimate.value is None
+        else plain(f"{scale * estimate.value:{form}} {ends(estimate, form, scale)}".rstrip())
+    )
 
 
 def _groups_grid(found: Audit, top: int) -> Grid:
@@ -271,7 +274,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
         grid.add_column("AUC" if name == "auc" else name, justify="right")
     for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
         shown = [
-            _ended(group.rates[rate], 1, ".2f") if rate == "positive_rate" else _value(group.rates[rate], 3)
+            _ended(group.rates[rate], ".2f") if rate == "positive_rate" else _value(group.rates[rate], 3)
             for rate in SHOWN
         ]
         more = [_value(getattr(group, name) or UNDEFINED, 3) for name in scored]
