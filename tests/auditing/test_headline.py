@@ -95,6 +95,20 @@ def test_many_groups_alike_are_seldom_called_different() -> None:
     assert alarms <= 36
 
 
+def test_the_largest_of_many_noisy_differences_is_no_headline() -> None:
+    rng = np.random.default_rng(0)
+    y, g, made = rng.integers(0, 2, 2_000), rng.integers(0, 20, 2_000), rng.integers(0, 2, 2_000)
+    found = audit(y, g, predictions=made, draws=500)
+    gaps = [
+        group.against_reference["false_positive_rate"].difference
+        for group in found.groups[1:]
+        if group.against_reference
+    ]
+    assert max(abs(gap.value) for gap in gaps) > 0.1
+    assert answers(found)[0].sentence.startswith("None of 19 groups differs from")
+    assert "points" not in answers(found)[0].sentence
+
+
 def test_no_ratio_to_a_rate_of_0_and_no_rate_without_examples() -> None:
     found = audit([0, 0, 0, 0, 1], [0, 0, 1, 1, 0], predictions=[0, 0, 1, 0, 1], names=["A", "B"], reference="A")
     gaps = found.groups[1].against_reference

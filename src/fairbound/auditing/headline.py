@@ -53,20 +53,20 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
     if not compared:
         return f"Of {among}, {base} are {fate}; there is no other group to compare with."
     certain = [line for line in compared if line[1].beyond_chance]
+    has_intervals = compared[0][1].difference.low is not None
+    if has_intervals and not certain and len(compared) > 1:  # the largest of many is no news
+        none = f"None of {len(compared):,} groups differs from {audit.reference} beyond chance"
+        return f"{none}. Of {among}, {base} are {fate}."
     group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
-    words = f"Of {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: "
     points = 100 * (gap.difference.value or 0.0)
-    words += (
-        f"{abs(points):.1f} points {'more' if points >= 0 else 'less'} {ends(gap.difference, '+.1f', 100)}".rstrip()
-    )
+    size = f"{abs(points):.1f} points {'more' if points >= 0 else 'less'} {ends(gap.difference, '+.1f', 100)}".rstrip()
+    words = f"Of {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: {size}"
     if gap.ratio.value is not None:
         words += f", {gap.ratio.value:.2f} times the rate {ends(gap.ratio, '.2f')}".rstrip()
-    if gap.difference.low is None:
-        return words + "."
-    if len(compared) == 1:
-        return words + ("." if certain else "; this may be chance.")
+    if len(compared) == 1 or not has_intervals:
+        return words + ("." if certain or not has_intervals else "; this may be chance.")
     differ = "differ" if len(certain) > 1 else "differs"
-    return f"{words}. {len(certain) or 'None'} of {len(compared)} groups {differ} from {audit.reference} beyond chance."
+    return f"{words}. {len(certain):,} of {len(compared):,} groups {differ} from {audit.reference} beyond chance."
 
 
 def _clearness(gap: IntervalEstimate) -> float:

@@ -35,7 +35,7 @@ from fairbound.auditing.text import (
 from fairbound.metrics.fairness_metrics import GroupPair
 from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate
 
-MAX_LISTED = 1_000  # groups in the table: more make a page that browsers cannot hold
+MAX_LISTED = 300  # groups in a table of the page: more make it megabytes, and the CSV and JSON files have all
 COUNTS = {"true_positives": "TP", "false_positives": "FP", "true_negatives": "TN", "false_negatives": "FN"}
 SCORED = {"auc": "AUC", "calibration_gap": "Mean score minus share with label 1", "loss": "Loss"}
 AMONG = {  # error rate -> the label that it is about, and its examples
