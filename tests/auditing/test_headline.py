@@ -136,7 +136,7 @@ def test_the_page_says_what_was_audited_and_how(compas: Path, tmp_path: Path, mo
         "Risk <scores>", "compas.csv · 6,168 examples · label two_year_recid · score decile_score, threshold 5",
         "Examples 6,168 examples of 6,200 rows", "Condition race != 'Asian'", "Reference group Caucasian",
         "fairbound 0.1", "Not compared, with fewer than 50 examples: Native American (18)",
-        "Command fairbound audit compas.csv --label two_year_recid",
+        "Command fairbound audit compas.csv --label two_year_recid", "--where \"race != 'Asian'\"",
     ):  # fmt: skip
         assert expected in words
     assert "Independence printed" not in words

@@ -159,7 +159,9 @@ def audit_command(
     if html_out is not None:
         from fairbound.auditing.page import write_page
 
-        write_page(comparison or found, html_out, heading=title, command=shlex.join(["fairbound", *sys.argv[1:]]))
+        write_page(
+            comparison or found, html_out, heading=title, command=" ".join(["fairbound", *map(_quoted, sys.argv[1:])])
+        )
         written.append(f"Page: {html_out}")
     show(found, console(stderr=to_stdout), top)
     if comparison is not None:
@@ -168,6 +170,15 @@ def audit_command(
         typer.echo(text, nl=False)
     for line in written:
         typer.echo(visible(line), err=to_stdout)
+
+
+def _quoted(word: str) -> str:
+    """A word of a command as one would type it.
+
+    >>> print(_quoted("race in ('A', 'B')"), _quoted("a b"), _quoted("a.csv"))
+    "race in ('A', 'B')" 'a b' a.csv
+    """
+    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\') else shlex.quote(word)
 
 
 def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
