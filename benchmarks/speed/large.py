@@ -157,7 +157,7 @@ def measure(size: Size, device: str, texts: int, rounds: int, checks: Checks, pr
         model = size.model(device)
         steps[name] = step_of(name, model, batches)
     where = f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million parameters"
-    found = alternate({name: contestant(step, size.steps, wait) for name, step in steps.items()}, rounds, warm=2)
+    found = alternate({name: contestant(step, size.steps, wait) for name, step in steps.items()}, rounds, warm=12)
     print(where)
     for name, own in found.medians().items():
         print(f"  {name:<40} {own.wall / 1e3:7.2f} ms")
