@@ -27,7 +27,9 @@ from torch import Tensor
 
 EVERY, EARLY = 50, 10  # steps between probes; during the first BEGINNING steps, where sizes change most
 BEGINNING = 200
-FIRST = 100  # at most as many steps at the very start probe one constraint each, until each had its turn
+# The very start probes at every step, until each constraint had its turn: at least 10 steps, since a gradient may begin
+# at 0 (a KL divergence from the starting point), at most 100.
+FIRST, LAST = 10, 100
 MEMORY = 20  # probes that a running mean remembers
 SAMPLE = 4096  # coordinates
 
@@ -118,7 +120,7 @@ class Measurements(NamedTuple):
 
 def is_probe(step: int, m: int) -> bool:
     """Whether a driver probes at this step, counted from 0."""
-    return step < min(m, FIRST) or step % (EARLY if step < BEGINNING else EVERY) == 0
+    return step < min(max(m, FIRST), LAST) or step % (EARLY if step < BEGINNING else EVERY) == 0
 
 
 def sampled(n: int) -> tuple[Tensor, float]:
