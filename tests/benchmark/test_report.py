@@ -355,7 +355,8 @@ PROBE = """(() => {
 const table = document.querySelector(".figures table");
 const at = [...table.tHead.rows[0].cells].findIndex(cell => cell.textContent.trim() === "train loss");
 const header = table.tHead.rows[0].cells[at].querySelector("button");
-const values = () => [...table.tBodies[0].rows].map(row => Number(row.cells[at].dataset.value));
+const values = () => [...table.tBodies[0].rows].map(row => row.cells[at])
+  .map(cell => Number(cell.dataset.value ?? cell.firstChild.textContent));
 header.click(); const up = values(); header.click(); const down = values();
 const figures = [...document.querySelectorAll(".figure")];
 return {
@@ -380,8 +381,8 @@ def test_browser_shows_figures_and_sorts(both: list[Section], written: Path) -> 
     assert seen["points"] >= 3 * 2  # what was found is drawn first: loss against violation, train and test
     assert seen["curves"] == 3 * 2 * 2  # three methods, loss and gap, train and test
     means = [line["train loss mean"] for line in lines_of(both[0].tables["loss"])]
-    assert seen["up"] == pytest.approx(sorted(means), rel=1e-4)
-    assert seen["down"] == pytest.approx(sorted(means, reverse=True), rel=1e-4)
+    assert seen["up"] == pytest.approx(sorted(means), rel=1e-3)
+    assert seen["down"] == pytest.approx(sorted(means, reverse=True), rel=1e-3)
 
 
 @needs_browser

@@ -201,7 +201,7 @@ def svg(figure: Any, prefix: str = "figure") -> str:
             grid[0].attrib = {"style": GRID, "d": grid[0].attrib["d"] + path.attrib["d"]}
             element.remove(path)
         _join_clipped(element)
-        elements.append(ElementTree.tostring(element, encoding="unicode"))
+        elements.append(ElementTree.tostring(element, encoding="unicode").replace(" />", "/>"))
         parts = []
     return "\n".join(elements)
 
@@ -221,6 +221,10 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
             continue  # a background without a color, or a line through one point
         if child.tag == "text":
             settings = settings.replace("fill:var(--ink)", "").strip(";")
+        if child.tag == "use" and "fill" in settings:
+            settings = ";".join(
+                part for part in settings.split(";") if part.startswith("fill")
+            )  # the mark has its stroke
         for key in ("x", "y", "width", "height", "transform"):
             if key in child.attrib:
                 child.set(key, _rounded(child.attrib[key], 1))

@@ -108,7 +108,7 @@ class _View:
         self.summary, self.board, self.prefix, self.findings = summary, summary.board, prefix, findings
 
     def method_cell(self, name: str) -> TableCell:
-        return TableCell(name, name.lower(), href=f"#{self.prefix}method-{slug(name)}")
+        return TableCell(name, name, href=f"#{self.prefix}method-{slug(name)}")
 
     def problem_cell(self, problem: ProblemInfo) -> TableCell:
         words = self.findings[problem.name].label
@@ -120,7 +120,7 @@ class _View:
         for one in sorted(self.board.problems, key=lambda p: (p.groups is None, p.groups or 0, p.bound or 0.0)):
             about = self.findings[one.name]
             where = f"#{self.prefix}problem-{slug(one.name)}"
-            kind = TableCell(about.label, about.label.lower(), f"{one.title} ({one.name})", href=where)
+            kind = TableCell(about.label, about.label, f"{one.title} ({one.name})", href=where)
             best = TableCell(best_words(about, len(self.board.methods)), ", ".join(about.best) or None)
             real, _, to = about.difference.partition(", ")
             verdict = TableCell(about.verdict, about.verdict, about.verdict_counts)
@@ -212,7 +212,7 @@ class _View:
         lines = []
         for one in self.board.problems:
             rank, score = self._on_problem(at, one)
-            lines.append([self.problem_cell(one), rank, score, *self._speed_cells(info.name, one),
+            lines.append([self.problem_cell(one)._replace(small=""), rank, score, *self._speed_cells(info.name, one),
                           self._verdict_cell(info.name, one)])  # fmt: skip
         headings = ["Problem", "Rank there", "Score", "Reached (.1, .3)", "Epochs to it", "Bound on held-out data"]
         return {
