@@ -221,6 +221,9 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
             continue  # a background without a color, or a line through one point
         if child.tag == "text":
             settings = settings.replace("fill:var(--ink)", "").strip(";")
+            anchor = re.fullmatch("text-anchor:(\\w+)", settings)
+            child.attrib |= {"text-anchor": anchor[1]} if anchor else {}
+            settings = "" if anchor else settings
         if child.tag == "use" and "fill" in settings:
             settings = ";".join(
                 part for part in settings.split(";") if part.startswith("fill")

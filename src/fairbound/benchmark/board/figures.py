@@ -17,7 +17,7 @@ from fairbound.benchmark.plots import End, draw_ends
 SHOWN_FROM = 0.5  # epochs; scores begin at 1
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite
 GRID = np.geomspace(FIRST, LAST, 25)  # epochs at which a profile is drawn
-MAX_POINTS = 20  # of a curve
+MAX_POINTS = 18  # of a curve
 BANDS = 3  # of the best methods
 DRAWS, SEED = 200, 18  # of a band
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)  # labels of the axis
