@@ -23,7 +23,7 @@ import torch
 from fairbound.benchmark.board.entries import ours
 from fairbound.benchmark.board.plan import SEEDS
 from fairbound.benchmark.board.runs import BoardTask
-from fairbound.benchmark.collection.catalog import load, names
+from fairbound.benchmark.problems.catalog import load, names
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.training.runner import run
 

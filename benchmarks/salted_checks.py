@@ -20,8 +20,8 @@ from fairbound.benchmark.board.checks import SALTED, _scales, salted_difference
 from fairbound.benchmark.board.entries import ours
 from fairbound.benchmark.board.plan import SEEDS
 from fairbound.benchmark.board.runs import BoardTask
-from fairbound.benchmark.collection.catalog import load
-from fairbound.benchmark.collection.salted import can_be_salted
+from fairbound.benchmark.problems.catalog import load
+from fairbound.benchmark.problems.salted import can_be_salted
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 

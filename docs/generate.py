@@ -13,7 +13,7 @@ import fairbound
 from fairbound.benchmark import config
 from fairbound.benchmark.board.entries import Entry
 from fairbound.benchmark.board.entry_folder import Card
-from fairbound.benchmark.collection.table_problem import TableSpec
+from fairbound.benchmark.problems.table import TableSpec
 from fairbound.cli.app import app
 
 FILES = {  # what a file is for: the tables of its keys

@@ -12,15 +12,15 @@ import pytest
 from fairbound.benchmark.board.entries import TUNING_POINTS, TUNING_SEEDS, Entry
 from fairbound.benchmark.board.plan import BoardPlan
 from fairbound.benchmark.board.runs import ROOT, BoardTask
-from fairbound.benchmark.collection import names
+from fairbound.benchmark.problems import names
 from fairbound.benchmark.engines import Engine
 from fairbound.benchmark.fingerprint import PACKAGE, deciding_sources
 from fairbound.benchmark.store import Store
 
 PROBLEM = """
 import torch
-from fairbound.benchmark.collection import BenchmarkProblem, Solution
-from fairbound.benchmark.collection.expectation import centered, expectation
+from fairbound.benchmark.problems import BenchmarkProblem, Solution
+from fairbound.benchmark.problems.expectation import centered, expectation
 
 def values(x, noise):  # min |x - (2, 1)|^2 / 2 s.t. x0 <= 1, x1 = .5: x* = (1, .5), y* = (1, .5)
     f = ((x - torch.tensor([2.0, 1.0])).square().sum() / 2).expand(len(noise)) + noise @ x
@@ -148,7 +148,7 @@ def test_a_run_does_not_depend_on_how_the_board_is_composed(problem: str) -> Non
 def test_what_decides_a_result_is_the_code_that_computes_it(problem: str) -> None:
     """Not the page, the scores or the entries: those may change without computing anything again."""
     sources = deciding_sources(PACKAGE, PACKAGE / "algorithms" / "sgd.py", ROOT, Path(problem))
-    assert {ROOT, "training/runner.py", "benchmark/collection/catalog.py", "algorithms/sgd.py", "1"} <= set(sources)
+    assert {ROOT, "training/runner.py", "benchmark/problems/catalog.py", "algorithms/sgd.py", "1"} <= set(sources)
     assert "two-lines" in sources["1"]
     others = ("page", "scoring", "findings", "plan", "entries")
     assert not {f"benchmark/board/{name}.py" for name in others} & set(sources)

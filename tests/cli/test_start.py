@@ -14,7 +14,7 @@ from commands import call
 from fairbound.benchmark.board.checks import SAMPLE
 from fairbound.benchmark.board.entries import ours
 from fairbound.benchmark.board.limits import Limits
-from fairbound.benchmark.collection import catalog
+from fairbound.benchmark.problems import catalog
 from fairbound.cli import enter, options, printing
 
 HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "dask", "distributed", "plotly")

@@ -99,7 +99,7 @@ def curves(results: Results, parts: Sequence[str] = BOTH, seconds: Mapping[str, 
     A number of steps says nothing about another method's, so each column has its own axis of steps; seconds share one.
     """
     unit = "steps" if seconds is None else "seconds"
-    data = results.curves([part for part in parts if part in results.prepared.measured()])
+    data = results.curves([part for part in parts if part in results.measured])
     if seconds is not None:
         data = data[data["row"].isin(seconds)]
         if data.empty:
@@ -128,9 +128,7 @@ def curves(results: Results, parts: Sequence[str] = BOTH, seconds: Mapping[str, 
 def seconds(results: Results) -> FigureSpec:
     """The curves over the time of one run alone."""
     found = curves(results, seconds=results.seconds)
-    system = [str(results.timed_on[name]) for name in ("cpu", "date") if name in results.timed_on]
-    timed = f", timed on {', '.join(system)}" if system else ""
-    return replace(found, caption=f"{found.caption}. One run alone, step by step{timed}")
+    return replace(found, caption=f"{found.caption}. CPU seconds of a run: its share of steps made for several at once")
 
 
 def scores(results: Results) -> FigureSpec:
@@ -148,7 +146,7 @@ def scores(results: Results) -> FigureSpec:
         caption="Distribution of scores by group: share of the group in each bin on an axis of roots, mean over runs",
         mark="step", facets={part: Facet(f"share, {part}", (0.0, top), ticks=ticks) for part in BOTH},
         data=_tidy(data, panel="row", facet="part", series="group", x="low"), x_label="score", panel_height=1.8,
-        colors=_colors(results.prepared.experiment.groups),
+        colors=_colors(results.groups),
     )  # fmt: skip
 
 
@@ -157,7 +155,7 @@ def radar(results: Results) -> FigureSpec:
 
     By the definitions of the paper's results, and as printed where these are undefined: with three groups or more.
     """
-    metrics = paper_metrics("reported" if len(results.prepared.experiment.groups) == 2 else "printed")
+    metrics = paper_metrics("reported" if len(results.groups) == 2 else "printed")
     names = {column: name for name, column in metrics.items()} | {"accuracy_difference": "DifAcc"}
     final = results.final[results.final["part"].isin(BOTH) & results.final["row"].isin(results.stored)]
     means = final.groupby(["row", "part"], sort=False)[list(names)].mean().rename(columns=names)
@@ -175,7 +173,7 @@ def radar(results: Results) -> FigureSpec:
 def trade_off(results: Results) -> FigureSpec:
     """A panel for each part: what every method loses, against how far it is from the bound."""
     rows = list(results.stored)
-    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.prepared.measured()]
+    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.measured]
     data = pd.concat({part: results.summary(part)[[LOSS, "violation"]] for part in parts}, names=["part", "row"])
     data = data.set_axis(["y", "y_std", "x", "x_std"], axis=1).reset_index().assign(facet="")
     ends = pd.concat([data.assign(**{at: data[at] + side * data[f"{at}_std"] for at in "xy"}) for side in (-1, 1)])
@@ -189,12 +187,12 @@ def trade_off(results: Results) -> FigureSpec:
 
 
 def _along_steps(results: Results) -> bool:
-    several = results.prepared.experiment.records > 1
-    return several and not results.tuning and set(BOTH) <= set(results.prepared.measured())
+    several = results.study.records > 1
+    return several and not results.tuning and set(BOTH) <= set(results.measured)
 
 
 def _on_validation(results: Results) -> bool:
-    return results.prepared.experiment.records > 1 and "validation" in results.prepared.measured()
+    return results.study.records > 1 and "validation" in results.measured
 
 
 PLOTS: dict[str, ReportItem] = {
