@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as parquet
 import pytest
 from small_study import small_study
 
@@ -291,8 +292,9 @@ def test_damaged_results_are_named_and_computed_again(commands: Commands, whole:
         (method_of(c.settings), c.settings["seed"]): folder / "runs" / f"{c.key}.parquet" for c in whole.store.results()
     }
     flipped, halved = files["SSLALM", 1], files["SwitchingSubgradient", 2]
+    column = parquet.read_metadata(flipped).row_group(0).column(1)
     data = bytearray(flipped.read_bytes())
-    data[len(data) // 3] ^= 1
+    data[column.data_page_offset + column.total_compressed_size - 3] ^= 1  # a number
     flipped.write_bytes(data)
     halved.write_bytes(halved.read_bytes()[: halved.stat().st_size // 2])
 

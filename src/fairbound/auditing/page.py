@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbound._utils.files import write_text
-from fairbound._utils.pages import TableCell, figure_json, render
+from fairbound._utils.pages import TableCell, render
 from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.comparisons import Comparison
 from fairbound.auditing.figures import (
@@ -21,10 +21,10 @@ from fairbound.auditing.figures import (
     calibration,
     compared_rates,
     largest,
-    outlined,
     overview,
     rates,
     roc,
+    scored_groups,
     scores,
 )
 from fairbound.auditing.text import RATE_WORDS, excludes_zero, explained, interval, number, title, why_undefined
@@ -82,7 +82,7 @@ def comparison_page(found: Comparison) -> str:
         smaller=[title(name).lower() for name in gaps if (found.metrics[name].high or 0) < 0],
         larger=[title(name).lower() for name in gaps if (found.metrics[name].low or 0) > 0],
         metric_lines=[[*_changed_metric(found, name)] for name in found.metrics],
-        rates=figure_json(*(compared_rates(found, narrow) for narrow in (False, True))),
+        rates=compared_rates(found),
         shown=min(MAX_GROUPS, len(found.groups)),
         only_first=_some(found.only_first),
         only_second=_some(found.only_second),
@@ -131,7 +131,6 @@ def write_page(found: Audit | Comparison, path: str | Path) -> Path:
 def _view(audit: Audit) -> dict[str, Any]:
     """What the template shows of one partition into groups."""
     gaps = {title(name).lower(): audit.metrics[name] for name in OVERVIEW if name in audit.metrics}
-    groups, visible = outlined(audit)
     listed = largest(audit.groups, MAX_LISTED)
     scored = {
         heading: name
@@ -139,7 +138,6 @@ def _view(audit: Audit) -> dict[str, Any]:
         if any(getattr(group, name) is not None for group in listed)
     }
     titles = {title(rate): words for rate, words in RATE_WORDS.items()}
-    both = (False, True)  # wide and narrow screens
     return {
         "attributes": " x ".join(audit.attributes),
         "reference": audit.reference,
@@ -147,13 +145,13 @@ def _view(audit: Audit) -> dict[str, Any]:
         "group_count": len(audit.groups),
         "apart": [name for name, gap in gaps.items() if excludes_zero(gap)],
         "alike": [name for name, gap in gaps.items() if gap.value is not None and not excludes_zero(gap)],
-        "overview": figure_json(*(overview(audit, narrow) for narrow in both)),
-        "rates": figure_json(*(rates(audit, narrow) for narrow in both)),
+        "overview": overview(audit),
+        "rates": rates(audit),
         "shown": min(MAX_GROUPS, len(audit.groups)),
         "rate_words": {title(rate): RATE_WORDS[rate] for rate in PANELS},
-        "scores": figure_json(*(scores(audit, narrow) for narrow in both)) if audit.bins else "",
-        "roc": figure_json(*(roc(audit, narrow) for narrow in both)) if audit.bins else "",
-        "calibration": figure_json(*(calibration(audit, narrow) for narrow in both)) if audit.bins else "",
+        "scores": scores(audit) if audit.bins else None,
+        "roc": roc(audit) if audit.bins else None,
+        "calibration": calibration(audit) if audit.bins else None,
         "probabilities": audit.probabilities,
         "tiny": sum(0 < group.examples < audit.min_examples for group in audit.groups) if audit.without_tiny else 0,
         "min_examples": audit.min_examples,
@@ -166,8 +164,7 @@ def _view(audit: Audit) -> dict[str, Any]:
             "Whose definition",
             *(["Without tiny groups"] if audit.without_tiny else []),
         ],
-        "outlined": len(groups),
-        "visible": len(visible),
+        "outlined": len(scored_groups(audit)),
         "metric_lines": [[*_metric_cells(audit, name)] for name in audit.metrics],
         "weighted": any(
             abs(sum(group.counts.values()) - group.examples) > 1e-6 * group.examples for group in audit.groups
