@@ -6,12 +6,12 @@ from dataclasses import MISSING, Field, fields
 
 import torch
 import typer
+from fairbound.benchmark.board.entries import Entry
 from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 import fairbound
 from fairbound.benchmark import config
-from fairbound.benchmark.board.entries import Entry
 from fairbound.benchmark.board.entry_folder import Card
 from fairbound.benchmark.problems.table import TableSpec
 from fairbound.cli.app import app

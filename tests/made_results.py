@@ -82,7 +82,9 @@ def made_up(study: StoredStudy, rng: np.random.Generator, steps: int = 6, factor
 class Made:
     """Made-up results of a study, by entry; tests may change them before they are read."""
 
-    def __init__(self, study: StoredStudy, *, without: tuple[str, ...] = (), factors: Mapping[str, float] | None = None):
+    def __init__(
+        self, study: StoredStudy, *, without: tuple[str, ...] = (), factors: Mapping[str, float] | None = None
+    ):
         self.study = study
         rng, steps = np.random.default_rng(1), {entry.name: entry.steps for entry in study.entries}
         self.results: dict[str, list[tuple[StoredRun, Tables]]] = {entry.name: [] for entry in study.entries}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_study import small_plan, small_study
 
-from fairbound.benchmark import task as module
+from fairbound.benchmark import computing as module
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.entry import Entry
 from fairbound.benchmark.store import Store

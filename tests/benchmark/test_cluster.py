@@ -140,7 +140,9 @@ def test_nobody_answers_at_the_address(plan: Plan, tmp_path: Path, monkeypatch: 
 
 
 def test_tls_without_certificates_is_a_sentence(plan: Plan, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"tls://127.0.0.1:9 needs certificates, .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"):
+    with pytest.raises(
+        ValueError, match=r"tls://127.0.0.1:9 needs certificates, .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"
+    ):
         carry_out(plan, tmp_path / "results", Engine(scheduler="tls://127.0.0.1:9"))
 
 

@@ -86,7 +86,10 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ('name = "A"\nmethod = "SGD"\nspace = { tau = [1, 0.1] }\n', "the space of tau is low < high, both positive"),
         ('name = "A"\nmethod = "SGD"\nspace = { eta = [0.1, 1] }\n', "there is no setting 'eta'"),
         ('name = "A"\nmethod = "nowhere.py:Mine"\n', "there is no file"),
-        ('name = "A"\nmethod = "SGD"\n[[entries]]\nname = "A"\nmethod = "SGD"\n', "entry 'A': two entries are called so"),
+        (
+            'name = "A"\nmethod = "SGD"\n[[entries]]\nname = "A"\nmethod = "SGD"\n',
+            "entry 'A': two entries are called so",
+        ),
         ('name = "A"\n', "entry 'A': the key 'method' is missing"),
         (
             'name = "A"\nmethod = "SGD"\nprimal = { name = "Adamm" }\n',

@@ -40,7 +40,9 @@ def test_every_method_has_a_row(name: str) -> None:
 
 def test_both_have_the_same_rows() -> None:
     first, second = map(load, FILES)
-    assert [(entry.name, entry.method) for entry in first.entries] == [(entry.name, entry.method) for entry in second.entries]
+    assert [(entry.name, entry.method) for entry in first.entries] == [
+        (entry.name, entry.method) for entry in second.entries
+    ]
 
 
 @EVERY_ENTRY

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from fairbound.benchmark.executor import RunBatch, execute, run_batches
+from fairbound.benchmark.experiment import PreparedExperiment
 
 from fairbound._utils.pages import figure_json
 from fairbound.benchmark import config, plots, plots_matplotlib, plots_plotly
-from fairbound.benchmark.executor import RunBatch, execute, run_batches
-from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.plots import PLOTS, Facet, FigureSpec, shared_axis
 from fairbound.benchmark.report import Section
 from fairbound.benchmark.result_file import StoredResult

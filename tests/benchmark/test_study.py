@@ -73,7 +73,9 @@ def test_the_two_problems_of_the_paper(name: str) -> None:
         assert (study.problem.state, study.problem.group, study.problem.bound) == ("VA", "MAR", 0.05)
         assert study.problem.notion == "against_mean"
         # in the order of the codes 1 to 5; the code book's last label is longer
-        assert all(label.startswith(own) for own, label in zip(study.problem.groups, levels("MAR").values(), strict=True))
+        assert all(
+            label.startswith(own) for own, label in zip(study.problem.groups, levels("MAR").values(), strict=True)
+        )
     if name.startswith("splits"):
         assert study.problem.split == SplitSpec(seed=0, shares={"train": 0.6, "dual": 0.2, "test": 0.2})
         assert ({entry.batch for entry in study.entries} - {8, 32}, study.seeds, study.splits) == ({64}, 1, 20)
@@ -125,7 +127,9 @@ def test_every_setting_is_stated(study: Study, entry: Entry) -> None:
 
 def test_settings_of_a_method_hold_for_its_rows_that_say_no_other(tmp_path: Path) -> None:
     shared = "[settings]\nSGD = { tau = 3 }\nDescentAscent = { second = true, eta = 7 }\n[common]"
-    plain, dual = load(written(tmp_path, MINE.replace("[common]", shared).replace("settings = { tau = 1 }", ""))).entries
+    plain, dual = load(
+        written(tmp_path, MINE.replace("[common]", shared).replace("settings = { tau = 1 }", ""))
+    ).entries
     assert plain.settings == {"tau": 3}
     assert dual.settings == {"second": True, "eta": {"schedule": "InverseSqrt", "start": 1}}
     with pytest.raises(ValueError, match=r"mine\.toml, there is no method 'Sgd'; the nearest is 'SGD'"):
@@ -316,7 +320,10 @@ def test_a_schedule_over_the_run_follows_its_length() -> None:
 def test_equal_examples_compare_methods_not_readings(name: str) -> None:
     study = load(name)
     assert study.within("paper") == study
-    kept = [(entry.method, entry.fairret, entry.settings.get("mu"), entry.batch) for entry in study.within("examples").entries]
+    kept = [
+        (entry.method, entry.fairret, entry.settings.get("mu"), entry.batch)
+        for entry in study.within("examples").entries
+    ]
     assert len(set(kept)) == len(kept)
     assert {method for method, *_ in kept} == {entry.method for entry in study.entries}
 
@@ -451,7 +458,7 @@ def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
         ("batch = 16", "paper.tests = {}", "paper: there is no key 'tests'; the nearest is 'test'"),
         ("batch = 16", "paper.validation = { los = [1, 0] }", "there is no key 'los'; the nearest is 'loss'"),
         ("batch = 16", 'pools = ["trian"]', "no pool of a training step 'trian'; the nearest is 'train'"),
-        ("batch = 16", 'like = "plan"', "entry 'dual': like names an earlier entry, got 'plan'; the nearest is 'plain'"),
+        ("batch = 16", 'like = "plan"', "like names an earlier entry, got 'plan'; the nearest is 'plain'"),
         # missing
         ('state = "OK"\n', "", "name the data: either state = .* or source = .* with its label"),
         ("seed = 1\n", "", "split: the key 'seed' is missing"),
@@ -474,7 +481,7 @@ def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
         ('state = "OK"', 'state = "OK"\nsource = "my.csv"', "name the data: either state"),
         ('"women"]', '"men"]', "groups: they must be two or more different names"),
         ('title = "mine"', 'title = ""', "title should have at least 1 character, got ''"),
-        ("settings = { tau = 1 }", "settings = 1", "common, settings and paper are tables"),
+        ("settings = { tau = 1 }", "settings = 1", "common, settings, paper are tables"),
         ("tau = 1", 'tau = "fast"', "SGD: tau must be a finite number >= 0 or a schedule, got 'fast'"),
         ("tau = 1", "tau = true", "entry 'plain': SGD: tau must be a finite number >= 0 or a schedule, got True"),
         ("tau = 1", "tau = -1", "entry 'plain': SGD: tau must be a finite number >= 0, got -1"),

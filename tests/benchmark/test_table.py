@@ -52,7 +52,7 @@ def test_a_users_csv_is_a_problem_that_trains(spec: Path) -> None:
     assert instance.problem.names == ("north - south", "south - north")
     starts = instance.starts([0, 1])
     train = instance.splits[0].train
-    end = run(instance.problem, DescentAscent(), [instance.sampler(instance.problem, 0, i, None, ()) for i in range(2)], starts, 200, compile=False)
+    end = run(instance.problem, DescentAscent(), [instance.sampler(i, i) for i in range(2)], starts, 200, compile=False)
     before, after = instance.problem.evaluate(starts, train), instance.problem.evaluate(end.result().x, train)
     assert (after.loss < before.loss - 0.05).all()
 
@@ -127,7 +127,7 @@ def test_tables_of_the_collection_have_enough_examples_of_every_group(name: str)
     instance = problem.build()
     assert instance.source.startswith("synthetic:")
     assert not instance.elsewhere  # shift is measured on real data only
-    instance.sampler(instance.problem, 0, 0, None, ())  # refuses a cell with fewer examples than its batch
+    instance.sampler(0, seed=0)  # refuses a cell with fewer examples than its batch
     assert instance.problem.m == {"income-va-marital": 10, "income-va-marital-sex": 90}.get(name, 2)
     a_step = instance.batch.objective + len(instance.problem.constraints.cells) * instance.batch.cell
     assert 1500 <= problem.epochs * instance.examples / a_step <= 5000  # steps of a method with one gradient

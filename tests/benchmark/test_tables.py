@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
-
 from made_results import Made, stored_study
+from scipy import stats
 from small_study import small_plan, small_study
 
 from fairbound.benchmark.board import tables as board_tables
@@ -225,7 +224,10 @@ def test_the_rule_on_the_papers_own_figures() -> None:
 def test_the_papers_choice_is_shown() -> None:
     study, name = small(2, seeds=1, splits=1, entries=("SGD",)), "eta_f 0.05, eta_c 0.04"
     study = replace(
-        study, name="tune-ok-ssw", entries=[replace(study.entries[0], name=name)], runs=[replace(study.runs[0], entry=name)]
+        study,
+        name="tune-ok-ssw",
+        entries=[replace(study.entries[0], name=name)],
+        runs=[replace(study.runs[0], entry=name)],
     )
     table = tuning_table(Made(study).read)
     assert records_of(table)[0]["chosen"] == "here, paper"

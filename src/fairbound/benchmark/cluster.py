@@ -2,8 +2,8 @@
 
 A worker that sees the results folder writes into it; any other sends the files of a task back, and this process writes
 them. Dask does the rest: it gives the task of a killed worker to another one, tries one that raises again (`retries`),
-and speaks TLS where its own settings name certificates. A command whose scheduler goes away ends, and goes on when it is
-started again.
+and speaks TLS where its own settings name certificates. A command whose scheduler goes away ends; start it again to go
+on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from typing import Any
 import torch
 
 from fairbound._utils.optional import need
+from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.engine import Engine, Following
 from fairbound.benchmark.result_file import StoredResult, files_of
 from fairbound.benchmark.store import Store, UnwritableError
-from fairbound.benchmark.task import Spent, Task
+from fairbound.benchmark.task import Task
 
 log = logging.getLogger("fairbound")
 

@@ -1,8 +1,8 @@
 """Tasks carried out in this process, or handed to Dask: its workers on this machine or on a cluster (`cluster`).
 
-Small tensors are faster on one thread than on two, so cores are used by processes. The longest tasks go first. The store is the truth: what it has is not computed, and a task is
-stored as soon as it is done, so that whatever is killed costs at most the tasks in progress. A task that fails is
-marked with its traceback, and the others go on.
+Small tensors are faster on one thread than on two, so cores are used by processes. The longest tasks go first. The
+store is the truth: what it has is not computed, and a task is stored as soon as it is done, so that whatever is killed
+costs at most the tasks in progress. A task that fails is marked with its traceback, and the others go on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
+from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.store import Store, UnwritableError
-from fairbound.benchmark.task import Spent, Task
+from fairbound.benchmark.task import Task
 from fairbound.benchmark.work_log import Failure, Front, WorkLog
 
 Progress = Callable[[int, int], None]  # work done and work in all, as `Task.work` counts it

@@ -65,7 +65,7 @@ def methods_table(results: Results) -> ReportTable:
             f"Violation: the largest excess of a constraint over the bound {results.bound:g}, at least 0. "
             f"Above the best: the train loss, against the smallest of the rows with at most {TOLERANCE:g} of it.",
             "Examples of a run: those that it passes through the model; the expectation where their number is random.",
-            "CPU seconds: of one run, its share of steps that were computed for several runs at once, without evaluation.",
+            "CPU seconds: of one run, its share of steps that were made for several runs at once, without evaluation.",
             *_diverged_notes(results),
             *results.notes(),
         ),

@@ -111,7 +111,7 @@ class Evaluator:
         return part * self._groups + self.data.groups[self.group][self._examples]
 
 
-Measure = Callable[[int, Record, list[int]], dict[str, Tensor]]  # of a split, some runs of a record: columns (runs, ...)
+Measure = Callable[[int, Record, list[int]], dict[str, Tensor]]  # of a split, some runs of a record: (runs, ...)
 
 
 class Recorder:
@@ -148,7 +148,9 @@ class Recorder:
         """The table of a run, along the way."""
         rows = self.rows[run]
         found = {
-            name: torch.stack([row[name] for row in rows]).numpy() if name != "step" else np.array([r[name] for r in rows])
+            name: torch.stack([row[name] for row in rows]).numpy()
+            if name != "step"
+            else np.array([r[name] for r in rows])
             for name in rows[0]
         }
         return found | {"epochs": epochs_per_step * found["step"]}
@@ -165,7 +167,7 @@ def by_group(evaluators: Mapping[int, Evaluator]) -> Measure:
 
 
 def against_targets(instance: Instance, starts: Tensor) -> Measure:
-    """Loss and violations over all training examples, in units of the constraints as stated; of the methods' outputs."""
+    """Loss and violations over all training examples, in the constraints' units as stated; of the outputs."""
 
     def measure(split: int, record: Record, places: list[int]) -> dict[str, Tensor]:
         x = record.output[places]

@@ -116,7 +116,9 @@ class Plan:
         """What the tuned rules choose from."""
         if self.study.rules != "tuned":
             return []
-        return [self._tuning(name, one) for one in self.study.entries for name in self.study.problem_names() if one.space]
+        return [
+            self._tuning(name, one) for one in self.study.entries for name in self.study.problem_names() if one.space
+        ]
 
     def _tuning(self, name: str | TableSpec, entry: Entry) -> Task:
         points = tuple(entry.tuning_entries())
@@ -231,7 +233,7 @@ class Plan:
         bound = round(bounds.pop() / instance.scale, 6) if grouped and len(bounds) == 1 else None
         own, scale = reference(problem.name, instance.source), problem.scale or 1.0
         unknown = Reference(loss=math.nan, start=math.nan, scale=scale, residual=None, exact=False, how="")
-        of_table = {} if spec is None else {
+        of_table: dict[str, Any] = {} if spec is None else {
             "data": instance.data_words, "group_names": instance.group_names, "notion": spec.notion,
             "parts": tuple(part for part in Split._fields if len(instance.splits[0].pool(part))),
             "gaps": _gaps(spec, instance) if self.study.page == "report" else {},
@@ -259,7 +261,7 @@ class Plan:
             groups=groups,
             bound=bound if spec is None or self.study.page == "board" else spec.bound,
             summary=_summary(groups, bound, instance.problem.m),
-            **({} if primal is None else {"primal": repr(primal)}),
+            primal="the methods' own steps" if primal is None else repr(primal),
             **of_table,
         )
 
@@ -277,8 +279,8 @@ def _gaps(spec: TableSpec, instance: Instance) -> Mapping[str, Any]:
     constraint = named_constraint(spec.notion, spec.bound, groups, data.y, names)
     if constraint.statistic is not None or len(constraint.cells) != len(names):
         raise ValueError(
-            f"{spec.name} measures {spec.notion!r}, which is not about the losses of the groups; name such a notion for "
-            "the problem, and the other one in its entries"
+            f"{spec.name} measures {spec.notion!r}, which is not about the losses of the groups; name such a notion "
+            "for the problem, and the other one in its entries"
         )
     return {
         "names": list(constraint.names), "contrast": constraint.contrast.matrix().tolist(),

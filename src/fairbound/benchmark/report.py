@@ -19,12 +19,12 @@ from typing import Any
 from fairbound._utils.drawing import write_pdf
 from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, render
-from fairbound.benchmark.plan import REFERENCE_STEPS
-from fairbound.benchmark.study import Budget
 from fairbound.benchmark.front import finding
+from fairbound.benchmark.plan import REFERENCE_STEPS
 from fairbound.benchmark.plots import PLOTS
 from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
+from fairbound.benchmark.study import Budget
 from fairbound.benchmark.tables import TABLES
 
 OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them

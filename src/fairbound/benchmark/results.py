@@ -28,6 +28,7 @@ from fairbound.benchmark.entry import Paper
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import MethodInfo, ProblemInfo, StoredRun, StoredStudy
+from fairbound.benchmark.study import Budget
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values as fairness_metrics
 
@@ -144,7 +145,7 @@ class Results:
         return self.study.splits
 
     @property
-    def budget(self) -> str:
+    def budget(self) -> Budget:
         return self.study.budget
 
     @property

@@ -1,8 +1,8 @@
 """The store of benchmark results: each is computed once and kept under a name made from what was asked.
 
-`key(settings)` is a result's name: the problem, the entry and its settings, seed, split, length, and the checksum of the
-data. The code that computed it stands in the file: whatever is refactored, the store still serves what it has, and says
-by which code it was computed. A result of other code replaces one of the same name.
+`key(settings)` is a result's name: the problem, the entry and its settings, seed, split, length, and the data's
+checksum. The code that computed it stands in the file: whatever is refactored, the store still serves what it has, and
+says by which code it was computed. A result of other code replaces one of the same name.
 
     store.json             number of the format
     system-<name>.json     a machine and the software that computed here

@@ -16,6 +16,7 @@ from fairbound.benchmark.fingerprint import code_hash
 from fairbound.benchmark.problems.catalog import Reference, load, names
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.study import Budget
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,7 +33,7 @@ class MethodInfo:
     # Of a report
     reference: str = ""
     note: str = ""
-    paper: Paper = Paper()
+    paper: Paper = field(default_factory=Paper)
     steps: int = 0  # of a run here
     own_steps: int = 0  # the paper's
     equal_steps: int = 0  # in the budget of equal examples
@@ -98,7 +99,7 @@ class StoredStudy:
     title: str
     reference: str
     page: str
-    budget: str
+    budget: Budget
     rules: str
     seeds: int
     whole_seeds: int  # of the study's file

@@ -10,9 +10,9 @@ The keys of a file are the fields of `Study`, `Entry`, `TableSpec` and `SplitSpe
 * "board": scores over `problems = ["qcqp", "my_problem.py"]`, all of the collection where none are named. Loss and
   violation are measured against targets.
 
-An entry is completed by the keys under [common], or by those of an earlier entry that it names: `like = "SSw"`. Settings
-are completed one by one, at last by those under [settings.METHOD], which hold for every entry of that method. A study may
-be like another, too: `like = "board"`, and `only = ["SGD", "SSL-ALM"]` of its entries.
+An entry is completed by the keys under [common], or by those of an earlier entry that it names: `like = "SSw"`.
+Settings are completed one by one, at last by those under [settings.METHOD], which hold for every entry of that method.
+A study may be like another, too: `like = "board"`, and `only = ["SGD", "SSL-ALM"]` of its entries.
 
 Whatever is not understood is refused: a misspelt setting that went unnoticed would be another study than the one that
 was asked for. Nothing is loaded or run here.
@@ -36,7 +36,16 @@ from fairbound.benchmark.entry import Entry, Paper, Rules
 from fairbound.benchmark.fingerprint import canonical_json
 from fairbound.benchmark.problems import catalog
 from fairbound.benchmark.problems.table import SplitSpec, TableSpec, table_spec
-from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Count, Text, first_mistake, known_name, nearest, one_of, read_toml
+from fairbound.benchmark.user_files import (
+    KNOWN_KEYS_ONLY,
+    Count,
+    Text,
+    first_mistake,
+    known_name,
+    nearest,
+    one_of,
+    read_toml,
+)
 from fairbound.data.dataset import Split
 
 INSTALLED = Path(__file__).parent / "studies"
@@ -115,7 +124,12 @@ class Study:
         return replace(self, budget=budget, entries=entries)
 
     def on(
-        self, *, source: str | None = None, label: str | None = None, group: str | None = None, folder: Path | None = None
+        self,
+        *,
+        source: str | None = None,
+        label: str | None = None,
+        group: str | None = None,
+        folder: Path | None = None,
     ) -> Study:
         """A report on other data, or about another protected attribute."""
         spec = self.problem
@@ -211,7 +225,7 @@ def load(name_or_path: str | Path) -> Study:
         raise ValueError(f"{path}{first_mistake(error, MODELS, table)}") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path}: entries is a list of tables ([[entries]]), each with a name; common, settings and paper are tables"
+            f"{path}: entries is a list of tables, [[entries]], each with a name; common, settings, paper are tables"
         ) from error
     except ValueError as error:
         raise ValueError(f"{path}, {error}") from error
@@ -244,7 +258,7 @@ def _problem(table: Mapping[str, Any], path: Path) -> TableSpec:
         text = str(path.parent / own) if Path(own).suffix == ".toml" else str(own)
         spec = catalog.load(text).spec
         if spec is None:
-            raise ValueError(f"problem: a report is of a table, and {own!r} is a problem in Python; use page = \"board\"")
+            raise ValueError(f'problem: a report is of a table, and {own!r} is a problem in Python; use page = "board"')
     if "split" not in table:
         return spec
     try:
@@ -305,5 +319,9 @@ def load_entries(path: Path) -> tuple[Entry, ...]:
 
 
 MODELS: dict[tuple[str, ...], Any] = {
-    (): Study, ("entries",): Entry, ("entries", "paper"): Paper, ("problem",): TableSpec, ("problem", "split"): SplitSpec,
-}  # fmt: skip
+    (): Study,
+    ("entries",): Entry,
+    ("entries", "paper"): Paper,
+    ("problem",): TableSpec,
+    ("problem", "split"): SplitSpec,
+}

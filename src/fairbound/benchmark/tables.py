@@ -249,9 +249,7 @@ TABLES: dict[str, ReportItem] = {
     "tuning": ReportItem("Settings, chosen on the validation split", lambda r: r.tuning, tuning_table),
     "loss": ReportItem("Loss and violation", lambda r: not r.tuning, loss_table),
     "methods": ReportItem("Methods at equal examples", _comparable, methods_table),
-    "splits": ReportItem(
-        "Training and held-out examples", lambda r: not r.tuning and r.splits > 1, split_table
-    ),
+    "splits": ReportItem("Training and held-out examples", lambda r: not r.tuning and r.splits > 1, split_table),
     "fairness-reported": ReportItem(
         "Fairness as reported, by the definitions behind the paper's results",
         _one_split,

@@ -1,8 +1,8 @@
 """A task: runs of one problem that are computed together, planned, named and carried out.
 
-Its runs are (entry, seed, split). They share a method's structure, so that a step of all of them is one `vmap`; many are
-computed in batches. A batch is computed as a whole whenever one of its results is missing: what shares a batch changes
-rounding, and a benchmark that was interrupted must end with the same results as one that was not.
+Its runs are (entry, seed, split). They share a method's structure, so that a step of all of them is one `vmap`; many
+are computed in batches. A batch is computed as a whole whenever one of its results is missing: what shares a batch
+changes rounding, and a benchmark that was interrupted must end with the same results as one that was not.
 
 A result is named by what was asked (`Task.asked`): the problem, the entry with its settings, seed, split, length, and
 the checksum of the data. The code that computed it stands beside it, with the machine and the seconds.
@@ -18,33 +18,21 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from fairbound.benchmark.budget import SHORTER_EPOCHS, examples_per_step, step_facts
+from fairbound.benchmark.computing import Spent, compute
 from fairbound.benchmark.entry import USUAL_STEPS, Entry
 from fairbound.benchmark.environment import made_by
 from fairbound.benchmark.fingerprint import checksum, code_hash, file_hash
-from fairbound.benchmark.measuring import (
-    Evaluator,
-    Recorder,
-    against_targets,
-    by_group,
-    elsewhere,
-    held_out,
-    multiplier_distance,
-    parts_at_end,
-)
 from fairbound.benchmark.problems.catalog import BenchmarkProblem, Instance, load
 from fairbound.benchmark.problems.salted import salted
 from fairbound.benchmark.problems.table import TableSpec
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.core import Algorithm
-from fairbound.training.checkpoint import Checkpoint
-from fairbound.training.problem import Problem
-from fairbound.training.runner import run
 
 RECORDS = 40  # points of a run against targets, evenly spaced in the logarithm of epochs
 FIRST_EPOCH = 0.25  # of the first of them
@@ -57,7 +45,6 @@ MAX_SUBPROBLEM = (
 GPU_MULTIPLICATIONS = 1e8
 SUBPROBLEM_WORK = 5  # about how much longer a step with a subproblem takes
 STEP_OVERHEAD_EXAMPLES = 30  # what a step costs beside its examples, as so many of them
-COMPILED_EVALUATION_EXAMPLES = 5_000_000  # of a batch, over runs and records: compiling saves .03 us of each
 
 Kind = Literal["groups", "solve", "robust", "heldout", "tuning"]  # "groups": losses by group; else against targets
 
@@ -68,18 +55,6 @@ class Run(NamedTuple):
     entry: int  # its number in the task
     seed: int
     split: int = 0
-
-
-class Spent(NamedTuple):
-    """Seconds of computing."""
-
-    compiling: float = 0.0
-    stepping: float = 0.0
-    evaluating: float = 0.0
-    storing: float = 0.0
-
-    def plus(self, other: Spent) -> Spent:
-        return Spent(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Sink(Protocol):
@@ -118,7 +93,7 @@ class Task:
     def name(self) -> str:
         """In words."""
         form = f", instance {self.instance}" if self.instance else ""
-        return f"{self._card.name}, {self.kind}{form}: {', '.join(dict.fromkeys(one.name for one in self.entries))}"
+        return f"{self.card.name}, {self.kind}{form}: {', '.join(dict.fromkeys(one.name for one in self.entries))}"
 
     @property
     def method(self) -> str:
@@ -134,7 +109,7 @@ class Task:
         return self.kind == "solve" and instance.movable and pays_on_gpu(n, len(self.runs), self.examples_per_step)
 
     @property
-    def _card(self) -> BenchmarkProblem:
+    def card(self) -> BenchmarkProblem:
         return load(self.problem)
 
     def built(self) -> Instance:
@@ -145,7 +120,7 @@ class Task:
     @property
     def budget(self) -> float:
         """Epochs."""
-        own = self._card.epochs
+        own = self.card.epochs
         own = min(own, SHORTER_EPOCHS) if self.kind in ("heldout", "robust") else own
         return own if self.epochs is None else min(own, self.epochs)
 
@@ -190,12 +165,12 @@ class Task:
     @cached_property
     def asked(self) -> list[dict[str, Any]]:
         """What names each run's result; titles and the paper's numbers do not."""
-        card, instance, steps = self._card, self.built(), self.steps
+        card, instance, steps = self.card, self.built(), self.steps
         spec = card.spec.deciding() if card.spec is not None else {}
         common = {
             "kind": self.kind,
             "problem": card.name,
-            "card": spec | ({"file": file_hash(card.file)} if _is_users(card.file) else {}),
+            "card": spec | ({"file": file_hash(card.file)} if card.file is not None and _is_users(card.file) else {}),
             "data": data_checksum(self.problem, self.instance, self.splits),
             "source": instance.source,
             "instance": self.instance,
@@ -209,7 +184,9 @@ class Task:
 
     def _asked_of(self, entry: Entry, instance: Instance, card: BenchmarkProblem, steps: int) -> dict[str, Any]:
         file = entry.method.rpartition(":")[0]
-        batch = instance.batch if entry.batch is None else replace(instance.batch, objective=entry.batch, cell=entry.batch)
+        batch = (
+            instance.batch if entry.batch is None else replace(instance.batch, objective=entry.batch, cell=entry.batch)
+        )
         found: dict[str, Any] = {
             "method": entry.described(steps, card.primal),
             "batch": [batch.objective, batch.cell],
@@ -217,12 +194,12 @@ class Task:
         if file:  # a method of the user's own is what was asked, as its settings are
             found["method file"] = file_hash(Path(file).expanduser())
         if self.kind == "groups":
-            notion, bound, fairret = self._variant(entry)
+            notion, bound, fairret = self.variant(entry)
             found |= {"notion": notion, "bound": bound, "fairret": fairret, "pools": list(entry.pools)}
         return found
 
-    def _variant(self, entry: Entry) -> tuple[str, float, float]:
-        spec = self._card.spec
+    def variant(self, entry: Entry) -> tuple[str, float, float]:
+        spec = self.card.spec
         notion, bound = entry.notion or spec.notion, spec.bound if entry.bound is None else entry.bound
         return notion, bound, entry.fairret
 
@@ -233,7 +210,7 @@ class Task:
 
     def code(self) -> str:
         """Of what computes the results here."""
-        return _code(self.entries[0].algorithm_type, self._card.file)
+        return _code(self.entries[0].algorithm_type, self.card.file)
 
     def missing_in(self, store: Sink) -> list[str]:
         return store.missing(self.keys, self.code() if self.recompute else None)
@@ -243,7 +220,9 @@ class Task:
     def user_files(self) -> list[str]:
         """Of the problem and of the methods, where they are the user's own: a worker elsewhere needs them."""
         methods = [entry.method.rpartition(":")[0] for entry in self.entries if ":" in entry.method]
-        problem = self.problem if isinstance(self.problem, str) and Path(self.problem).suffix in (".toml", ".py") else ""
+        problem = (
+            self.problem if isinstance(self.problem, str) and Path(self.problem).suffix in (".toml", ".py") else ""
+        )
         return [*filter(None, [problem]), *dict.fromkeys(methods)]
 
     def relocated(self, places: Mapping[str, str]) -> Task:
@@ -289,7 +268,7 @@ class Task:
             if refused := self.refusal():
                 raise ValueError(refused)
             with _quiet() if self.kind != "groups" else nullcontext():
-                tables, spent, step_seconds = self._measured(advanced, path)
+                tables, spent, step_seconds = compute(self, advanced, path)
         except (ValueError, RuntimeError) as error:  # of the method: on a board it stands in the place of a score
             path.unlink(missing_ok=True)
             if self.kind == "groups":
@@ -308,75 +287,6 @@ class Task:
         """Results that say why there are no others."""
         made = made_by(self.device, 0.0, self.code())
         return [StoredResult(one, {"failure": {"sentence": np.array([sentence])}}, made) for one in self.asked]
-
-    # The tables of every run; seconds of all of them, and CPU seconds of a step of one
-    def _measured(self, advanced: Callable[[float], None], path: Path) -> tuple[list[dict[str, Any]], Spent, float]:
-        start, evaluating, steps = perf_counter(), 0.0, self.steps
-        instance = self.built() if self.device == "cpu" else self.built().to(self.device)
-        entries = [self.entries[one.entry] for one in self.runs]
-        methods, splits = [entry.algorithm(steps) for entry in entries], [one.split for one in self.runs]
-        problem = instance.problem if self.kind != "groups" else _varied(instance, self._variant(entries[0]))
-        samplers = [
-            instance.sampler(problem, one.split, one.seed, entry.batch, entry.pools)
-            for one, entry in zip(self.runs, entries, strict=True)
-        ]
-        wants_feasible = self.kind == "groups" and getattr(methods[0], "needs_feasible_start", False)
-        starts = (instance.feasible_starts or instance.starts if wants_feasible else instance.starts)(
-            [one.seed for one in self.runs]
-        )
-        recorder = Recorder(splits)
-        computation = run(
-            problem, methods, samplers, starts, steps, every=self.recorded(),
-            compile=None if self.kind == "groups" else False, primal=[one.primal_on(self._card.primal) for one in entries],
-            checkpoint=Checkpoint(path, recorder.kept, recorder.restore),
-        )  # fmt: skip
-        evaluators = self._evaluators(instance, problem, computation.compiled)
-        measure = by_group(evaluators) if evaluators else against_targets(instance, starts)
-        records = iter(computation)
-        while True:
-            before = process_time()
-            record = next(records, None)
-            recorder.stepping += process_time() - before
-            if record is None:
-                break
-            began = perf_counter()
-            recorder.add(record, measure)
-            evaluating += perf_counter() - began
-            advanced(record.step / steps)
-        result, began = computation.result(), perf_counter()
-        epochs_per_step = self.examples_per_step / instance.examples
-        tables: list[dict[str, Any]] = []
-        for i, one in enumerate(self.runs):
-            end = {
-                "skipped": result.skipped[i : i + 1].cpu().numpy(),
-                "multiplier_distance": np.array([multiplier_distance(instance, result.multipliers[i].cpu())]),
-                "multipliers": result.multipliers[i : i + 1].cpu().numpy(),
-            }
-            tables.append({"records": recorder.records(i, epochs_per_step), "end": end})
-            if evaluators:
-                tables[i]["parts"] = parts_at_end(evaluators[one.split], result.x[i])
-            if self.kind == "heldout":
-                tables[i]["heldout"] = held_out(instance, one.split, result.output[i])
-            if instance.elsewhere and self.kind == "solve":
-                tables[i]["shift"] = elsewhere(self.built(), result.output[i].cpu())
-        evaluating += perf_counter() - began
-        compiling = computation.compiling
-        spent = Spent(compiling, perf_counter() - start - compiling - evaluating, evaluating)
-        return tables, spent, recorder.stepping / steps / len(methods)
-
-    def _evaluators(self, instance: Instance, problem: Problem, compiled: bool) -> dict[int, Evaluator]:
-        """By split, of a table that is measured by group."""
-        if self.kind != "groups":
-            return {}
-        column = next(iter(problem.data.groups))
-        examples = sum(len(instance.splits[0].pool(part)) for part in self.measured) * len(self.runs) * self.records
-        compiled = compiled and examples >= COMPILED_EVALUATION_EXAMPLES
-        return {
-            split: Evaluator(
-                problem.forward, problem.loss, problem.data, column, instance.splits[split], self.measured, compiled
-            )
-            for split in dict.fromkeys(one.split for one in self.runs)
-        }
 
 
 def pays_on_gpu(n: int, runs: int, examples: float) -> bool:
@@ -404,14 +314,8 @@ def _code(method: type[Algorithm[Any]], problem: Path | None) -> str:
     return code_hash(method, *([] if problem is None else [problem]))
 
 
-def _is_users(file: Path | None) -> bool:
-    return file is not None and not file.is_relative_to(Path(__file__).parent)
-
-
-def _varied(instance: Instance, variant: tuple[str, float, float]) -> Problem:
-    if instance.variant is None:
-        raise ValueError("losses by group are measured on a table, a problem in TOML")
-    return instance.variant(*variant)
+def _is_users(file: Path) -> bool:
+    return not file.is_relative_to(Path(__file__).parent)
 
 
 def _facts(entry: Entry) -> Any:

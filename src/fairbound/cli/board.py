@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -110,7 +110,7 @@ def board_command(
     for name in chosen:
         load(name)  # refuses a name that is unknown
     whole = load_study("board")
-    given = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "epochs": epochs}
+    given: dict[str, Any] = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "epochs": epochs}
     study = replace(load_study("board-short") if short else whole, **{k: v for k, v in given.items() if v is not None})
     study = replace(study, short=study.short or study.epochs is not None or study.seeds < whole.seeds)
     own, sent = _own(entry or (), algorithm or (), study), [folder.sent() for folder in folders]

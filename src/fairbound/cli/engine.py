@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.markup import escape
@@ -113,7 +114,7 @@ def planned(
         chosen = chosen.on(source=source, label=label, group=group, folder=folder)
     if algorithm is not None:
         chosen = chosen.with_entries([chosen.custom_entry(load_custom_algorithm(algorithm))])
-    given = {"seeds": seeds, "splits": splits, "steps": steps}
+    given: dict[str, Any] = {"seeds": seeds, "splits": splits, "steps": steps}
     chosen = replace(chosen, **{option: value for option, value in given.items() if value is not None})
     return Plan(chosen, device=device, recompute=recompute, whole_seeds=whole.seeds)
 

@@ -78,9 +78,7 @@ Studies = Annotated[
 Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
 Source = Annotated[
     str | None,
-    typer.Option(
-        help="Other data than the study's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source
-    ),
+    typer.Option(help="Other data than the study's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source),
 ]
 Label = Annotated[str | None, typer.Option(help="The column to predict, of a table of your own.")]
 Group = Annotated[str | None, typer.Option(help="The protected attribute, instead of the study's.")]

@@ -68,7 +68,9 @@ def report_command(
                 name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits, steps=steps,
                 budget=one.value, algorithm=algorithm,
             )  # fmt: skip
-            found += [study for study in stored_studies(plan.study.name, plan.study.digest, store) if study not in found]
+            found += [
+                study for study in stored_studies(plan.study.name, plan.study.digest, store) if study not in found
+            ]
             if plan.study.page == "board":
                 break
         if not found:

@@ -77,7 +77,10 @@ def run_command(
     with computing(out, device) as advanced:
         done = plan.compute(store, engine, advanced)
     if engine.shard is None:
-        screen.print(f"{done.runs} runs computed, {len({run.key for run in stored.runs}) - done.runs} were there", highlight=False)
+        screen.print(
+            f"{done.runs} runs computed, {len({run.key for run in stored.runs}) - done.runs} were there",
+            highlight=False,
+        )
         if stored.page == "report":
             show(stored, store)
         else:

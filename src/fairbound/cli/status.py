@@ -47,7 +47,9 @@ def _show_study(study: StoredStudy, store: Store) -> None:
     form = {"paper": "", "examples": ", equal examples"}[study.budget] if study.page == "report" else f", {study.rules}"
     stale = study.stale(store)
     older = f"; older code computed {len(stale):,} of them: --recompute refreshes them" if stale else ""
-    words = f"{study.name}{form} ({', '.join(study.sources) or 'generated'}): {done:,} of {len(study.runs):,} runs{older}"
+    words = (
+        f"{study.name}{form} ({', '.join(study.sources) or 'generated'}): {done:,} of {len(study.runs):,} runs{older}"
+    )
     console().print(escape(words), highlight=False, soft_wrap=True)
 
 

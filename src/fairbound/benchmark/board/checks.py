@@ -21,13 +21,14 @@ import numpy as np
 
 from fairbound.benchmark.board.entry_folder import MANIFEST, METHOD, EntryFolder
 from fairbound.benchmark.board.limits import Limits, run_limited
+from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.fingerprint import PACKAGE, hash_of_sources
 from fairbound.benchmark.problems.catalog import load, reference
 from fairbound.benchmark.problems.salted import can_be_salted
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import load as load_study
-from fairbound.benchmark.task import Sink, Spent, data_checksum
+from fairbound.benchmark.task import Sink, data_checksum
 
 SAMPLE = 3  # problems that are computed again
 PLAIN_IMPORTS = {
@@ -237,9 +238,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _columns(result: StoredResult) -> dict[str, Any]:
-    return {
-        f"{table}.{name}": column for table, columns in result.tables.items() for name, column in columns.items()
-    }
+    return {f"{table}.{name}": column for table, columns in result.tables.items() for name, column in columns.items()}
 
 
 def salted_difference(

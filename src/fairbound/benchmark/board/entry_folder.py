@@ -112,7 +112,7 @@ class EntryFolder:
         """The board's study with this entry alone; with limits each task in a process of its own."""
         rules: Rules = "tuned" if self.card.rules == "tuned" else "default"
         study = replace(load_study("board"), problems=self.problems, entries=(self.entry(),), rules=rules)
-        limited = {} if limits is None else {"limit": partial(LimitedTask, limits=limits)}
+        limited: dict[str, Any] = {} if limits is None else {"limit": partial(LimitedTask, limits=limits)}
         return Plan(study, kinds=(self.kind,), **limited)
 
     def tasks(self) -> list[Task]:

@@ -20,8 +20,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.task import Sink, Spent
+from fairbound.benchmark.task import Sink
 
 GB = 1 << 30
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fairbound.benchmark.user_files import nearest
 from fairbound.benchmark.custom_algorithm import load_module
+from fairbound.benchmark.user_files import nearest
 from fairbound.core import violations
 from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
@@ -65,7 +65,7 @@ class Instance:
     starts: Callable[[Sequence[int]], Tensor]  # seeds -> (R, n), the same for every method
     splits: tuple[Split, ...]  # of the problem's examples; run i reads splits[i % len(splits)]
     batch: BatchSpec
-    variant: Callable[[str, float, float], Problem] | None = None  # of a table: under another notion, bound, regularizer
+    variant: Callable[[str, float, float], Problem] | None = None  # of a table: another notion, bound, regularizer
     feasible_starts: Callable[[Sequence[int]], Tensor] | None = None  # for a method that needs such a start
     solution: Solution | None = None
     elsewhere: Mapping[str, Problem] = field(default_factory=dict)  # the same task in other populations, by name
@@ -107,11 +107,20 @@ class Instance:
         """Of a table."""
         return tuple(next(iter(self.problem.data.levels.values()), ()))
 
-    def sampler(self, problem: Problem, split: int, seed: int, batch: int | None, pools: Sequence[str]) -> Sampler:
+    def sampler(
+        self,
+        run: int,
+        seed: int,
+        *,
+        variant: Problem | None = None,
+        batch: int | None = None,
+        pools: Sequence[str] = (),
+    ) -> Sampler:
         """Of one run; `batch` in the place of the problem's sizes, `pools` of the examples that each draw reads."""
         spec = self.batch if batch is None else BatchSpec(objective=batch, cell=batch)
         specs = [replace(spec, pool=pool) for pool in pools] or spec
-        return Sampler(self.splits[split], problem.constraints.cells, specs, seed=seed)
+        cells = (variant or self.problem).constraints.cells
+        return Sampler(self.splits[run % len(self.splits)], cells, specs, seed=seed)
 
     def violations(self, c: Tensor) -> Tensor:
         """(..., m) by how much each constraint is violated, at least 0."""

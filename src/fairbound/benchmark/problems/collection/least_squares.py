@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Solution
-from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, expectation
 from fairbound.benchmark.problems.collection._convex import minimizer
+from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, expectation
 
 F64 = torch.float64
 FEATURES, ROWS = 10, 640  # ROWS of every group

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Solution
-from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, Values, expectation
 from fairbound.benchmark.problems.collection._convex import minimizer
+from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, Values, expectation
 
 F64 = torch.float64
 N, M, EXAMPLES = 200, 8, 640
