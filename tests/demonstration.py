@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, MethodInfo, ProblemInfo, Shift
-from fairbound.benchmark.collection import Reference
+from fairbound.benchmark.problems import Reference
 
 METHODS = (
     "SSLALM", "Ghost", "SPBM", "NuPI", "ExactPenalty", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",

@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 import torch
 from browsing import browsed, needs_browser
-
-from fairbound.benchmark import config
 from fairbound.benchmark.config import Paper, Printed
 from fairbound.benchmark.executor import PlannedJob, RunBatch, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
+
+from fairbound.benchmark import config
 from fairbound.benchmark.paper_comparison import beside, comparisons
 from fairbound.benchmark.report import Section, write_report
 from fairbound.benchmark.report_table import ReportTable, frame_of

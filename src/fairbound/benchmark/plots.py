@@ -100,7 +100,7 @@ def _along(
     results: Results, parts: Sequence[str], seconds: Mapping[str, float] | None = None
 ) -> tuple[pd.DataFrame, dict[str, SharedAxis]]:
     """Curves over x, which is steps or seconds, and by quantity the axis that all methods share."""
-    data = results.curves([part for part in parts if part in results.prepared.measured()])
+    data = results.curves([part for part in parts if part in results.measured])
     if seconds is not None:
         data = data[data["row"].isin(seconds)]
     data = data.assign(x=data["step"] * (1.0 if seconds is None else data["row"].map(seconds)))
@@ -140,7 +140,7 @@ def scores(results: Results) -> Any:
     figure, grid = _method_panels(list(dict.fromkeys(data["row"])), len(BOTH), 130)
     for (row, part, group), bins in data.groupby(["row", "part", "group"], sort=False):
         axes = grid[row][BOTH.index(part)]
-        color = COLORS[results.prepared.experiment.groups.index(group) % len(COLORS)]
+        color = COLORS[results.groups.index(group) % len(COLORS)]
         edges = [*bins["low"], bins["high"].iloc[-1]]
         titled(axes.stairs(np.sqrt(bins["share"]), edges, color=color, label=group), f"{row}, {part}: {group}")
         axes.set(xlim=(0, 1), ylim=(0, top))
@@ -160,7 +160,7 @@ def radar(results: Results) -> Any:
 
     By the definitions of the paper's results, and as printed where these are undefined: with three groups or more.
     """
-    metrics = paper_metrics("reported" if len(results.prepared.experiment.groups) == 2 else "printed")
+    metrics = paper_metrics("reported" if len(results.groups) == 2 else "printed")
     names = {column: name for name, column in metrics.items()} | {"accuracy_difference": "DifAcc"}
     final = results.final[results.final["part"].isin(BOTH) & results.final["row"].isin(results.stored)]
     means = final.groupby(["row", "part"], sort=False)[list(names)].mean().rename(columns=names)
@@ -188,7 +188,7 @@ def radar(results: Results) -> Any:
 
 def trade_off(results: Results) -> Any:
     """A panel for each part: what every method loses, against how far it is from the bound."""
-    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.prepared.measured()]
+    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.measured]
     ends = {}
     for part in parts:
         summary = results.summary(part).reindex(list(results.stored))
@@ -201,8 +201,8 @@ def trade_off(results: Results) -> Any:
 
 
 def _along_steps(results: Results) -> bool:
-    several = results.prepared.experiment.records > 1
-    return several and not results.tuning and set(BOTH) <= set(results.prepared.measured())
+    several = results.study.records > 1
+    return several and not results.tuning and set(BOTH) <= set(results.measured)
 
 
 PLOTS: dict[str, ReportItem] = {
@@ -214,7 +214,7 @@ PLOTS: dict[str, ReportItem] = {
     ),
     "validation": ReportItem(
         "Along the steps on validation examples",
-        lambda r: r.prepared.experiment.records > 1 and "validation" in r.prepared.measured(),
+        lambda r: r.study.records > 1 and "validation" in r.measured,
         lambda r: curves(r, ("validation",)),
     ),
     "scores": ReportItem("Scores by group", lambda r: not r.tuning, scores),

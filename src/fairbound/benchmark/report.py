@@ -19,12 +19,12 @@ from typing import Any
 from fairbound._utils.drawing import write_pdf
 from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, render
-from fairbound.benchmark.config import REFERENCE_STEPS
-from fairbound.benchmark.executor import Budget
 from fairbound.benchmark.front import finding
+from fairbound.benchmark.plan import REFERENCE_STEPS
 from fairbound.benchmark.plots import PLOTS
 from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
+from fairbound.benchmark.study import Budget
 from fairbound.benchmark.tables import TABLES
 
 OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them
@@ -51,16 +51,16 @@ class Section:
 
     @staticmethod
     def of(results: Results) -> Section:
-        experiment = results.prepared.experiment
+        study = results.study
         return Section(
-            name=experiment.name,
-            title=experiment.title,
+            name=study.name,
+            title=study.title,
             budget="examples" if results.equal_examples else results.budget,
-            reference=experiment.reference,
-            source=results.prepared.source,
+            reference=study.reference,
+            source=results.source,
             finding=finding(results),
             short=results.short,
-            notes={row.name: row.note for row in experiment.rows if row.note},
+            notes={entry.name: entry.note for entry in study.entries if entry.note},
             tables={name: item.make(results) for name, item in TABLES.items() if item.applies(results)},
             figures={name: item.make(results) for name, item in PLOTS.items() if item.applies(results)},
         )
@@ -85,7 +85,7 @@ def write_report(
 ) -> Path:
     """Write tables, figures and the page into a folder; the path of the page. `systems` is `Store.systems()`."""
     if not sections:
-        raise ValueError("a report has at least one section; run an experiment first: fairbound run income-ok-race")
+        raise ValueError("a report has at least one section; run an experiment first: fairbound run paper-ok-race")
     to = Path(to)
     stems = file_stems(sections)
     work = [*_writings(sections, stems, to)]

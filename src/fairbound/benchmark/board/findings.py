@@ -15,7 +15,7 @@ import numpy as np
 
 from fairbound.benchmark.board.results import Board, ProblemInfo
 from fairbound.benchmark.board.scoring import BASELINE, MIDDLE, Numbers, Ranking, Speed, rank_methods, speed, track_hits
-from fairbound.benchmark.collection.catalog import TRACKS
+from fairbound.benchmark.problems.catalog import TRACKS
 
 BY_EPOCHS = ("solve", "many", "known", "robust")  # tracks that score along the way; the others score the end
 DECISIONS = ("holds", "violated", "undecided")

@@ -34,7 +34,7 @@ from fairbound.benchmark.board.findings import (
 from fairbound.benchmark.board.results import Board, MethodInfo, ProblemInfo
 from fairbound.benchmark.board.scoring import LOSS_TARGETS, MIDDLE, VIOLATION_TARGETS, Numbers, track_hits
 from fairbound.benchmark.board.tables import write_tables
-from fairbound.benchmark.collection.catalog import TRACKS
+from fairbound.benchmark.problems.catalog import TRACKS
 from fairbound.benchmark.report import system_words
 
 TRACK_NAMES = {
