@@ -77,10 +77,8 @@ def curves(results: Results, parts: Sequence[str] = BOTH) -> Any:
 
 @style()
 def seconds(results: Results) -> Any:
-    """A panel for the loss and for each gap: all methods on train, over the seconds of a run."""
+    """A panel for the loss and for each gap: all methods on train, over the seconds of a run, where they are known."""
     data, axis = _along(results, ("train",), results.seconds)
-    if data.empty:
-        raise ValueError("there is nothing to draw: seconds per step are given for none of the rows")
     quantities = list(dict.fromkeys(data["quantity"]))
     figure, parts = panels(len(quantities) + 1, 360, 250)
     looks = [{"color": color, "linestyle": dash} for dash in DASHES for color in COLORS]
@@ -101,9 +99,8 @@ def _along(
 ) -> tuple[pd.DataFrame, dict[str, SharedAxis]]:
     """Curves over x, which is steps or seconds, and by quantity the axis that all methods share."""
     data = results.curves([part for part in parts if part in results.measured])
-    if seconds is not None:
-        data = data[data["row"].isin(seconds)]
     data = data.assign(x=data["step"] * (1.0 if seconds is None else data["row"].map(seconds)))
+    data = data[np.isfinite(data["x"])]
     limits, numbers, is_loss = results.gaps.limits, ("mean", "low", "high"), data["quantity"] == LOSS
     of_gaps = shared_axis(data[~is_loss], numbers, [bound for bounds in limits.values() for bound in bounds])
     return data, {LOSS: shared_axis(data[is_loss], numbers)} | dict.fromkeys(limits, of_gaps)
@@ -208,8 +205,8 @@ def _along_steps(results: Results) -> bool:
 PLOTS: dict[str, ReportItem] = {
     "curves": ReportItem("Along the steps, training and test examples", _along_steps, curves),
     "seconds": ReportItem(
-        "Along the seconds, training and test examples",
-        lambda r: _along_steps(r) and bool(set(r.seconds) & set(r.stored)),
+        "Along the seconds, training examples",
+        lambda r: _along_steps(r) and any(map(math.isfinite, r.seconds.values())),
         seconds,
     ),
     "validation": ReportItem(

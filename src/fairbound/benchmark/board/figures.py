@@ -10,9 +10,10 @@ import numpy as np
 
 from fairbound._utils.drawing import COLORS, DASHES, INK, legend, panels, style, titled
 from fairbound.benchmark.board.findings import Finding, Summary
-from fairbound.benchmark.board.results import Board, ProblemInfo
+from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import FIRST, LAST, Numbers, track_hits
 from fairbound.benchmark.plots import End, draw_ends
+from fairbound.benchmark.stored_study import ProblemInfo
 
 SHOWN_FROM = 0.5  # epochs; scores begin at 1
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite

@@ -13,9 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fairbound.benchmark.board.results import Board, ProblemInfo
+from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import BASELINE, MIDDLE, Numbers, Ranking, Speed, rank_methods, speed, track_hits
 from fairbound.benchmark.problems.catalog import TRACKS
+from fairbound.benchmark.stored_study import ProblemInfo
 
 BY_EPOCHS = ("solve", "many", "known", "robust")  # tracks that score along the way; the others score the end
 DECISIONS = ("holds", "violated", "undecided")

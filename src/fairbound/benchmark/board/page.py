@@ -31,11 +31,12 @@ from fairbound.benchmark.board.findings import (
     interval,
     overall,
 )
-from fairbound.benchmark.board.results import Board, MethodInfo, ProblemInfo
+from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import LOSS_TARGETS, MIDDLE, VIOLATION_TARGETS, Numbers, track_hits
 from fairbound.benchmark.board.tables import write_tables
 from fairbound.benchmark.problems.catalog import TRACKS
 from fairbound.benchmark.report import system_words
+from fairbound.benchmark.stored_study import MethodInfo, ProblemInfo
 
 TRACK_NAMES = {
     "solve": "Solve", "known": "Known answers", "heldout": "Held-out", "many": "Many constraints",
