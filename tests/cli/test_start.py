@@ -17,7 +17,7 @@ from fairbound.benchmark.problems import catalog
 from fairbound.benchmark.study import load
 from fairbound.cli import enter, options, printing
 
-HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "dask", "distributed", "plotly")
+HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "dask", "distributed", "matplotlib")
 HELP_OF_ALL = """
 import contextlib, io, json, sys
 from typer.main import get_command

@@ -13,8 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
@@ -36,6 +35,8 @@ STYLE = {
     "axes.edgecolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT, "grid.color": LINE, "axes.grid": True,
     "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "axes.formatter.useoffset": False,
     "figure.facecolor": "none", "axes.facecolor": "none", "lines.solid_capstyle": "butt", "lines.linewidth": 1.5,
+    "lines.scale_dashes": False, "lines.dashed_pattern": (5, 2), "lines.dotted_pattern": (1, 2),
+    "lines.dashdot_pattern": (6, 2, 1, 2),
     "xtick.major.size": 0, "ytick.major.size": 0, "xtick.minor.size": 0, "ytick.minor.size": 0, "grid.linewidth": 1,
     "axes.linewidth": 1, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "fairbound",
     "pdf.fonttype": 42,
@@ -155,7 +156,7 @@ def label_points(axes: Any, points: Sequence[tuple[float, float]], names: Sequen
         candidates = []
         for distance, turn in product((9, 18, 30, 45, 65, 90, 120, 160, 210), TURNS):
             angle = math.tau * turn / 16
-            offset = (distance + width) * math.cos(angle), (distance + height - 4) * math.sin(angle)
+            offset = (distance + width) * math.cos(angle), (distance + height + 2) * math.sin(angle)
             area = (x + offset[0] - width, y + offset[1] - height, x + offset[0] + width, y + offset[1] + height)
             if left <= area[0] and area[2] <= right and bottom <= area[1] and area[3] <= top:
                 candidates.append((sum(_overlap(area, other) for other in taken), distance, offset, area))
@@ -174,13 +175,15 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
 # SVG for a page -------------------------------------------------------------------------------------------------------
 
 
-def svg(figure: Any) -> str:
-    """An <svg> element for each panel, small: without metadata, ids that nothing refers to, or digits nobody sees."""
+def svg(figure: Any, prefix: str = "figure") -> str:
+    """An <svg> element for each panel, small: without metadata, ids that nothing refers to, or digits nobody sees.
+
+    prefix: of ids, another one for each figure of a page.
+    """
     with style():
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
     text = re.sub(r' xmlns="[^"]*"', "", CONTROL.sub("?", written.getvalue())).replace("xlink:href", "href")
-    prefix = "s" + sha256((text + figure.get_label()).encode()).hexdigest()[:6]  # ids differ from other figures'
     ids = {name: f"{prefix}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'(?:url\(|href=")#(\w+)', text)))}
     text = re.sub(r"#(\w+)", lambda found: f"#{ids.get(found[1], found[1])}", text)
     root = ElementTree.fromstring(text)
@@ -197,7 +200,8 @@ def svg(figure: Any) -> str:
         for path in grid[1:]:  # in one path, below all else; it ends with its axes
             grid[0].attrib = {"style": GRID, "d": grid[0].attrib["d"] + path.attrib["d"]}
             element.remove(path)
-        elements.append(ElementTree.tostring(element, encoding="unicode"))
+        _join_clipped(element)
+        elements.append(ElementTree.tostring(element, encoding="unicode").replace(" />", "/>"))
         parts = []
     return "\n".join(elements)
 
@@ -212,10 +216,15 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
         child.tail = None
         child.text = child.text if child.tag in ("text", "tspan") else None
         name, settings = child.attrib.pop("id", ""), _short_style(child.attrib.pop("style", ""))
-        if child.tag == "path" and not settings and parent.tag != "defs":
-            continue  # a background without a color
+        is_empty = child.tag == "path" and (not settings or "L" not in child.get("d", "L"))
+        if is_empty and parent.tag != "defs":
+            continue  # a background without a color, or a line through one point
         if child.tag == "text":
             settings = settings.replace("fill:var(--ink)", "").strip(";")
+        if child.tag == "use" and "fill" in settings:
+            settings = ";".join(
+                part for part in settings.split(";") if part.startswith("fill")
+            )  # the mark has its stroke
         for key in ("x", "y", "width", "height", "transform"):
             if key in child.attrib:
                 child.set(key, _rounded(child.attrib[key], 1))
@@ -227,10 +236,20 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
         if name.startswith(TITLE):
             title = ElementTree.Element("title")
             title.text = name.removeprefix(TITLE)
-            child.insert(0, title)
-        is_bare = child.tag == "g" and not child.attrib and not name.startswith(TITLE)
+            (child[0] if len(child) == 1 else child).insert(0, title)
+        is_bare = child.tag == "g" and not child.attrib and (len(child) == 1 or not name.startswith(TITLE))
         children += child if is_bare else [child]
     parent[:] = children
+
+
+def _join_clipped(element: ElementTree.Element) -> None:
+    """In place: neighbors that end at the same axes become a group."""
+    children: list[ElementTree.Element] = []
+    for clip, neighbors in groupby(element, key=lambda child: child.attrib.pop("clip-path", None)):
+        group = ElementTree.Element("g", {} if clip is None else {"clip-path": clip})
+        group.extend(neighbors)
+        children += group if clip is None else [group]
+    element[:] = children
 
 
 def _rounded(text: str, digits: int) -> str:

@@ -8,6 +8,7 @@ pages share. Whatever a template shows is escaped, unless it says otherwise.
 from __future__ import annotations
 
 from functools import cache
+from itertools import count
 from typing import Any, NamedTuple
 
 from fairbound._utils.drawing import svg
@@ -24,10 +25,19 @@ class TableCell(NamedTuple):
     title: str = ""  # explains it
     href: str = ""  # where its text leads
 
+    @property
+    def key(self) -> str:
+        """By which a table is sorted, with the digits that are shown; empty: always last."""
+        if self.sort_key is None or isinstance(self.sort_key, str):
+            return self.sort_key or ""
+        return f"{self.sort_key:.4g}"
+
 
 def render(template: str, **values: Any) -> str:
     """A page from its template."""
-    return str(_environment().get_template(template).render(**values))
+    environment = _environment()
+    environment.figures = count()
+    return str(environment.get_template(template).render(**values))
 
 
 @cache
@@ -37,5 +47,5 @@ def _environment() -> Any:
         loader=jinja2.PackageLoader("fairbound._utils"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters["svg"] = svg
+    environment.filters["svg"] = lambda figure: svg(figure, f"f{next(environment.figures)}")
     return environment

@@ -1,4 +1,4 @@
-"""The figures of an experiment, from its stored results alone: functions in `PLOTS` that return a matplotlib figure.
+"""The figures of a study, from its stored results alone: functions in `PLOTS` that return a matplotlib figure.
 
 curves       loss and every bounded gap along the steps, on train and test (the paper's Figures 1 and 2)
 seconds      the same over the seconds that the steps take
@@ -274,6 +274,7 @@ def draw_ends(
     for (part, of_part), panel in zip(parts.items(), places, strict=False):
         axes = panel.subplots()
         axes.set(xlim=along.range, ylim=up.range, xlabel=x_label, ylabel=LOSS, title=part)
+        axes.locator_params(nbins=6)
         axes.axvline(0, color=INK, linestyle="--", linewidth=1)
         drawn = sorted((end for end in of_part if end in ends), key=lambda end: not end.is_strong)  # are labeled first
         points = [_draw_end(axes, end) for end in drawn]
