@@ -6,12 +6,11 @@ from dataclasses import MISSING, Field, fields
 
 import torch
 import typer
-from fairbound.benchmark.board.entries import Entry
 from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 import fairbound
-from fairbound.benchmark.board.entry_folder import Card
+from fairbound.benchmark.board.entry_folder import EntryCard
 from fairbound.benchmark.entry import Entry, Paper
 from fairbound.benchmark.problems.table import SplitSpec, TableSpec
 from fairbound.benchmark.study import Study
@@ -20,7 +19,7 @@ from fairbound.cli.app import app
 FILES = {  # what a file is for: the tables of its keys
     "Studies": {"Keys of the file": Study, "`[[entries]]`": Entry, "`[entries.paper]`": Paper},
     "Problems": {"Keys of the file, or `[problem]` of a study": TableSpec, "`[split]`": SplitSpec},
-    "Entries that are sent": {"`entry.toml` of a folder": Card},
+    "Entries that are sent": {"`entry.toml` of a folder": EntryCard},
 }
 NOT_IN_FILES = {(Study, "name"), (TableSpec, "name"), (TableSpec, "folder")}  # the file's name, the command line
 KINDS = {  # aliases of `user_files` and others, in words

@@ -12,7 +12,7 @@ from fairbound.benchmark.problems.catalog import Reference
 from fairbound.benchmark.problems.table import named_constraint
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import Results, RunResult
-from fairbound.benchmark.stored_study import MethodInfo, ProblemInfo, StoredRun, StoredStudy
+from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
 from fairbound.benchmark.study import Study
 
 Tables = dict[str, dict[str, np.ndarray]]
@@ -29,7 +29,7 @@ def stored_study(study: Study, *, source: str = "made up", whole_seeds: int | No
         "names": list(constraint.names), "contrast": constraint.contrast.matrix().tolist(),
         "bound": constraint.bound.double().tolist(), "absolute": constraint.absolute,
     }  # fmt: skip
-    card = ProblemInfo(
+    card = Card(
         name=spec.name, title=spec.title, family="fairness", tracks=(), n=9, m=constraint.m, kinds="", convex=False,
         noise="", examples=len(groups), batch="", epochs=1.0, origin="", license="", source=source, transformations=(),
         reference=UNKNOWN, groups=len(spec.groups), bound=spec.bound, data=source, group_names=spec.groups,
@@ -37,16 +37,16 @@ def stored_study(study: Study, *, source: str = "made up", whole_seeds: int | No
     )  # fmt: skip
     entries = []
     for entry in study.entries:
-        own = entry.steps or 1
-        equal = own  # made-up entries pass as many examples in their own steps
-        length = own if study.steps is None else min(own, study.steps)
-        entries.append(
-            MethodInfo(
-                name=entry.name, method=entry.method, settings="", summary="", rules="default", paper=entry.paper,
-                note=entry.note, reference=entry.reference, steps=length, own_steps=own, equal_steps=equal,
-                examples_per_step=8.0,
-            )
+        examples, own = 8.0 if entry.method == "SGD" else 40.0, entry.steps or 1
+        equal = round(400_000 / examples)
+        length = own if study.budget == "paper" else equal
+        length = length if study.steps is None else min(length, study.steps)
+        made = EntryInfo(
+            name=entry.name, method=entry.method, settings="", summary="", rules="default", paper=entry.paper,
+            note=entry.note, reference=entry.reference, steps=length, own_steps=own, equal_steps=equal,
+            examples_per_step=examples,
         )  # fmt: skip
+        entries.append(made)
     runs = [
         StoredRun(problem=spec.name, entry=entry.name, kind="groups", seed=seed, split=split, instance=0, key="0" * 64)
         for entry in study.entries

@@ -11,38 +11,66 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_results import Made, stored_study
+import torch
 
 from fairbound._utils.drawing import TITLE, panels, style, svg, write_pdf
 from fairbound.benchmark import plots
+from fairbound.benchmark.engine import Engine
+from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.plots import PLOTS, End, draw_ends, shared_axis
 from fairbound.benchmark.report import Section
+from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import BoundedGaps, ReportItem, Results
-from fairbound.benchmark.study import load
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.stored_study import StoredStudy
+from fairbound.benchmark.study import Study, load
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values
 
-Cells = dict[str, list[Any]]
+Cells = dict[str, list[StoredResult]]
+
+
+def small(name: str, entries: tuple[str, ...], **changes: Any) -> Study:
+    whole = load(name).with_entries((), only=entries)
+    assert whole.problem is not None
+    whole = whole.on(source=f"synthetic:{whole.problem.state}")
+    assert whole.problem is not None
+    return replace(whole, problem=replace(whole.problem, hidden=(4,)), **changes)
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def plan() -> Plan:
+    return Plan(small("paper-ok-race", ("SGD", "ALM", "SSw"), records=3, seeds=3, steps=12))
+
+
+@pytest.fixture(scope="module")
+def study(plan: Plan) -> StoredStudy:
+    return plan.stored(Store("nowhere"))
+
+
+@pytest.fixture(scope="module")
+def done(plan: Plan, study: StoredStudy, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """SSw has only one of its three runs, ALM none."""
-    whole = load("paper-ok-race").with_entries((), only=("SGD", "ALM", "SSw"))
-    entries = tuple(replace(entry, steps=12) for entry in whole.entries)
-    made = Made(stored_study(replace(whole, entries=entries, records=3, seeds=3)), without=("ALM",))
-    del made.results["SSw"][1:]
-    return made
+    everything, some = (Store(tmp_path_factory.mktemp(name)) for name in ("all", "some"))
+    plan.compute(everything, Engine())
+    for run, result in study.results(everything):
+        if result is not None and (run.entry == "SGD" or (run.entry == "SSw" and run.seed == 1)):
+            some.put_many([result])
+    return some
 
 
 @pytest.fixture(scope="module")
-def cells(made: Made) -> Cells:
-    return {entry: [tables for _, tables in results] for entry, results in made.results.items() if results}
+def cells(study: StoredStudy, done: Store) -> Cells:
+    found: Cells = {}
+    for run, result in study.results(done):
+        if result is not None:
+            found.setdefault(run.entry, []).append(result)
+    return found
 
 
 @pytest.fixture(scope="module")
-def results(made: Made) -> Results:
-    return made.read
+def results(study: StoredStudy, done: Store) -> Results:
+    return Results.read(study, done)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +96,7 @@ def test_curves_are_means_and_quartiles_over_runs(results: Results, cells: Cells
     found = results.curves(parts)
     assert found.groupby("row", sort=False)["runs"].first().to_dict() == {"SGD": 3, "SSw": 1}
     for part in parts:
-        losses = np.stack([cell["records"][part] for cell in cells["SGD"]]).astype(np.float64)
+        losses = np.stack([cell.tables["records"][part] for cell in cells["SGD"]]).astype(np.float64)
         gap = losses[:, :, 1] - losses[:, :, 2]
         for name, expected in (("loss", losses[:, :, 0]), ("white - non-white", gap)):
             curve = found[(found["row"] == "SGD") & (found["part"] == part) & (found["quantity"] == name)]
@@ -78,15 +106,17 @@ def test_curves_are_means_and_quartiles_over_runs(results: Results, cells: Cells
             np.testing.assert_allclose(curve["high"], np.percentile(expected, 75, axis=0))
 
 
-def test_a_gap_and_its_negative_are_one(results: Results) -> None:
-    assert results.gaps.limits == {"white - non-white": (0.005, -0.005)}
-    absolute = BoundedGaps(["A", "B"], np.array([[0.5, -0.5], [-0.5, 0.5]]), np.array([0.005, 0.005]), True)
-    assert list(absolute.limits.values()) == [(0.005,), (0.005,)]
-    assert absolute.values(np.array([[0.2, 0.5], [0.5, 0.2]])).min() > 0
+def test_a_gap_and_its_negative_are_one(plan: Plan, study: StoredStudy) -> None:
+    assert BoundedGaps.of(study.cards[0]).limits == {"white - non-white": (0.005, -0.005)}
+    assert plan.study.problem is not None
+    absolute = replace(plan.study, problem=replace(plan.study.problem, notion="absolute_against_pooled"))
+    found = BoundedGaps.of(Plan(absolute).stored(Store("nowhere")).cards[0])
+    assert list(found.limits.values()) == [(0.005,), (0.005,)]
+    assert found.values(np.array([[0.2, 0.5], [0.5, 0.2]])).min() > 0
 
 
 def test_the_last_state_is_what_the_counts_say(results: Results, cells: Cells) -> None:
-    ends = [cell["parts"] for cell in cells["SGD"]]
+    ends = [cell.tables["parts"] for cell in cells["SGD"]]
     at = ends[0]["part"].tolist().index("test")
     final = results.final.query("row == 'SGD' and part == 'test'")
     for metric in ("independence_reported", "independence_printed", "sufficiency_reported", "inaccuracy"):
@@ -149,10 +179,10 @@ def test_long_curves_are_thinned_and_keep_their_ends(drawn_from: Any) -> None:
     assert (x[0], x[-1], y[-1]) == (100, 40_000, long["mean"].iloc[-1])
 
 
-def test_an_empty_store_says_what_to_run(made: Made) -> None:
-    empty = Made(made.study, without=tuple(made.results)).read
+def test_an_empty_store_says_what_to_run(study: StoredStudy, tmp_path: Path) -> None:
+    empty = Results.read(study, Store(tmp_path))
     for item in PLOTS.values():
-        with pytest.raises(ValueError, match=r"none of the runs of \S+; .* fairbound run \S+"):
+        with pytest.raises(ValueError, match=r"none of the runs of paper-ok-race; .* fairbound run \S+"):
             item.make(empty)
 
 
@@ -180,10 +210,10 @@ def test_curves_show_means_and_bounds(results: Results, figures: dict[str, Any])
     assert {axes.get_title(loc="left") for axes in (loss, gap)} == {"loss", "white - non-white"}
 
 
-def test_seconds_put_all_methods_on_one_axis(figures: dict[str, Any]) -> None:
+def test_seconds_are_steps_times_the_seconds_of_a_step(results: Results, figures: dict[str, Any]) -> None:
     loss, gap = figures["seconds"].axes
-    assert line_of(loss, "SGD").get_xdata() == pytest.approx([0.004, 0.008, 0.012])
-    assert [line.get_label() for line in gap.lines] == ["SGD", "SSw", "bound", "bound"]
+    assert line_of(loss, "SGD").get_xdata() == pytest.approx(results.seconds["SGD"] * np.array([4, 8, 12]))
+    assert {line.get_label() for line in gap.lines} == {"SGD", "SSw", "bound"}
     assert loss.get_xlabel() == "seconds"
 
 
@@ -315,14 +345,16 @@ def test_the_same_results_make_the_same_files(results: Results, tmp_path: Path) 
     assert svg(plots.trade_off(results)) == svg(plots.trade_off(results))
 
 
-def test_five_groups() -> None:
-    whole = load("paper-va-marital")
-    made = Made(stored_study(replace(whole, entries=whole.entries[:1], records=2, seeds=1)))
-    results = made.read
-    losses = next(iter(made.results.values()))[0][1]["records"]["train"][:, 1:].astype(np.float64)
-    expected = losses - losses.mean(1, keepdims=True)
+def test_five_groups_from_a_store(tmp_path: Path) -> None:
+    plan = Plan(small("paper-va-marital", ("SGD",), records=2, seeds=1, steps=4))
+    store = Store(tmp_path / "store")
+    plan.compute(store, Engine())
+    results = Results.read(plan.stored(store), store)
+    (stored,) = store.results()
+    losses = torch.tensor(stored.tables["records"]["train"][:, 1:]).double()
+    expected = losses - losses.mean(1, keepdim=True)
     found = results.curves(["train"]).query("quantity != 'loss'").pivot(index="step", columns="quantity", values="mean")
-    np.testing.assert_allclose(found[list(results.gaps.limits)], expected, atol=1e-6)
+    np.testing.assert_allclose(found[list(results.gaps.limits)], expected, atol=1e-12)
     assert len(plots.curves(results).subfigs[0].axes) == 6
     assert len(plots.scores(results).subfigs[-1].legends[0].get_texts()) == 5
     radar = plots.radar(results)  # as printed: the reported metrics are of two groups

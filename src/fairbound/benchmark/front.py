@@ -1,4 +1,4 @@
-"""All rows of an experiment at equal numbers of examples, and which are on the front of loss against violation.
+"""All rows of a study at equal numbers of examples, and which are on the front of loss against violation.
 
 `finding` says in words which row has the smallest loss of those that keep the bound, and whether that is certain.
 

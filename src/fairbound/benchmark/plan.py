@@ -22,7 +22,7 @@ from fairbound.benchmark.entry import TUNING_SEEDS, USUAL_STEPS, Entry
 from fairbound.benchmark.problems.catalog import Instance, Reference, load, reference
 from fairbound.benchmark.problems.table import TableSpec, named_constraint
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import MethodInfo, ProblemInfo, StoredRun, StoredStudy
+from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
 from fairbound.benchmark.study import Study
 from fairbound.benchmark.task import Kind, Run, Task, examples_of_step
 from fairbound.constraints.constraint import Constraint
@@ -194,7 +194,7 @@ class Plan:
             cards=[self._card(name) for name in study.problem_names()], runs=runs,
         )  # fmt: skip
 
-    def _method(self, entry: Entry, tasks: Sequence[Task]) -> MethodInfo:
+    def _method(self, entry: Entry, tasks: Sequence[Task]) -> EntryInfo:
         method, rules = entry.algorithm(USUAL_STEPS), self.study.rules
         chosen: dict[str, str] = {}
         if rules == "tuned" and entry.space:
@@ -206,7 +206,7 @@ class Plan:
                 "steps": self.steps(entry), "own_steps": entry.steps, "equal_steps": self.equal_steps(entry),
                 "examples_per_step": examples_of_step(entry, self._built),
             }  # fmt: skip
-        return MethodInfo(
+        return EntryInfo(
             name=entry.name,
             method=type(method).__name__,
             settings=entry.described(USUAL_STEPS),
@@ -220,7 +220,7 @@ class Plan:
             **of_report,
         )
 
-    def _card(self, name: str | TableSpec) -> ProblemInfo:
+    def _card(self, name: str | TableSpec) -> Card:
         problem = load(name)
         kind: Any = "groups" if self.study.page == "report" else "solve"
         splits = self.study.splits if kind == "groups" else 1
@@ -239,7 +239,7 @@ class Plan:
             "gaps": _gaps(spec, instance) if self.study.page == "report" else {},
         }  # fmt: skip
         primal = self.study.entries[0].primal_on(problem.primal) if problem.primal else None
-        return ProblemInfo(
+        return Card(
             name=problem.name,
             title=problem.title,
             family=problem.family,

@@ -1,4 +1,4 @@
-"""The figures of an experiment, from its stored results alone: functions in `PLOTS` that return a matplotlib figure.
+"""The figures of a study, from its stored results alone: functions in `PLOTS` that return a matplotlib figure.
 
 curves       loss and every bounded gap along the steps, on train and test (the paper's Figures 1 and 2)
 seconds      the same over the seconds that the steps take

@@ -27,7 +27,7 @@ from scipy import stats
 from fairbound.benchmark.entry import Paper
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import MethodInfo, ProblemInfo, StoredRun, StoredStudy
+from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
 from fairbound.benchmark.study import Budget
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values as fairness_metrics
@@ -59,7 +59,7 @@ class BoundedGaps:
     absolute: bool  # whether the size of a difference is bounded, not the difference
 
     @staticmethod
-    def of(card: ProblemInfo) -> BoundedGaps:
+    def of(card: Card) -> BoundedGaps:
         """As the card keeps them; nothing else in tables and figures reads a constraint."""
         gaps = card.gaps
         return BoundedGaps(gaps["names"], np.array(gaps["contrast"]), np.array(gaps["bound"]), gaps["absolute"])
@@ -118,7 +118,7 @@ class Results:
         return Results(study, store.folder, runs)
 
     @property
-    def card(self) -> ProblemInfo:
+    def card(self) -> Card:
         return self.study.cards[0]
 
     @property
@@ -178,7 +178,7 @@ class Results:
             found.append(f"at most {max(steps):,} of {max(whole):,} steps")
         return ", ".join(found)
 
-    def paper(self, entry: MethodInfo) -> Paper:
+    def paper(self, entry: EntryInfo) -> Paper:
         """What the paper prints for an entry; nothing beside a short run, which is not comparable."""
         return Paper({}, {}, {}) if self.short else entry.paper
 

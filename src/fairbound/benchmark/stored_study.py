@@ -20,7 +20,7 @@ from fairbound.benchmark.study import Budget
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MethodInfo:
+class EntryInfo:
     """An entry, as pages show it."""
 
     name: str  # unique in the study
@@ -41,7 +41,7 @@ class MethodInfo:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ProblemInfo:
+class Card:
     """A problem's card."""
 
     name: str
@@ -108,8 +108,8 @@ class StoredStudy:
     last_states: int
     short: bool
     measured: tuple[str, ...]
-    entries: Sequence[MethodInfo]
-    cards: Sequence[ProblemInfo]
+    entries: Sequence[EntryInfo]
+    cards: Sequence[Card]
     runs: Sequence[StoredRun]
 
     def to_json(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class StoredStudy:
         known = {one.name for one in fields(StoredStudy)}
         whole = {name: value for name, value in content.items() if name in known}
         columns = content["columns"]
-        whole["entries"] = [MethodInfo(**one | {"paper": _paper(one["paper"])}) for one in content["entries"]]
+        whole["entries"] = [EntryInfo(**one | {"paper": _paper(one["paper"])}) for one in content["entries"]]
         whole["cards"] = [_card(one) for one in content["cards"]]
         whole["runs"] = [StoredRun(**dict(zip(columns, line, strict=True))) for line in content["runs"]]
         whole["measured"] = tuple(content["measured"])
@@ -160,9 +160,9 @@ def _paper(content: Mapping[str, Any]) -> Paper:
     return Paper(**{part: {name: Printed(*one) for name, one in some.items()} for part, some in content.items()})
 
 
-def _card(content: Mapping[str, Any]) -> ProblemInfo:
+def _card(content: Mapping[str, Any]) -> Card:
     own = dict(content)
     for name in ("tracks", "transformations", "group_names", "parts"):
         own[name] = tuple(own[name])
     own["reference"] = Reference(**own["reference"])
-    return ProblemInfo(**own)
+    return Card(**own)

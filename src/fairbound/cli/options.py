@@ -43,7 +43,7 @@ def complete_problem(incomplete: str) -> list[str]:
     >>> complete_problem("grid")
     ['grid-world']
     """
-    references = PACKAGE / "benchmark/collection/problems/references"
+    references = PACKAGE / "benchmark/problems/collection/references"
     return _begun((path.stem for path in references.glob("*.json")), incomplete)
 
 

@@ -54,7 +54,7 @@ def report_command(
     out: Out = Path("results"),
     to: To = Path("report"),
 ) -> None:
-    """One page, tables (CSV, LaTeX) and figures of studies that were run with the same options."""
+    """One page, tables (CSV, LaTeX) and figures (PDF) of studies that were run with the same options."""
     from fairbound.benchmark.board.page import write_board
     from fairbound.benchmark.board.results import Board
     from fairbound.benchmark.store import Store

@@ -1,7 +1,7 @@
 """An entry as a folder that anyone can send: a card, one file with the method, and its results.
 
     my-entry/
-      entry.toml       the card: `Card` has its keys
+      entry.toml       the card: `EntryCard` has its keys
       method.py        one frozen dataclass, the contract of `fairbound.core.Algorithm`
       results/         a store with the runs on all problems of the track
       manifest.json    written by `fairbound enter`: a checksum of every result, and by which versions
@@ -34,7 +34,7 @@ from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.problems.catalog import TRACKS, load, names
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import MethodInfo
+from fairbound.benchmark.stored_study import EntryInfo
 from fairbound.benchmark.study import load as load_study
 from fairbound.benchmark.task import Kind, Task
 from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Text, first_mistake, nearest, one_of, read_toml
@@ -44,7 +44,7 @@ KINDS: Mapping[str, Kind] = {"heldout": "heldout", "robust": "robust"}  # of tas
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
-class Card:
+class EntryCard:
     """The keys of entry.toml."""
 
     name: Text
@@ -66,13 +66,13 @@ class EntryFolder:
     path: Path
 
     @cached_property
-    def card(self) -> Card:
+    def card(self) -> EntryCard:
         file = self.path / CARD
         table = read_toml(file, "the card of an entry")
         try:
-            return TypeAdapter(Card).validate_python(table)
+            return TypeAdapter(EntryCard).validate_python(table)
         except ValidationError as error:
-            raise ValueError(f"{file}{first_mistake(error, {(): Card}, table)}") from error
+            raise ValueError(f"{file}{first_mistake(error, {(): EntryCard}, table)}") from error
 
     @property
     def store(self) -> Store:
@@ -153,7 +153,7 @@ class EntryFolder:
         track = [name for name in names() if card.track in load(name).tracks]
         partial = f"; partial: {len(card.problems)} of {len(track)} problems" if self.is_partial else ""
         settings = next((str(some[0].settings["method"]) for some in by_seed.values()), card.method)
-        info = MethodInfo(
+        info = EntryInfo(
             name=card.name, method=card.method, settings=settings, summary=card.paper, rules=card.rules,
             authors=f"{card.authors}{partial}",
         )  # fmt: skip

@@ -13,7 +13,7 @@ from fairbound.benchmark.board.findings import Finding, Summary
 from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import FIRST, LAST, Numbers, track_hits
 from fairbound.benchmark.plots import End, draw_ends
-from fairbound.benchmark.stored_study import ProblemInfo
+from fairbound.benchmark.stored_study import Card
 
 SHOWN_FROM = 0.5  # epochs; scores begin at 1
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite
@@ -28,7 +28,7 @@ PARTS = ("Training data", "Held-out data")
 # Loss against violation -----------------------------------------------------------------------------------------------
 
 
-def ends(summary: Summary, problem: ProblemInfo, found: Finding) -> Any:
+def ends(summary: Summary, problem: Card, found: Finding) -> Any:
     """Where runs end, on training and on held-out data; None where nothing was measured."""
     parts: dict[str, list[End]] = {part: [] for part in PARTS}
     for method in summary.board.methods:
@@ -60,7 +60,7 @@ def _measured_ends(board: Board, method: str, problem: str) -> tuple[Sequence[Nu
 
 
 @style()
-def curves(summary: Summary, problem: ProblemInfo) -> Any:
+def curves(summary: Summary, problem: Card) -> Any:
     """Loss and violation of every method along the epochs: medians, quartiles of the best."""
     board, reference = summary.board, problem.reference
     ranking = summary.by_problem.get(problem.name)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fairbound.benchmark.problems.catalog import Reference
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import MethodInfo, ProblemInfo, StoredStudy
+from fairbound.benchmark.stored_study import Card, EntryInfo, StoredStudy
 from fairbound.benchmark.work_log import WorkLog
 
 Numbers = NDArray[np.float64]
@@ -66,8 +66,8 @@ class Board:
     rules: str
     seeds: int
     short: bool  # a trial: fewer seeds, problems or epochs than the board's
-    methods: Sequence[MethodInfo]
-    problems: Sequence[ProblemInfo]
+    methods: Sequence[EntryInfo]
+    problems: Sequence[Card]
     curves: Mapping[Cell, Curves]
     robust: Mapping[Cell, Sequence[Curves]] = field(default_factory=dict)  # transformed instances
     heldout: Mapping[Cell, HeldOut] = field(default_factory=dict)
@@ -119,17 +119,17 @@ class Board:
                 found[cell] = f"never feasible: its smallest violation is {least:.2g}, the loosest target {scale:.2g}"
         return found
 
-    def problem(self, name: str) -> ProblemInfo:
+    def problem(self, name: str) -> Card:
         return next(one for one in self.problems if one.name == name)
 
-    def on(self, track: str) -> list[ProblemInfo]:
+    def on(self, track: str) -> list[Card]:
         return [one for one in self.problems if track in one.tracks]
 
 
 class SentEntry(NamedTuple):
     """An entry that was computed elsewhere."""
 
-    info: MethodInfo
+    info: EntryInfo
     results: Sequence[tuple[str, str, Sequence[StoredResult]]]  # problem, kind of task, its runs
 
 
@@ -157,7 +157,7 @@ class _Measured:
                 self.shift[cell] = _shift(results)
 
 
-def _with_reference(card: ProblemInfo, curves: Mapping[Cell, Curves]) -> ProblemInfo:
+def _with_reference(card: Card, curves: Mapping[Cell, Curves]) -> Card:
     """The frozen one; for a problem that has none the best of this board, which moves with its entries."""
     if not card.provisional:
         return card
