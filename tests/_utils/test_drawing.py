@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fairbound._utils.drawing import ALERT, INK, error_bars, label_points, panels, style, svg, titled
+from fairbound._utils.optional import need
 
 NAME = "a \x01 \udce9 <b> & \"c\" $x$ xmlns='y'"
 
@@ -22,6 +23,7 @@ def drawn(name: str = NAME) -> Any:
         axes.set(xlim=(0, 1), ylim=(0, 1), title="Title")
         error_bars(axes, (0.5, 0.5), (0.4, 0.6), (-9, 9), ALERT)
         titled(axes.plot(0.5, 0.5, "o", color=INK)[0], name)
+        axes.add_patch(need("matplotlib.patches", "report", "A figure").Circle((0.2, 0.2), 0.1, fill=False))
         titled(axes.plot([0, 0.5, 1], [0, 2, 0.5], color="#009e73")[0], "line")
     figure.set_label("Caption")
     return figure
@@ -34,6 +36,7 @@ def test_a_panel_is_an_element_and_parses() -> None:
     assert titles == ["a ? ? <b> & \"c\" $x$ xmlns='y'", "line"]
     assert "Title" in [text.text for text in parts[0].iter("text")]
     assert not list(parts[0].iter("metadata"))
+    assert any("C" in path.get("d", "") for path in parts[0].findall("./g/path"))  # the circle
 
 
 def test_colors_are_the_pages_and_fonts_too() -> None:

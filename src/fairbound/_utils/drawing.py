@@ -216,7 +216,7 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
         child.tail = None
         child.text = child.text if child.tag in ("text", "tspan") else None
         name, settings = child.attrib.pop("id", ""), _short_style(child.attrib.pop("style", ""))
-        is_empty = child.tag == "path" and (not settings or "L" not in child.get("d", "L"))
+        is_empty = child.tag == "path" and (not settings or not re.search("[LCQ]", child.get("d", "")))
         if is_empty and parent.tag != "defs":
             continue  # a background without a color, or a line through one point
         if child.tag == "text":
