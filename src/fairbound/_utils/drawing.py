@@ -191,8 +191,10 @@ def svg(figure: Any, prefix: str = "figure") -> str:
     parts = [part for part in root if part.tag == "defs"]  # clip paths, in the first panel
     elements = []
     for number, panel in enumerate(figure.subfigs, start=1):
-        x, y, width, height = panel.bbox.x0, figure.bbox.height - panel.bbox.y1, panel.bbox.width, panel.bbox.height
-        size = {"viewBox": _rounded(f"{x} {y} {width} {height}", 1)}
+        words = [] if panel.axes else [part.get_window_extent() for part in (*panel.legends, *panel.texts)]
+        boxes = words or [panel.bbox]  # a panel of words is as high as they are
+        top, bottom = max(box.y1 for box in boxes), min(box.y0 for box in boxes)
+        size = {"viewBox": _rounded(f"{panel.bbox.x0} {figure.bbox.height - top} {panel.bbox.width} {top - bottom}", 1)}
         element = ElementTree.Element("svg", size)
         element.extend([*parts, groups[f"subfigure_{number}"]])
         _shrink(element, ids)
