@@ -64,7 +64,7 @@ def write_text(path: Path | str, text: str) -> None:
     path = path.resolve() if path.is_symlink() else path
     check_place(path)
     try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
@@ -72,10 +72,10 @@ def write_text(path: Path | str, text: str) -> None:
             file.write(text)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(beside, 0o666 & ~umask)
-        os.replace(beside, path)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
     except OSError as error:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise _unwritable(path, error) from error
 
 

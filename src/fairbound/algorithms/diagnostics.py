@@ -131,8 +131,10 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
 
 
 def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    force = history.get("force")
-    if force is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
+    force, violation = history.get("force"), history.get("violation")
+    if force is None or violation is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
+        return None
+    if violation[half:].median() < 0.5 * violation[: 2 * WINDOW].median():  # it is being met
         return None
     return (
         f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "

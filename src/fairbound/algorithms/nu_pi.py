@@ -19,12 +19,11 @@ Differs from it:
   mini-batch first shows it. The other usual start is xi = c(x_0).
 
 K_P (1 - nu) multiplies the noise of a mini-batch, which nu near 1 averages. Where L(., y*) has negative curvature
-(problem P4 of the known answers) it diverges as descent-ascent does, unless eta K_P is above that curvature or eta is
-large beside tau: at tau = eta = .05, K_P = .5 it diverges, with the defaults it ends within .03.
+(problem P4 of benchmarks/defaults.py) it diverges as descent-ascent does, unless eta K_P is above that curvature or eta
+is large beside tau.
 
-The defaults were chosen from 72 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size .1 to 1: the
-mean of 6,000 steps ends within .05 of |x_0 - x*|, with noise or without. At size 10 it is .05, with noise .7 (.2 for
-eta = .03), and at size 50 it diverges: divide such a constraint by its size.
+The defaults were chosen from 72 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size 0.1 to 1: divide
+a larger constraint by its size.
 """
 
 from __future__ import annotations

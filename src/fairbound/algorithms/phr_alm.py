@@ -16,7 +16,7 @@ Differs from it: the tracked value, the lag and the gain, for mini-batches (a ga
 abstract); eta = rho, a = 1, lag=False is the classical method on one mini-batch.
 
 Its bias: [.]_+ of a noisy value is too large on average, so that x ends on the safe side: w is too large by up to
-rho sd(u) / sqrt(2 pi), where y is small. Averaging with a = .2 leaves one third of a mini-batch's noise, the factor
+rho sd(u) / sqrt(2 pi), where y is small. Averaging with a = 0.2 leaves one third of a mini-batch's noise, the factor
 sqrt(a / (2 - a)). With `lag=False` the mini-batch of the Jacobian is also in w: a second bias, rho a times their
 covariance.
 
@@ -27,11 +27,10 @@ With `second=True` and a held-out dual set, everything that weighs the constrain
 step never sees.
 
 It oscillates, then diverges, for tau rho |J|^2 >= 1 (2 without lag), and where rho is below the negative curvature of L
-(problem P4 of the known answers needs rho > 1).
+(problem P4 of benchmarks/defaults.py needs rho > 1).
 
-The defaults were chosen from 54 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size .1 to 1: the
-mean of 6,000 steps ends within .05 of |x_0 - x*|, with noise or without, and P4 within .02. At size 10 it is .05, with
-noise .45, and at size 50 it diverges: divide such a constraint by its size.
+The defaults were chosen from 54 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size 0.1 to 1: divide
+a larger constraint by its size.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ EDGES = MappingProxyType(
         "POVPIP": (100, 200, 400),
     }
 )
-SHOWN = 12  # levels that `describe` spells out
 
 
 @dataclass(frozen=True)
@@ -155,25 +154,6 @@ def _bands(definition: Variable, edges: Sequence[float] | None, fill: int | None
             f"{fill} for empty fields lies within the range of {definition.name}; fill with a number below it"
         )
     return tuple(sorted({lowest, *cuts}))  # one more cut keeps the filled rows out of the lowest band
-
-
-def describe(name: str) -> str:
-    """One line about a variable: what it is and what its values mean.
-
-    >>> describe("SEX")
-    'SEX, Sex: 1 Male, 2 Female'
-    >>> describe("AGEP")
-    'AGEP, Age: number from 0 to 99'
-    """
-    definition = variable(name)
-    if definition.kind == "codes":
-        shown = [f"{value.low} {value.label}" for value in definition.values[:SHOWN]]
-        more = len(definition.values) - len(shown)
-        text = ", ".join(shown) + (f", and {more} more" if more else "")
-    else:
-        kind = "number" if definition.kind == "number" else "area codes"
-        text = f"{kind} from {definition.values[0].low} to {definition.values[-1].high}"
-    return f"{name}, {definition.title}: {text}" + (f"; empty: {definition.blank}" if definition.blank else "")
 
 
 @cache

@@ -161,8 +161,8 @@ def values(counts: Counts, reference: str | None = None) -> dict[str, float | No
     """Every metric, without intervals: None where undefined.
 
     >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
-    >>> found = values(compas, reference="Caucasian")
-    >>> round(found["equalized_odds_difference"], 6), round(found["average_odds_difference"], 6)
+    >>> metrics = values(compas, reference="Caucasian")
+    >>> round(metrics["equalized_odds_difference"], 6), round(metrics["average_odds_difference"], 6)
     (0.213925, 0.205649)
     """
     views = _Views(counts, reference)
@@ -180,8 +180,8 @@ def metric_intervals(
     """Every metric with its interval; the same seed gives the same digits."""
     check_level(level)
     views = _Views(counts, reference, draws, seed)
-    found = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
-    return {name: found.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
+    of_many_groups = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
+    return {name: of_many_groups.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
 
 
 class GroupPair(NamedTuple):
@@ -204,7 +204,7 @@ def group_pairs(counts: Counts) -> dict[str, GroupPair]:
     >>> pair.of, pair.high, pair.high_examples, pair.low_examples
     ('false_positive_rate', 'African-American', 1795, 1488)
     """
-    views, found = _Views(counts, None), dict[str, GroupPair]()
+    views, pairs = _Views(counts, None), dict[str, GroupPair]()
     among = DENOMINATORS.long() @ counts.examples.flatten(1).T  # (rates, G)
     for metric in METRICS.values():
         parts = views.parts(metric)
@@ -212,11 +212,11 @@ def group_pairs(counts: Counts) -> dict[str, GroupPair]:
             continue
         apart = [float(_least_over_most(part) if metric.kind == "ratio" else -spread(part)) for part in parts]
         at = NAMES.index(metric.rates[apart.index(min(apart))])
-        values, there = views.rates["all"].values[at], views.rates["all"].defined[at].nonzero().flatten()
-        ends = [int(there[int(order)]) for order in (values[there].argmax(), values[there].argmin())]
+        values, defined = views.rates["all"].values[at], views.rates["all"].defined[at].nonzero().flatten()
+        ends = [int(defined[int(order)]) for order in (values[defined].argmax(), values[defined].argmin())]
         sides = [(counts.names[i], float(values[i]), int(among[at, i])) for i in ends]
-        found[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
-    return found
+        pairs[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
+    return pairs
 
 
 def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) -> dict[str, list[IntervalEstimate]]:
@@ -270,19 +270,19 @@ class _Views:
 
     def studentized_by(self, metric: Metric, *, log: bool) -> list[Resampled]:
         """The resampled rates that the metric reads; rates and their logarithms share their resamples."""
-        rates, found = self.rates[metric.view], []
+        rates, resampled = self.rates[metric.view], []
         for name, hits in zip(metric.rates, self.drawn_by(resampled_hits, metric), strict=True):
             i = NAMES.index(name)
-            there = rates.defined[i]
-            found.append(studentized(hits, rates.successes[i][there], rates.trials[i][there], log=log))
-        return found
+            defined = rates.defined[i]
+            resampled.append(studentized(hits, rates.successes[i][defined], rates.trials[i][defined], log=log))
+        return resampled
 
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
         if key not in self.drawn:
             rates, i = self.rates[view], NAMES.index(name)
-            there = rates.defined[i]
-            counted = rates.successes[i][there], rates.trials[i][there]
+            defined = rates.defined[i]
+            counted = rates.successes[i][defined], rates.trials[i][defined]
             self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
         return self.drawn[key]
 
@@ -291,7 +291,7 @@ def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
     """The metrics of very many groups, whose draws do not fit into memory: block by block, of which only the numbers
     are kept whose quantiles give the intervals. By the same rules as `_interval`."""
     metrics = [m for m in METRICS.values() if m.view == "all" and m.kind != "rate" and views.parts(m) is not None]
-    kept: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
+    numbers: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
     sizes, done, size = dict[str, list[Resampled]](), 0, max(MAX_DRAWN // (4 * views.present), 1)
     usual, views.draws = views.draws, size
     draws = min(usual, MANY_DRAWS)
@@ -299,25 +299,25 @@ def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
         views.drawn.clear()
         for metric in metrics:
             if metric.kind == "gap":
-                kept[metric.name].append(metric.form(views.drawn_by(rate_noise, metric)))
+                numbers[metric.name].append(metric.form(views.drawn_by(rate_noise, metric)))
                 continue
             parts = views.studentized_by(metric, log=metric.kind == "ratio")
-            kept[metric.name].append(torch.stack([farthest(part) for part in parts]).amax(0))
+            numbers[metric.name].append(torch.stack([farthest(part) for part in parts]).amax(0))
             sizes.setdefault(metric.name, [part._replace(centers=part.center, errors=part.error) for part in parts])
         done += size
     views.drawn.clear()
     views.draws = usual
-    found = {}
+    intervals = {}
     for metric in metrics:
-        value, drawn = _value(metric, views), torch.cat(kept[metric.name])
+        value, drawn = _value(metric, views), torch.cat(numbers[metric.name])
         if value is not None and metric.kind == "gap":
             low, high = around(value, drawn, level)
-            found[metric.name] = IntervalEstimate.within(value, (low, min(high, metric.most)))
+            intervals[metric.name] = IntervalEstimate.within(value, (low, min(high, metric.most)))
         elif value is not None:
             low, high = bands(sizes[metric.name], drawn, level)
             ends = (math.exp(-high), math.exp(-low)) if metric.kind == "ratio" else (low, min(high, metric.most))
-            found[metric.name] = IntervalEstimate.within(value, ends)
-    return found
+            intervals[metric.name] = IntervalEstimate.within(value, ends)
+    return intervals
 
 
 def _value(metric: Metric, views: _Views) -> float | None:

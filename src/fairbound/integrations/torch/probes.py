@@ -38,6 +38,7 @@ class Probes:
         each = torch.tensor(weights, dtype=parameters.dtype, device=parameters.device)
         self.weights = each.repeat_interleave(torch.tensor([n for n in counts if n], device=each.device))
         self.measured = Measurements.begin(parameters.like, rows, len(self.weights))
+        self._sizes: tuple[int, Sizes] | None = None  # of so many constraints, until something is measured
         self._version = self._waited = 0
         self.pending = False  # whether the step after the last probe is still to be seen
 
@@ -58,8 +59,10 @@ class Probes:
         if self.pending and (moved or self._waited > EVERY):  # a step through `.data` does not count as a version
             x = self._sampled(self.parameters.tensors)
             self.measured = self.measured.complete(x, self.weights, self._total)
-            self.pending = False
-        return self.measured.sizes(m)
+            self.pending, self._sizes = False, None
+        if self._sizes is None or self._sizes[0] != m:
+            self._sizes = m, self.measured.sizes(m)
+        return self._sizes[1]
 
     def _total(self, sums: Tensor) -> Tensor:
         for group in self.processes.shards:
@@ -111,4 +114,5 @@ class Probes:
         if {n: v.shape for n, v in saved.items() if n in form} != {n: v.shape for n, v in form.items()}:
             raise ValueError("the saved measurements are of another model or of other constraints")
         self.measured = Measurements(**{name: saved[name].to(leaf).clone() for name, leaf in form.items()})
+        self._sizes = None
         self.pending, self._waited = bool(saved["pending"]), EVERY  # the loaded parameters may be those after the step
