@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairbound.benchmark.board.page import write_board
 from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.entry import TUNING_POINTS, TUNING_SEEDS, Entry
@@ -78,6 +79,25 @@ def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tm
     assert curves.multiplier_distance.max() < 0.3
     card = board.problem("two-lines")
     assert (card.n, card.m, card.examples, card.provisional) == (2, 2, 200, True)
+
+
+def test_a_page_is_made_without_building_a_problem(
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan(problem, DESCENT)
+    made.compute(Store(tmp_path / "results"), Engine())
+    before = computed(made, tmp_path / "results")
+
+    def forbidden(*args: object) -> None:
+        raise AssertionError("a problem is built, or loaded")
+
+    Path(problem).unlink()
+    for name in ("task.built_instance", "task.load", "plan.load", "problems.catalog.load"):
+        monkeypatch.setattr(f"fairbound.benchmark.{name}", forbidden)
+    (study,) = Store(tmp_path / "results").studies().values()
+    board = Board.read(StoredStudy.from_json(study), Store(tmp_path / "results"))
+    assert np.array_equal(board.curves["Descent", "two-lines"].loss, before.curves["Descent", "two-lines"].loss)
+    assert "two-lines" in write_board(board, tmp_path / "page").read_text()
 
 
 def test_transformed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:

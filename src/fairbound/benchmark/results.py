@@ -161,10 +161,11 @@ class Results:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """CPU seconds of a step of one run, the median over the runs of an entry, which were computed together."""
-        return {
-            entry: float(np.median([result.made.get("step_seconds", math.nan) for result in results]))
+        noted = {
+            entry: [result.made["step_seconds"] for result in results if "step_seconds" in result.made]
             for entry, results in self.stored.items()
         }
+        return {entry: float(np.median(some)) for entry, some in noted.items() if some}
 
     @cached_property
     def short(self) -> str:
