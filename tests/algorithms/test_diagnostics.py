@@ -16,7 +16,7 @@ SIGNS = {
     NuPI(y_max=5.0): "stood at y_max",
     PHRALM(): "multipliers still grow",
     PHRALM(y_max=5.0): "stood at y_max",
-    PHRALM(resilient=2.0): None,
+    PHRALM(resilient=2.0): "the largest violation stands",
     SPBM(eta=0.5, y_max=5.0): "stood at y_max",
 }
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fairbound._utils.settings import CAP, NONNEGATIVE, require, require_switch
 from fairbound.algorithms.schedules import ForEach, per_constraint
-from fairbound.core import MultiplierMethod, Schedule, equality_mask
+from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
 
 
 class State(NamedTuple):
@@ -69,11 +69,10 @@ class DescentAscent(MultiplierMethod[State]):
         return not isinstance(self.eta, tuple)  # a tuple's entries belong to the constraints in their order
 
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        k, capped = like.new_zeros(()), like.new_zeros(())
-        return State(like.new_zeros(m), k, capped, equality_mask(like, m, equality))
+        return State(like.new_zeros(m), like.new_zeros(()), like.new_zeros(()), equality_mask(like, m, equality))
 
     def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
         c = values[-1]
         y = state.y + per_constraint(self.eta, state.k, len(c)) * c
-        y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
-        return state.y, State(y, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
+        y, at_cap = capped(torch.where(state.equality > 0, y, torch.relu(y)), self.y_max, state.capped)
+        return state.y, State(y, state.k + 1, at_cap, state.equality)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require
 from fairbound.algorithms.schedules import ForEach, per_constraint
-from fairbound.core import MultiplierMethod, Schedule, equality_mask
+from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
 
 MEMORY = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
 
@@ -79,12 +79,12 @@ class NuPI(MultiplierMethod[State]):
         return not isinstance(self.eta, tuple)
 
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        k, capped = like.new_zeros(()), like.new_zeros(())
-        return State(like.new_zeros(m), like.new_zeros(m), k, capped, equality_mask(like, m, equality))
+        y, xi, zero = like.new_zeros(m), like.new_zeros(m), like.new_zeros(())
+        return State(y, xi, zero, zero.clone(), equality_mask(like, m, equality))
 
     def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
         (c,) = values
         xi = self.nu * state.xi + (1 - self.nu) * c
         y = state.y + per_constraint(self.eta, state.k, len(c)) * (self.ki * c + self.kp * (xi - state.xi))
-        y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
-        return state.y, State(y, xi, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
+        y, at_cap = capped(torch.where(state.equality > 0, y, torch.relu(y)), self.y_max, state.capped)
+        return state.y, State(y, xi, state.k + 1, at_cap, state.equality)

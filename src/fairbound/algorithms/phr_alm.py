@@ -44,7 +44,7 @@ from torch import Tensor
 
 from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require, require_switch
 from fairbound.algorithms.schedules import ForEach, per_constraint
-from fairbound.core import MultiplierMethod, Schedule, equality_mask
+from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
 
 SHARE = Bounds("above 0 and at most 1", lambda v: 0 < v <= 1)
 
@@ -93,8 +93,8 @@ class PHRALM(MultiplierMethod[State]):
         return not isinstance(self.eta, tuple)
 
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        k, capped = like.new_zeros(()), like.new_zeros(())
-        return State(like.new_zeros(m), like.new_zeros(m), k, capped, equality_mask(like, m, equality))
+        y, u, zero = like.new_zeros(m), like.new_zeros(m), like.new_zeros(())
+        return State(y, u, zero, zero.clone(), equality_mask(like, m, equality))
 
     def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
         c = values[-1]
@@ -108,5 +108,5 @@ class PHRALM(MultiplierMethod[State]):
         rho = y.new_zeros(()) + self.rho
         least = y * torch.relu(rho - eta) / rho.clamp(min=torch.finfo(y.dtype).tiny)
         moved = y + eta * u
-        y = torch.where(free, moved, torch.maximum(moved, least)).clamp(-self.y_max, self.y_max)
-        return w, State(y, u, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
+        y, at_cap = capped(torch.where(free, moved, torch.maximum(moved, least)), self.y_max, state.capped)
+        return w, State(y, u, state.k + 1, at_cap, state.equality)

@@ -1,13 +1,13 @@
-"""The figures of an audit's page: an overview of metrics, rates by group; score distributions, ROC curves and
-calibration by group; two audits side by side."""
+"""The figures of an audit's page: rates, score distributions, ROC curves and calibration by group; two audits side by
+side. Names of groups are whole, in as many lines as they need."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from fairbound._utils.drawing import (
-    ALERT,
     COLORS,
     DASHES,
     DOT,
@@ -17,21 +17,19 @@ from fairbound._utils.drawing import (
     error_bars,
     legend,
     panels,
-    short_lines,
     style,
     titled,
 )
 from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.comparisons import Comparison
-from fairbound.auditing.text import SMALL_GROUP, excludes_zero, interval, number, title, why_undefined
+from fairbound.auditing.text import SMALL_GROUP, interval, number, title, why_no_rate
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.intervals import IntervalEstimate
 
 MAX_GROUPS = 30  # in a figure of rates
 MAX_OUTLINES = 10  # in a figure of scores: more cannot be told apart
-OVERVIEW = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
 PANELS = (
-    "positive_rate", "base_rate", "accuracy", "true_positive_rate", "false_positive_rate", "positive_predictive_value",
+    "false_positive_rate", "false_negative_rate", "positive_rate", "base_rate", "accuracy", "positive_predictive_value",
 )  # fmt: skip
 MIN_AXIS_WIDTH = 0.2  # of a rate: below, irrelevant differences would appear large
 WIDE, NARROW = 440, 360  # of a panel
@@ -50,28 +48,6 @@ def scored_groups(audit: Audit) -> list[GroupAudit]:
 
 
 @style()
-def overview(audit: Audit) -> Any:
-    """The common notions of fairness on one axis, with 0 marked."""
-    gaps = {name: audit.metrics[name] for name in OVERVIEW if name in audit.metrics}
-    figure, (panel,) = panels(1, WIDE, 54 * len(gaps) + 30)
-    axes, end = panel.subplots(), _end(list(gaps.values()))
-    axes.set(xlim=(0, 1.02 * end), ylim=(len(gaps) - 0.4, -0.6), yticks=[])
-    axes.spines["left"].set(color=INK, linewidth=1.5)
-    for row, (name, gap) in enumerate(gaps.items()):
-        why = why_undefined(audit, name) if gap.value is None else ""
-        words = f"undefined{': ' if why else ''}{why}" if gap.value is None else _text(gap)
-        above = {"xytext": (5, 9), "textcoords": "offset points", "va": "bottom"}
-        axes.annotate(title(name), (0, row), weight="bold", **above)
-        axes.annotate(
-            words, (1, row), xycoords=("axes fraction", "data"), ha="right", color=SOFT, **above | {"xytext": (0, 9)}
-        )
-        hover = f"{title(name)}: {words} ({100 * audit.level:g} % interval)"
-        _dot(axes, row, gap, hover, ALERT if excludes_zero(gap) else DOT)
-    figure.set_label("Gaps between groups with their intervals; the same numbers are in the table of metrics")
-    return figure
-
-
-@style()
 def rates(audit: Audit) -> Any:
     """A panel for each rate, a row for each group, and the rate over all groups as a line."""
     groups, overall = largest(audit.groups, MAX_GROUPS), _overall(audit.groups)
@@ -83,7 +59,8 @@ def rates(audit: Audit) -> Any:
             axes.axvline(whole, color=SOFT, linestyle="--")
         for row, group in enumerate(groups):
             words = f"{_rate_words(group, rate)}{'' if whole is None else f'; all groups: {number(whole)}'}"
-            _dot(axes, row, group.rates[rate], words, INK if group.name == audit.reference else DOT)
+            color = INK if group.name == audit.reference else DOT
+            _dot(axes, row, group.rates[rate], words, color, missing=why_no_rate(rate))
     figure.set_label("Rates of every group with their intervals; the same numbers are in the table of groups")
     return figure
 
@@ -101,7 +78,8 @@ def compared_rates(comparison: Comparison) -> Any:
                 (group, SOFT, -0.16, comparison.names[0]),
                 (second[group.name], DOT, 0.16, comparison.names[1]),
             ):
-                _dot(axes, row + shift, side.rates[rate], f"{name}, {_rate_words(side, rate)}", color)
+                words = f"{name}, {_rate_words(side, rate)}"
+                _dot(axes, row + shift, side.rates[rate], words, color, missing=why_no_rate(rate))
     figure.set_label("Rates of every group in both audits; their changes are in the table below")
     return figure
 
@@ -113,7 +91,7 @@ def scores(audit: Audit) -> Any:
     for (color, dash), group in zip(_lines(), scored_groups(audit), strict=False):
         name = f"{group.name} ({group.examples:,})"
         outline = axes.stairs(group.histogram, audit.bins, color=color, linestyle=dash, linewidth=1.8)
-        titled(outline, name).set_label(short_lines(name, 45))
+        titled(outline, name).set_label(_lines_of(name, 45))
     if audit.threshold is not None:
         axes.axvline(audit.threshold, color=INK, linestyle=":", label=f"threshold {audit.threshold:g}")
     axes.set_ylim(bottom=0)
@@ -130,7 +108,7 @@ def roc(audit: Audit) -> Any:
         if group.roc:
             area = "" if group.auc is None else f"AUC {_text(group.auc)}"
             (line,) = axes.plot(
-                *zip(*group.roc, strict=True), dash, color=color, label=f"{short_lines(group.name, 45)}\n{area}"
+                *zip(*group.roc, strict=True), dash, color=color, label=f"{_lines_of(group.name, 45)}\n{area}"
             )
             titled(line, f"{group.name}: {area}")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
@@ -147,7 +125,7 @@ def calibration(audit: Audit) -> Any:
     for panel, group in zip(parts, groups, strict=True):
         axes = panel.subplots()
         axes.set(xlim=(min(places) - margin, max(places) + margin), ylim=(-0.02, 1.02))
-        axes.set_title(short_lines(group.name, 17), fontsize=11)
+        axes.set_title(_lines_of(group.name, 17), fontsize=11)
         axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
         axes.locator_params(axis="x", nbins=4)
         if audit.probabilities:
@@ -162,6 +140,11 @@ def calibration(audit: Audit) -> Any:
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _lines_of(name: str, width: int) -> str:
+    """A whole name, in lines of this many letters."""
+    return "\n".join(wrap(name, width)) or name
 
 
 def _curves(audit: Audit, x: str, y: str) -> tuple[Any, Any]:
@@ -184,8 +167,8 @@ def _lines() -> list[tuple[str, str]]:
 
 def _rate_panels(groups: Sequence[GroupAudit]) -> tuple[Any, dict[str, Any]]:
     """Axes by rate, with a row for each group."""
-    labels = [short_lines(group.name, 22) for group in groups]
-    line = 34 if any("\n" in label for label in labels) else 26
+    labels = [_lines_of(group.name, 22) for group in groups]
+    line = 12 + 13 * max((label.count("\n") + 1 for label in labels), default=1)
     figure, parts = panels(len(PANELS), NARROW, line * len(labels) + 56)
     drawn = {}
     for rate, panel in zip(PANELS, parts, strict=True):
@@ -196,11 +179,12 @@ def _rate_panels(groups: Sequence[GroupAudit]) -> tuple[Any, dict[str, Any]]:
     return figure, drawn
 
 
-def _dot(axes: Any, row: float, measured: IntervalEstimate, words: str, color: str, along: str = "x") -> None:
+def _dot(
+    axes: Any, row: float, measured: IntervalEstimate, words: str, color: str, along: str = "x", missing: str = ""
+) -> None:
     """A dot and its interval in a row, or with along="y" in a column; the limits of the axes are set before."""
     if measured.value is None:
-        if along == "x":
-            axes.text(0.02, row, "undefined", color=SOFT, va="center", transform=axes.get_yaxis_transform())
+        axes.text(0.02, row, missing, color=SOFT, va="center", transform=axes.get_yaxis_transform())
         return
     at = (measured.value, row) if along == "x" else (row, measured.value)
     if measured.low is not None and measured.high is not None:
@@ -230,13 +214,3 @@ def _overall(groups: Sequence[GroupAudit]) -> Mapping[str, float | None]:
     fp, tn, fn, tp = (sum(group.counts[cell] for group in groups) for cell in cells)
     counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
     return {rate: counts.rate(rate)[0] for rate in PANELS}
-
-
-def _end(measured: Sequence[IntervalEstimate]) -> float:
-    """Where the axis of gaps ends: with the intervals, but before one that goes far beyond 1, as that of a loss gap
-    does when a group has two examples; all others would be too small to see."""
-    values = [estimate.value for estimate in measured if estimate.value is not None]
-    highs = [estimate.high for estimate in measured if estimate.high is not None]
-    if not values:
-        return 1.0
-    return min(max([*values, *highs, 0.01]), max([1.0, *(1.2 * value for value in values)]))

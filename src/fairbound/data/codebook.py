@@ -11,11 +11,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
+from fairbound._utils.sentences import did_you_mean
 from fairbound.constraints.subgroups import Attribute, Banded, Coded
 
 # Where a number is cut by default: ages as labor statistics publish them; 35 hours are full-time work for the Census
@@ -71,9 +71,7 @@ def variable(name: str) -> Variable:
     'Class of worker'
     """
     if name not in _book():
-        close = get_close_matches(str(name).upper(), list(_book()), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(_book())}"
-        raise ValueError(f"the code book has no variable {name!r}; {hint}")
+        raise ValueError(f"the code book has no variable {name!r}; {did_you_mean(name, _book())}")
     return _book()[name]
 
 

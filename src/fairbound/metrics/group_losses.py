@@ -118,10 +118,10 @@ def from_mean(losses: Tensor) -> Tensor:
 
 FEWEST = 30  # examples of a group that gaps compare
 LOSS_GAPS = {  # name -> words
-    "loss": "mean loss, overall",
-    "loss_difference": "mean loss of the others minus that of the reference group",
-    "largest_loss_gap": "largest minus smallest group loss",
-    "largest_loss_gap_from_mean": "largest distance of a group loss from the mean of the group losses",
+    "loss": "mean loss, over all groups",
+    "loss_difference": "difference in mean loss: all others minus the reference group",
+    "largest_loss_gap": "difference in mean loss: largest minus smallest",
+    "largest_loss_gap_from_mean": "largest distance of a group's mean loss from the mean over groups",
 }
 
 
