@@ -13,13 +13,17 @@ import sys
 
 import numpy as np
 
-from fairbound.benchmark.board.plan import BoardPlan
+from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import hits, known_hits
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.study import load
+from fairbound.cli.report import stored_studies
 
 
 def main(folder: str) -> int:
-    board = BoardPlan.of().read(Store(folder))
+    store = Store(folder)
+    (study, *_) = stored_studies("board", load("board").digest, store) or sys.exit(f"{folder} has no whole board")
+    board = Board.read(study, store)
     missed, below = [], []
     for problem in board.problems:
         found = {name: one for (name, where), one in board.curves.items() if where == problem.name}

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import torch
 
-from fairbound.benchmark.board.entries import ours
-from fairbound.benchmark.board.plan import SEEDS
-from fairbound.benchmark.board.runs import BoardTask
-from fairbound.benchmark.collection.catalog import load, names
+from fairbound.benchmark.problems.catalog import load, names
 from fairbound.benchmark.result_file import StoredResult
+from fairbound.benchmark.study import load as load_study
+from fairbound.benchmark.task import Run, Task
 from fairbound.training.runner import run
 
 RUNS = (5, 20, 100, 400, 1_000)
+OURS = load_study("board").entries
 
 
 class Nowhere:
@@ -35,7 +35,7 @@ class Nowhere:
 
     device = failure = ""
 
-    def missing(self, keys: list[str]) -> list[str]:
+    def missing(self, keys: list[str], code: str | None = None) -> list[str]:
         return keys
 
     def put_many(self, results: list[StoredResult]) -> list[str]:
@@ -47,7 +47,7 @@ class Nowhere:
         return Path(tempfile.mkdtemp(prefix="fairbound-gpu-board-")) / key
 
 
-def timed(task: BoardTask) -> tuple[str, str, str, str, float]:
+def timed(task: Task) -> tuple[str, str, str, str, float]:
     """Problem, method, device, failure, seconds."""
     torch.set_num_threads(1)
     logging.getLogger("fairbound").setLevel(logging.ERROR)
@@ -60,9 +60,11 @@ def track(minutes: float, processes: int, epochs: float | None, device: str) -> 
     """All tasks of the track, the longest first, in so many processes that share the GPU."""
     solve = [name for name in names() if "solve" in load(name).tracks]
     tasks = [
-        BoardTask(name, (entry,), "solve", tuple(range(SEEDS)), epochs=epochs) for name in solve for entry in ours()
+        Task(name, (entry,), tuple(Run(0, seed) for seed in range(5)), "solve", epochs=epochs)
+        for name in solve
+        for entry in OURS
     ]
-    tasks = [replace(one, device=device if one.instance_of().movable else "cpu") for one in tasks]
+    tasks = [replace(one, device=device if one.built().movable else "cpu") for one in tasks]
     tasks.sort(key=lambda task: -task.work)
     start, found = time.perf_counter(), []
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -79,8 +81,7 @@ def track(minutes: float, processes: int, epochs: float | None, device: str) -> 
             process.kill()
     by = {kind: [one for one in found if one[2] == kind] for kind in ("cuda", "cpu")}
     print(
-        f"{len(found)} of {len(tasks)} tasks ({len(solve)} problems x {len(ours())} methods) in "
-        f"{whole / 60:.1f} minutes"
+        f"{len(found)} of {len(tasks)} tasks ({len(solve)} problems x {len(OURS)} methods) in {whole / 60:.1f} minutes"
     )
     for kind, some in by.items():
         print(
@@ -94,9 +95,9 @@ def rule(steps: int) -> None:
     """Milliseconds of a step of so many runs: on a CPU's core, on the GPU, and there compiled as one CUDA graph."""
     cases = (("SSL-ALM", "income-ok-race"), ("SSL-ALM", "digits-parity"), ("Tracked SQP", "income-ok-race"))
     for method, problem in cases:
-        entry = next(one for one in ours() if one.name == method)
-        task = BoardTask(problem, (entry,), "solve", (0,))
-        n, examples = task.instance_of().starts([0]).shape[1], task.examples_per_step()
+        entry = next(one for one in OURS if one.name == method)
+        task = Task(problem, (entry,), (Run(0, 0),), "solve")
+        n, examples = task.built().starts([0]).shape[1], task.examples_per_step
         print(f"{problem}, {method}: {n} parameters, {examples:g} examples a step and run, {task.steps} steps")
         print("  runs      CPU      GPU   compiled, ms a step (and s to compile)")
         for runs in RUNS if method == "SSL-ALM" else RUNS[:3]:
@@ -106,9 +107,9 @@ def rule(steps: int) -> None:
             print(f"{runs:6} {times} ({shown[-1][1]:.0f} s)", flush=True)
 
 
-def step_seconds(task: BoardTask, runs: int, device: str, compiled: bool, steps: int) -> tuple[float, float]:
+def step_seconds(task: Task, runs: int, device: str, compiled: bool, steps: int) -> tuple[float, float]:
     """Seconds of a step, and of compiling it."""
-    instance = task.instance_of() if device == "cpu" else task.instance_of().to(device)
+    instance = task.built() if device == "cpu" else task.built().to(device)
     samplers = [instance.sampler(i, i) for i in range(runs)]
     methods = task.entries[0].algorithm(steps)
     spent = []

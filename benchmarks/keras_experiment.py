@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,15 +27,16 @@ import keras
 import torch
 from torch import Tensor
 
-from fairbound.benchmark import config
-from fairbound.benchmark.executor import RunBatch, execute, run_batches
-from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark import task as tasks
+from fairbound.benchmark.engine import Engine
+from fairbound.benchmark.plan import Plan
+from fairbound.benchmark.problems.catalog import Instance
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.data.sources import best, load
+from fairbound.benchmark.study import load
 from fairbound.integrations.keras import make_functional
 
-ROWS = ("SGD", "SGD-Fairret", "SSL-ALM", "ALM", "SSw", "Ghost, rho 0.1")  # of the paper's Table 4
+ENTRIES = ("SGD", "SGD-Fairret", "SSL-ALM", "ALM", "SSw", "Ghost, rho 0.1")  # of the paper's Table 4
 PARTS, QUANTITIES = ("train", "test"), ("loss", "gap")
 ROUNDING = 5e-4  # half of the last digit that tables show: a spread below it is no measure
 
@@ -60,33 +61,26 @@ class InTorchOrder:
         return self.forward(x[self.place], inputs)
 
 
-class OnKeras(PreparedExperiment):
-    """The same experiment with a Keras network."""
-
-    @cached_property
-    def forward(self) -> Any:  # type: ignore[override]
-        dense = keras.layers.Dense
-        hidden = [dense(width, "relu") for width in self.experiment.hidden]
-        return InTorchOrder(keras.Sequential([keras.Input((self.data.X.shape[1],)), *hidden, dense(1)]))
-
-
-def settings(asked: argparse.Namespace) -> tuple[PreparedExperiment, OnKeras]:
-    experiment = config.load("income-ok-race")
-    experiment = replace(experiment, rows=tuple(row for row in experiment.rows if row.name in ROWS))
-    table = load(best(experiment.state, asked.data), folder=asked.data)
-    torch_side = PreparedExperiment.of(experiment, table)
-    on_keras = OnKeras(experiment, torch_side.source, torch_side.unscaled, torch_side.splits)
-    x = torch.cat([p.detach().flatten() for p in torch_side.network().parameters()])
-    few = torch_side.data.X[:100]
-    assert torch.allclose(on_keras.forward(x, few), torch_side.forward(x, few), atol=1e-5), "not the same network"
-    return torch_side, on_keras
+def on_keras(instance: Instance, hidden: tuple[int, ...]) -> Instance:
+    """The same table with a Keras network."""
+    dense, inputs, plain = keras.layers.Dense, instance.problem.data.X.shape[1], instance.variant
+    assert plain is not None
+    layers = [dense(width, "relu") for width in hidden]
+    forward = InTorchOrder(keras.Sequential([keras.Input((inputs,)), *layers, dense(1)]))
+    x, few = instance.starts([0])[0], instance.problem.data.X[:100]
+    assert torch.allclose(forward(x, few), instance.problem.forward(x, few), atol=1e-5), "not the same network"
+    return replace(
+        instance,
+        problem=replace(instance.problem, forward=forward),
+        variant=cache(lambda *which: replace(plain(*which), forward=forward)),
+    )
 
 
-def summaries(prepared: PreparedExperiment, store: Store, planned: list[RunBatch], seeds: int) -> dict[str, Any]:
+def summaries(plan: Plan, store: Store, seeds: int) -> dict[str, Any]:
     """By part, over the first seeds: `Results.summary`."""
-    found = Results.read(prepared, store, planned)
-    kept = {row: [run for run in runs if run.plan.seed < seeds] for row, runs in found.runs.items()}
-    return {part: replace(found, runs=kept).summary(part) for part in PARTS}
+    found = Results.read(plan.stored(store), store)
+    some = {entry: [one for one in runs if one.run.seed < seeds] for entry, runs in found.runs.items()}
+    return {part: replace(found, runs=some).summary(part) for part in PARTS}
 
 
 def main() -> int:
@@ -95,19 +89,21 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=None, help="the folder with census data")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    torch_side, on_keras = settings(asked)
-    planned, short = run_batches(torch_side), run_batches(on_keras, seeds=asked.seeds)
-    print(f"{torch_side.source}; Keras on {keras.backend.backend()}, {asked.seeds} runs a row; torch 10")
+    whole = load("paper-ok-race").with_entries((), only=ENTRIES).on(folder=asked.data)
+    plan, short = Plan(whole), Plan(replace(whole, seeds=asked.seeds))
+    assert whole.problem is not None
+    print(f"{plan._built.source}; Keras on {keras.backend.backend()}, {asked.seeds} runs an entry; torch 10")
     with tempfile.TemporaryDirectory() as folder:
         stores = Store(Path(folder) / "torch"), Store(Path(folder) / "keras")
-        seconds = []
-        for prepared, store, own in ((torch_side, stores[0], planned), (on_keras, stores[1], short)):
-            start = perf_counter()
-            execute(prepared, store, own)
-            seconds.append(perf_counter() - start)
-        table = summaries(torch_side, stores[0], planned, 10)
-        twins = summaries(torch_side, stores[0], planned, asked.seeds)
-        found = summaries(on_keras, stores[1], short, asked.seeds)
+        seconds, start = [], perf_counter()
+        plan.compute(stores[0], Engine())
+        seconds.append(perf_counter() - start)
+        table, twins = summaries(plan, stores[0], 10), summaries(plan, stores[0], asked.seeds)
+        instance, start = on_keras(plan._built, whole.problem.hidden), perf_counter()
+        tasks.built_instance = lambda *which: instance  # type: ignore[assignment]
+        short.compute(stores[1], Engine())
+        seconds.append(perf_counter() - start)
+        found = summaries(short, stores[1], asked.seeds)
     print(f"{seconds[0]:.0f} s in torch, {seconds[1]:.0f} s in Keras")
     print(f"{'':16} {'part':5} {'':4} {'torch, 10 runs':>17} {'same seeds':>11} {'Keras':>8} {'deviations apart':>17}")
     missed = 0

@@ -25,28 +25,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fairbound.benchmark.executor import Job, plan
+from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.study import load
 from fairbound.benchmark.work_log import WorkLog
 
 METHODS = ("SGD", "SSLALM", "DescentAscent", "SwitchingSubgradient", "Penalty")
 LENGTHS = (600, 900, 1_200)  # steps: a task takes about a second
-EXPERIMENT = """
+STUDY = """
 title = "Kills"
-reference = "here"
-state = "OK"
-group = "RAC1P=1"
-groups = ["white", "non-white"]
-notion = "pairwise"
-bound = 0.005
-hidden = [4]
-batch = 8
 seeds = 2
 records = 4
-split = { seed = 1 }
-common = { reference = "here" }
-rows = [
+problem = { state = "OK", group = "RAC1P=1", notion = "pairwise", bound = 0.005, hidden = [4], batch = 8 }
+entries = [
 """
 KILLS_A_ROUND = 10
 ROUND_S = 900  # a round that takes longer hangs
@@ -54,11 +46,11 @@ KINDS = ("front", "worker", "scheduler")
 Stamps = dict[str, tuple[int, int]]
 
 
-def experiment(folder: Path, methods: Sequence[str]) -> Path:
+def study(folder: Path, methods: Sequence[str]) -> Path:
     """A task for every method at every length."""
     rows = [f'  {{ name = "{m} {n}", method = "{m}", steps = {n} }},' for m in methods for n in LENGTHS]
     path = folder / "kills.toml"
-    path.write_text(EXPERIMENT + "\n".join(rows) + "\n]\n")
+    path.write_text(STUDY + "\n".join(rows) + "\n]\n")
     return path
 
 
@@ -217,14 +209,14 @@ def main() -> None:
     kills, methods = (3, METHODS[:2]) if given.short else (given.kills, METHODS)
     rng, counts, rounds = random.Random(given.seed), Counter[str](), 0
     folder = Path(tempfile.mkdtemp(prefix="fairbound-kills-"))
-    file = experiment(folder, methods)
+    file = study(folder, methods)
     code = "from fairbound.cli import main; main()"
     whole = folder / "whole"
     subprocess.run(
         [sys.executable, "-c", code, *run_arguments(file, whole), "--jobs", "1"], check=True, stdout=subprocess.DEVNULL
     )
     expected = {result.key: bits(result) for result in Store(whole).results()}
-    tasks = [list(batch.keys) for batch in plan(Job(experiment=str(file), source="synthetic:OK")).batches]
+    tasks = [task.keys for task in Plan(load(file).on(source="synthetic:OK")).tasks(Store(whole))]
     start = time.monotonic()
     while (killed := sum(counts[kind] for kind in KINDS)) < kills:
         rounds += 1

@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairbound.benchmark.executor import Job, plan
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
+from fairbound.cli.engine import planned
+from fairbound.cli.report import stored_studies
 
 LIMITS = (  # row, part, quantity, from, to
     ("SGD", "test", "loss", 0.400, 0.420),
@@ -53,12 +54,13 @@ HALF_A_DIGIT = 0.0005
 Summaries = dict[str, Any]  # by part: `Results.summary`
 
 
-def summaries(experiment: str, asked: argparse.Namespace) -> Summaries:
-    """The stored runs of an experiment, by part."""
-    found = plan(Job(experiment=experiment, folder=asked.data))
-    if found.prepared.synthetic:
-        sys.exit("these claims are about real data, and none were found: name their folder with --data")
-    results = Results.read(found.prepared, Store(asked.out), found.batches)
+def summaries(study: str, asked: argparse.Namespace) -> Summaries:
+    """The stored runs of a study, by part."""
+    store = Store(asked.out)
+    real = [one for one in stored_studies(study, planned(study).study.digest, store) if not one.cards[0].synthetic]
+    if not real:
+        sys.exit(f"these claims are about real data, and {asked.out} has no results of {study} on them")
+    results = Results.read(real[0], store)
     return {part: results.summary(part) for part in ("train", "test")}
 
 
@@ -71,7 +73,7 @@ def of(found: Summaries, row: str, part: str, quantity: str, asked: argparse.Nam
 
 def experiment_1(asked: argparse.Namespace) -> int:
     """Claims missed."""
-    found, missed = summaries("income-ok-race", asked), 0
+    found, missed = summaries("paper-ok-race", asked), 0
     for row, part, quantity, low, high in LIMITS:
         mean, std = of(found, row, part, quantity, asked)
         missed += not low <= mean <= high
@@ -100,7 +102,6 @@ def splits(experiment: str, asked: argparse.Namespace) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("results"), help="the folder of results")
-    parser.add_argument("--data", type=Path, default=None, help="the folder with census data")
     asked = parser.parse_args()
     missed = experiment_1(asked)
     print("\nover 20 splits: ours, the earlier ones, standard errors apart")

@@ -13,22 +13,22 @@ import argparse
 import sys
 import tempfile
 import time
+from dataclasses import replace
 
 import torch
 
 from fairbound.benchmark.board.checks import SALTED, _scales, salted_difference
-from fairbound.benchmark.board.entries import ours
-from fairbound.benchmark.board.plan import SEEDS
-from fairbound.benchmark.board.runs import BoardTask
-from fairbound.benchmark.collection.catalog import load
-from fairbound.benchmark.collection.salted import can_be_salted
+from fairbound.benchmark.problems.catalog import load
+from fairbound.benchmark.problems.salted import can_be_salted
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.study import load as load_study
+from fairbound.benchmark.task import Run, Task
 
 PROBLEMS = ("p1", "p4", "p5", "hs7", "hs40", "hs71", "orthogonal", "neyman-pearson", "qcqp", "grid-world", "two-moons")
 
 
-def results(task: BoardTask) -> list[StoredResult]:
+def results(task: Task) -> list[StoredResult]:
     with tempfile.TemporaryDirectory() as folder:
         task.complete(Store(folder), lambda share: None)
         return sorted(Store(folder).results(), key=lambda one: int(one.settings["seed"]))
@@ -46,14 +46,14 @@ def main() -> None:
         if not can_be_salted(load(problem).build()):
             print(f"{problem}: its constraints see the variables themselves; it is not salted")
             continue
-        for entry in ours():
+        for entry in load_study("board").entries:
             if given.methods and entry.name not in given.methods:
                 continue
-            task = BoardTask(problem, (entry,), "solve", tuple(range(SEEDS)))
+            task = Task(problem, (entry,), tuple(Run(0, seed) for seed in range(5)), "solve")
             plain = results(task)
             if "failure" in plain[0].tables:
                 continue
-            salted = results(BoardTask(problem, (entry,), "solve", tuple(range(SEEDS)), salt=given.salt))
+            salted = results(replace(task, salt=given.salt))
             compared += 1
             if why := salted_difference(plain, salted, _scales(problem, plain)):
                 refused.append(f"{problem}, {entry.name}: {why}")

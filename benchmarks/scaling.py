@@ -29,27 +29,28 @@ def durations(folder: Path) -> list[float]:
     found: dict[tuple[str, ...], float] = {}
     for one in Store(folder).results():
         own = one.settings
-        name = (str(own.get("problem")), str(own.get("board")), str(own.get("instance")), str(own.get("algorithm")))
-        name = name if "board" in own else (str(own["experiment"]), str(own["steps"]), str(own["batch"]), own["code"])
+        method = str(own["method"]) if own["kind"] != "groups" else str(own["method"]).partition("(")[0]
+        name = (str(own["problem"]), str(own["kind"]), str(own["instance"]), str(own["steps"]), method)
         found[name] = max(found.get(name, 0.0), float(one.made.get("seconds", 0.0)))
     return sorted(found.values(), reverse=True)
 
 
 def whole_board(folder: Path) -> list[float]:
     """Seconds of every task of the default board: its work, times the recorded seconds for a unit of work by method."""
-    from fairbound.benchmark.board.plan import BoardPlan
+    from fairbound.benchmark.plan import Plan
+    from fairbound.benchmark.study import load
 
     seconds: dict[str, float] = {}
     work: dict[str, float] = {}
     store = Store(folder)
-    for task in BoardPlan.of(short=True).tasks(store):
-        one = store.get(task.result_keys()[0])
+    for task in Plan(load("board-short")).tasks(store):
+        one = store.get(task.keys[0])
         if one is not None and "seconds" in one.made:
             method = type(task.entries[0].algorithm(1)).__name__
             seconds[method] = seconds.get(method, 0.0) + float(one.made["seconds"])
             work[method] = work.get(method, 0.0) + task.work
     usual = sum(seconds.values()) / sum(work.values())
-    tasks = sorted(BoardPlan.of().tasks(store), key=lambda task: -task.work)  # as the engine hands them out
+    tasks = sorted(Plan(load("board")).tasks(store), key=lambda task: -task.work)  # as the engine hands them out
     rates = {method: seconds[method] / work[method] for method in seconds}
     found = [task.work * rates.get(type(task.entries[0].algorithm(1)).__name__, usual) for task in tasks]
     return [one for one in found if one > 0]

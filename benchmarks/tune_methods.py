@@ -27,13 +27,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fairbound.benchmark.config import Experiment, Row, load
-from fairbound.benchmark.executor import execute, run_batches
-from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.engine import Engine
+from fairbound.benchmark.entry import Entry
+from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
-from fairbound.data.sources import load as load_data
-from fairbound.data.table import Table
+from fairbound.benchmark.study import Study, load
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
 FILE = DATA / "acs" / "acsincome_2018_42states.parquet"
@@ -79,34 +78,37 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     name, state, code = FORMS[asked.form]
-    experiment, table, store = load(name), census(state, code, asked.out / "data"), Store(asked.out / "results")
-    print(f"{name} on {table.source}, {asked.seeds} seeds, {asked.share:g} of the steps")
-    for row in [row for row in experiment.rows if row.name in asked.only]:
+    folder, store = census(state, code, asked.out / "data"), Store(asked.out / "results")
+    study = load(name).on(source=f"acs:{state}", folder=folder)
+    print(f"{name} on acs:{state}, {asked.seeds} seeds, {asked.share:g} of the steps")
+    for entry in [entry for entry in study.entries if entry.name in asked.only]:
         before = time.process_time()
-        found, settings = tuned(candidates(experiment, row, asked.share, asked.seeds), table, store)
-        best = choice(found, row.name in UNCONSTRAINED)
-        print(f"\n{row.name}, {time.process_time() - before:.0f} s of CPU time\n{found.to_string(float_format='%.4f')}")
+        found, settings = tuned(candidates(study, entry, asked.share, asked.seeds), store)
+        best = choice(found, entry.name in UNCONSTRAINED)
+        print(
+            f"\n{entry.name}, {time.process_time() - before:.0f} s of CPU time\n{found.to_string(float_format='%.4f')}"
+        )
         print(f"chosen: {settings[best]}", flush=True)
 
 
-def census(state: str, code: int, folder: Path) -> Table:
-    """The state's rows of the 42-state file, by way of a file of its own."""
+def census(state: str, code: int, folder: Path) -> Path:
+    """The folder of a file with the state's rows of the 42-state file."""
     folder.mkdir(parents=True, exist_ok=True)
     pd.read_parquet(FILE, filters=[("ST", "==", code)]).to_parquet(folder / f"acsincome_2018_{state}.parquet")
-    return load_data(f"acs:{state}", folder=folder)
+    return folder
 
 
-def candidates(experiment: Experiment, row: Row, share: float, seeds: int) -> Experiment:
-    """The experiment with the row's combinations as its rows, measured at the end."""
-    grid = GRIDS[row.name]
+def candidates(study: Study, entry: Entry, share: float, seeds: int) -> Study:
+    """The study with the entry's combinations as its entries, measured at the end."""
+    grid, plan = GRIDS[entry.name], Plan(study)
     made = []
     for values in product(*grid.values()):
         picked = dict(zip(grid, values, strict=True))
         own = {name: picked.pop(name) for name in ROW_FIELDS if name in picked}
         name = ", ".join(map(_words, (own | picked).items()))
-        one = replace(row, name=name, settings={**row.settings, **picked}, **own)
-        made.append(replace(one, steps=max(1, round(share * experiment.equal_examples_steps(one)))))
-    return replace(experiment, rows=tuple(made), seeds=seeds, records=1)
+        one = replace(entry, name=name, settings={**entry.settings, **picked}, **own)
+        made.append(replace(one, steps=max(1, round(share * plan.equal_steps(one)))))
+    return replace(study, entries=tuple(made), seeds=seeds, records=1)
 
 
 def _words(setting: tuple[str, Any]) -> str:
@@ -114,16 +116,15 @@ def _words(setting: tuple[str, Any]) -> str:
     return f"{name} {value['start'] if isinstance(value, Mapping) else value:g}"
 
 
-def tuned(experiment: Experiment, table: Table, store: Store) -> tuple[pd.DataFrame, dict[str, Mapping[str, Any]]]:
+def tuned(study: Study, store: Store) -> tuple[pd.DataFrame, dict[str, Mapping[str, Any]]]:
     """Medians of loss, violation and the largest violation over seeds, by combination; and the settings of each."""
-    prepared = PreparedExperiment.of(experiment, table)
-    batches = run_batches(prepared)
-    execute(prepared, store, batches)
-    final = Results.read(prepared, store, batches).final
+    plan = Plan(study)
+    plan.compute(store, Engine())
+    final = Results.read(plan.stored(store), store).final
     by_row = final[final["part"] == "train"].groupby("row", sort=False)[["loss", "violation"]]
     found = by_row.median()
     found["largest violation"] = by_row.max()["violation"]
-    return found, {row.name: {**row.settings, "fairret": row.fairret} for row in experiment.rows}
+    return found, {entry.name: {**entry.settings, "fairret": entry.fairret} for entry in study.entries}
 
 
 def choice(found: pd.DataFrame, by_loss: bool = False) -> str:

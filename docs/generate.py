@@ -10,24 +10,19 @@ from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 import fairbound
-from fairbound.benchmark import config
-from fairbound.benchmark.board.entries import Entry
-from fairbound.benchmark.board.entry_folder import Card
-from fairbound.benchmark.collection.table_problem import TableSpec
+from fairbound.benchmark.board.entry_folder import EntryCard
+from fairbound.benchmark.entry import Entry, Paper
+from fairbound.benchmark.problems.table import SplitSpec, TableSpec
+from fairbound.benchmark.study import Study
 from fairbound.cli.app import app
 
 FILES = {  # what a file is for: the tables of its keys
-    "Experiments": {
-        "Keys of the file": config.Experiment,
-        "`[[rows]]`": config.Row,
-        "`[split]`": config.SplitSpec,
-        "`[rows.paper]`": config.Paper,
-    },
-    "Problems of a board": {"Keys of the file": TableSpec},
-    "Entries of a board": {"A file": Entry, "`entry.toml` of a folder": Card},
+    "Studies": {"Keys of the file": Study, "`[[entries]]`": Entry, "`[entries.paper]`": Paper},
+    "Problems": {"Keys of the file, or `[problem]` of a study": TableSpec, "`[split]`": SplitSpec},
+    "Entries that are sent": {"`entry.toml` of a folder": EntryCard},
 }
-NOT_IN_FILES = {(config.Experiment, "name"), (config.Row, "custom")}  # set by the file's name, by the command line
-KINDS = {  # aliases of `config`, in words
+NOT_IN_FILES = {(Study, "name"), (TableSpec, "name"), (TableSpec, "folder")}  # the file's name, the command line
+KINDS = {  # aliases of `user_files` and others, in words
     "Text": "text",
     "Count": "whole number, at least 1",
     "Size": "number, at least 0",
@@ -88,7 +83,7 @@ def in_words(kind: str) -> str:
 
 def default_of(field: Field) -> str:
     value = getattr(field.default, "default", field.default)
-    return "" if value in (MISSING, PydanticUndefined, None, "", ()) or value == config.Paper() else f"`{value}`"
+    return "" if value in (MISSING, PydanticUndefined, None, "", ()) or value == Paper() else f"`{value}`"
 
 
 def cell(text: str) -> str:

@@ -3,7 +3,7 @@
 
 One class serves a loop, stacked runs, and the command line, where it stands beside the others::
 
-    fairbound run income-ok-race --algorithm examples/own_algorithm.py:ExponentiatedAscent
+    fairbound run paper-ok-race --algorithm examples/own_algorithm.py:ExponentiatedAscent
 
 Descent on the Lagrangian, exponentiated ascent in the multipliers, y+ = y exp(eta c); `check_algorithm` certifies it.
 """

@@ -19,8 +19,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairbound import BalancedBatchSampler, Constrained, DescentAscent, constraints
-from fairbound.benchmark.collection import load
-from fairbound.benchmark.experiment import fully_connected
+from fairbound.benchmark.problems import load
+from fairbound.benchmark.problems.table import fully_connected
 
 STEPS, BATCH = 400, 256
 loss = nn.BCEWithLogitsLoss(reduction="none")

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, MethodInfo, ProblemInfo, Shift
-from fairbound.benchmark.collection import Reference
+from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, Shift
+from fairbound.benchmark.problems import Reference
+from fairbound.benchmark.stored_study import Card, EntryInfo
 
 METHODS = (
     "SSLALM", "Ghost", "SPBM", "NuPI", "ExactPenalty", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",
@@ -33,7 +34,7 @@ PROBLEMS = {  # name: (summary, tracks, groups, bound)
 }
 
 
-def curves(random: Any, problem: ProblemInfo, speed: float, feasible: float, seeds: int, points: int = 40) -> Curves:
+def curves(random: Any, problem: Card, speed: float, feasible: float, seeds: int, points: int = 40) -> Curves:
     epochs = np.geomspace(0.3, 100, points)
     reference = problem.reference
     pace = np.exp(random.normal(0, 0.15, (seeds, 1))) * speed
@@ -48,12 +49,12 @@ def curves(random: Any, problem: ProblemInfo, speed: float, feasible: float, see
     )  # fmt: skip
 
 
-def card_of(name: str, summary: str, tracks: tuple[str, ...], groups: int | None, bound: float | None) -> ProblemInfo:
+def card_of(name: str, summary: str, tracks: tuple[str, ...], groups: int | None, bound: float | None) -> Card:
     reference = Reference(
         loss=0.39, start=0.71, scale=bound or 0.5, residual=3.2e-7, exact=groups is None,
         how="SLSQP on the mean problem, from the best of 20 long runs",
     )  # fmt: skip
-    return ProblemInfo(
+    return Card(
         name=name, title="Cross-entropy of a network under bounds on the differences of group losses", family="fairness"
         if groups else "known answers", tracks=tracks, n=2753, m=max((groups or 2) * ((groups or 2) - 1), 1),
         kinds="<= nonlinear", convex=groups is None, noise="mini-batches of the training examples", examples=12_000,
@@ -106,7 +107,7 @@ def demonstration(methods: int = len(METHODS), problems: int = len(PROBLEMS), se
                     violation=np.abs(random.normal(0.01, 0.01, (seeds, 3))),
                 )  # fmt: skip
     infos = [
-        MethodInfo(name=name, method=name.partition(" ")[0], settings=f"{name.partition(' ')[0]}(tau=0.05, eta=0.05)",
+        EntryInfo(name=name, method=name.partition(" ")[0], settings=f"{name.partition(' ')[0]}(tau=0.05, eta=0.05)",
                    summary="A made-up entry.", rules="default", authors="nobody") for name in names
     ]  # fmt: skip
     system = {"cpu": "a made-up machine", "platform": "Linux", "torch": "2.6"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairbound.benchmark import config
+from fairbound.benchmark import study
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -81,11 +81,12 @@ def test_links_and_files_exist(page: Path) -> None:
     assert not missing
 
 
-def test_the_experiment_file_of_the_data_page_is_read(tmp_path: Path) -> None:
+def test_the_study_of_the_data_page_is_read(tmp_path: Path) -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "guides" / "data.md").read_text(), flags=re.DOTALL)
     (tmp_path / "loans.toml").write_text(text)
-    experiment = config.load(tmp_path / "loans.toml")
-    assert (experiment.label, experiment.group) == ("approved", "sex")
+    spec = study.load(tmp_path / "loans.toml").problem
+    assert spec is not None
+    assert (spec.label, spec.group) == ("approved", "sex")
 
 
 def test_the_commands_are_at_the_top_of_the_readme() -> None:

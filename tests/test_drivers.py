@@ -16,16 +16,15 @@ from typing import Any
 import pytest
 import torch
 from methods import bce, classification, network
-from small_experiment import small_experiment
+from small_study import small_study
 from torch import Tensor
 from two_groups import make_data, small
 
 import fairbound
 from fairbound import SSLALM, Constrained, DescentAscent, constraints, run
-from fairbound.benchmark import config
-from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.plan import Plan
+from fairbound.benchmark.study import load as load_study
 from fairbound.core import Algorithm
-from fairbound.data import load
 from fairbound.training.contract import check_contract
 
 SOURCE = Path(fairbound.__file__).parent
@@ -188,8 +187,8 @@ def test_a_new_notion_works_by_its_name_everywhere(worst_group: str, tmp_path: P
     assert [gap.name for gap in verdict.gaps] == ["B no worse"]
 
     file = tmp_path / "own.toml"
-    row = '{ name = "SSLALM", method = "SSLALM", steps = 20 }'
-    file.write_text(small_experiment(row).replace('"pairwise"', f'"{worst_group}"'))
-    experiment = PreparedExperiment.of(config.load(file), load("synthetic:OK"), splits=1)
-    assert experiment.constraint(worst_group, 0.01).names == ("non-white no worse",)
-    assert experiment.problem(experiment.experiment.rows[0]).m == 1
+    entry = '{ name = "SSLALM", method = "SSLALM", steps = 20 }'
+    file.write_text(small_study(entry).replace('"pairwise"', f'"{worst_group}"'))
+    problem = Plan(load_study(file).on(source="synthetic:OK"))._built.problem
+    assert problem.names == ("non-white no worse",)
+    assert problem.m == 1

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from fairbound.algorithms import PHRALM, SGD, SSLALM, DescentAscent, TrackedSQP, primal
 from fairbound.algorithms.schedules import Linear
-from fairbound.benchmark.collection import BenchmarkProblem, Instance, Reference, load, table_problem
-from fairbound.benchmark.collection.catalog import FOLDER
-from fairbound.benchmark.collection.certificate import kkt_residual
+from fairbound.benchmark.problems import BenchmarkProblem, Instance, Reference, load, table_problem
+from fairbound.benchmark.problems.catalog import FOLDER
+from fairbound.benchmark.problems.certificate import kkt_residual
 from fairbound.core import Algorithm, Primal
 from fairbound.training.contract import trial_step
 from fairbound.training.runner import run

@@ -1,4 +1,4 @@
-"""What drawing and evaluating take of a run: stacks of Experiment 1 as `fairbound run income-ok-race` makes them.
+"""What drawing and evaluating take of a run: stacks of Experiment 1 as `fairbound run paper-ok-race` makes them.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/shares.py
 
@@ -10,6 +10,7 @@ time. Evaluation: what the benchmark itself counts for it over the whole of Expe
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from typing import Any
 
@@ -18,7 +19,9 @@ from measuring import Checks, machine
 from setting import Stack
 
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
-from fairbound.benchmark.executor import Job, compute, plan
+from fairbound.benchmark.plan import Plan
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.study import load
 from fairbound.core import Algorithm
 
 STEPS = 400  # at least, in a call
@@ -43,19 +46,18 @@ def drawing(method: Algorithm[Any], runs: int) -> float:
 
 def evaluating() -> float:
     """The share of evaluation in all runs of Experiment 1, compiling left out; every method's is printed."""
-    found = plan(Job(experiment="income-ok-race"))
+    study = load("paper-ok-race")
     whole, measured = 0.0, 0.0
-    shortest = min(found.batches, key=lambda stack: stack.steps)
-    compute(found.prepared, shortest, lambda share: None)  # compiles the evaluation
-    for stack in found.batches:
-        spent = compute(found.prepared, stack, lambda share: None)[1]
-        whole, measured = whole + spent.evaluating + spent.stepping, measured + spent.evaluating
-        share = spent.evaluating / (spent.evaluating + spent.stepping)
-        name = type(stack.algorithms[0]).__name__
-        print(f"  {name}, {len(stack.plans)} runs of {stack.steps:,} steps: evaluation {share:.0%}", flush=True)
-    stepping, records = whole - measured, found.prepared.experiment.records
-    twice = 2 * measured / (2 * measured + stepping)
-    print(f"  with {2 * records} records a run instead of {records} it would be about {twice:.0%}")
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = Plan(study).tasks(Store(folder))
+        min(tasks, key=lambda task: task.steps).complete(Store(f"{folder}/first"), lambda share: None)  # compiles it
+        for task in tasks:
+            spent = task.complete(Store(folder), lambda share: None)
+            whole, measured = whole + spent.evaluating + spent.stepping, measured + spent.evaluating
+            share = spent.evaluating / (spent.evaluating + spent.stepping)
+            print(f"  {task.method}, {len(task.runs)} runs of {task.steps:,} steps: evaluation {share:.0%}", flush=True)
+    twice = 2 * measured / (whole + measured)
+    print(f"  with {2 * study.records} records a run instead of {study.records} it would be about {twice:.0%}")
     return measured / whole
 
 

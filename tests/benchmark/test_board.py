@@ -9,18 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairbound.benchmark.board.entries import TUNING_POINTS, TUNING_SEEDS, Entry
-from fairbound.benchmark.board.plan import BoardPlan
-from fairbound.benchmark.board.runs import ROOT, BoardTask
-from fairbound.benchmark.collection import names
-from fairbound.benchmark.engines import Engine
-from fairbound.benchmark.fingerprint import PACKAGE, deciding_sources
+from fairbound.benchmark.board.page import write_board
+from fairbound.benchmark.board.results import Board
+from fairbound.benchmark.engine import Engine
+from fairbound.benchmark.entry import TUNING_POINTS, TUNING_SEEDS, Entry
+from fairbound.benchmark.fingerprint import PACKAGE, ROOT, deciding_sources
+from fairbound.benchmark.plan import Plan
+from fairbound.benchmark.problems import load as load_problem
+from fairbound.benchmark.problems import names
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.stored_study import StoredStudy
+from fairbound.benchmark.study import load
+from fairbound.benchmark.task import Run, Task
 
 PROBLEM = """
 import torch
-from fairbound.benchmark.collection import BenchmarkProblem, Solution
-from fairbound.benchmark.collection.expectation import centered, expectation
+from fairbound.benchmark.problems import BenchmarkProblem, Solution
+from fairbound.benchmark.problems.expectation import centered, expectation
 
 def values(x, noise):  # min |x - (2, 1)|^2 / 2 s.t. x0 <= 1, x1 = .5: x* = (1, .5), y* = (1, .5)
     f = ((x - torch.tensor([2.0, 1.0])).square().sum() / 2).expand(len(noise)) + noise @ x
@@ -45,14 +50,22 @@ def problem(tmp_path: Path) -> str:
     return str(path)
 
 
-def plan(problem: str, *entries: Entry, **options: object) -> BoardPlan:
-    return BoardPlan.of([problem], entries, seeds=3, **options)  # type: ignore[arg-type]
+def plan(problem: str, *entries: Entry, **options: object) -> Plan:
+    study = load("board")
+    return Plan(replace(study, problems=(problem,), entries=entries or study.entries, seeds=3, **options))  # type: ignore[arg-type]
+
+
+def computed(made: Plan, folder: Path) -> Board:
+    """From the store alone, after what it lacks is computed."""
+    store = Store(folder)
+    made.compute(store, Engine())
+    (study,) = store.studies(f"board-{made.study.digest}*").values()
+    return Board.read(StoredStudy.from_json(study), store)
 
 
 def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT)
-    made.compute(tmp_path / "results", Engine())
-    board = made.read(Store(tmp_path / "results"))
+    board = computed(made, tmp_path / "results")
     curves = board.curves["Descent", "two-lines"]
     # 12 examples a step (4 for the objective, 4 for the constraints of each kind), 200 in an epoch, 20 epochs
     assert curves.steps == 333
@@ -68,10 +81,28 @@ def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tm
     assert (card.n, card.m, card.examples, card.provisional) == (2, 2, 200, True)
 
 
+def test_a_page_is_made_without_building_a_problem(
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan(problem, DESCENT)
+    made.compute(Store(tmp_path / "results"), Engine())
+    before = computed(made, tmp_path / "results")
+
+    def forbidden(*args: object) -> None:
+        raise AssertionError("a problem is built, or loaded")
+
+    Path(problem).unlink()
+    for name in ("task.built_instance", "task.load", "plan.load", "problems.catalog.load"):
+        monkeypatch.setattr(f"fairbound.benchmark.{name}", forbidden)
+    (study,) = Store(tmp_path / "results").studies().values()
+    board = Board.read(StoredStudy.from_json(study), Store(tmp_path / "results"))
+    assert np.array_equal(board.curves["Descent", "two-lines"].loss, before.curves["Descent", "two-lines"].loss)
+    assert "two-lines" in write_board(board, tmp_path / "page").read_text()
+
+
 def test_transformed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT)
-    made.compute(tmp_path / "results", Engine())
-    board = made.read(Store(tmp_path / "results"))
+    board = computed(made, tmp_path / "results")
     first, second = board.robust["Descent", "two-lines"]
     stated = board.curves["Descent", "two-lines"]
     for one in (first, second):
@@ -82,8 +113,7 @@ def test_transformed_instances_are_measured_in_the_units_of_the_problem(problem:
 
 def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_score(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT, LEVEL)
-    made.compute(tmp_path / "results", Engine())
-    board = made.read(Store(tmp_path / "results"))
+    board = computed(made, tmp_path / "results")
     assert "1 of 2 are equalities" in board.failures["Level", "two-lines"]
     assert ("Level", "two-lines") not in board.curves
     assert ("Descent", "two-lines") in board.curves
@@ -91,11 +121,11 @@ def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_scor
 
 def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing(problem: str, tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    plan(problem, DESCENT).compute(folder, Engine())
+    plan(problem, DESCENT).compute(Store(folder), Engine())
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
-    plan(problem, DESCENT).compute(folder, Engine())
+    plan(problem, DESCENT).compute(Store(folder), Engine())
     assert {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()} == before
-    plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01})).compute(folder, Engine())
+    plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01})).compute(Store(folder), Engine())
     after = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
     assert {path: after[path] for path in before} == before
     assert len(after) == 2 * len(before)
@@ -103,7 +133,7 @@ def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing
 
 def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01}))
-    made.compute(tmp_path / "whole", Engine())
+    whole = computed(made, tmp_path / "whole")
     store = Store(tmp_path / "part")
     tasks = made.tasks(store)
 
@@ -117,10 +147,9 @@ def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_pa
     tasks[0].complete(store, lambda share: None)
     with pytest.raises(Killed):
         tasks[1].complete(store, killed)
-    assert not store.missing(tasks[0].result_keys())
-    assert store.missing(tasks[1].result_keys()) == tasks[1].result_keys()
-    made.compute(tmp_path / "part", Engine())
-    whole, part = (made.read(Store(tmp_path / name)) for name in ("whole", "part"))
+    assert not store.missing(tasks[0].keys)
+    assert store.missing(tasks[1].keys) == tasks[1].keys
+    part = computed(made, tmp_path / "part")
     for cell, curves in whole.curves.items():
         assert np.array_equal(curves.loss, part.curves[cell].loss)
         assert np.array_equal(curves.violation, part.curves[cell].violation)
@@ -129,53 +158,50 @@ def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_pa
 def test_several_processes_give_the_same_numbers(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01}))
     for processes in (1, 2):
-        made.compute(tmp_path / str(processes), Engine(processes=processes))
-    one, two = (made.read(Store(tmp_path / str(processes))) for processes in (1, 2))
+        made.compute(Store(tmp_path / str(processes)), Engine(processes=processes))
+    one, two = (computed(made, tmp_path / str(processes)) for processes in (1, 2))
     for cell, curves in one.curves.items():
         assert np.array_equal(curves.loss, two.curves[cell].loss)
 
 
 def test_a_run_does_not_depend_on_how_the_board_is_composed(problem: str) -> None:
     """Results are named by what decides them: the name of the entry and the other problems do not."""
-    named = BoardTask(problem, (DESCENT,), "solve", (0, 1))
-    other = BoardTask(problem, (replace(DESCENT, name="Other"),), "solve", (0, 1))
-    assert named.result_keys() == other.result_keys()
-    assert not set(named.result_keys()) & set(replace(named, entries=(LEVEL,)).result_keys())
-    assert not set(named.result_keys()) & set(replace(named, instance=1).result_keys())
-    assert not set(named.result_keys()) & set(replace(named, epochs=10.0).result_keys())
+    named = Task(problem, (DESCENT,), (Run(0, 0), Run(0, 1)), "solve")
+    other = replace(named, entries=(replace(DESCENT, name="Other"),))
+    assert named.keys == other.keys
+    assert not set(named.keys) & set(replace(named, entries=(LEVEL,)).keys)
+    assert not set(named.keys) & set(replace(named, instance=1).keys)
+    assert not set(named.keys) & set(replace(named, epochs=10.0).keys)
 
 
 def test_what_decides_a_result_is_the_code_that_computes_it(problem: str) -> None:
     """Not the page, the scores or the entries: those may change without computing anything again."""
-    sources = deciding_sources(PACKAGE, PACKAGE / "algorithms" / "sgd.py", ROOT, Path(problem))
-    assert {ROOT, "training/runner.py", "benchmark/collection/catalog.py", "algorithms/sgd.py", "1"} <= set(sources)
+    sources = deciding_sources(PACKAGE, PACKAGE / "algorithms" / "sgd.py", Path(problem))
+    assert {ROOT, "training/runner.py", "benchmark/problems/catalog.py", "algorithms/sgd.py", "1"} <= set(sources)
     assert "two-lines" in sources["1"]
-    others = ("page", "scoring", "findings", "plan", "entries")
-    assert not {f"benchmark/board/{name}.py" for name in others} & set(sources)
+    others = ("board/page", "board/scoring", "board/findings", "plan", "entry", "study", "results")
+    assert not {f"benchmark/{name}.py" for name in others} & set(sources)
 
 
 def test_the_tuned_rules_take_the_best_point_on_other_seeds(problem: str, tmp_path: Path) -> None:
     entry = replace(DESCENT, space={"tau": (1e-4, 0.3), "eta": (1e-3, 1.0)})
     made = plan(problem, entry, rules="tuned", epochs=10.0)
-    made.compute(tmp_path / "results", Engine())
-    store = Store(tmp_path / "results")
+    board, store = computed(made, tmp_path / "results"), Store(tmp_path / "results")
     (task,) = made.tuning()
     assert len(task.entries) == TUNING_POINTS
-    assert {seed for _, seed in task.runs} == set(TUNING_SEEDS)
+    assert {run.seed for run in task.runs} == set(TUNING_SEEDS)
     chosen = made.chosen(problem, entry, store)
     ends = {
         one.settings["tau"]: [
             float(found.tables["records"]["violation"][-1])
-            for key, (own, _) in zip(task.result_keys(), task.runs, strict=True)
-            if own == one and (found := store.get(key))
+            for key, run in zip(task.keys, task.runs, strict=True)
+            if task.entries[run.entry] == one and (found := store.get(key))
         ]
         for one in task.entries
     }
     assert np.median(ends[chosen.settings["tau"]]) <= 0.3  # feasible at the end
     assert np.median(ends[min(ends)]) > 0.03
-    board = made.read(store)
     assert board.methods[0].chosen["two-lines"].startswith(f"DescentAscent(tau={chosen.settings['tau']}")
-    assert board.short  # ten of twenty epochs
 
 
 def test_points_of_a_space_are_spread_and_repeatable() -> None:
@@ -197,20 +223,20 @@ def test_too_many_constraints_for_a_subproblem_are_refused_beforehand(problem: s
     text = text.replace("torch.tensor([1.0, 0.5]))", "torch.ones(601))").replace("two-lines", "many-lines")
     path = Path(problem).with_name("many.py")
     path.write_text(text)
-    task = BoardTask(str(path), (Entry(name="SQP", method="TrackedSQP"),), "solve", (0,))
+    task = Task(str(path), (Entry(name="SQP", method="TrackedSQP"),), (Run(0, 0),), "solve")
     assert task.refusal() == "a step solves a subproblem in all constraints, and 601 are more than 50"
     assert replace(task, entries=(DESCENT,)).refusal() is None
 
 
 def test_wrong_plans_are_sentences(problem: str) -> None:
     with pytest.raises(ValueError, match="there is no problem 'income-okrace'; the nearest is 'income-ok-race'"):
-        BoardPlan.of(["income-okrace"])
+        plan("income-okrace", DESCENT).tasks(Store("nowhere"))
     with pytest.raises(ValueError, match="the tuned rules need entries with a search space"):
         plan(problem, DESCENT, rules="tuned")
     with pytest.raises(ValueError, match="two entries are called 'Descent'"):
-        plan(problem, DESCENT).with_entries([DESCENT])
+        plan(problem, DESCENT).study.with_entries([DESCENT])
     with pytest.raises(ValueError, match="there is no entry 'SSLALM'; the nearest is 'SSL-ALM'"):
-        plan(problem).with_entries([], only=["SSLALM"])
+        plan(problem).study.with_entries([], only=["SSLALM"])
 
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides" / "board.md"
@@ -230,9 +256,8 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
     (tmp_path / "loans.csv").write_text("\n".join(["income,sex,approved", *rows]))
     table = tmp_path / "loans.toml"
     table.write_text(block("toml").replace("[64, 32]", "[4]").replace("128", "16"))
-    made = BoardPlan.of([str(own), str(table)], [DESCENT], seeds=2, splits=2, epochs=4.0)
-    made.compute(tmp_path / "results", Engine())
-    board = made.read(Store(tmp_path / "results"))
+    study = replace(load("board"), problems=(str(own), str(table)), entries=(DESCENT,), seeds=2, splits=2, epochs=4.0)
+    board = computed(Plan(study), tmp_path / "results")
     assert {name for _, name in board.curves} == {"five-means", "loans"}
     loans = board.problem("loans")
     assert (loans.groups, loans.bound, loans.source, loans.summary) == (2, 0.02, "loans.csv", "2 groups, bound 0.02")
@@ -244,4 +269,4 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
 
 def test_the_docs_name_every_problem() -> None:
     text = DOCS.read_text()
-    assert [name for name in names() if f"`{name}`" not in text] == []
+    assert [name for name in names() if load_problem(name).tracks and f"`{name}`" not in text] == []

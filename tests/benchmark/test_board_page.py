@@ -304,7 +304,8 @@ def test_figures_of_a_problem_show_its_runs(board: Board) -> None:
 @needs_browser
 def test_map_of_problems_and_methods_shows_the_chosen_target(board: Board, written: Path) -> None:
     seen = browsed(written, probe("""
-        const row = document.querySelector('#heat th[data-value="income-ok-race"]').parentNode;
+        const rows = [...document.querySelectorAll("#heat tbody tr")];
+        const row = rows.find(one => one.cells[0].innerText === "income-ok-race");
         const at = [...document.querySelectorAll("#heat thead th")].findIndex(one => one.textContent === "SSLALM");
         const before = row.cells[at].textContent, select = document.querySelector("[data-heat]");
         select.value = 0; select.dispatchEvent(new Event("change"));

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fairbound import BatchSpec, Problem, Split, constraints
-from fairbound.benchmark.collection import Instance
-from fairbound.benchmark.collection.certificate import derivatives, fitted, kkt_residual
-from fairbound.benchmark.collection.expectation import expectation
+from fairbound.benchmark.problems import Instance
+from fairbound.benchmark.problems.certificate import derivatives, fitted, kkt_residual
+from fairbound.benchmark.problems.expectation import expectation
 from fairbound.data.dataset import Dataset
 
 F64 = torch.float64

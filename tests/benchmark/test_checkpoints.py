@@ -7,21 +7,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from small_experiment import small_experiment
+from small_study import small_plan, small_study
 
-from fairbound.benchmark import executor
-from fairbound.benchmark.board import runs
-from fairbound.benchmark.board.entries import Entry
-from fairbound.benchmark.board.runs import BoardTask
-from fairbound.benchmark.engines import Engine, JobTask, carry_out
-from fairbound.benchmark.executor import Job, plan
+from fairbound.benchmark import computing as module
+from fairbound.benchmark.engine import Engine
+from fairbound.benchmark.entry import Entry
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.task import Run, Task
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.vectorized import VectorizedRuns
 
-ROWS = """
+ENTRIES = """
   { name = "SSL-ALM", method = "SSLALM", steps = 60 },
-  { name = "Ghost", method = "StochasticGhost", steps = 8, batch = 4, alpha = { schedule = "Power", start = 0.1 } },
+  { name = "Ghost", method = "StochasticGhost", steps = 8, batch = 4 },
 """
 
 
@@ -39,12 +37,7 @@ def killed_after(share: float) -> Callable[[float], None]:
 
 def contents(store: Store) -> dict[str, list[bytes]]:
     return {
-        one.key: [
-            column.tobytes()
-            for table in one.tables.values()
-            for name, column in table.items()
-            if name != "step_seconds"
-        ]
+        one.key: [column.tobytes() for table in one.tables.values() for column in table.values()]
         for one in store.results()
     }
 
@@ -53,8 +46,7 @@ def contents(store: Store) -> dict[str, list[bytes]]:
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A checkpoint at every step; the steps that are made."""
     often = partial(Checkpoint, every_s=0.0)
-    monkeypatch.setattr(executor, "Checkpoint", often)
-    monkeypatch.setattr(runs, "Checkpoint", often)
+    monkeypatch.setattr(module, "Checkpoint", often)
     made: list[int] = []
     advance = VectorizedRuns._advance
 
@@ -70,7 +62,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_task_of_a_board_goes_on_where_it_was_killed(method: str, tmp_path: Path, steps: list[int]) -> None:
     name, _, primal = method.partition(" under ")
     entry = Entry(name="A", method=name, primal={"name": primal, "lr": 0.01} if primal else {})
-    task = BoardTask("hs7", (entry,), "solve", (0, 1, 2), epochs=6.0)
+    task = Task("hs7", (entry,), (Run(0, 0), Run(0, 1), Run(0, 2)), "solve", epochs=6.0)
     whole, part = Store(tmp_path / "whole"), Store(tmp_path / "part")
     task.complete(whole, lambda share: None)
     assert steps == list(range(task.steps))
@@ -86,13 +78,11 @@ def test_a_task_of_a_board_goes_on_where_it_was_killed(method: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_batch_of_an_experiment_goes_on_where_it_was_killed(number: int, tmp_path: Path, steps: list[int]) -> None:
-    rows = ROWS.replace(', alpha = { schedule = "Power", start = 0.1 }', "")
-    (tmp_path / "small.toml").write_text(small_experiment(rows, seeds=2, records=4))
-    job = Job(experiment=str(tmp_path / "small.toml"), source="synthetic:OK")
-    carry_out([job], tmp_path / "whole", Engine())
-    batch = plan(job).batches[number]
-    task = JobTask(job, (number,), 1, "one", batch.keys)
+def test_a_batch_of_a_report_goes_on_where_it_was_killed(number: int, tmp_path: Path, steps: list[int]) -> None:
+    (tmp_path / "small.toml").write_text(small_study(ENTRIES, seeds=2, records=4))
+    plan = small_plan(tmp_path)
+    plan.compute(Store(tmp_path / "whole"), Engine())
+    task = plan.tasks(Store(tmp_path / "whole"))[number]
     del steps[:]
     part = Store(tmp_path / "part")
     with pytest.raises(Killed):
@@ -101,11 +91,11 @@ def test_a_batch_of_an_experiment_goes_on_where_it_was_killed(number: int, tmp_p
     task.complete(part, lambda share: None)
     assert steps[before:][0] >= before - 1
     whole = contents(Store(tmp_path / "whole"))
-    assert contents(part) == {key: whole[key] for key in batch.keys}
+    assert contents(part) == {key: whole[key] for key in task.keys}
 
 
 def test_a_checkpoint_that_was_cut_off_counts_as_none(tmp_path: Path, steps: list[int]) -> None:
-    task = BoardTask("hs7", (Entry(name="A", method="SGD"),), "solve", (0,), epochs=4.0)
+    task = Task("hs7", (Entry(name="A", method="SGD"),), (Run(0, 0),), "solve", epochs=4.0)
     store = Store(tmp_path)
     with pytest.raises(Killed):
         task.complete(store, killed_after(0.5))
@@ -119,7 +109,7 @@ def test_a_checkpoint_that_was_cut_off_counts_as_none(tmp_path: Path, steps: lis
 def test_short_runs_write_none(tmp_path: Path) -> None:
     seen: list[bool] = []
     folder = tmp_path / "checkpoints"
-    task = BoardTask("hs7", (Entry(name="A", method="SGD"),), "solve", (0,), epochs=4.0)
+    task = Task("hs7", (Entry(name="A", method="SGD"),), (Run(0, 0),), "solve", epochs=4.0)
     task.complete(Store(tmp_path), lambda share: seen.append(any(folder.iterdir())))
     assert seen
     assert not any(seen)

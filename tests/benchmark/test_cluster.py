@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call
-from small_experiment import BROKEN, contents, small_job
+from small_study import BROKEN, carry_out, contents, small_plan
 
 from fairbound.benchmark import cluster as module
-from fairbound.benchmark.engines import Engine, Following, JobTask, carry_out, parse_shard
-from fairbound.benchmark.executor import Job, plan
+from fairbound.benchmark.engine import Engine, parse_shard
 from fairbound.benchmark.job_queues import cluster_options, parse_queue
+from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.work_log import WorkLog
 
@@ -31,8 +30,8 @@ HOST = {"host": "127.0.0.1", "dashboard": False} | module.OWN_PORT
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return small_job(tmp_path)
+def plan(tmp_path: Path) -> Plan:
+    return small_plan(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +44,17 @@ def there() -> Iterator[Engine]:
 
 
 def test_workers_without_the_folder_send_their_files_back(
-    job: Job, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file by which a worker knows the folder is not where it looks: as on a machine without that disk."""
-    carry_out([job], tmp_path / "one", Engine())
+    carry_out(plan, tmp_path / "one", Engine())
     written: list[str] = []
     put_files = Store.put_files
     monkeypatch.setattr(Store, "put_files", lambda self, files: written.extend(files) or put_files(self, files))
-    carry_out([job], tmp_path / "shared", there)
+    carry_out(plan, tmp_path / "shared", there)
     assert written == []
     monkeypatch.setattr(WorkLog, "front_file", lambda self, name: tmp_path / "nowhere" / name)
-    carry_out([job], tmp_path / "apart", there)
+    carry_out(plan, tmp_path / "apart", there)
     assert sorted(written) == sorted(contents(tmp_path / "one"))
     assert contents(tmp_path / "apart") == contents(tmp_path / "shared") == contents(tmp_path / "one")
     made = next(Store(tmp_path / "apart").results()).made
@@ -63,53 +62,31 @@ def test_workers_without_the_folder_send_their_files_back(
     assert made["seconds"] > 0
 
 
-def test_what_fails_on_two_workers_is_marked_and_the_rest_goes_on(job: Job, there: Engine, tmp_path: Path) -> None:
+def test_what_fails_twice_is_marked_and_the_rest_goes_on(plan: Plan, there: Engine, tmp_path: Path) -> None:
     method, folder = tmp_path / "mine.py", tmp_path / "results"
     method.write_text(BROKEN.replace("REPAIRED", str(tmp_path / "repaired")))
-    broken = replace(job, algorithm=f"{method}:Broken")
-    done = carry_out([broken], folder, there)
+    broken = small_plan(tmp_path, algorithm=f"{method}:Broken")
+    done = carry_out(broken, folder, there)
     assert len(contents(folder)) == 6
     (failure,) = done.failed
     assert failure.sentence == "this method cannot take a step"
-    assert len(set(failure.workers)) == 2
     assert "Traceback" in failure.traceback
     assert f'File "{method}", line 18, in update' in failure.traceback
     assert WorkLog(folder).failures() == [failure]
     said = call("status", "--out", folder)
-    assert "small, paper: Broken: this method cannot take a step" in " ".join(said.split())
+    assert "small, groups: Broken: this method cannot take a step" in " ".join(said.split())
     (tmp_path / "repaired").touch()
-    assert carry_out([broken], folder, there).failed == []
+    assert not carry_out(broken, folder, there).failed
     assert len(contents(folder)) == 8
     assert WorkLog(folder).failures() == []
 
 
-def test_a_second_try_whose_workers_have_gone_is_given_to_another(
-    job: Job, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When it is submitted the only other worker is one that has just gone: Dask alone would wait for it forever."""
-    method = tmp_path / "mine.py"
-    method.write_text(BROKEN.replace("REPAIRED", str(tmp_path / "repaired")))
-    own = module._Round._workers
-
-    def workers(self: module._Round) -> tuple[list[str], list[str]]:
-        second = any(self.tries.values()) and not self.pinned and not self.moves
-        return ([], ["tcp://127.0.0.1:1"]) if second else own(self)
-
-    monkeypatch.setattr(module._Round, "_workers", workers)
-    (failure,) = carry_out([replace(job, algorithm=f"{method}:Broken")], tmp_path / "results", there).failed
-    assert len(failure.workers) == 2
-    assert "tcp://127.0.0.1:1" not in failure.workers
-
-
 def test_what_needs_a_gpu_waits_for_a_worker_with_one(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Store(tmp_path / "results")
-    tasks = [JobTask(replace(job, device="cuda"), (0,), 1, "mine", ("a",))]
     found = iter([([], ["tcp://cpu:1"]), ([], ["tcp://cpu:1"]), (["tcp://gpu:1"], ["tcp://cpu:1"])])
-    monkeypatch.setattr(module._Round, "_workers", lambda self: next(found))
-    client = SimpleNamespace(status="running")
-    module._Round(client, tasks, store, Following(tasks, store, None), {0: []}, here=False)._wait_for_a_worker()
+    monkeypatch.setattr(module, "_workers", lambda client: next(found))
+    module._wait_for_a_worker(SimpleNamespace(status="running"), wants_gpu=True)
     assert next(found, None) is None
     assert "no worker with a GPU (dask worker ... --resources GPU=1) is there yet" in caplog.text
 
@@ -124,48 +101,52 @@ def test_a_file_of_the_user_travels_to_a_worker_that_does_not_have_it(tmp_path: 
 
 
 def test_a_worker_with_another_version_is_refused_in_a_sentence(
-    job: Job, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = module.public_version
     monkeypatch.setattr(module, "public_version", lambda name: "9.9" if name == "torch" else own(name))
     sentence = rf"worker .* has torch {own('torch')}, and this command 9.9; .*: pip install torch==9.9 there"
     with pytest.raises(ValueError, match=sentence):
-        carry_out([job], tmp_path / "results", there)
+        carry_out(plan, tmp_path / "results", there)
     assert contents(tmp_path / "results") == {}
 
 
-def test_a_worker_with_other_data_is_refused_in_a_sentence(job: Job, there: Engine, tmp_path: Path) -> None:
-    """Another experiment file in the place that the task names, read before the task comes: its results differ."""
+def test_a_worker_with_other_data_or_code_is_refused_in_a_sentence(plan: Plan, there: Engine, tmp_path: Path) -> None:
+    def other_code(dask_worker: Any = None) -> None:
+        import fairbound.benchmark.task as task
 
-    def planned(dask_worker: Any = None) -> None:
-        """What a worker of another version would plan."""
-        from fairbound.benchmark.engines import JobTask
-
-        JobTask.keys_here = lambda self: ["0" * 64]  # type: ignore[method-assign]
+        task.Task.code = lambda self: "other"  # type: ignore[method-assign]
 
     def as_before(dask_worker: Any = None) -> None:
         import importlib
 
-        import fairbound.benchmark.engines as engines
+        import fairbound.benchmark.task as task
 
-        importlib.reload(engines)
+        importlib.reload(task)
 
     with distributed.Client(there.scheduler) as client:
-        client.run(planned)
+        client.run(other_code)
         try:
             with pytest.raises(ValueError, match="would compute other results than this command has planned"):
-                carry_out([job], tmp_path / "results", there)
+                carry_out(plan, tmp_path / "results", there)
         finally:
             client.run(as_before)
 
 
-def test_nobody_answers_at_the_address(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_answers_at_the_address(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONNECT_S", 1)
     with pytest.raises(OSError, match=r"no scheduler answers at tcp://127.0.0.1:9 within 1 s .* `dask scheduler`"):
-        carry_out([job], tmp_path / "results", Engine(scheduler="tcp://127.0.0.1:9"))
+        carry_out(plan, tmp_path / "results", Engine(scheduler="tcp://127.0.0.1:9"))
 
 
-def test_two_commands_with_one_store_compute_a_task_once(job: Job, there: Engine, tmp_path: Path) -> None:
+def test_tls_without_certificates_is_a_sentence(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"tls://127.0.0.1:9 needs certificates, .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"
+    ):
+        carry_out(plan, tmp_path / "results", Engine(scheduler="tls://127.0.0.1:9"))
+
+
+def test_two_commands_with_one_store_compute_a_task_once(plan: Plan, there: Engine, tmp_path: Path) -> None:
     """Dask gives both the answer of one computation: the method notes when it starts."""
     method, noted, folder = tmp_path / "mine.py", tmp_path / "noted", tmp_path / "results"
     text = BROKEN.replace("REPAIRED", str(method)).replace(
@@ -174,18 +155,18 @@ def test_two_commands_with_one_store_compute_a_task_once(job: Job, there: Engine
     method.write_text(
         text.replace("NOTE", f"x.numel() > 4 and open({str(noted)!r}, 'a').write('started\\n')")
     )  # no trial
-    both = replace(job, algorithm=f"{method}:Broken")
-    plan(both)  # a file is loaded by one thread at a time
+    both = small_plan(tmp_path, algorithm=f"{method}:Broken")
+    both.tasks(Store(folder))  # a file is loaded by one thread at a time
     with ThreadPoolExecutor(2) as pool:
-        done = [one.result() for one in [pool.submit(carry_out, [both], folder, there) for _ in range(2)]]
-    assert [one.failed for one in done] == [[], []]
+        done = [one.result() for one in [pool.submit(carry_out, both, folder, there) for _ in range(2)]]
+    assert [len(one.failed) for one in done] == [0, 0]
     assert len(contents(folder)) == 8
     assert noted.read_text() == "started\n"
     assert WorkLog(folder).fronts() == []
 
 
 @pytest.mark.slow
-def test_a_worker_whose_clock_is_an_hour_ahead(job: Job, tmp_path: Path) -> None:
+def test_a_worker_whose_clock_is_an_hour_ahead(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 3600\n")
     ahead = {"distributed.nanny.pre-spawn-environ": {"PYTHONPATH": str(tmp_path)}}
     with (
@@ -195,9 +176,9 @@ def test_a_worker_whose_clock_is_an_hour_ahead(job: Job, tmp_path: Path) -> None
         with distributed.Client(cluster) as client:
             (theirs,) = client.run(lambda: __import__("time").time()).values()
         assert theirs > time.time() + 3000
-        done = carry_out([job], tmp_path / "results", Engine(scheduler=cluster.scheduler_address))
-    assert (done.runs, done.failed) == (6, [])
-    carry_out([job], tmp_path / "one", Engine())
+        done = carry_out(plan, tmp_path / "results", Engine(scheduler=cluster.scheduler_address))
+    assert (done.runs, len(done.failed)) == (6, 0)
+    carry_out(plan, tmp_path / "one", Engine())
     assert contents(tmp_path / "results") == contents(tmp_path / "one")
 
 
@@ -222,23 +203,23 @@ def test_kills_at_random_moments() -> None:
     assert "'lost': 0, 'computed twice': 0, 'different': 0" in done.stdout
 
 
-def test_shards_are_parts_of_one_plan(job: Job, tmp_path: Path) -> None:
+def test_shards_are_parts_of_one_plan(plan: Plan, tmp_path: Path) -> None:
     """They do not depend on what is stored already; together they are everything."""
     folders = [tmp_path / str(number) for number in (1, 2)]
     for number, folder in enumerate(folders, 1):
-        carry_out([job], folder, Engine(shard=(number, 2)))
-        carry_out([job], folder, Engine(shard=(number, 2)))
+        carry_out(plan, folder, Engine(shard=(number, 2)))
+        carry_out(plan, folder, Engine(shard=(number, 2)))
     first, second = (contents(folder) for folder in folders)
     assert not set(first) & set(second)
-    assert {*first, *second} == {key for batch in plan(job).batches for key in batch.keys}
+    assert {*first, *second} == {key for task in plan.tasks(Store(tmp_path)) for key in task.keys}
     said = call("merge", *folders, "--out", tmp_path / "all")
     assert "6 results copied" in said
     assert contents(tmp_path / "all") == first | second
     assert "0 results copied, 6 were there" in call("merge", *folders, "--out", tmp_path / "all")
 
 
-def test_a_damaged_result_is_not_merged(job: Job, tmp_path: Path) -> None:
-    carry_out([job], tmp_path / "one", Engine())
+def test_a_damaged_result_is_not_merged(plan: Plan, tmp_path: Path) -> None:
+    carry_out(plan, tmp_path / "one", Engine())
     path = next((tmp_path / "one" / "runs").glob("*.parquet"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.warns(UserWarning, match="is damaged"):
@@ -289,7 +270,7 @@ def test_the_other_queues_take_the_same_options(kind: str) -> None:
         (("--shard", "9"), "such as 3/40"),
     ],
 )
-def test_wrong_options_are_sentences(job: Job, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
-    said = " ".join(call("run", job.experiment, "--out", tmp_path / "results", *options, code=1).split())
+def test_wrong_options_are_sentences(plan: Plan, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
+    said = " ".join(call("run", tmp_path / "small.toml", "--out", tmp_path / "results", *options, code=1).split())
     assert said.startswith("Error: ")
     assert sentence in said

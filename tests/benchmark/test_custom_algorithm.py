@@ -11,13 +11,12 @@ import pytest
 import torch
 from methods import classification
 
-from fairbound.benchmark import config
 from fairbound.benchmark.custom_algorithm import (
     CustomAlgorithm,
-    add_custom_algorithm,
     load_custom_algorithm,
     tried_algorithm,
 )
+from fairbound.benchmark.study import Study, load
 from fairbound.core import Algorithm
 from fairbound.training.hyperparams import structure
 from fairbound.training.runner import run
@@ -260,7 +259,7 @@ def test_a_file_that_cannot_be_loaded(tmp_path: Path, text: str, said: str) -> N
     assert not [name for name in set(sys.modules) - before if name.startswith("fairbound_custom")]
 
 
-# In an experiment -----------------------------------------------------------------------------------------------------
+# In a study -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -268,32 +267,32 @@ def custom(file: Path) -> CustomAlgorithm:
     return load_custom_algorithm(f"{file}:HeavyPenalty(weight=2)")
 
 
-def test_a_further_row(custom: CustomAlgorithm) -> None:
-    experiment = config.load("income-ok-race")
-    more = add_custom_algorithm(experiment, custom)
-    assert more.rows[:-1] == experiment.rows
-    row = more.rows[-1]
-    assert (row.name, row.custom, row.reference) == (
-        "HeavyPenalty(weight=2.0)",
-        custom.method,
-        "your own: my_file.py",
-    )
-    assert (row.batch, row.notion, row.bound, row.steps) == (8, "pairwise", 0.005, 10_000)
-    assert row.algorithm(row.steps) == custom.method(weight=2.0)
-    assert row.examples_per_step(groups=2) == 24.0
+def with_custom(study: Study, custom: CustomAlgorithm) -> Study:
+    return study.with_entries([study.custom_entry(custom)])
 
 
-def test_as_many_steps_as_which_row(custom: CustomAlgorithm) -> None:
-    experiment = config.load("income-ok-race")
-    others = replace(experiment, rows=tuple(row for row in experiment.rows if row.method != "SSLALM"))
-    assert add_custom_algorithm(others, custom).rows[-1].steps == 30_000  # 20,000 and 700 are as common
-    few = replace(others, rows=tuple(row for row in others.rows if "batch 64" not in row.name))
-    assert add_custom_algorithm(few, custom).rows[-1].steps == 20_000
+def test_a_further_entry(custom: CustomAlgorithm) -> None:
+    study = load("paper-ok-race")
+    more = with_custom(study, custom)
+    assert more.entries[:-1] == study.entries
+    entry = more.entries[-1]
+    assert (entry.name, entry.reference) == ("HeavyPenalty(weight=2.0)", "your own: my_file.py")
+    assert (entry.batch, entry.notion, entry.bound, entry.steps) == (None, None, None, 10_000)  # the problem's
+    assert entry.algorithm(10_000) == custom.method(weight=2.0)
+
+
+def test_as_many_steps_as_which_entry(custom: CustomAlgorithm) -> None:
+    study = load("paper-ok-race")
+    others = replace(study, entries=tuple(entry for entry in study.entries if entry.method != "SSLALM"))
+    assert others.custom_entry(custom).steps == 30_000  # 20,000 and 700 are as common
+    few = replace(others, entries=tuple(entry for entry in others.entries if "batch 64" not in entry.name))
+    assert few.custom_entry(custom).steps == 20_000
+    assert load("board").custom_entry(custom).steps is None
 
 
 def test_two_of_the_users_own_and_a_name_that_is_taken(custom: CustomAlgorithm, file: Path) -> None:
-    more = add_custom_algorithm(config.load("income-ok-race"), custom)
+    more = with_custom(load("paper-ok-race"), custom)
     other = load_custom_algorithm(f"{file}:HeavyPenalty(weight=3)")
-    assert [row.name for row in add_custom_algorithm(more, other).rows[-2:]] == [custom.name, other.name]
-    with pytest.raises(ValueError, match=r"has a row 'HeavyPenalty\(weight=2.0\)' already, .*; rename the class in "):
-        add_custom_algorithm(more, custom)
+    assert [entry.name for entry in with_custom(more, other).entries[-2:]] == [custom.name, other.name]
+    with pytest.raises(ValueError, match=r"two entries are called 'HeavyPenalty\(weight=2.0\)'"):
+        with_custom(more, custom)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from fairbound.algorithms import primal
-from fairbound.benchmark.board.entries import load_entries, ours
-from fairbound.benchmark.board.runs import BoardTask
+from fairbound.benchmark.entry import primal_step
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.study import load, load_entries
+from fairbound.benchmark.task import Run, Task
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 
@@ -22,9 +23,10 @@ def written(folder: Path, text: str) -> Path:
 
 def test_ours_are_the_classes_own_defaults() -> None:
     """The default rules: beside the variants, no setting is stated."""
-    stated = {entry.name: dict(entry.settings) for entry in ours() if entry.settings}
+    ours = load("board").entries
+    stated = {entry.name: dict(entry.settings) for entry in ours if entry.settings}
     assert stated == {"SSL-ALM, lagged": {"samples": 1, "lag": True}, "ALM": {"mu": 0}}
-    for entry in ours():
+    for entry in ours:
         if not entry.settings:
             assert entry.algorithm(100) == entry.algorithm_type()
         assert 1 <= len(entry.space) <= 5
@@ -37,16 +39,32 @@ def test_an_entry_names_how_x_moves(tmp_path: Path) -> None:
         load_entries(written(tmp_path, head + line))[0]
         for line in ("", 'primal = { name = "Adam" }\n', 'primal = { name = "SGD", lr = 0.001, momentum = 0.5 }\n')
     )
-    assert own.primal_step is None
-    assert adam.primal_step == primal.Adam()
-    assert slow.primal_step == primal.SGD(lr=0.001, momentum=0.5)
+    assert own.primal_on({}) is None
+    assert adam.primal_on({}) == primal.Adam()
+    assert slow.primal_on({}) == primal.SGD(lr=0.001, momentum=0.5)
     assert adam.described(10) == f"{own.described(10)} under {primal.Adam()!r}"
     store = Store(tmp_path)
     for entry in (own, adam, slow):
-        BoardTask("hs7", (entry,), "solve", (0,), epochs=4.0).complete(store, lambda share: None)
+        Task("hs7", (entry,), (Run(0, 0),), "solve", epochs=4.0).complete(store, lambda share: None)
     results = list(store.results())
     assert len(results) == 3
     assert len({float(result.tables["records"]["loss"][-1]) for result in results}) == 3
+
+
+def test_the_primal_step_of_a_problem_is_that_of_multiplier_methods(tmp_path: Path) -> None:
+    """Which say no other; general algorithms have steps of their own."""
+    of_problem = {"name": "Adam", "lr": 0.02}
+    multipliers, sgd, general = load_entries(
+        written(
+            tmp_path,
+            'name = "A"\nmethod = "DescentAscent"\n[[entries]]\nname = "B"\nmethod = "SGD"\nprimal = { name = "SGD" }\n'
+            '[[entries]]\nname = "C"\nmethod = "StochasticGhost"\n',
+        )
+    )
+    assert multipliers.primal_on(of_problem) == primal_step(of_problem) == primal.Adam(lr=0.02)
+    assert multipliers.described(10, of_problem).endswith(f" under {primal.Adam(lr=0.02)!r}")
+    assert sgd.primal_on(of_problem) == primal.SGD()
+    assert general.primal_on(of_problem) is None
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
@@ -68,8 +86,11 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ('name = "A"\nmethod = "SGD"\nspace = { tau = [1, 0.1] }\n', "the space of tau is low < high, both positive"),
         ('name = "A"\nmethod = "SGD"\nspace = { eta = [0.1, 1] }\n', "there is no setting 'eta'"),
         ('name = "A"\nmethod = "nowhere.py:Mine"\n', "there is no file"),
-        ('name = "A"\nmethod = "SGD"\n[[entries]]\nname = "A"\nmethod = "SGD"\n', "two entries are called 'A'"),
-        ('name = "A"\n', "entry 'A', method: Field required"),
+        (
+            'name = "A"\nmethod = "SGD"\n[[entries]]\nname = "A"\nmethod = "SGD"\n',
+            "entry 'A': two entries are called so",
+        ),
+        ('name = "A"\n', "entry 'A': the key 'method' is missing"),
         (
             'name = "A"\nmethod = "SGD"\nprimal = { name = "Adamm" }\n',
             "there is no primal 'Adamm'; the nearest is 'Adam'",

@@ -18,7 +18,7 @@ from fairbound.benchmark.board.checks import check, difference, salted_differenc
 from fairbound.benchmark.board.entry_folder import EntryFolder
 from fairbound.benchmark.board.limits import Limits
 from fairbound.benchmark.budget import examples_per_step, step_facts
-from fairbound.benchmark.engines import Engine
+from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 
@@ -186,7 +186,7 @@ def test_a_method_that_breaks_has_its_row_with_the_reason(
     body: str, limits: Limits, reason: str, tmp_path: Path
 ) -> None:
     own = entry(tmp_path / "breaks", body)
-    assert own.compute(Engine(), limits) == []
+    assert own.compute(Engine(), limits).failed == ()
     call("board", own.path, "-o", tmp_path / "board", "--out", tmp_path / "results")
     page = (tmp_path / "board" / "index.html").read_text().replace("&#39;", "'")
     assert re.search(f"On hs7 .*{reason}", page)
@@ -230,7 +230,7 @@ def test_a_wrong_card_is_a_sentence(change: tuple[str, str], sentence: str, tmp_
 
 
 def test_wrong_folders_are_sentences(tmp_path: Path) -> None:
-    assert "an entry is a folder with entry.toml" in " ".join(call("enter", tmp_path, code=1).split())
+    assert "entry.toml, which was to be the card of an entry" in " ".join(call("enter", tmp_path, code=1).split())
     own = entry(tmp_path / "without")
     assert "manifest.json cannot be read" in " ".join(call("check", own.path, code=1).split())
     (own.path / "method.py").unlink()

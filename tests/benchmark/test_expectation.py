@@ -2,8 +2,8 @@
 
 import torch
 
-from fairbound.benchmark.collection import Instance, Solution
-from fairbound.benchmark.collection.expectation import Noise, centered, noisy
+from fairbound.benchmark.problems import Instance, Solution
+from fairbound.benchmark.problems.expectation import Noise, centered, noisy
 
 F64 = torch.float64
 START = torch.tensor([0.5, -1.0, 2.0], dtype=F64)

@@ -177,7 +177,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def moved(package: Path) -> set[str]:
-    """The methods whose results would get another name with this package."""
+    """The methods whose results this package would call older."""
     return {
         name
         for name, method in ALGORITHMS.items()
@@ -222,7 +222,7 @@ def with_other_docstrings(package: Path) -> None:
         append("benchmark/plots.py", "\nnew = 1\n"),
         append("benchmark/tables.py", "\nnew = 1\n"),
         append("benchmark/report.py", "\nnew = 1\n"),
-        append("benchmark/config.py", "\nnew = 1\n"),
+        append("benchmark/study.py", "\nnew = 1\n"),
         append("cli/app.py", "\nnew = 1\n"),
         append("integrations/torch/constrained.py", "\nnew = 1\n"),
         lambda package: (package / "cli" / "new.py").write_text("new = 1\n"),
@@ -236,7 +236,7 @@ def test_what_decides_no_result_moves_no_name(copy: Path, change: Callable[[Path
 @pytest.mark.parametrize(
     "name",
     ["core.py", "training/runner.py", "training/problem.py", "data/splits.py", "data/samplers.py", "metrics/counts.py",
-     "benchmark/executor.py", "benchmark/evaluation.py", "benchmark/experiment.py", "_utils/rng.py"],
+     "benchmark/task.py", "benchmark/measuring.py", "benchmark/problems/table.py", "_utils/rng.py"],
 )  # fmt: skip
 def test_a_file_that_every_run_imports_moves_every_name(copy: Path, name: str) -> None:
     append(name, "\nnew = 1\n")(copy)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fairbound.benchmark import config, front
-from fairbound.benchmark.executor import Job, execute, plan
+from fairbound.benchmark import front, plan
+from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.front import methods_table, on_front
 from fairbound.benchmark.report import Section
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
 
-from ..small_experiment import small_experiment
+from ..small_study import small_plan, small_study
 
 SGD = '{ name = "SGD", method = "SGD", steps = 30, settings = { tau = 0.05 } }'
 ASCENT = (
@@ -46,23 +46,23 @@ def test_the_front_against_its_other_description() -> None:
         assert found == wanted
 
 
-def results_of(folder: Path, rows: str, **others: object) -> Results:
-    path = folder / "mine.toml"
-    path.write_text(small_experiment(rows, seeds=2, records=2))
-    found, store = plan(Job(experiment=str(path), source="synthetic:OK")), Store(folder / "results")
-    execute(found.prepared, store, found.batches)
-    return Results.read(found.prepared, store, found.batches, **others)
+def results_of(folder: Path, entries: str) -> Results:
+    (folder / "small.toml").write_text(small_study(entries, seeds=2, records=2))
+    made, store = small_plan(folder), Store(folder / "results")
+    made.compute(store, Engine())
+    return Results.read(made.stored(store), store)
 
 
 def test_the_table_of_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)  # of 40 examples: as many as 30 of 8, and 10 of 24
-    results = results_of(tmp_path, f"{SGD}, {ASCENT}", cpu_seconds={"SGD": 0.5, "Ascent": 2.0})
+    monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)  # of 40 examples: as many as 30 of 8, and 10 of 24
+    results = results_of(tmp_path, f"{SGD}, {ASCENT}")
     section = Section.of(results)
-    assert section.budget == "examples"  # though its runs were planned by the experiment's own steps
+    assert section.budget == "examples"  # though its runs were planned by the entries' own steps
     frame = section.tables["methods"].frame
     assert frame["row"].tolist() == ["SGD", "Ascent"]
     assert frame["examples"].tolist() == [240, 240]
-    assert frame["CPU seconds"].tolist() == [15.0, 20.0]
+    assert frame["CPU seconds"].tolist() == [30 * results.seconds["SGD"], 10 * results.seconds["Ascent"]]
+    assert frame["CPU seconds"].min() > 0
     for part in ("train", "test"):
         assert frame[f"{part} loss", "mean"].tolist() == results.summary(part)["loss", "mean"].tolist()
     losses = frame["train loss", "mean"]
@@ -79,7 +79,7 @@ def test_the_table_of_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_there_is_no_such_table_where_examples_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)
+    monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)
     results = results_of(tmp_path, f"{SGD.replace('30', '31')}, {ASCENT}")
     section = Section.of(results)
     assert section.budget == "paper"
@@ -87,17 +87,10 @@ def test_there_is_no_such_table_where_examples_differ(tmp_path: Path, monkeypatc
     assert "loss" in section.tables
 
 
-def test_seconds_that_were_not_measured_are_no_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)
-    table = Section.of(results_of(tmp_path, SGD)).tables["methods"]
-    assert "CPU seconds" not in table.frame
-    assert "Seconds of a run were not measured: fairbound time mine." in table.notes
-
-
 def test_runs_that_diverged_are_named_and_keep_their_row_off_the_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "REFERENCE_STEPS", 6)
+    monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)
     results = results_of(tmp_path, f"{SGD}, {ASCENT}")
     lost = results.runs["SGD"][1].result
     assert lost is not None

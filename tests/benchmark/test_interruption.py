@@ -22,8 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as parquet
 import pytest
-from small_experiment import small_experiment
+from small_study import small_study
 
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
@@ -31,7 +32,7 @@ from fairbound.benchmark.store import Store
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, sessions and kill -9 are of POSIX systems")
 
 ROWS, SEEDS = 4, 3
-EXPERIMENT = small_experiment(
+STUDY = small_study(
     """
   { name = "SGD", method = "SGD", steps = 60 },
   { name = "SSL-ALM", method = "SSLALM", steps = 40 },
@@ -109,7 +110,7 @@ class Commands:
             env=os.environ | {"COLUMNS": "80", "OMP_NUM_THREADS": "1"},
         )
         self.file, self.said = folder / "small.toml", folder / "said"
-        self.file.write_text(EXPERIMENT)
+        self.file.write_text(STUDY)
         assert self._line() == "ready"
 
     def _line(self) -> str:
@@ -192,6 +193,10 @@ def assert_same(found: Store, whole: Store) -> None:
         assert bits(mine) == bits(other)
 
 
+def method_of(settings: Any) -> str:
+    return str(settings["method"]).partition("(")[0]
+
+
 Stamps = dict[Path, tuple[int, int]]
 
 
@@ -204,7 +209,7 @@ def finished(folder: Path) -> Stamps:
     """The files of those rows of which no run is missing."""
     rows: dict[str, list[Path]] = {}
     for result in Store(folder).results():
-        rows.setdefault(result.settings["row"], []).append(folder / "runs" / f"{result.key}.parquet")
+        rows.setdefault(result.settings["method"], []).append(folder / "runs" / f"{result.key}.parquet")
     return stamps(path for paths in rows.values() if len(paths) == SEEDS for path in paths)
 
 
@@ -284,15 +289,16 @@ def test_damaged_results_are_named_and_computed_again(commands: Commands, whole:
     folder = tmp_path / "results"
     shutil.copytree(whole.store.folder, folder)
     files = {
-        (c.settings["row"], c.settings["seed"]): folder / "runs" / f"{c.key}.parquet" for c in whole.store.results()
+        (method_of(c.settings), c.settings["seed"]): folder / "runs" / f"{c.key}.parquet" for c in whole.store.results()
     }
-    flipped, halved = files["SSL-ALM", 1], files["SSw", 2]
+    flipped, halved = files["SSLALM", 1], files["SwitchingSubgradient", 2]
+    column = parquet.read_metadata(flipped).row_group(0).column(1)
     data = bytearray(flipped.read_bytes())
-    data[len(data) // 3] ^= 1
+    data[column.data_page_offset + column.total_compressed_size - 3] ^= 1  # a number
     flipped.write_bytes(data)
     halved.write_bytes(halved.read_bytes()[: halved.stat().st_size // 2])
 
-    kept = stamps(path for (row, _), path in files.items() if row in ("SGD", "Descent-ascent"))
+    kept = stamps(path for (row, _), path in files.items() if row in ("SGD", "DescentAscent"))
     done = commands.run(folder, *ALONE)
     assert done.status == 0, done.said
     combine = done.said.replace(" ", "")
@@ -328,7 +334,7 @@ def disk(commands: Commands) -> Iterator[Path]:
     """A disk of 64 kB that only commands see, where a place of their own to mount it was given to them."""
     place = commands.file.parent / "disk"
     place.mkdir(exist_ok=True)
-    if not commands.private or commands.shell("mount", "-t", "tmpfs", "-o", "size=64k", "test", str(place)):
+    if not commands.private or commands.shell("mount", "-t", "tmpfs", "-o", "size=96k", "test", str(place)):
         pytest.skip("a disk of our own needs the rights to mount one")
     yield place
     assert commands.shell("umount", str(place)) == 0
@@ -363,8 +369,8 @@ def test_files_that_may_not_be_large(commands: Commands, whole: Flat, tmp_path: 
     """A quota of another kind, which every process can set itself: small notes can be written, results cannot."""
     folder = tmp_path / "results"
     (folder / "runs").mkdir(parents=True)
-    for result in whole.store.results(lambda settings: settings["row"] in ("SGD", "SSw")):
-        Store(folder).put(result.settings, result.tables)
+    for result in whole.store.results(lambda settings: method_of(settings) in ("SGD", "SwitchingSubgradient")):
+        Store(folder).put_many([result])
     kept = finished(folder)
     done = commands.run(folder, *ALONE, largest_file=4096)
     assert_sentence(done, f"Error: results cannot be stored in {folder}: File too large; name another folder, stored")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fairbound.algorithms import SSLALM, DescentAscent
-from fairbound.benchmark.collection import load, reference
-from fairbound.benchmark.collection.certificate import derivatives, kkt_residual
-from fairbound.benchmark.collection.problems import (
+from fairbound.benchmark.problems import load, reference
+from fairbound.benchmark.problems.certificate import derivatives, kkt_residual
+from fairbound.benchmark.problems.collection import (
     grid_world,
     hock_schittkowski,
     least_squares,
@@ -20,7 +20,7 @@ from fairbound.benchmark.collection.problems import (
     qcqp,
     small_problems,
 )
-from fairbound.benchmark.collection.problems._convex import minimizer
+from fairbound.benchmark.problems.collection._convex import minimizer
 from fairbound.training.runner import run
 
 MODULES = (least_squares, qcqp, hock_schittkowski, small_problems, grid_world, orthogonal)

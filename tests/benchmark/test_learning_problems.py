@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fairbound.algorithms import DescentAscent, primal
-from fairbound.benchmark.collection import Instance, load, reference, table_problem
-from fairbound.benchmark.collection.certificate import kkt_residual
-from fairbound.benchmark.collection.problems import characters, helmholtz, neyman_pearson, weight_norms
+from fairbound.benchmark.problems import Instance, load, reference, table
+from fairbound.benchmark.problems.certificate import kkt_residual
+from fairbound.benchmark.problems.collection import characters, helmholtz, neyman_pearson, weight_norms
 from fairbound.core import Algorithm, Primal
 from fairbound.training.runner import run
 
@@ -28,7 +28,7 @@ SIZES = {  # n, m, training examples
 @pytest.fixture(autouse=True)
 def synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where no real data are found."""
-    monkeypatch.setattr(table_problem, "best", lambda state: f"synthetic:{state}")
+    monkeypatch.setattr(table, "best", lambda state, folder: f"synthetic:{state}")
 
 
 def trained(

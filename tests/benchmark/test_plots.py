@@ -14,58 +14,63 @@ import pytest
 import torch
 
 from fairbound._utils.drawing import TITLE, panels, style, svg, write_pdf
-from fairbound.benchmark import config, plots
-from fairbound.benchmark.executor import RunBatch, execute, run_batches
-from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark import plots
+from fairbound.benchmark.engine import Engine
+from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.plots import PLOTS, End, draw_ends, shared_axis
 from fairbound.benchmark.report import Section
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import BoundedGaps, ReportItem, Results
 from fairbound.benchmark.store import Store
-from fairbound.data import load
+from fairbound.benchmark.stored_study import StoredStudy
+from fairbound.benchmark.study import Study, load
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values
 
 Cells = dict[str, list[StoredResult]]
 
 
-@pytest.fixture(scope="module")
-def prepared() -> PreparedExperiment:
-    whole = config.load("income-ok-race")
-    rows = tuple(row for row in whole.rows if row.name in ("SGD", "ALM", "SSw"))
-    return PreparedExperiment.of(replace(whole, rows=rows, hidden=(4,), records=3, seeds=3), load("synthetic:OK"))
+def small(name: str, entries: tuple[str, ...], **changes: Any) -> Study:
+    whole = load(name).with_entries((), only=entries)
+    assert whole.problem is not None
+    whole = whole.on(source=f"synthetic:{whole.problem.state}")
+    assert whole.problem is not None
+    return replace(whole, problem=replace(whole.problem, hidden=(4,)), **changes)
 
 
 @pytest.fixture(scope="module")
-def planned(prepared: PreparedExperiment) -> list[RunBatch]:
-    return run_batches(prepared, steps=12)
+def plan() -> Plan:
+    return Plan(small("paper-ok-race", ("SGD", "ALM", "SSw"), records=3, seeds=3, steps=12))
 
 
 @pytest.fixture(scope="module")
-def done(prepared: PreparedExperiment, planned: list[RunBatch], tmp_path_factory: pytest.TempPathFactory) -> Store:
+def study(plan: Plan) -> StoredStudy:
+    return plan.stored(Store("nowhere"))
+
+
+@pytest.fixture(scope="module")
+def done(plan: Plan, study: StoredStudy, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """SSw has only one of its three runs, ALM none."""
-    everything, kept = (Store(tmp_path_factory.mktemp(name)) for name in ("all", "kept"))
-    execute(prepared, everything, planned)
-    for stack in planned:
-        for plan, key in zip(stack.plans, stack.keys, strict=True):
-            if plan.row.name == "SGD" or (plan.row.name == "SSw" and plan.seed == 1):
-                kept.put_many([everything.get(key)])
-    return kept
+    everything, some = (Store(tmp_path_factory.mktemp(name)) for name in ("all", "some"))
+    plan.compute(everything, Engine())
+    for run, result in study.results(everything):
+        if result is not None and (run.entry == "SGD" or (run.entry == "SSw" and run.seed == 1)):
+            some.put_many([result])
+    return some
 
 
 @pytest.fixture(scope="module")
-def cells(planned: list[RunBatch], done: Store) -> Cells:
+def cells(study: StoredStudy, done: Store) -> Cells:
     found: Cells = {}
-    for stack in planned:
-        for plan, key in zip(stack.plans, stack.keys, strict=True):
-            if done.has(key):
-                found.setdefault(plan.row.name, []).append(done.get(key))
+    for run, result in study.results(done):
+        if result is not None:
+            found.setdefault(run.entry, []).append(result)
     return found
 
 
 @pytest.fixture(scope="module")
-def results(prepared: PreparedExperiment, planned: list[RunBatch], done: Store) -> Results:
-    return Results.read(prepared, done, planned, seconds={"SGD": 0.5})
+def results(study: StoredStudy, done: Store) -> Results:
+    return Results.read(study, done)
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +106,17 @@ def test_curves_are_means_and_quartiles_over_runs(results: Results, cells: Cells
             np.testing.assert_allclose(curve["high"], np.percentile(expected, 75, axis=0))
 
 
-def test_a_gap_and_its_negative_are_one(prepared: PreparedExperiment) -> None:
-    assert BoundedGaps.of(prepared).limits == {"white - non-white": (0.005, -0.005)}
-    absolute = replace(prepared, experiment=replace(prepared.experiment, notion="absolute_against_pooled"))
-    found = BoundedGaps.of(absolute)
+def test_a_gap_and_its_negative_are_one(plan: Plan, study: StoredStudy) -> None:
+    assert BoundedGaps.of(study.cards[0]).limits == {"white - non-white": (0.005, -0.005)}
+    assert plan.study.problem is not None
+    absolute = replace(plan.study, problem=replace(plan.study.problem, notion="absolute_against_pooled"))
+    found = BoundedGaps.of(Plan(absolute).stored(Store("nowhere")).cards[0])
     assert list(found.limits.values()) == [(0.005,), (0.005,)]
     assert found.values(np.array([[0.2, 0.5], [0.5, 0.2]])).min() > 0
 
 
 def test_the_last_state_is_what_the_counts_say(results: Results, cells: Cells) -> None:
-    ends = [cell.tables["end"] for cell in cells["SGD"]]
+    ends = [cell.tables["parts"] for cell in cells["SGD"]]
     at = ends[0]["part"].tolist().index("test")
     final = results.final.query("row == 'SGD' and part == 'test'")
     for metric in ("independence_reported", "independence_printed", "sufficiency_reported", "inaccuracy"):
@@ -173,10 +179,10 @@ def test_long_curves_are_thinned_and_keep_their_ends(drawn_from: Any) -> None:
     assert (x[0], x[-1], y[-1]) == (100, 40_000, long["mean"].iloc[-1])
 
 
-def test_an_empty_store_says_what_to_run(prepared: PreparedExperiment, planned: list[RunBatch], tmp_path: Path) -> None:
-    empty = Results.read(prepared, Store(tmp_path), planned)
+def test_an_empty_store_says_what_to_run(study: StoredStudy, tmp_path: Path) -> None:
+    empty = Results.read(study, Store(tmp_path))
     for item in PLOTS.values():
-        with pytest.raises(ValueError, match=r"none of the planned runs of income-ok-race; .* fairbound run \S+"):
+        with pytest.raises(ValueError, match=r"none of the runs of paper-ok-race; .* fairbound run \S+"):
             item.make(empty)
 
 
@@ -204,16 +210,11 @@ def test_curves_show_means_and_bounds(results: Results, figures: dict[str, Any])
     assert {axes.get_title(loc="left") for axes in (loss, gap)} == {"loss", "white - non-white"}
 
 
-def test_seconds_show_the_rows_that_were_timed(figures: dict[str, Any]) -> None:
+def test_seconds_are_steps_times_the_seconds_of_a_step(results: Results, figures: dict[str, Any]) -> None:
     loss, gap = figures["seconds"].axes
-    assert line_of(loss, "SGD").get_xdata().tolist() == [2.0, 4.0, 6.0]
-    assert [line.get_label() for line in gap.lines] == ["SGD", "bound", "bound"]
+    assert line_of(loss, "SGD").get_xdata() == pytest.approx(results.seconds["SGD"] * np.array([4, 8, 12]))
+    assert {line.get_label() for line in gap.lines} == {"SGD", "SSw", "bound"}
     assert loss.get_xlabel() == "seconds"
-
-
-def test_seconds_of_no_row_are_refused(results: Results) -> None:
-    with pytest.raises(ValueError, match="nothing to draw: seconds per step are given for none"):
-        plots.seconds(replace(results, seconds={"Ghost": 1.0}))
 
 
 def test_validation_shows_the_validation_split(figures: dict[str, Any]) -> None:
@@ -345,13 +346,12 @@ def test_the_same_results_make_the_same_files(results: Results, tmp_path: Path) 
 
 
 def test_five_groups_from_a_store(tmp_path: Path) -> None:
-    whole = config.load("income-va-marital")
-    small = replace(whole, rows=whole.rows[:1], hidden=(4,), records=2, seeds=1)
-    prepared = PreparedExperiment.of(small, load("synthetic:VA"))
-    planned, store = run_batches(prepared, steps=4), Store(tmp_path / "store")
-    execute(prepared, store, planned)
-    results = Results.read(prepared, store, planned)
-    losses = torch.tensor(store.get(planned[0].keys[0]).tables["records"]["train"][:, 1:]).double()
+    plan = Plan(small("paper-va-marital", ("SGD",), records=2, seeds=1, steps=4))
+    store = Store(tmp_path / "store")
+    plan.compute(store, Engine())
+    results = Results.read(plan.stored(store), store)
+    (stored,) = store.results()
+    losses = torch.tensor(stored.tables["records"]["train"][:, 1:]).double()
     expected = losses - losses.mean(1, keepdim=True)
     found = results.curves(["train"]).query("quantity != 'loss'").pivot(index="step", columns="quantity", values="mean")
     np.testing.assert_allclose(found[list(results.gaps.limits)], expected, atol=1e-12)

@@ -12,24 +12,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from browsing import browsed, needs_browser
+from made_results import Made, stored_study
 
-from fairbound.benchmark import config
-from fairbound.benchmark.config import Paper, Printed
-from fairbound.benchmark.executor import PlannedJob, RunBatch, run_batches
-from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.entry import Paper, Printed
 from fairbound.benchmark.paper_comparison import beside, comparisons
+from fairbound.benchmark.problems.table import SplitSpec
 from fairbound.benchmark.report import Section, write_report
 from fairbound.benchmark.report_table import ReportTable, frame_of
-from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import Results
-from fairbound.benchmark.store import Store
-from fairbound.cli.report import show, with_results
-from fairbound.data.dataset import Dataset
-from fairbound.data.splits import random_split
+from fairbound.benchmark.stored_study import StoredStudy
+from fairbound.benchmark.study import load
+from fairbound.cli.report import show
 
-ROWS = ("SGD", "SSL-ALM", "SSw")
+ENTRIES = ("SGD", "SSL-ALM", "SSw")
 SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
 SYSTEM = {"date": "2031-05-06T07:08:09+00:00", "cpu": "Abacus <9000>", "torch": "9.9", "device": "cpu"}
 PAPER = Paper(
@@ -39,55 +35,22 @@ PAPER = Paper(
 )
 
 
-def made_setting(*, splits: int = 1, source: str = "synthetic:OK", **changes: Any) -> PreparedExperiment:
-    """Experiment 1 with three rows on a few made-up people; the paper has figures for the first of them."""
-    whole = config.load("income-ok-race")
-    rows = [replace(row, paper=Paper({}, {}, {}), note="") for row in whole.rows if row.name in ROWS]
-    rows[0] = replace(rows[0], paper=PAPER, note="a <b>note</b> & more")
-    experiment = replace(whole, rows=tuple(rows), seeds=2, records=5, **changes)
-    member = torch.arange(80) % 2
-    plain = Dataset(torch.randn(80, 3, generator=torch.Generator().manual_seed(0)), (torch.arange(80) % 3 == 0).float(),
-                    {"group": member}, levels={"group": experiment.groups})  # fmt: skip
-    return PreparedExperiment(
-        experiment, source, plain, tuple(random_split(member, SHARES, seed=i) for i in range(splits))
-    )
+def made_setting(*, source: str = "synthetic:OK", whole_seeds: int = 2, **changes: Any) -> StoredStudy:
+    """Experiment 1 with three entries; the paper has figures for the first of them."""
+    whole = load("paper-ok-race").with_entries((), only=ENTRIES)
+    assert whole.problem is not None
+    entries = [replace(entry, paper=Paper({}, {}, {}), note="") for entry in whole.entries]
+    entries[0] = replace(entries[0], paper=PAPER, note="a <b>note</b> & more")
+    spec = replace(whole.problem, split=SplitSpec(seed=0, shares=SHARES))
+    options = {"seeds": 2, "records": 5} | changes
+    study = replace(whole, entries=tuple(entries), problem=spec, **options)
+    return stored_study(study, source=source, whole_seeds=whole_seeds)
 
 
-def made_run(
-    prepared: PreparedExperiment, steps: int, rng: np.random.Generator, factor: float
-) -> dict[str, dict[str, Any]]:
-    """Tables of the form that a run stores."""
-    records, parts, groups = prepared.experiment.records, prepared.parts(), len(prepared.experiment.groups)
-    losses = {part: factor * rng.uniform(0.3, 0.6, (records, 1 + groups)) for part in prepared.measured()}
-    end = {
-        "part": np.array(parts),
-        "counts": rng.integers(1, 30, (len(parts), groups, 2, 2)).astype(np.float64),
-        "histogram": rng.integers(0, 9, (len(parts), groups, 50)),
-    } | {name: rng.uniform(size=(len(parts), groups - 1)) for name in ("w1", "wd", "wd_logits")}
-    return {"records": {"step": np.linspace(steps / records, steps, records).astype(int), **losses}, "end": end}
-
-
-def filled(prepared: PreparedExperiment, planned: list[RunBatch], store: Store, blown: str = "") -> Store:
-    rng = np.random.default_rng(1)
-    for stack in planned:
-        for plan, settings in zip(stack.plans, stack.settings, strict=True):
-            store.put(settings, made_run(prepared, plan.steps, rng, 1e5 if plan.row.name == blown else 1.0))
-    return store
-
-
-def made_section(
-    prepared: PreparedExperiment, folder: Path, **options: Any
-) -> tuple[Section, dict[str, list[StoredResult]]]:
-    """And the cells that it shows, by row."""
-    planned = run_batches(prepared)
-    store = filled(prepared, planned, Store(folder))
-    cells: dict[str, list[StoredResult]] = {}
-    for stack in planned:
-        for plan, key in zip(stack.plans, stack.keys, strict=True):
-            found = store.get(key)
-            assert found is not None
-            cells.setdefault(plan.row.name, []).append(found)
-    return Section.of(Results.read(prepared, store, planned, **options)), cells
+def made_section(study: StoredStudy, blown: str = "") -> tuple[Section, dict[str, list[dict[str, Any]]]]:
+    """And the tables that it shows, by entry."""
+    made = Made(study, factors={blown: 1e5})
+    return Section.of(made.read), {entry: [tables for _, tables in runs] for entry, runs in made.results.items()}
 
 
 def lines_of(table: ReportTable) -> list[dict[str, Any]]:
@@ -105,28 +68,24 @@ def lines_of(table: ReportTable) -> list[dict[str, Any]]:
     ({"last_states": 3, "measured": ("validation",)}, "tuning differences", "validation trade-off"),
     ({"splits": 2}, "loss splits differences", "curves seconds validation scores radar trade-off"),
 ])  # fmt: skip
-def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str, tmp_path: Path) -> None:
-    found, _ = made_section(made_setting(**changes), tmp_path, seconds={"SGD": 0.5, "unknown": 1.0})
+def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str) -> None:
+    found, _ = made_section(made_setting(**changes))
     assert " ".join(found.tables) == tables
     assert " ".join(found.figures) == figures
     assert found.notes == {"SGD": "a <b>note</b> & more"}
     assert found.synthetic
     if "seconds" in found.figures:
-        assert {line.get_label() for line in found.figures["seconds"].axes[0].lines} == {"SGD"}
+        assert {line.get_label() for line in found.figures["seconds"].axes[0].lines} >= set(ENTRIES)
     shown = {axes.get_title(loc="left") for axes in found.figures["trade-off"].axes}
     assert shown == ({"validation"} if "tuning" in found.tables else {"train", "test"})
 
 
-def test_without_times_there_is_no_axis_of_time(tmp_path: Path) -> None:
-    assert "seconds" not in made_section(made_setting(), tmp_path)[0].figures
-
-
-def test_losses_and_violations_are_those_of_the_last_record(tmp_path: Path) -> None:
-    found, cells = made_section(made_setting(), tmp_path)
+def test_losses_and_violations_are_those_of_the_last_record() -> None:
+    found, cells = made_section(made_setting())
     for line in lines_of(found.tables["loss"]):
         assert (line["runs"], line["examples per step"]) == (2, {"SGD": 8, "SSL-ALM": 40, "SSw": 40}[line["row"]])
         for part, name in (("train", "train"), ("validation", "validation"), ("test", "test")):
-            ends = np.array([cell.tables["records"][part][-1] for cell in cells[line["row"]]])
+            ends = np.array([cell["records"][part][-1].astype(float) for cell in cells[line["row"]]])
             over = np.abs(ends[:, 1] - ends[:, 2]) - 0.005  # two groups: both signs of their difference are bounded
             for column, values in (("loss", ends[:, 0]), ("violation", np.maximum(over, 0))):
                 shown = line[f"{name} {column} mean"], line[f"{name} {column} std"]
@@ -136,9 +95,9 @@ def test_losses_and_violations_are_those_of_the_last_record(tmp_path: Path) -> N
     assert first["validation loss differs"]
 
 
-def test_differences_are_counted_once_and_listed_where_far(tmp_path: Path) -> None:
+def test_differences_are_counted_once_and_listed_where_far() -> None:
     """Of the paper's twelve figures the train ones are too vague to miss; those of test and one loss are far off."""
-    found, _ = made_section(made_setting(), tmp_path)
+    found, _ = made_section(made_setting())
     table = found.tables["differences"]
     assert [line["figure"] for line in lines_of(table)] == [
         "validation loss", "Ind, test", "Sp, test", "Ina, test", "Sf, test", "Wd, test",
@@ -162,78 +121,53 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
 # What was found ------------------------------------------------------------------------------------------------------
 
 
-def losses_of(prepared: PreparedExperiment, folder: Path, ends: dict[str, tuple[float, float, float]]) -> Results:
-    """Two runs of every row: the loss, larger by .002 in the second, and the violation on train and on test."""
-    store, planned = Store(folder), run_batches(prepared)
-    for stack in planned:
-        for plan, settings in zip(stack.plans, stack.settings, strict=True):
-            run = made_run(prepared, plan.steps, np.random.default_rng(0), 1.0)
-            loss, *violations = ends[plan.row.name]
+def losses_of(study: StoredStudy, ends: dict[str, tuple[float, float, float]]) -> Results:
+    """Two runs of every entry: the loss, larger by .002 in the second, and the violation on train and on test."""
+    made = Made(study)
+    for entry, runs in made.results.items():
+        loss, *violations = ends[entry]
+        for run, tables in runs:
             for part, violation in zip(("train", "test"), violations, strict=True):
-                gap = prepared.experiment.bound + violation if violation else 0.0
-                run["records"][part][:] = (loss + 0.002 * plan.seed, gap, 0.0)
-            store.put(settings, run)
-    return Results.read(prepared, store, planned)
+                gap = 0.005 + violation if violation else 0.0
+                tables["records"][part] = np.array([(loss + 0.002 * run.seed, gap, 0.0)] * study.records)
+    return made.read
 
 
-def test_finding_names_the_first_the_second_and_held_out_examples(tmp_path: Path) -> None:
+def test_finding_names_the_first_the_second_and_held_out_examples() -> None:
     ends = {"SGD": (0.30, 0.2, 0.2), "SSL-ALM": (0.40, 0.0, 0.05), "SSw": (0.45, 0.005, 0.0)}
-    results = losses_of(made_setting(), tmp_path, ends)
+    results = losses_of(made_setting(), ends)
     said = Section.of(results).finding
     assert "within 0.01 of the bound 0.005, SSL-ALM has the smallest loss (0.401 ± 0.001)" in said
     assert "the difference to the second, SSw (0.451), is significant: 0.050 [0.050, 0.050], 95 % over 2 runs." in said
     assert said.endswith("its largest violation is 0.050 ± 0.000; no constraint is violated in 0 of 2 runs.")
-    far = losses_of(made_setting(), tmp_path / "far", dict.fromkeys(ROWS, (0.3, 0.2, 0.2)))
+    far = losses_of(made_setting(), dict.fromkeys(ENTRIES, (0.3, 0.2, 0.2)))
     assert "no method ends within 0.01 of the bound 0.005; the nearest is SGD" in Section.of(far).finding
 
 
 def test_short_runs_say_so_and_are_not_compared(tmp_path: Path) -> None:
-    prepared = made_setting()
-    planned = run_batches(prepared, seeds=1, steps=5)
-    results = Results.read(prepared, filled(prepared, planned, Store(tmp_path / "store")), planned)
-    found = Section.of(results)
-    steps = max(row.steps for row in prepared.experiment.rows)
+    study = made_setting(seeds=1, steps=5)
+    found, _ = made_section(study)
+    steps = max(entry.own_steps for entry in study.entries)
     assert found.short == f"1 of 2 runs of a method, at most 5 of {steps:,} steps"
     assert "differences" not in found.tables
     for table in found.tables.values():
         assert not any("paper" in field for _, field in table.frame.columns)
     html = write_report([replace(found, figures={})], tmp_path / "report", []).read_text()
     assert html.index("A short run.") < html.index("Contents")
-    whole, _ = made_section(prepared, tmp_path / "whole")
+    whole, _ = made_section(made_setting())
     assert whole.short == ""
     html = write_report([replace(whole, figures={})], tmp_path / "report", []).read_text()
     assert "A short run." not in html
-    heading = html.index('<h2 id="income-ok-race">')
-    order = [html.index(f'id="income-ok-race-{name}"') for name in ("loss", "fairness-reported", "differences")]
+    heading = html.index('<h2 id="paper-ok-race">')
+    order = [html.index(f'id="paper-ok-race-{name}"') for name in ("loss", "fairness-reported", "differences")]
     assert heading < html.index('class="finding"') < order[0] < order[1] < order[2]
 
 
-# Budgets and the terminal ---------------------------------------------------------------------------------------------
+# The terminal ---------------------------------------------------------------------------------------------------------
 
 
-def within(prepared: PreparedExperiment, steps: int | None = None) -> dict[Any, PlannedJob]:
-    budgets: tuple[Any, ...] = ("paper", "examples")
-    return {budget: PlannedJob(prepared, run_batches(prepared, budget=budget, steps=steps)) for budget in budgets}
-
-
-def test_budgets_with_results_are_found(tmp_path: Path) -> None:
-    """SSL-ALM's 10,000 steps are in both budgets, and so prove nothing."""
-    prepared = made_setting()
-    both, short = within(prepared), within(prepared, steps=5)
-    shared = set.intersection(*({key for stack in one.batches for key in stack.keys} for one in both.values()))
-    assert len(shared) == 2  # the seeds of SSL-ALM
-    with pytest.raises(ValueError, match=r"no results of income-ok-race .* compute them first: fairbound run \S+"):
-        with_results(Store(tmp_path / "none"), both)
-    store = filled(prepared, both["examples"].batches, Store(tmp_path / "store"))
-    assert list(with_results(store, both)) == ["examples"]
-    filled(prepared, both["paper"].batches, store)
-    assert list(with_results(store, both)) == ["paper", "examples"]
-    filled(prepared, short["examples"].batches, store)
-    assert list(with_results(store, short)) == ["paper"]
-
-
-def test_the_terminals_tables_fit_and_long_ones_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = made_section(made_setting(), tmp_path)
+def test_the_terminals_tables_fit_and_long_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = made_section(made_setting())
     show([found], Path("there"))
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
@@ -243,24 +177,19 @@ def test_the_terminals_tables_fit_and_long_ones_are_named(tmp_path: Path, capsys
         assert all(text in said for text in column.text)
     many = replace(loss, frame=pd.concat([loss.frame] * 30))
     show([replace(found, tables={"loss": many})], Path("there"))
-    assert "90 lines, in there/tables/income-ok-race-loss.csv" in capsys.readouterr().out
+    assert "90 lines, in there/tables/paper-ok-race-loss.csv" in capsys.readouterr().out
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
-    """One experiment within both budgets, a method of which blew up, and one that chooses settings."""
-    prepared, store = made_setting(title="</script><script>alert(1)</script>"), Store(tmp_path_factory.mktemp("store"))
-    sections = []
-    for budget in ("paper", "examples"):
-        planned = run_batches(prepared, budget=budget)  # type: ignore[arg-type]
-        filled(prepared, planned, store, blown="SSw")
-        sections.append(Section.of(Results.read(prepared, store, planned, budget=budget, seconds={"SGD": 0.1})))
-    tuning = made_setting(name="tune", last_states=2)
-    planned = run_batches(tuning)
-    return [*sections, Section.of(Results.read(tuning, filled(tuning, planned, store), planned))]
+def both() -> list[Section]:
+    """One study within both budgets, a method of which blew up, and one that chooses settings."""
+    title = "</script><script>alert(1)</script>"
+    budgets = [made_setting(title=title, budget=budget) for budget in ("paper", "examples")]
+    sections = [made_section(study, blown="SSw")[0] for study in budgets]
+    return [*sections, made_section(made_setting(name="tune", last_states=2))[0]]
 
 
 @pytest.fixture(scope="module")
@@ -271,11 +200,11 @@ def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
     there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
     expected = {"report.html"}
-    for one, stem in zip(both, ("income-ok-race-paper", "income-ok-race-examples", "tune"), strict=True):
+    for one, stem in zip(both, ("paper-ok-race-paper", "paper-ok-race-examples", "tune"), strict=True):
         expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
         expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf",)}
     assert {name for name in there if not name.startswith("profile")} == expected  # a browser's, if it was first
-    table = list(csv.DictReader((written.parent / "tables" / "income-ok-race-examples-loss.csv").open()))
+    table = list(csv.DictReader((written.parent / "tables" / "paper-ok-race-examples-loss.csv").open()))
     assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss mean"]
 
 
@@ -284,11 +213,11 @@ def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Sectio
     little = replace(both[0], figures={"trade-off": both[0].figures["trade-off"]})
     write_report([little], tmp_path, [], lambda done, total: told.append((done, total)))
     assert told == [(i, 5) for i in range(1, 6)]
-    assert (tmp_path / "tables" / "income-ok-race-loss.csv").exists()
+    assert (tmp_path / "tables" / "paper-ok-race-loss.csv").exists()
 
 
 def test_reports_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"at least one section; run an experiment first: fairbound run \S+"):
+    with pytest.raises(ValueError, match=r"at least one section; run a study first: fairbound run \S+"):
         write_report([], tmp_path, [])
     with pytest.raises(ValueError, match="two sections are of 'tune' within the budget 'paper'"):
         write_report([both[2], both[2]], tmp_path, [])
@@ -355,7 +284,8 @@ PROBE = """(() => {
 const table = document.querySelector(".figures table");
 const at = [...table.tHead.rows[0].cells].findIndex(cell => cell.textContent.trim() === "train loss");
 const header = table.tHead.rows[0].cells[at].querySelector("button");
-const values = () => [...table.tBodies[0].rows].map(row => Number(row.cells[at].dataset.value));
+const values = () => [...table.tBodies[0].rows].map(row => row.cells[at])
+  .map(cell => Number(cell.dataset.value ?? cell.firstChild.textContent));
 header.click(); const up = values(); header.click(); const down = values();
 const figures = [...document.querySelectorAll(".figure")];
 return {
@@ -378,10 +308,10 @@ def test_browser_shows_figures_and_sorts(both: list[Section], written: Path) -> 
     assert seen["all"] == sum(len(one.figures) for one in both)
     assert (seen["empty"], seen["outside"]) == (0, [])
     assert seen["points"] >= 3 * 2  # what was found is drawn first: loss against violation, train and test
-    assert seen["curves"] == 3 * 2 * 2  # three methods, loss and gap, train and test
+    assert seen["curves"] == 3 * 2 * 2 - 2  # three methods, loss and gap, train and test; SSw's loss is off the axes
     means = [line["train loss mean"] for line in lines_of(both[0].tables["loss"])]
-    assert seen["up"] == pytest.approx(sorted(means), rel=1e-4)
-    assert seen["down"] == pytest.approx(sorted(means, reverse=True), rel=1e-4)
+    assert seen["up"] == pytest.approx(sorted(means), rel=1e-3)
+    assert seen["down"] == pytest.approx(sorted(means, reverse=True), rel=1e-3)
 
 
 @needs_browser

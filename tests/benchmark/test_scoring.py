@@ -18,7 +18,7 @@ from fairbound.benchmark.board.scoring import (
     met,
     speed,
 )
-from fairbound.benchmark.collection import Reference
+from fairbound.benchmark.problems import Reference
 
 # Targets: loss at most 1 + (.3, .1, .03, .01), violation at most (.02, .006, .002, .0006)
 REFERENCE = Reference(loss=1.0, start=2.0, scale=0.02, residual=None, exact=False, how="by hand")

@@ -181,17 +181,33 @@ def test_reading_makes_no_folder(store: Store) -> None:
     assert not store.folder.exists()
 
 
-def test_a_sound_result_stays(store: Store) -> None:
-    """A name decides its content; of two processes that compute it the first one's file stays as it is."""
-    name = store.put({"seed": 0}, {"end": {"x": np.array([1.0])}})
+def test_a_sound_result_stays_unless_other_code_computed_it(store: Store) -> None:
+    """Of two processes that compute a result the first one's file stays as it is; that of other code replaces it."""
+
+    def put(x: float, code: str) -> list[str]:
+        return store.put_many([StoredResult({"seed": 0}, {"end": {"x": np.array([x])}}, {"code": code})])
+
+    (name,) = put(1.0, "a")
     (path,) = (store.folder / "runs").iterdir()
     before = path.stat().st_ino, path.stat().st_mtime_ns
-    assert store.put({"seed": 0}, {"end": {"x": np.array([2.0])}}) == name
+    assert put(2.0, "a") == [name]
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
+    assert store.missing([name]) == store.missing([name], "a") == []
+    assert store.missing([name], "b") == [name]
+    put(3.0, "b")
     found = store.get(name)
     assert found is not None
-    assert found.tables["end"]["x"].tolist() == [1.0]
+    assert (found.tables["end"]["x"].tolist(), found.made) == ([3.0], {"code": "b"})
     assert len(files_of(store)) == 2  # the result and store.json
+
+
+def test_studies_are_kept_by_name(store: Store) -> None:
+    assert store.studies() == {}
+    store.note_study("mine-1", {"title": "Mine"})
+    store.note_study("mine-2", {"title": "Mine too"})
+    store.note_study("mine-1", {"title": "Mine, again"})
+    assert Store(store.folder).studies("mine-1*") == {"mine-1": {"title": "Mine, again"}}
+    assert list(store.studies()) == ["mine-1", "mine-2"]
 
 
 def test_other_readers_open_a_result(store: Store) -> None:
@@ -297,15 +313,23 @@ def test_damage_that_nobody_looked_at_is_moved_aside_too(store: Store) -> None:
     assert_is_example(store.get(name), 0)
 
 
-def test_a_flipped_bit_is_noticed_wherever_it_is(store: Store) -> None:
-    _, path = stored(store)
-    sound = path.read_bytes()
-    assert len(result_file.unsealed(sound)) < len(sound)
-    for at in range(len(sound)):
-        flipped = bytearray(sound)
-        flipped[at] ^= 1 << at % 8
-        with pytest.raises(result_file.DamagedError):
-            result_file.unsealed(bytes(flipped))
+def test_a_flipped_bit_of_the_data_is_noticed_wherever_it_is(store: Store) -> None:
+    """By pyarrow's checksum of each page; its header and the footer have none, where most flips make it unreadable."""
+    import pyarrow.parquet as parquet
+
+    name = store.put(*example(0, rows=300))
+    path = store.folder / "runs" / f"{name}.parquet"
+    sound, group = path.read_bytes(), parquet.read_metadata(path).row_group(0)
+    checked = 0
+    for column in map(group.column, range(group.num_columns)):
+        begin, end = column.data_page_offset, column.data_page_offset + column.total_compressed_size
+        for at in range(begin + 64, end, 7):  # after the header, of less than 64 bytes
+            flipped = bytearray(sound)
+            flipped[at] ^= 1 << at % 8
+            with pytest.raises(result_file.DamagedError):
+                result_file.opened(bytes(flipped), name)
+            checked += 1
+    assert checked > 300
 
 
 def test_a_result_under_the_name_of_another_is_damage(store: Store) -> None:

@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
+from made_results import Made, stored_study
 from scipy import stats
+from small_study import small_plan, small_study
 
-from fairbound.benchmark import config
 from fairbound.benchmark.board import tables as board_tables
-from fairbound.benchmark.config import Paper, Printed, SplitSpec
-from fairbound.benchmark.executor import RunBatch, RunPlan, execute, run_batches
-from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.engine import Engine
+from fairbound.benchmark.entry import Paper, Printed
 from fairbound.benchmark.paper_comparison import PAPERS_CHOICE, chosen
+from fairbound.benchmark.problems.table import SplitSpec
 from fairbound.benchmark.report import Section
 from fairbound.benchmark.report_table import ReportTable, frame_of, latex
 from fairbound.benchmark.results import ReportItem, Results
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.stored_study import StoredStudy
+from fairbound.benchmark.study import load
 from fairbound.benchmark.tables import TABLES, fairness_table, split_table, summary_table, tuning_table
-from fairbound.data.dataset import Dataset
-from fairbound.data.splits import random_split
 
 SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
 PARTS = ("train", "validation", "test")
-ROWS = ("SGD", "SSL-ALM", "ALM")
+ENTRIES = ("SGD", "SSL-ALM", "ALM")
 PAPER = Paper(
     {"loss": Printed(0.4, 0.1), "violation": Printed(0.0, 0.0)},
     {name: Printed(0.1, 0.2) for name in ("Ind", "Sp", "Ina", "Sf", "Wd")},
@@ -40,71 +40,21 @@ PAPER = Paper(
 )
 
 
-def small(groups: int, *, seeds: int, splits: int, rows: tuple[str, ...] = ROWS) -> PreparedExperiment:
-    """Experiment 1 or 2 with some of its rows, on a few made-up people. Only the first row is in the paper."""
-    whole = config.load("income-ok-race" if groups == 2 else "income-va-marital")
-    kept = [row for row in whole.rows if row.name in rows]
-    kept = [replace(row, steps=6, paper=PAPER if i == 0 else Paper({}, {}, {})) for i, row in enumerate(kept)]
-    split = SplitSpec(seed=0, splits=splits, shares=SHARES)
-    experiment = replace(whole, rows=tuple(kept), hidden=(2,), records=3, last_states=2, seeds=seeds, split=split)
-    rng = np.random.default_rng(0)
-    member = torch.arange(40 * groups) % groups
-    X, y = torch.from_numpy(rng.normal(size=(40 * groups, 3))).float(), (torch.arange(40 * groups) % 3 == 0).float()
-    plain = Dataset(X, y, {"group": member}, levels={"group": experiment.groups})
-    return PreparedExperiment(
-        experiment, "made up", plain, tuple(random_split(member, SHARES, seed=i) for i in range(splits))
+def small(groups: int, *, seeds: int, splits: int, entries: tuple[str, ...] = ENTRIES, **changes: Any) -> StoredStudy:
+    """Experiment 1 or 2 with some of its entries. Only the first of them is in the paper."""
+    whole = load("paper-ok-race" if groups == 2 else "paper-va-marital").with_entries((), only=entries)
+    assert whole.problem is not None
+    some = [replace(one, steps=6, paper=PAPER if i == 0 else Paper({}, {}, {})) for i, one in enumerate(whole.entries)]
+    spec = replace(whole.problem, split=SplitSpec(seed=0, shares=SHARES))
+    study = replace(
+        whole, entries=tuple(some), problem=spec, records=3, last_states=2, seeds=seeds, splits=splits, **changes
     )
-
-
-def made_up(groups: int, rng: np.random.Generator) -> dict[str, dict[str, np.ndarray]]:
-    """Tables of the form that a run stores."""
-    losses = {part: rng.uniform(0.3, 0.6, (3, 1 + groups)).astype(np.float32) for part in PARTS}
-    pairs = (len(PARTS), groups - 1)
-    end = {
-        "part": np.array(PARTS),
-        "counts": rng.integers(1, 30, (len(PARTS), groups, 2, 2)).astype(np.float64),
-        "w1": rng.uniform(size=pairs),
-        "wd": rng.uniform(size=pairs),
-        "wd_logits": rng.uniform(size=pairs),
-    }
-    return {"records": {"step": np.array([2, 4, 6]), **losses}, "end": end}
-
-
-def planned_runs(planned: list[RunBatch]) -> list[tuple[RunPlan, str, Any]]:
-    return [run for s in planned for run in zip(s.plans, s.keys, s.settings, strict=True)]
-
-
-class Made:
-    """A store of made-up results, and the results themselves by row."""
-
-    def __init__(self, prepared: PreparedExperiment, folder: Path, without: tuple[str, ...] = ()) -> None:
-        self.prepared, self.planned, self.store = prepared, run_batches(prepared), Store(folder)
-        self.results: dict[str, list[tuple[RunPlan, dict[str, Any]]]] = {
-            row.name: [] for row in prepared.experiment.rows
-        }
-        rng = np.random.default_rng(1)
-        for plan, _, _ in planned_runs(self.planned):
-            if plan.row.name not in without:
-                self.results[plan.row.name].append((plan, made_up(len(prepared.experiment.groups), rng)))
-
-    def stored(self) -> Made:
-        """Put what the test has made of the results, in the place of what was put before: a store replaces nothing."""
-        for path in (self.store.folder / "runs").glob("*.parquet"):
-            path.unlink()
-        settings = {(plan.row.name, plan.seed, plan.split): one for plan, _, one in planned_runs(self.planned)}
-        for name, results in self.results.items():
-            for plan, tables in results:
-                self.store.put(settings[name, plan.seed, plan.split], tables)
-        return self
-
-    @property
-    def read(self) -> Results:
-        return Results.read(self.prepared, self.store, self.planned)
+    return stored_study(study)
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Made:
-    return Made(small(2, seeds=3, splits=1), tmp_path, without=("ALM",))
+def two() -> Made:
+    return Made(small(2, seeds=3, splits=1), without=("ALM",))
 
 
 def records_of(table: ReportTable) -> list[dict[str, Any]]:
@@ -147,16 +97,16 @@ def transcribed(end: dict[str, np.ndarray], part: str, family: str) -> dict[str,
 
 @pytest.mark.parametrize("family", ["printed", "reported"])
 def test_fairness_of_two_groups(two: Made, family: Any) -> None:
-    table = records_of(fairness_table(two.stored().read, family))
+    table = records_of(fairness_table(two.read, family))
     assert [line["figure"] for line in table[:7]] == ["Ind", "Sp", "Ina", "Sf", "Wd", "Wd of logits", "W1"]
     for line in table[:14]:
         for part in ("train", "test"):
-            runs = [transcribed(tables["end"], part, family) for _, tables in two.results[line["row"]]]
+            runs = [transcribed(tables["parts"], part, family) for _, tables in two.results[line["row"]]]
             assert_spread(line[part], [run[line["figure"]] for run in runs])
 
 
 def test_fairness_beside_the_paper(two: Made) -> None:
-    table = records_of(fairness_table(two.stored().read, "reported"))
+    table = records_of(fairness_table(two.read, "reported"))
     for line in table[:6]:
         for part, mean, std in (("train", 0.1, 0.2), ("test", 0.3, 0.001)):
             difference = line[part]["mean"] - mean
@@ -169,22 +119,22 @@ def test_fairness_beside_the_paper(two: Made) -> None:
     assert table[7]["test"]["difference"] is None  # nor is the second row
 
 
-def test_reported_definitions_of_more_than_two_groups_are_undefined(tmp_path: Path) -> None:
-    made = Made(small(5, seeds=2, splits=1, rows=("SGD",)), tmp_path).stored()
+def test_reported_definitions_of_more_than_two_groups_are_undefined() -> None:
+    made = Made(small(5, seeds=2, splits=1, entries=("SGD",)))
     reported, printed = (fairness_table(made.read, family) for family in ("reported", "printed"))
     for line, other in zip(records_of(reported), records_of(printed), strict=True):
         assert (line["test"]["mean"] is None) == (line["figure"] in ("Ind", "Sp", "Sf"))
-        runs = [transcribed(tables["end"], "test", "printed") for _, tables in made.results["SGD"]]
+        runs = [transcribed(tables["parts"], "test", "printed") for _, tables in made.results["SGD"]]
         assert_spread(other["test"], [run[line["figure"]] for run in runs])
     assert any("undefined here" in note for note in reported.notes)
 
 
 def test_a_figure_that_some_runs_lack(two: Made) -> None:
     """In one run nobody of a group is predicted positive, in another Wd does not exist."""
-    results = [tables["end"] for _, tables in two.results["SGD"]]
+    results = [tables["parts"] for _, tables in two.results["SGD"]]
     results[0]["counts"][2, 0, :, 1] = 0
     results[1]["wd"][2] = np.nan
-    table = fairness_table(two.stored().read, "reported")
+    table = fairness_table(two.read, "reported")
     lines = {line["figure"]: line for line in records_of(table)[:7]}
     assert_spread(lines["Sf"]["test"], [transcribed(end, "test", "reported")["Sf"] for end in results[1:]])
     assert_spread(lines["Wd"]["test"], [float(results[i]["wd"][2, 0]) for i in (0, 2)])
@@ -193,7 +143,7 @@ def test_a_figure_that_some_runs_lack(two: Made) -> None:
 
 
 def test_a_row_without_runs_is_missing(two: Made) -> None:
-    made = two.stored()
+    made = two
     for table in (fairness_table(made.read, "printed"), tuning_table(made.read), split_table(made.read)):
         (line, *_) = [line for line in records_of(table) if line["row"] == "ALM"]
         figures = [line[name][part] for name, part in table.frame.columns if part] + [line.get("bound holds")]
@@ -203,8 +153,7 @@ def test_a_row_without_runs_is_missing(two: Made) -> None:
 
 
 def test_an_empty_store_is_all_missing(tmp_path: Path) -> None:
-    prepared = small(2, seeds=1, splits=1)
-    results = Results.read(prepared, Store(tmp_path), run_batches(prepared))
+    results = Results.read(small(2, seeds=1, splits=1), Store(tmp_path))
     table = tuning_table(results)
     assert [line["loss"]["mean"] for line in records_of(table)] == [None] * 3
     for make in (TABLES["loss"].make, split_table, lambda r: fairness_table(r, "printed")):
@@ -220,7 +169,7 @@ def violations(losses: np.ndarray, bound: float) -> np.ndarray:
 
 
 def test_tuning_is_the_mean_over_the_last_states(two: Made) -> None:
-    for line in records_of(tuning_table(two.stored().read))[:2]:
+    for line in records_of(tuning_table(two.read))[:2]:
         last = [tables["records"]["validation"].astype(float)[-2:] for _, tables in two.results[line["row"]]]
         assert_spread(line["loss"], [one[:, 0].mean() for one in last])
         assert_spread(line["violation"], [violations(one, 0.005).mean() for one in last])
@@ -232,7 +181,7 @@ def test_a_printed_deviation_of_zero_is_rounded(two: Made) -> None:
     for excess, marked in ((0.0009, False), (0.0011, True)):
         for _, tables in two.results["SGD"]:
             tables["records"]["validation"] = np.array([[0.4, 0.405 + excess, 0.4]] * 3)
-        line = records_of(tuning_table(two.stored().read))[0]
+        line = records_of(tuning_table(two.read))[0]
         assert line["violation"]["difference"] == pytest.approx(excess)
         assert line["violation"]["differs"] == marked
 
@@ -242,7 +191,7 @@ def test_two_standard_deviations(two: Made, loss: float, marked: bool) -> None:
     """The paper prints a loss of 0.4 ± 0.1. The mark is explained where there is one."""
     for _, tables in two.results["SGD"]:
         tables["records"]["validation"] = np.array([[loss, 0.4, 0.4]] * 3)
-    table = tuning_table(two.stored().read)
+    table = tuning_table(two.read)
     line = records_of(table)[0]["loss"]
     assert (line["difference"], line["differs"]) == (pytest.approx(loss - 0.4), marked)
     shown = {column.heading: column.text[0] for column in table.shown()}
@@ -256,7 +205,7 @@ def test_the_chosen_row(two: Made) -> None:
         for name, loss, above in (("SGD", 0.5, 0.0), ("SSL-ALM", 0.4, excess)):
             for _, tables in two.results[name]:
                 tables["records"]["validation"] = np.array([[loss, 0.4 + 0.005 + above, 0.4]] * 3)
-        table = records_of(tuning_table(two.stored().read))
+        table = records_of(tuning_table(two.read))
         assert [line["row"] for line in table if line["chosen"] == "here"] == [row]
 
 
@@ -264,7 +213,7 @@ def test_the_rule_on_the_papers_own_figures() -> None:
     """Seven of its eight choices, as the module says; and every choice is a row of its experiment."""
     agree = []
     for name, choice in PAPERS_CHOICE.items():
-        printed = {row.name: row.paper.validation for row in config.load(name).rows}
+        printed = {entry.name: entry.paper.validation for entry in load(name).entries}
         assert choice in printed
         figures = {row: (p["loss"].mean, p["violation"].mean) for row, p in printed.items() if p}
         agree.append(chosen(figures) == choice)
@@ -272,11 +221,15 @@ def test_the_rule_on_the_papers_own_figures() -> None:
     assert [name for name, same in zip(PAPERS_CHOICE, agree, strict=True) if not same] == ["tune-va-ghost"]
 
 
-def test_the_papers_choice_is_shown(tmp_path: Path) -> None:
-    prepared = small(2, seeds=1, splits=1, rows=("SGD",))
-    row = replace(prepared.experiment.rows[0], name="eta_f 0.05, eta_c 0.04")
-    prepared = replace(prepared, experiment=replace(prepared.experiment, name="tune-ok-ssw", rows=(row,)))
-    table = tuning_table(Made(prepared, tmp_path).stored().read)
+def test_the_papers_choice_is_shown() -> None:
+    study, name = small(2, seeds=1, splits=1, entries=("SGD",)), "eta_f 0.05, eta_c 0.04"
+    study = replace(
+        study,
+        name="tune-ok-ssw",
+        entries=[replace(study.entries[0], name=name)],
+        runs=[replace(study.runs[0], entry=name)],
+    )
+    table = tuning_table(Made(study).read)
     assert records_of(table)[0]["chosen"] == "here, paper"
     assert "On the paper's own figures this chooses: eta_f 0.05, eta_c 0.04." in table.notes
 
@@ -286,7 +239,7 @@ def test_diverged_rows_are_shown_and_never_chosen(two: Made) -> None:
         for _, tables in two.results["SGD"]:
             for part in PARTS:
                 tables["records"][part] = np.full((3, 3), value)
-        tuned, split = tuning_table(two.stored().read), split_table(two.read)
+        tuned, split = tuning_table(two.read), split_table(two.read)
         assert next(column.text[0] for column in tuned.shown() if column.name == "loss") == "not finite ± not finite"
         assert records_of(tuned)[0]["loss"]["differs"]
         assert [line["chosen"] for line in records_of(tuned)] == [None, "here", None]
@@ -295,23 +248,23 @@ def test_diverged_rows_are_shown_and_never_chosen(two: Made) -> None:
 
 
 def test_no_examples_to_choose_by(tmp_path: Path) -> None:
-    prepared = small(2, seeds=1, splits=1)
-    prepared = replace(prepared, splits=(random_split(prepared.unscaled.groups["group"], seed=0),))
+    study = small(2, seeds=1, splits=1)
+    study = replace(study, cards=[replace(study.cards[0], parts=("train", "dual", "test"))])
     with pytest.raises(ValueError, match=r"no validation examples \(it has train, dual, test\)"):
-        tuning_table(Results.read(prepared, Store(tmp_path), []))
+        tuning_table(Results.read(study, Store(tmp_path)))
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("groups", [2, 5])
-def test_splits(groups: int, tmp_path: Path) -> None:
+def test_splits(groups: int) -> None:
     """Two seeds on each of four splits: seeds are averaged first, and there are four values."""
-    made = Made(small(groups, seeds=2, splits=4, rows=("SGD",)), tmp_path)
-    for plan, tables in made.results["SGD"]:
-        if plan.split == 0 or (plan.split, plan.seed) == (1, 0):  # equal losses: the bound holds in 3 of 8 runs
+    made = Made(small(groups, seeds=2, splits=4, entries=("SGD",)))
+    for run, tables in made.results["SGD"]:
+        if run.split == 0 or (run.split, run.seed) == (1, 0):  # equal losses: the bound holds in 3 of 8 runs
             tables["records"]["test"][:, 1:] = 0.4
-    (line,) = records_of(split_table(made.stored().read))
+    (line,) = records_of(split_table(made.read))
 
     def gap(losses: np.ndarray) -> float:
         of_groups = losses[:, 1:]
@@ -330,15 +283,15 @@ def test_splits(groups: int, tmp_path: Path) -> None:
         ends = stats.t.interval(0.95, 3, gaps.mean(), stats.sem(gaps))
         assert (line[f"{shown} gap"]["low"], line[f"{shown} gap"]["high"]) == pytest.approx(ends, rel=1e-9)
     at = PARTS.index("test")
-    right = over_splits(lambda t: t["end"]["counts"][at][:, [0, 1], [0, 1]].sum() / t["end"]["counts"][at].sum())
+    right = over_splits(lambda t: t["parts"]["counts"][at][:, [0, 1], [0, 1]].sum() / t["parts"]["counts"][at].sum())
     assert_spread(line["held-out accuracy"], right)
     assert line["splits"] == 4
-    assert made.prepared.experiment.notion == ("pairwise" if groups == 2 else "against_mean")
+    assert made.study.cards[0].notion == ("pairwise" if groups == 2 else "against_mean")
     assert line["bound holds"] == 3 / 8  # in no other run do the made-up losses lie so near to each other
 
 
-def test_one_split_has_no_interval(tmp_path: Path) -> None:
-    made = Made(small(2, seeds=2, splits=1, rows=("SGD",)), tmp_path).stored()
+def test_one_split_has_no_interval() -> None:
+    made = Made(small(2, seeds=2, splits=1, entries=("SGD",)))
     (line,) = records_of(split_table(made.read))
     assert line["held-out gap"]["low"] is None
     assert line["held-out gap"]["std"] == 0
@@ -348,22 +301,23 @@ def test_one_split_has_no_interval(tmp_path: Path) -> None:
 
 
 def test_tables_of_a_real_run(tmp_path: Path) -> None:
-    """What `execute` stores is what the tables read; lengths other than the experiment's are named."""
-    prepared, store = small(2, seeds=2, splits=2, rows=("SGD",)), Store(tmp_path)
-    planned = run_batches(prepared, steps=3)
-    execute(prepared, store, planned)
-    cells = [store.get(key) for _, key, _ in planned_runs(planned)]
-    results = Results.read(prepared, store, planned)
+    """What a task stores is what the tables read; lengths other than the study's are named."""
+    entries = '{ name = "SGD", method = "SGD", steps = 6 }'
+    (tmp_path / "small.toml").write_text("last_states = 2\n" + small_study(entries, seeds=2, records=3))
+    plan, store = small_plan(tmp_path, steps=3, splits=2), Store(tmp_path / "results")
+    plan.compute(store, Engine())
+    results = Results.read(plan.stored(store), store)
     fairness = fairness_table(results, "reported")
-    at = cells[0].tables["end"]["part"].tolist().index("test")
-    counts = [cell.tables["end"]["counts"][at] for cell in cells]
+    parts = [one.tables["parts"] for one in store.results()]
+    at = parts[0]["part"].tolist().index("test")
+    counts = [one["counts"][at] for one in parts]
     assert_spread(records_of(fairness)[2]["test"], [1 - n[:, [0, 1], [0, 1]].sum() / n.sum() for n in counts])
     (split,), (tuned,) = (records_of(make(results)) for make in (split_table, tuning_table))
     (line,) = records_of(summary_table(results, "validation"))
     assert (tuned["loss"]["mean"], tuned["runs"]) == (line["loss"]["mean"], 4)
     assert tuned["violation"]["std"] == line["largest violation"]["std"]
     assert (split["splits"], split["steps"]) == (2, 3)
-    assert "Other numbers of steps than the experiment's: SGD 3 for 6." in fairness.notes
+    assert "Other numbers of steps than the study's: SGD 3 for 6." in fairness.notes
 
 
 def test_a_table_is_added_in_one_place(two: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +329,7 @@ def test_a_table_is_added_in_one_place(two: Made, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setitem(TABLES, "accuracy", ReportItem("Accuracy", lambda results: True, accuracy_table))
     monkeypatch.setattr("fairbound.benchmark.report.PLOTS", {})
-    section = Section.of(two.stored().read)
+    section = Section.of(two.read)
     assert set(section.tables["accuracy"].to_text().split()) >= {"SGD", "SSL-ALM", "accuracy"}
 
 
@@ -423,7 +377,7 @@ def test_csv_has_no_cell_that_a_spreadsheet_runs(tmp_path: Path, monkeypatch: py
 
 
 def test_csv_of_all_tables_is_readable_by_pandas(two: Made) -> None:
-    read = pd.read_csv(io.StringIO(fairness_table(two.stored().read, "printed").to_csv()))
+    read = pd.read_csv(io.StringIO(fairness_table(two.read, "printed").to_csv()))
     assert read["train mean"].dtype == float
     assert read["train mean"].isna().sum() == 7  # the row without runs
 

@@ -62,9 +62,9 @@ def test_the_list() -> None:
     [
         (("--method", "SSLALM"), "there is no entry 'SSLALM'; the nearest is 'SSL-ALM'"),
         (("--algorithm", "nowhere.py:Mine"), "there is no file nowhere.py"),
-        (("--entry", "nowhere.toml"), "nowhere.toml cannot be read (No such file or directory)"),
+        (("--entry", "nowhere.toml"), "there is no file nowhere.toml, which was to be a list of entries"),
         (("hs72",), "there is no problem 'hs72'; the nearest is 'hs7"),
-        (("nowhere.toml",), "nowhere.toml cannot be read as a problem"),
+        (("nowhere.toml",), "there is no file nowhere.toml, which was to be a problem"),
     ],
 )
 def test_wrong_input_is_a_sentence(problem: Path, more: tuple[str, ...], sentence: str) -> None:

@@ -267,7 +267,7 @@ class TestData:
     @pytest.mark.parametrize("folder", ["nowhere", "."])
     def test_a_named_folder_without_census_data_is_an_error(self, tmp_path: Path, folder: str) -> None:
         printed = " ".join(
-            call("run", "income-ok-race", "--data", tmp_path / folder, "--out", tmp_path / "out", code=1).split()
+            call("run", "paper-ok-race", "--data", tmp_path / folder, "--out", tmp_path / "out", code=1).split()
         )
         assert "the folder" in printed
         assert "synthetic" not in printed
@@ -276,7 +276,11 @@ class TestData:
 class TestBenchmark:
     FILE = """
 title = "Two methods"
-reference = "not in the paper"
+seeds = 2
+records = 2
+common = { steps = 6 }
+
+[problem]
 state = "OK"
 group = "RAC1P=1"
 groups = ["white", "non-white"]
@@ -284,17 +288,14 @@ notion = "pairwise"
 bound = 0.005
 hidden = [4]
 batch = 4
-seeds = 2
-records = 2
 split.seed = 42
-common = { reference = "not in the paper", steps = 6 }
 
-[[rows]]
+[[entries]]
 name = "SGD"
 method = "SGD"
 settings = { tau = 0.05 }
 
-[[rows]]
+[[entries]]
 name = "Descent-ascent"
 method = "DescentAscent"
 settings = { tau = 0.05, eta = 0.01 }
@@ -312,7 +313,7 @@ settings = { tau = 0.05, eta = 0.01 }
         assert (tmp_path / "report" / "figures" / "two-curves.pdf").stat().st_size > 1000
 
     def test_wrong_input(self, tmp_path: Path) -> None:
-        assert "'income-ok-race'" in call("run", "income-ok-rac", code=1)
+        assert "'paper-ok-race'" in call("run", "paper-ok-rac", code=1)
         (tmp_path / "two.toml").write_text(self.FILE.replace("tau =", "tua ="))
         assert "tau" in call("run", tmp_path / "two.toml", code=1)
         (tmp_path / "two.toml").write_text(self.FILE)

@@ -12,9 +12,9 @@ import pytest
 from commands import call
 
 from fairbound.benchmark.board.checks import SAMPLE
-from fairbound.benchmark.board.entries import ours
 from fairbound.benchmark.board.limits import Limits
-from fairbound.benchmark.collection import catalog
+from fairbound.benchmark.problems import catalog
+from fairbound.benchmark.study import load
 from fairbound.cli import enter, options, printing
 
 HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "dask", "distributed", "matplotlib")
@@ -67,9 +67,9 @@ def test_what_options_repeat_of_heavy_modules() -> None:
 
 
 def test_completion_knows_the_names_that_commands_take() -> None:
-    assert options.complete_problem("") == sorted(catalog.names())
+    assert options.complete_problem("") == sorted(name for name in catalog.names() if catalog.load(name).tracks)
     assert options.complete_entry("S") == sorted(
-        entry.name for entry in ours() if entry.name.startswith("S") and " " not in entry.name
+        entry.name for entry in load("board").entries if entry.name.startswith("S") and " " not in entry.name
     )
     asked = {"_FAIRBOUND_COMPLETE": "complete_bash", "COMP_WORDS": "fairbound run tune-va", "COMP_CWORD": "2"}
     done = subprocess.run(

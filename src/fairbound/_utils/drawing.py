@@ -191,8 +191,10 @@ def svg(figure: Any, prefix: str = "figure") -> str:
     parts = [part for part in root if part.tag == "defs"]  # clip paths, in the first panel
     elements = []
     for number, panel in enumerate(figure.subfigs, start=1):
-        x, y, width, height = panel.bbox.x0, figure.bbox.height - panel.bbox.y1, panel.bbox.width, panel.bbox.height
-        size = {"viewBox": _rounded(f"{x} {y} {width} {height}", 1)}
+        words = [] if panel.axes else [part.get_window_extent() for part in (*panel.legends, *panel.texts)]
+        boxes = words or [panel.bbox]  # a panel of words is as high as they are
+        top, bottom = max(box.y1 for box in boxes), min(box.y0 for box in boxes)
+        size = {"viewBox": _rounded(f"{panel.bbox.x0} {figure.bbox.height - top} {panel.bbox.width} {top - bottom}", 1)}
         element = ElementTree.Element("svg", size)
         element.extend([*parts, groups[f"subfigure_{number}"]])
         _shrink(element, ids)
@@ -201,7 +203,7 @@ def svg(figure: Any, prefix: str = "figure") -> str:
             grid[0].attrib = {"style": GRID, "d": grid[0].attrib["d"] + path.attrib["d"]}
             element.remove(path)
         _join_clipped(element)
-        elements.append(ElementTree.tostring(element, encoding="unicode"))
+        elements.append(ElementTree.tostring(element, encoding="unicode").replace(" />", "/>"))
         parts = []
     return "\n".join(elements)
 
@@ -216,11 +218,18 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
         child.tail = None
         child.text = child.text if child.tag in ("text", "tspan") else None
         name, settings = child.attrib.pop("id", ""), _short_style(child.attrib.pop("style", ""))
-        is_empty = child.tag == "path" and (not settings or "L" not in child.get("d", "L"))
+        is_empty = child.tag == "path" and (not settings or not re.search("[LCQ]", child.get("d", "")))
         if is_empty and parent.tag != "defs":
             continue  # a background without a color, or a line through one point
         if child.tag == "text":
             settings = settings.replace("fill:var(--ink)", "").strip(";")
+            anchor = re.fullmatch("text-anchor:(\\w+)", settings)
+            child.attrib |= {"text-anchor": anchor[1]} if anchor else {}
+            settings = "" if anchor else settings
+        if child.tag == "use" and "fill" in settings:
+            settings = ";".join(
+                part for part in settings.split(";") if part.startswith("fill")
+            )  # the mark has its stroke
         for key in ("x", "y", "width", "height", "transform"):
             if key in child.attrib:
                 child.set(key, _rounded(child.attrib[key], 1))

@@ -25,6 +25,13 @@ class TableCell(NamedTuple):
     title: str = ""  # explains it
     href: str = ""  # where its text leads
 
+    @property
+    def key(self) -> str:
+        """By which a table is sorted, with the digits that are shown; empty: always last."""
+        if self.sort_key is None or isinstance(self.sort_key, str):
+            return self.sort_key or ""
+        return f"{self.sort_key:.4g}"
+
 
 def render(template: str, **values: Any) -> str:
     """A page from its template."""

@@ -1,4 +1,4 @@
-"""A method of the user's own in an experiment: `my_file.py:MyMethod`, or `my_file.py:MyMethod(tau=0.1)`.
+"""A method of the user's own: `my_file.py:MyMethod`, or `my_file.py:MyMethod(tau=0.1)`.
 
 The file is loaded by its path, alone: it need not be installed, and what stands beside it is not found. The method is
 a subclass of `fairbound.core.Algorithm` and a frozen dataclass with a default for every field.
@@ -11,15 +11,13 @@ import hashlib
 import re
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fairbound.benchmark.config import Experiment, Row
 from fairbound.core import Algorithm
 from fairbound.training.contract import DECORATOR, ContractError, check_contract, check_declarations
 
@@ -50,38 +48,6 @@ def load_custom_algorithm(text: str) -> CustomAlgorithm:
     custom = CustomAlgorithm(f"{name}({shown})" if shown else name, path, method, settings)
     _refuse_unbuildable(custom)
     return custom
-
-
-def add_custom_algorithm(experiment: Experiment, custom: CustomAlgorithm) -> Experiment:
-    """The experiment with a further row, for the user's method.
-
-    Batch, notion and bound are the experiment's. It runs for as many steps as the first row of SSL-ALM; where there is
-    none, as most rows do.
-    """
-    taken = [row.name for row in experiment.rows]
-    if custom.name in taken:
-        raise ValueError(
-            f"{experiment.name} has a row {custom.name!r} already, and results are kept by name; rename the class in "
-            f"{custom.path}"
-        )
-    row = Row(
-        name=custom.name,
-        method=custom.method.__name__,
-        settings=custom.settings,
-        steps=_steps(experiment),
-        batch=experiment.batch,
-        notion=experiment.notion,
-        bound=experiment.bound,
-        reference=f"your own: {custom.path.name}",
-        custom=custom.method,
-    )
-    return replace(experiment, rows=(*experiment.rows, row))
-
-
-def _steps(experiment: Experiment) -> int:
-    reference = [row.steps for row in experiment.rows if row.method == "SSLALM" and row.custom is None]
-    common = Counter(row.steps for row in experiment.rows)
-    return reference[0] if reference else max(common, key=lambda steps: (common[steps], steps))
 
 
 def _methods_of(path: Path) -> str:

@@ -34,8 +34,8 @@ def describe(date: str, device: torch.device | str = "cpu") -> dict[str, str | i
     }
 
 
-def made_by(device: torch.device | str, seconds: float) -> dict[str, str | float]:
-    """Who computed a batch of results, and how long that took: kept beside each of them, and no part of its name."""
+def made_by(device: torch.device | str, seconds: float, code: str) -> dict[str, str | float]:
+    """Who computed a batch of results by which code, and how long that took: beside each of them, not in its name."""
     where = torch.device(device)
     return {
         "device": device_name(where) if where.type == "cuda" else cpu_model(CPU_INFO),
@@ -43,6 +43,8 @@ def made_by(device: torch.device | str, seconds: float) -> dict[str, str | float
         "host": platform.node(),
         "seconds": round(seconds, 3),
         "torch": str(torch.__version__),
+        "fairbound": version("fairbound"),
+        "code": code,
     }
 
 

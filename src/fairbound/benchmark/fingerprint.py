@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 PACKAGE = Path(__file__).parents[1]
-ROOT = "benchmark/executor.py"  # it computes results: whatever it imports decides them, and what that imports, but for
+ROOT = "benchmark/task.py"  # it computes results: whatever it imports decides them, and what that imports, but for
 DECIDED_ELSEWHERE = (  # files whose outcome is in the name already (settings, checksum of the data), or which have none
-    "benchmark/board/entries.py",
-    "benchmark/config.py",
     "benchmark/custom_algorithm.py",
+    "benchmark/entry.py",
     "benchmark/environment.py",
     "benchmark/fingerprint.py",
     "benchmark/result_file.py",
-    "benchmark/store.py",
+    "benchmark/user_files.py",
     "data/sources.py",
     "data/table.py",
     "training/contract.py",
@@ -57,8 +56,8 @@ def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def code_hash(method: type[Any], root: str = ROOT, *others: Path) -> str:
-    """Of the code that decides a method's results: its own file, `root`, others, and all that these import of ours.
+def code_hash(method: type[Any], *others: Path) -> str:
+    """Of the code that computes a method's results: its own file, ROOT, others, and all that these import of ours.
 
     Imports are followed through the source: no file can be forgotten, and another method, a plot or a command changes
     nothing. Comments, docstrings and blank lines do not count.
@@ -67,25 +66,30 @@ def code_hash(method: type[Any], root: str = ROOT, *others: Path) -> str:
     >>> code_hash(SGD) == code_hash(SGD), code_hash(SGD) == code_hash(SSLALM)
     (True, False)
     """
-    return hash_of_sources(PACKAGE, Path(str(sys.modules[method.__module__].__file__)), root, *others)
+    return hash_of_sources(PACKAGE, Path(str(sys.modules[method.__module__].__file__)), *others)
 
 
-def hash_of_sources(package: Path, method: Path, root: str = ROOT, *others: Path) -> str:
+def hash_of_sources(package: Path, method: Path, *others: Path) -> str:
     """The same for a package in any place; `method` and the others are files of it, or the user's."""
     digest = hashlib.sha256()
-    for name, code in sorted(deciding_sources(package, method, root, *others).items()):
+    for name, code in sorted(deciding_sources(package, method, *others).items()):
         digest.update(json.dumps([name, len(code)]).encode() + code.encode())
     return digest.hexdigest()
 
 
-def deciding_sources(package: Path, method: Path, root: str = ROOT, *others: Path) -> dict[str, str]:
+def file_hash(path: Path) -> str:
+    """Of the statements of a user's file."""
+    return hashlib.sha256(statements(path.read_text(encoding="utf-8")).encode()).hexdigest()
+
+
+def deciding_sources(package: Path, method: Path, *others: Path) -> dict[str, str]:
     """The code that decides a method's results, by file name in the package.
 
     A method of the user's has no name, a further file of the user's has a number: where they lie decides nothing.
     """
     found: dict[str, str] = {}
     own = {method: "", **{path: str(number) for number, path in enumerate(others, 1) if path != method}}
-    waiting = [package / root, method, *others]
+    waiting = [package / ROOT, method, *others]
     while waiting:
         path = waiting.pop()
         name = path.relative_to(package).as_posix() if path.is_relative_to(package) else own[path]
@@ -149,9 +153,9 @@ def _source(package: Path, module: str, name: str) -> Path:
     return _source(package, f"{module}.{on_first_use[1]}", name) if on_first_use else folder / "__init__.py"
 
 
-def canonical_json(settings: Mapping[str, Any]) -> str:
+def canonical_json(settings: Mapping[str, Any], *, finite: bool = True) -> str:
     try:
-        return json.dumps(settings, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return json.dumps(settings, sort_keys=True, separators=(",", ":"), allow_nan=not finite)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"settings are finite numbers, text, truth values, None, and lists and mappings of these: {error}"

@@ -1,4 +1,4 @@
-"""All rows of an experiment at equal numbers of examples, and which are on the front of loss against violation.
+"""All rows of a study at equal numbers of examples, and which are on the front of loss against violation.
 
 `finding` says in words which row has the smallest loss of those that keep the bound, and whether that is certain.
 
@@ -38,8 +38,8 @@ def on_front(points: Sequence[Sequence[float]]) -> list[bool]:
 
 def methods_table(results: Results) -> ReportTable:
     """Examples and seconds of a run, loss and largest violation on both parts, and on which parts' front a row is."""
-    experiment, rows = results.prepared.experiment, results.rows()
-    examples = {row.name: row.examples_per_step(len(experiment.groups)) for row in experiment.rows}
+    study, rows = results.study, results.rows()
+    examples = {entry.name: entry.examples_per_step for entry in study.entries}
     columns: dict[str, Any] = {}
     fronts: dict[str, list[str]] = {row: [] for row in rows.index}
     for part in PARTS:
@@ -55,31 +55,22 @@ def methods_table(results: Results) -> ReportTable:
     front = pd.Series({row: " and ".join(parts) or None for row, parts in fronts.items()}, dtype=object)
     columns = {"row": rows.index.to_series(), "front": front} | columns
     columns["examples"] = rows["steps"] * pd.Series(examples)
-    if results.cpu_seconds:
-        columns["CPU seconds"] = rows["steps"] * pd.Series(results.cpu_seconds).reindex(rows.index)
+    columns["CPU seconds"] = rows["steps"] * pd.Series(results.seconds).reindex(rows.index)
     columns |= {"steps": rows["steps"], "runs": rows["runs"]}
     return ReportTable(
-        f"{experiment.name}: all methods at equal numbers of examples; mean ± standard deviation over runs",
+        f"{study.name}: all methods at equal numbers of examples; mean ± standard deviation over runs",
         frame_of(columns),
         (
             "Front: the parts on which no other row has a mean loss and a mean violation at most as large.",
-            f"Violation: the largest excess of a constraint over the bound {experiment.bound:g}, at least 0. "
+            f"Violation: the largest excess of a constraint over the bound {results.bound:g}, at least 0. "
             f"Above the best: the train loss, against the smallest of the rows with at most {TOLERANCE:g} of it.",
             "Examples of a run: those that it passes through the model; the expectation where their number is random.",
-            _seconds_note(results),
+            "CPU seconds: of one run, its share of steps that were made for several runs at once, without evaluation.",
             *_diverged_notes(results),
             *results.notes(),
         ),
         formats={"runs": WHOLE, "steps": WHOLE, "examples": WHOLE, "CPU seconds": "{:.1f}", "above the best": "{:.1%}"},
     )
-
-
-def _seconds_note(results: Results) -> str:
-    name = results.prepared.experiment.name
-    if not results.cpu_seconds:
-        return f"Seconds of a run were not measured: fairbound time {name}."
-    where = f" ({results.timed_on['cpu']})" if "cpu" in results.timed_on else ""
-    return f"CPU seconds: of one run alone, its steps in an eager loop on one thread, without evaluation{where}."
 
 
 def _diverged_notes(results: Results) -> list[str]:
@@ -95,7 +86,7 @@ def _diverged_notes(results: Results) -> list[str]:
 def finding(results: Results) -> str:
     """Which row has the smallest loss of those near the bound, whether the second differs, and held-out examples."""
     part, words = ("validation", "validation") if results.tuning else ("train", "training")
-    summary, bound = results.summary(part), results.prepared.experiment.bound
+    summary, bound = results.summary(part), results.bound
     means = summary[[("loss", "mean"), ("violation", "mean")]].set_axis(["loss", "violation"], axis=1)
     means = means[np.isfinite(means).all(axis=1)]
     near = means[means["violation"] <= TOLERANCE].sort_values("loss", kind="stable")
@@ -113,7 +104,7 @@ def finding(results: Results) -> str:
         f"smallest loss ({_spread(summary, first, 'loss')})"
     )
     said += f"; {_difference(results, part, first, others[0])}." if others else "; no other one does."
-    if results.tuning or "test" not in results.prepared.measured():
+    if results.tuning or "test" not in results.measured:
         return said
     held = results.final[(results.final["part"] == "test") & (results.final["row"] == first)]
     return (

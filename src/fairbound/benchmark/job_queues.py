@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairbound._utils.optional import need
-from fairbound.benchmark.config import known_name
+from fairbound.benchmark.user_files import known_name
 
 QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 GPU_DIRECTIVES = {"slurm": "--gres=gpu:{}", "pbs": "-l ngpus={}", "lsf": "-gpu num={}", "sge": "-l gpu={}"}

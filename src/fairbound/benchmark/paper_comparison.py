@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fairbound.benchmark.config import Printed
+from fairbound.benchmark.entry import Printed
 
 HALF_A_DIGIT = 0.0005  # the appendix prints three digits: a standard deviation of 0.000 is one below this
 OTHER_VARIANTS = ("Wd of logits",)  # beside a number of the paper that another line stands beside too

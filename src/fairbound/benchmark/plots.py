@@ -1,4 +1,4 @@
-"""The figures of an experiment, from its stored results alone: functions in `PLOTS` that return a matplotlib figure.
+"""The figures of a study, from its stored results alone: functions in `PLOTS` that return a matplotlib figure.
 
 curves       loss and every bounded gap along the steps, on train and test (the paper's Figures 1 and 2)
 seconds      the same over the seconds that the steps take
@@ -77,10 +77,8 @@ def curves(results: Results, parts: Sequence[str] = BOTH) -> Any:
 
 @style()
 def seconds(results: Results) -> Any:
-    """A panel for the loss and for each gap: all methods on train, over the seconds of a run."""
+    """A panel for the loss and for each gap: all methods on train, over the seconds of a run, where they are known."""
     data, axis = _along(results, ("train",), results.seconds)
-    if data.empty:
-        raise ValueError("there is nothing to draw: seconds per step are given for none of the rows")
     quantities = list(dict.fromkeys(data["quantity"]))
     figure, parts = panels(len(quantities) + 1, 360, 250)
     looks = [{"color": color, "linestyle": dash} for dash in DASHES for color in COLORS]
@@ -100,10 +98,9 @@ def _along(
     results: Results, parts: Sequence[str], seconds: Mapping[str, float] | None = None
 ) -> tuple[pd.DataFrame, dict[str, SharedAxis]]:
     """Curves over x, which is steps or seconds, and by quantity the axis that all methods share."""
-    data = results.curves([part for part in parts if part in results.prepared.measured()])
-    if seconds is not None:
-        data = data[data["row"].isin(seconds)]
+    data = results.curves([part for part in parts if part in results.measured])
     data = data.assign(x=data["step"] * (1.0 if seconds is None else data["row"].map(seconds)))
+    data = data[np.isfinite(data["x"])]
     limits, numbers, is_loss = results.gaps.limits, ("mean", "low", "high"), data["quantity"] == LOSS
     of_gaps = shared_axis(data[~is_loss], numbers, [bound for bounds in limits.values() for bound in bounds])
     return data, {LOSS: shared_axis(data[is_loss], numbers)} | dict.fromkeys(limits, of_gaps)
@@ -140,7 +137,7 @@ def scores(results: Results) -> Any:
     figure, grid = _method_panels(list(dict.fromkeys(data["row"])), len(BOTH), 130)
     for (row, part, group), bins in data.groupby(["row", "part", "group"], sort=False):
         axes = grid[row][BOTH.index(part)]
-        color = COLORS[results.prepared.experiment.groups.index(group) % len(COLORS)]
+        color = COLORS[results.groups.index(group) % len(COLORS)]
         edges = [*bins["low"], bins["high"].iloc[-1]]
         titled(axes.stairs(np.sqrt(bins["share"]), edges, color=color, label=group), f"{row}, {part}: {group}")
         axes.set(xlim=(0, 1), ylim=(0, top))
@@ -160,7 +157,7 @@ def radar(results: Results) -> Any:
 
     By the definitions of the paper's results, and as printed where these are undefined: with three groups or more.
     """
-    metrics = paper_metrics("reported" if len(results.prepared.experiment.groups) == 2 else "printed")
+    metrics = paper_metrics("reported" if len(results.groups) == 2 else "printed")
     names = {column: name for name, column in metrics.items()} | {"accuracy_difference": "DifAcc"}
     final = results.final[results.final["part"].isin(BOTH) & results.final["row"].isin(results.stored)]
     means = final.groupby(["row", "part"], sort=False)[list(names)].mean().rename(columns=names)
@@ -188,7 +185,7 @@ def radar(results: Results) -> Any:
 
 def trade_off(results: Results) -> Any:
     """A panel for each part: what every method loses, against how far it is from the bound."""
-    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.prepared.measured()]
+    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.measured]
     ends = {}
     for part in parts:
         summary = results.summary(part).reindex(list(results.stored))
@@ -201,20 +198,20 @@ def trade_off(results: Results) -> Any:
 
 
 def _along_steps(results: Results) -> bool:
-    several = results.prepared.experiment.records > 1
-    return several and not results.tuning and set(BOTH) <= set(results.prepared.measured())
+    several = results.study.records > 1
+    return several and not results.tuning and set(BOTH) <= set(results.measured)
 
 
 PLOTS: dict[str, ReportItem] = {
     "curves": ReportItem("Along the steps, training and test examples", _along_steps, curves),
     "seconds": ReportItem(
-        "Along the seconds, training and test examples",
-        lambda r: _along_steps(r) and bool(set(r.seconds) & set(r.stored)),
+        "Along the seconds, training examples",
+        lambda r: _along_steps(r) and any(map(math.isfinite, r.seconds.values())),
         seconds,
     ),
     "validation": ReportItem(
         "Along the steps on validation examples",
-        lambda r: r.prepared.experiment.records > 1 and "validation" in r.prepared.measured(),
+        lambda r: r.study.records > 1 and "validation" in r.measured,
         lambda r: curves(r, ("validation",)),
     ),
     "scores": ReportItem("Scores by group", lambda r: not r.tuning, scores),
@@ -274,6 +271,7 @@ def draw_ends(
     for (part, of_part), panel in zip(parts.items(), places, strict=False):
         axes = panel.subplots()
         axes.set(xlim=along.range, ylim=up.range, xlabel=x_label, ylabel=LOSS, title=part)
+        axes.locator_params(nbins=6)
         axes.axvline(0, color=INK, linestyle="--", linewidth=1)
         drawn = sorted((end for end in of_part if end in ends), key=lambda end: not end.is_strong)  # are labeled first
         points = [_draw_end(axes, end) for end in drawn]

@@ -1,10 +1,10 @@
-"""The report of finished experiments as files: one page, and every table and figure beside it.
+"""The report of finished studies as files: one page, and every table and figure beside it.
 
 report.html       opens offline: tables to sort and figures (`_utils/templates/benchmark.html`)
 tables/           every table as CSV and LaTeX
 figures/          every figure as PDF
 
-Which tables and figures an experiment has, `tables.TABLES` and `plots.PLOTS` decide.
+Which tables and figures a study has, `tables.TABLES` and `plots.PLOTS` decide.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from fairbound._utils.drawing import write_pdf
 from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, render
-from fairbound.benchmark.config import REFERENCE_STEPS
-from fairbound.benchmark.executor import Budget
 from fairbound.benchmark.front import finding
+from fairbound.benchmark.plan import REFERENCE_STEPS
 from fairbound.benchmark.plots import PLOTS
 from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
+from fairbound.benchmark.study import Budget
 from fairbound.benchmark.tables import TABLES
 
 OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them
@@ -36,31 +36,31 @@ BUDGET_WORDS = {  # how long every method runs
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """All that a report says about one experiment within one budget."""
+    """All that a report says about one study within one budget."""
 
-    name: str  # of the experiment
+    name: str  # of the study
     title: str
     budget: Budget
     reference: str  # where it stands in the paper
     source: str  # of the data
     finding: str  # in words
-    short: str  # in what the runs are fewer or shorter than the experiment's
+    short: str  # in what the runs are fewer or shorter than the study's
     notes: Mapping[str, str]  # by row: where the paper contradicts itself, or is ambiguous
     tables: Mapping[str, ReportTable]  # by key of TABLES
     figures: Mapping[str, Any]  # matplotlib's, by key of PLOTS
 
     @staticmethod
     def of(results: Results) -> Section:
-        experiment = results.prepared.experiment
+        study = results.study
         return Section(
-            name=experiment.name,
-            title=experiment.title,
+            name=study.name,
+            title=study.title,
             budget="examples" if results.equal_examples else results.budget,
-            reference=experiment.reference,
-            source=results.prepared.source,
+            reference=study.reference,
+            source=results.source,
             finding=finding(results),
             short=results.short,
-            notes={row.name: row.note for row in experiment.rows if row.note},
+            notes={entry.name: entry.note for entry in study.entries if entry.note},
             tables={name: item.make(results) for name, item in TABLES.items() if item.applies(results)},
             figures={name: item.make(results) for name, item in PLOTS.items() if item.applies(results)},
         )
@@ -85,7 +85,7 @@ def write_report(
 ) -> Path:
     """Write tables, figures and the page into a folder; the path of the page. `systems` is `Store.systems()`."""
     if not sections:
-        raise ValueError("a report has at least one section; run an experiment first: fairbound run income-ok-race")
+        raise ValueError("a report has at least one section; run a study first: fairbound run paper-ok-race")
     to = Path(to)
     stems = file_stems(sections)
     work = [*_writings(sections, stems, to)]
@@ -107,7 +107,7 @@ def file_stems(sections: Sequence[Section]) -> list[str]:
         if names.count((name, budget)) > 1:
             raise ValueError(
                 f"two sections are of {name!r} within the budget {budget!r}; their files would have one name: "
-                "give the files of the experiments different names"
+                "give the files of the studies different names"
             )
     several = {name for name, _ in names if [other for other, _ in names].count(name) > 1}
     return [f"{name}-{budget}" if name in several else name for name, budget in names]

@@ -1,8 +1,7 @@
-"""A result as a file: one row of Parquet, sealed with a checksum of all its bytes."""
+"""A result as a file: one row of Parquet, with pyarrow's checksum of every page."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ from fairbound.benchmark.fingerprint import canonical_json, key
 
 SETTINGS = b"fairbound.settings"  # where a Parquet file's own metadata hold the settings
 MADE = b"fairbound.made"  # and who computed it
-SEAL_BYTES = hashlib.sha256().digest_size
-FOOTER_END_BYTES = 8  # that end a Parquet file: the footer's length and a magic number
 
 Settings = dict[str, Any]
 Column = NDArray[Any]  # (rows, ...): numbers, truth values or text
@@ -26,7 +23,7 @@ Column = NDArray[Any]  # (rows, ...): numbers, truth values or text
 
 @dataclass(frozen=True, eq=False)
 class StoredResult:
-    """One result: what decided it, and its tables of columns of equal length.
+    """One result: what was asked, and its tables of columns of equal length.
 
     >>> StoredResult({"seed": 0}, {"records": {"f": np.zeros(3)}}).key[:8]
     'bd048884'
@@ -34,7 +31,7 @@ class StoredResult:
 
     settings: Mapping[str, Any]
     tables: Mapping[str, Mapping[str, Column]]
-    made: Mapping[str, Any] = field(default_factory=dict)  # by which device in how many seconds: `environment.made_by`
+    made: Mapping[str, Any] = field(default_factory=dict)  # by which code and device, in how many seconds: `made_by`
 
     @property
     def key(self) -> str:
@@ -45,41 +42,24 @@ class DamagedError(Exception):
     """Why a file is not what was once written."""
 
 
-def seal(parquet: bytes) -> bytes:
-    """With its checksum between data and footer: readers follow the footer's offsets and never read it."""
-    start = len(parquet) - _footer_length(parquet)
-    return parquet[:start] + hashlib.sha256(parquet).digest() + parquet[start:]
-
-
-def unsealed(data: bytes) -> bytes:
-    """The file as it was before `seal`. Checked before anything parses it: a parser of damaged bytes may crash."""
-    if not data:
-        raise DamagedError("it is empty")
-    end = len(data) - _footer_length(data)
-    if end < SEAL_BYTES:
-        raise DamagedError(f"its {len(data)} bytes are no Parquet file of this store")
-    parquet = data[: end - SEAL_BYTES] + data[end:]
-    if hashlib.sha256(parquet).digest() != data[end - SEAL_BYTES : end]:
-        raise DamagedError("its content does not match the checksum in it")
-    return parquet
-
-
-def _footer_length(data: bytes) -> int:
-    """With the bytes that follow it."""
-    return int.from_bytes(data[-FOOTER_END_BYTES:-4], "little") + FOOTER_END_BYTES
-
-
-def opened(data: bytes, name: str) -> tuple[Settings, Any]:
-    """Settings, and the Parquet file whose tables are not decoded yet."""
+def opened(data: bytes, name: str) -> StoredResult:
+    """The result in a file, whose pages match their checksums and whose settings match its name."""
     arrow = need("pyarrow", "data", "Reading results")
     parquet = need("pyarrow.parquet", "data", "Reading results")
-    # From memory and without read-ahead: threads that read Python's files can abort the process when it ends
-    # (pyarrow 26, about one exit in ten)
-    file = parquet.ParquetFile(arrow.BufferReader(unsealed(data)), pre_buffer=False)
-    settings: Settings = json.loads((file.schema_arrow.metadata or {}).get(SETTINGS, b"{}"))
-    if key(settings) != name:
-        raise DamagedError(f"its settings are those of {key(settings)}")
-    return settings, file
+    try:
+        # From memory and without read-ahead: threads that read Python's files can abort the process when it ends
+        # (pyarrow 26, about one exit in ten)
+        file = parquet.ParquetFile(arrow.BufferReader(data), pre_buffer=False, page_checksum_verification=True)
+        content = file.read(use_threads=False)
+        metadata = content.schema.metadata or {}
+        settings, made = (json.loads(metadata.get(place, b"{}")) for place in (SETTINGS, MADE))
+        found, named = StoredResult(settings, _tables_of(content), made), key(settings)
+    except (arrow.ArrowException, OSError, ValueError, AttributeError) as error:
+        words = str(error).splitlines()[0] if data else "it is empty"
+        raise DamagedError(f"its {len(data)} bytes are no sound result ({words})") from error
+    if named != name:
+        raise DamagedError(f"its settings are those of {named}")
+    return found
 
 
 def parquet_of(result: StoredResult) -> bytes:
@@ -92,19 +72,15 @@ def parquet_of(result: StoredResult) -> bytes:
     table = arrow.table(columns).replace_schema_metadata(metadata)
     sink = arrow.BufferOutputStream()
     # Floats that do not repeat are a third larger with a dictionary; statistics of one row are useless
-    parquet.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
+    parquet.write_table(
+        table, sink, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
+    )
     return bytes(sink.getvalue())
 
 
-def sealed_files(results: Iterable[StoredResult]) -> dict[str, bytes]:
+def files_of(results: Iterable[StoredResult]) -> dict[str, bytes]:
     """The files of results, by key."""
-    return {result.key: seal(parquet_of(result)) for result in results}
-
-
-def made_in(file: Any) -> Settings:
-    """Who computed it; empty in files of earlier versions."""
-    found: Settings = json.loads((file.schema_arrow.metadata or {}).get(MADE, b"{}"))
-    return found
+    return {result.key: parquet_of(result) for result in results}
 
 
 def _records(table: Mapping[str, Column], name: str, arrow: Any) -> Any:
@@ -140,8 +116,7 @@ def _arrow_of(values: Column, name: str, arrow: Any) -> Any:
     return entries
 
 
-def tables_of(file: Any) -> dict[str, dict[str, Column]]:
-    content = file.read(use_threads=False)
+def _tables_of(content: Any) -> dict[str, dict[str, Column]]:
     tables = {}
     for name in content.column_names:
         records = content.column(name).combine_chunks().flatten()

@@ -1,19 +1,19 @@
-"""What the store holds of an experiment, read once: for tables, figures and the report.
+"""What the store holds of a report's study, read once: for tables, figures and the page.
 
 `Results.final`       one line per stored run and part of the split: loss, gap and violation over the run's last records
-                      (`Experiment.last_states`), fairness metrics of its last state
+                      (`Study.last_states`), fairness metrics of its last state
 `Results.summary`     mean and standard deviation (n - 1) of these over the runs of a row
 `Results.curves`      loss and bounded gaps along the steps, mean and quartiles over runs
 `Results.histograms`  the score distributions of the groups at the end
 
-NaN is a value that is undefined or missing; what diverged is infinite. Rows are in the experiment's order.
+NaN is a value that is undefined or missing; what diverged is infinite. Rows are the study's entries, in its order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fairbound.benchmark.config import Paper, Row
-from fairbound.benchmark.executor import Budget, RunBatch, RunPlan
-from fairbound.benchmark.experiment import PreparedExperiment
+from fairbound.benchmark.entry import Paper
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
+from fairbound.benchmark.study import Budget
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values as fairness_metrics
 
@@ -51,7 +51,7 @@ def paper_metrics(definition: Definition) -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class BoundedGaps:
-    """The differences of group losses that an experiment bounds."""
+    """The differences of group losses that a study bounds."""
 
     names: Sequence[str]
     contrast: Array  # (m, G) weights of the group losses
@@ -59,16 +59,10 @@ class BoundedGaps:
     absolute: bool  # whether the size of a difference is bounded, not the difference
 
     @staticmethod
-    def of(prepared: PreparedExperiment) -> BoundedGaps:
-        """In the experiment's notion; nothing else in tables and figures reads a constraint."""
-        constraint = prepared.constraint(prepared.experiment.notion, prepared.experiment.bound)
-        if constraint.statistic is not None or len(constraint.cells) != len(prepared.experiment.groups):
-            raise ValueError(
-                f"{prepared.experiment.name} measures {prepared.experiment.notion!r}, which is not about the losses of "
-                "the groups; name such a notion for the experiment, and the other one in its rows"
-            )
-        contrast, bound = constraint.contrast.matrix().numpy(), constraint.bound.double().numpy()
-        return BoundedGaps(constraint.names, contrast, bound, constraint.absolute)
+    def of(card: Card) -> BoundedGaps:
+        """As the card keeps them; nothing else in tables and figures reads a constraint."""
+        gaps = card.gaps
+        return BoundedGaps(gaps["names"], np.array(gaps["contrast"]), np.array(gaps["bound"]), gaps["absolute"])
 
     def values(self, losses: Array) -> Array:
         """(..., m) of group losses (..., G)."""
@@ -101,65 +95,97 @@ class BoundedGaps:
         return found
 
 
-class StoredRun(NamedTuple):
-    """One planned run, and what the store has of it."""
+class RunResult(NamedTuple):
+    """A run of the study, and what the store has of it."""
 
-    plan: RunPlan
+    run: StoredRun
     result: StoredResult | None  # None: missing
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The stored runs of an experiment within a budget."""
+    """The stored runs of a study on a table."""
 
-    prepared: PreparedExperiment
+    study: StoredStudy
     folder: Path  # of the store
-    runs: Mapping[str, Sequence[StoredRun]]  # by row: all that are planned, those without results too
-    budget: Budget = "paper"
-    seconds: Mapping[str, float] = field(default_factory=dict)  # of a step, by row, where they were measured
-    cpu_seconds: Mapping[str, float] = field(default_factory=dict)  # the same, of the processor
-    timed_on: Mapping[str, Any] = field(default_factory=dict)  # the system that they were measured on
+    runs: Mapping[str, Sequence[RunResult]]  # by entry: all that were asked, those without results too
 
     @staticmethod
-    def read(prepared: PreparedExperiment, store: Store, planned: Sequence[RunBatch], **others: Any) -> Results:
-        """Of the planned runs; `others` are further fields."""
-        runs: dict[str, list[StoredRun]] = {row.name: [] for row in prepared.experiment.rows}
-        for stack in planned:
-            for plan, key in zip(stack.plans, stack.keys, strict=True):
-                runs[plan.row.name].append(StoredRun(plan, store.get(key)))
-        return Results(prepared, store.folder, runs, **others)
+    def read(study: StoredStudy, store: Store) -> Results:
+        runs: dict[str, list[RunResult]] = {entry.name: [] for entry in study.entries}
+        for run, result in study.results(store):
+            runs[run.entry].append(RunResult(run, result))
+        return Results(study, store.folder, runs)
+
+    @property
+    def card(self) -> Card:
+        return self.study.cards[0]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Their names."""
+        return self.card.group_names
+
+    @property
+    def bound(self) -> float:
+        return float(self.card.bound or 0.0)
+
+    @property
+    def source(self) -> str:
+        """Of the data."""
+        return self.card.data
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The parts of the split that were measured."""
+        return self.study.measured
+
+    @property
+    def splits(self) -> int:
+        return self.study.splits
+
+    @property
+    def budget(self) -> Budget:
+        return self.study.budget
 
     @property
     def tuning(self) -> bool:
-        """Whether the experiment chooses settings, on the validation split."""
-        return self.prepared.experiment.last_states > 1
+        """Whether the study chooses settings, on the validation split."""
+        return self.study.last_states > 1
 
     @property
     def equal_examples(self) -> bool:
-        """Whether all rows pass as many examples through the model, within whichever budget."""
-        experiment, steps = self.prepared.experiment, self.rows()["steps"]
-        return all(steps[row.name] == experiment.equal_examples_steps(row) for row in experiment.rows)
+        """Whether all entries pass as many examples through the model, within whichever budget."""
+        return all(entry.steps == entry.equal_steps for entry in self.study.entries)
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """CPU seconds of a step of one run, the median over the runs of an entry, which were computed together."""
+        noted = {
+            entry: [result.made["step_seconds"] for result in results if "step_seconds" in result.made]
+            for entry, results in self.stored.items()
+        }
+        return {entry: float(np.median(some)) for entry, some in noted.items() if some}
 
     @cached_property
     def short(self) -> str:
-        """In what these runs are fewer or shorter than the experiment's; empty where they are not."""
-        experiment = self.prepared.experiment
-        of_paper = self.budget == "paper"
-        whole = {row.name: row.steps if of_paper else experiment.equal_examples_steps(row) for row in experiment.rows}
-        steps = {row: runs[0].plan.steps for row, runs in self.runs.items() if runs}
-        runs, all_runs = max(map(len, self.runs.values())), experiment.seeds * len(self.prepared.splits)
+        """In what these runs are fewer or shorter than the study's; empty where they are not."""
+        study = self.study
+        whole = [entry.own_steps if self.budget == "paper" else entry.equal_steps for entry in study.entries]
+        steps = [entry.steps for entry in study.entries]
+        runs, all_runs = study.seeds * study.splits, study.whole_seeds * study.splits
         found = [f"{runs} of {all_runs} runs of a method"] if runs < all_runs else []
-        if any(steps[row] < whole[row] for row in steps):
-            found.append(f"at most {max(steps.values()):,} of {max(whole.values()):,} steps")
+        if any(here < of for here, of in zip(steps, whole, strict=True)):
+            found.append(f"at most {max(steps):,} of {max(whole):,} steps")
         return ", ".join(found)
 
-    def paper(self, row: Row) -> Paper:
-        """What the paper prints for a row; nothing beside a short run, which is not comparable."""
-        return Paper({}, {}, {}) if self.short else row.paper
+    def paper(self, entry: EntryInfo) -> Paper:
+        """What the paper prints for an entry; nothing beside a short run, which is not comparable."""
+        return Paper({}, {}, {}) if self.short else entry.paper
 
     @cached_property
     def gaps(self) -> BoundedGaps:
-        return BoundedGaps.of(self.prepared)
+        return BoundedGaps.of(self.card)
 
     @cached_property
     def stored(self) -> dict[str, list[StoredResult]]:
@@ -167,17 +193,17 @@ class Results:
         results = {row: [run.result for run in runs if run.result is not None] for row, runs in self.runs.items()}
         found = {row: there for row, there in results.items() if there}
         if not found:
-            name = self.prepared.experiment.name
+            name = self.study.name
             raise ValueError(
-                f"{self.folder} holds none of the planned runs of {name}; "
+                f"{self.folder} holds none of the runs of {name}; "
                 f"compute them first: fairbound run {name} --out {self.folder}"
             )
         return found
 
     def rows(self) -> pd.DataFrame:
-        """By row: number of stored runs, steps of a run (NaN where none is planned)."""
+        """By row: number of stored runs, steps of a run."""
         counts = {row: sum(run.result is not None for run in runs) for row, runs in self.runs.items()}
-        steps = {row: runs[0].plan.steps if runs else math.nan for row, runs in self.runs.items()}
+        steps = {entry.name: entry.steps for entry in self.study.entries}
         return pd.DataFrame({"runs": pd.Series(counts), "steps": pd.Series(steps)})
 
     @cached_property
@@ -185,26 +211,26 @@ class Results:
         """Columns row, seed, split, part, loss, gap, violation, accuracy, w1, wd, wd_logits, and every metric of
         `fairbound.metrics.fairness_metrics`."""
         lines = [
-            {"row": row, "seed": run.plan.seed, "split": run.plan.split, "part": part, **self._final(run.result, part)}
+            {"row": row, "seed": one.run.seed, "split": one.run.split, "part": part, **self._final(one.result, part)}
             for row, runs in self.runs.items()
-            for run in runs
-            if run.result is not None
-            for part in self.prepared.measured()
+            for one in runs
+            if one.result is not None
+            for part in self.measured
         ]
         empty = pd.DataFrame(columns=["row", "seed", "split", "part", *QUANTITIES])
         return pd.DataFrame(lines) if lines else empty.astype(dict.fromkeys(QUANTITIES, float))
 
     def _final(self, result: StoredResult, part: str) -> dict[str, float]:
         """Of one run on one part."""
-        last = result.tables["records"][part][-self.prepared.experiment.last_states :].astype(np.float64)
+        last = result.tables["records"][part][-self.study.last_states :].astype(np.float64)
         groups = last[:, 1:]  # (states, G)
         measured = {LOSS: last[:, 0], "gap": self.gaps.gap(groups), "violation": self.gaps.violation(groups)}
-        end = result.tables["end"]
+        end = result.tables["parts"]
         at = end["part"].tolist().index(part)
         return (
             {name: _or_infinite(_mean(states)) for name, states in measured.items()}
             | {"accuracy": float(np.trace(end["counts"][at].sum(0)) / end["counts"][at].sum())}
-            | _metrics(end["counts"][at], self.prepared.experiment.groups)
+            | _metrics(end["counts"][at], self.groups)
             | {name: _largest(end[name][at]) for name in ("w1", "wd", "wd_logits")}
         )
 
@@ -214,9 +240,9 @@ class Results:
 
     def curves(self, parts: Sequence[str]) -> pd.DataFrame:
         """Columns row, part, quantity ("loss", or the name of a gap), step, mean, low, high (quartiles), runs."""
-        absent = [part for part in parts if part not in self.prepared.measured()]
+        absent = [part for part in parts if part not in self.measured]
         if absent:
-            name, there = self.prepared.experiment.name, ", ".join(self.prepared.measured())
+            name, there = self.study.name, ", ".join(self.measured)
             raise ValueError(f"{name} was not measured on {absent[0]!r}; its parts are {there}")
         frames = []
         for row, results in self.stored.items():
@@ -236,36 +262,36 @@ class Results:
         """Columns row, part, group, low, high (the ends of a bin), share of the group in it, mean over runs."""
         frames = []
         for row, results in self.stored.items():
-            stored = results[0].tables["end"]["part"].tolist()
+            stored = results[0].tables["parts"]["part"].tolist()
             for part in parts:
-                counts = np.array([result.tables["end"]["histogram"][stored.index(part)] for result in results])
+                counts = np.array([result.tables["parts"]["histogram"][stored.index(part)] for result in results])
                 shares = (counts / np.maximum(counts.sum(-1, keepdims=True), 1)).mean(
                     0
                 )  # of a group without examples 0
                 edges = np.linspace(0.0, 1.0, shares.shape[1] + 1)
-                for group, share in zip(self.prepared.experiment.groups, shares, strict=True):
+                for group, share in zip(self.groups, shares, strict=True):
                     bins = {"low": edges[:-1], "high": edges[1:], "share": share}
                     frames.append(pd.DataFrame({"row": row, "part": part, "group": group} | bins))
         return pd.concat(frames, ignore_index=True)
 
     def notes(self) -> tuple[str, ...]:
-        """Where the data come from, and in what the runs are not those of the experiment."""
+        """Where the data come from, and in what the runs are not those of the study."""
         missing = {row: sum(run.result is None for run in runs) for row, runs in self.runs.items()}
         missed = [f"{row} ({count} of {len(self.runs[row])} runs)" for row, count in missing.items() if count]
         lengths = [
-            f"{row.name} {runs[0].plan.steps:,} for {row.steps:,}"
-            for row in self.prepared.experiment.rows
-            if (runs := self.runs[row.name]) and runs[0].plan.steps != row.steps
+            f"{entry.name} {entry.steps:,} for {entry.own_steps:,}"
+            for entry in self.study.entries
+            if entry.steps != entry.own_steps
         ]
         return (
-            f"Data: {self.prepared.source}.",
+            f"Data: {self.source}.",
             *([f"Missing from the store: {', '.join(missed)}."] if missed else []),
-            *([f"Other numbers of steps than the experiment's: {', '.join(lengths)}."] if lengths else []),
+            *([f"Other numbers of steps than the study's: {', '.join(lengths)}."] if lengths else []),
         )
 
     def gap_in_words(self) -> str:
         """What the column "gap" measures."""
-        first, second, *others = self.prepared.experiment.groups
+        first, second, *others = self.groups
         return "the largest of the constraints' gaps" if others else f"loss of {first} minus loss of {second}"
 
 

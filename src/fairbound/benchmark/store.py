@@ -1,20 +1,20 @@
-"""The store of benchmark results: each is computed once and kept under a name made from what decides it.
+"""The store of benchmark results: each is computed once and kept under a name made from what was asked.
 
-A result is that of one run of an experiment. Its settings are all that decides it: the experiment, the algorithm and
-its hyper-parameters, seed, split, the checksum of the data and the hash of the code. `key(settings)` is its name: a
-benchmark that was killed finds what it has computed, and whatever changes gets another name.
+`key(settings)` is a result's name: the problem, the entry and its settings, seed, split, length, and the data's
+checksum. The code that computed it stands in the file: whatever is refactored, the store still serves what it has, and
+says by which code it was computed. A result of other code replaces one of the same name.
 
     store.json             number of the format
     system-<name>.json     a machine and the software that computed here
-    times-<name>.json      seconds per step of each row of an experiment, with their system and a checksum
+    studies/<name>.json    a study that was run: its entries, the cards of its problems, the keys of its runs
     runs/<key>.parquet     one row: each table is a column that holds a list of records
-    runs/<key>.damaged     a file that did not match its checksum, moved aside when the run was computed again
+    runs/<key>.damaged     a file that did not match its checksums, moved aside when the run was computed again
     work/                  what is being computed and what failed (`work_log`)
     checkpoints/           of long batches of runs that are being computed
     .<name>.<random>.part  being written, or left by a killed process
 
-Nothing else writes results. A result is a separate Parquet file that any reader opens; tables, figures and the
-report read the store.
+Nothing else writes results. A result is a separate Parquet file that any reader opens; tables, figures and pages read
+the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,40 +37,14 @@ from fairbound.benchmark.result_file import (
     DamagedError,
     Settings,
     StoredResult,
-    made_in,
+    files_of,
     opened,
-    sealed_files,
-    tables_of,
 )
 
 FORMAT = 1  # of the folder; a higher number is of a later fairbound
 STALE_AFTER_S = 24 * 3600.0  # a part this old was left by a killed process: writing one takes seconds
 PART = ".part"
 KEY = re.compile("[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """One row's step: drawing its mini-batches and updating; nothing is evaluated.
-
-    >>> Timing(wall=0.004, cpu=0.003, spread=0.0001, plain=0.001, steps=500).steps_in(60)
-    15000
-    """
-
-    wall: float  # seconds a step, the median over rounds
-    cpu: float  # the same in seconds of the processor, which other programs disturb less
-    spread: float  # interquartile range of `cpu` over rounds, in seconds
-    plain: float  # cpu seconds of a plain SGD step that passes as many examples through the model
-    steps: int  # that were timed
-
-    def steps_in(self, seconds: float) -> int:
-        """How many steps this machine makes in that many seconds."""
-        return int(seconds / self.wall)
-
-    @property
-    def times_plain(self) -> float:
-        """What the step costs beside a plain SGD step on as many examples."""
-        return self.cpu / self.plain
 
 
 class UnwritableError(OSError):
@@ -105,39 +78,42 @@ class Store:
 
     def get(self, key: str) -> StoredResult | None:
         """The result, or None where it is missing or damaged."""
-        found = self._open(key)
-        return None if found is None else _result(*found)
+        return self._open(key)
 
     def keys(self) -> list[str]:
         """Of all sound results, sorted."""
         return [name for name in self._names() if self.has(name)]
 
-    def missing(self, keys: Iterable[str]) -> list[str]:
-        """Those that are still to be computed, each once, in the order given."""
-        return [name for name in dict.fromkeys(keys) if not self.has(name)]
+    def missing(self, keys: Iterable[str], code: str | None = None) -> list[str]:
+        """Those that are still to be computed, each once, in the order given; with `code` also those of other code."""
+        return [name for name in dict.fromkeys(keys) if self.is_missing(name, code)]
+
+    def is_missing(self, key: str, code: str | None = None) -> bool:
+        found = self._open(key)
+        return found is None or (code is not None and found.made.get("code") != code)
 
     def results(self, where: Callable[[Settings], bool] | None = None) -> Iterator[StoredResult]:
         """All sound results whose settings satisfy `where`, in the order of their keys; one at a time is in memory."""
         for name in self._names():
             found = self._open(name)
-            if found is not None and (where is None or where(found[0])):
-                yield _result(*found)
+            if found is not None and (where is None or where(dict(found.settings))):
+                yield found
 
     def put(self, settings: Mapping[str, Any], tables: Mapping[str, Mapping[str, Column]]) -> str:
-        """Store one result, unless a sound one has its key; the key."""
+        """Store one result, unless a sound one of the same code has its key; the key."""
         return self.put_many([StoredResult(settings, tables)])[0]
 
     def put_many(self, results: Iterable[StoredResult]) -> list[str]:
         """Store a batch of results, each in a separate file; their keys. None appears before all are on the disk."""
-        return self.put_files(sealed_files(results))
+        return self.put_files(files_of(results))
 
     def put_files(self, files: Mapping[str, bytes]) -> list[str]:
-        """The same for results that another process has sealed, by key.
+        """The same for results that another process has written, by key.
 
-        What is there stays: a name decides its content, and another process may have been quicker.
+        What is there stays unless it was computed by other code: another process may have been quicker.
         """
         self._prepare()
-        new = self.missing(files)
+        new = [name for name, data in files.items() if self.is_missing(name, opened(data, name).made.get("code"))]
         with _parts(self.folder) as parts:
             for name in new:
                 parts.write(self._path(name), files[name])
@@ -177,33 +153,18 @@ class Store:
         found = [_json_in(path) for path in self.folder.glob("system-*.json")]
         return sorted((one for one in found if one is not None), key=lambda one: (str(one.get("date")), key(one)))
 
-    def note_times(self, experiment: str, system: Mapping[str, Any], times: Mapping[str, Timing]) -> None:
-        """Keep the seconds that a step of each row takes, in the place of earlier ones; `system` is what took them."""
+    def note_study(self, name: str, content: Mapping[str, Any]) -> None:
+        """Keep a study as it was asked (`stored_study`), in the place of an earlier one of that name."""
         self._prepare()
-        content = {"system": dict(system), "rows": {row: asdict(timing) for row, timing in times.items()}}
-        self._write_json(f"times-{experiment}.json", content | {"checksum": key(content)})
+        with _sentences(self.folder):
+            (self.folder / "studies").mkdir(exist_ok=True)
+        if _json_in(self.folder / "studies" / f"{name}.json") != content:
+            self._write_json(f"studies/{name}.json", content)
 
-    def times(self, experiment: str) -> dict[str, Timing] | None:
-        """The seconds by row, or None where none are kept or their file is damaged."""
-        found = self._noted_times(experiment)
-        return None if found is None else found[1]
-
-    def timed_on(self, experiment: str) -> Settings | None:
-        """The system that took them, as `environment.describe` says it."""
-        found = self._noted_times(experiment)
-        return None if found is None else found[0]
-
-    def _noted_times(self, experiment: str) -> tuple[Settings, dict[str, Timing]] | None:
-        path = self.folder / f"times-{experiment}.json"
-        if not path.exists():
-            return None
-        try:
-            return _times_in(_json_in(path))
-        except DamagedError as damage:
-            warnings.warn(
-                f"{path} is damaged: {damage}; it counts as missing, measure again with `fairbound time`", stacklevel=3
-            )
-            return None
+    def studies(self, pattern: str = "*") -> dict[str, Settings]:
+        """The studies that were run here and whose names match, by name."""
+        found = {path.stem: _json_in(path) for path in sorted((self.folder / "studies").glob(f"{pattern}.json"))}
+        return {name: content for name, content in found.items() if content is not None}
 
     def _names(self) -> list[str]:
         return sorted(path.stem for path in self._runs.glob("*.parquet") if KEY.fullmatch(path.stem))
@@ -213,8 +174,8 @@ class Store:
             raise ValueError(f"the key of a result has 64 hexadecimal digits, as key(settings) gives; got {key!r}")
         return self._runs / f"{key}.parquet"
 
-    def _open(self, key: str) -> tuple[Settings, Any] | None:
-        """Settings and the Parquet file of a sound result: the bytes that were checked, not read a second time."""
+    def _open(self, key: str) -> StoredResult | None:
+        """A sound result."""
         path = self._path(key)
         try:
             return opened(path.read_bytes(), key)
@@ -254,7 +215,7 @@ class Store:
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         with _parts(self.folder) as parts:
-            parts.write(self.folder / name, (json.dumps(content, indent=2) + "\n").encode())
+            parts.write(self.folder / name, (json.dumps(content, indent=1) + "\n").encode())
             parts.rename()
 
     def _refuse_other_format(self) -> None:
@@ -274,10 +235,6 @@ class Store:
             )
 
 
-def _result(settings: Settings, file: Any) -> StoredResult:
-    return StoredResult(settings, tables_of(file), made_in(file))
-
-
 def _dateless(description: Mapping[str, Any]) -> Settings:
     return {name: value for name, value in description.items() if name != "date"}
 
@@ -291,18 +248,6 @@ def _json_in(path: Path) -> Settings | None:
     except OSError as error:
         raise OSError(f"{path} cannot be read ({error.strerror}); check the disk and who may read it") from error
     return found if isinstance(found, dict) else None
-
-
-def _times_in(found: Settings | None) -> tuple[Settings, dict[str, Timing]]:
-    if found is None:
-        raise DamagedError("it holds no JSON of this store")
-    checksum = found.pop("checksum", None)
-    try:
-        if checksum != key(found):
-            raise DamagedError("its content does not match the checksum in it")
-        return found["system"], {row: Timing(**entry) for row, entry in found["rows"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # not finite, or of another version
-        raise DamagedError(f"its content is not what this fairbound writes ({error})") from error
 
 
 # Files written whole or not at all

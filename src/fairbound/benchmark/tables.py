@@ -56,16 +56,16 @@ def _mark_notes(frame: pd.DataFrame) -> tuple[str, ...]:
 
 def loss_table(results: Results) -> ReportTable:
     """Steps, examples per step, and loss, gap and largest violation on every part; the paper's beside validation's."""
-    experiment = results.prepared.experiment
-    with_paper = any(results.paper(row).validation for row in experiment.rows)
+    study = results.study
+    with_paper = any(results.paper(row).validation for row in study.entries)
     columns = _row_columns(results)
-    sizes = [row.examples_per_step(len(experiment.groups)) for row in experiment.rows]
+    sizes = [entry.examples_per_step for entry in study.entries]
     columns["examples per step"] = pd.Series(sizes, index=columns["row"].index)
-    for part in [part for part in ("train", "validation", "test") if part in results.prepared.measured()]:
+    for part in [part for part in ("train", "validation", "test") if part in results.measured]:
         summary = results.summary(part).reindex(columns["row"].index)
         for quantity in QUANTITIES:
             if part == "validation" and with_paper and quantity != "gap":  # of which the paper prints none
-                printed = [results.paper(row).validation.get(quantity) for row in experiment.rows]
+                printed = [results.paper(row).validation.get(quantity) for row in study.entries]
                 columns[f"{part} {quantity}"] = beside(summary[quantity], printed)
             else:
                 columns[f"{part} {quantity}"] = summary[quantity]
@@ -73,10 +73,10 @@ def loss_table(results: Results) -> ReportTable:
     last = "The paper's validation figures: means over the last 20 states of 5 runs; ours: the last state of every run."
     notes = (
         *_mark_notes(frame), *([last] if with_paper else []), f"Gap: {results.gap_in_words()}.",
-        f"Violation: the largest excess of a constraint over the bound {experiment.bound:g}, at least 0.",
+        f"Violation: the largest excess of a constraint over the bound {results.bound:g}, at least 0.",
         "Examples per step: those that it passes through the model; the expectation where their number is random.",
     )  # fmt: skip
-    title = f"{experiment.name}: loss, gap and largest violation; mean ± standard deviation over runs"
+    title = f"{study.name}: loss, gap and largest violation; mean ± standard deviation over runs"
     formats = dict.fromkeys(("steps", "runs", "examples per step"), WHOLE)
     return ReportTable(title, frame, (*notes, *results.notes()), formats=formats)
 
@@ -86,7 +86,7 @@ def summary_table(results: Results, part: str) -> ReportTable:
     columns = _row_columns(results)
     summary = results.summary(part).reindex(columns["row"].index)
     frame = frame_of(columns | {"loss": summary["loss"], "largest violation": summary["violation"]})
-    title = f"{part}: mean ± standard deviation over runs; bound {results.prepared.experiment.bound:g}"
+    title = f"{part}: mean ± standard deviation over runs; bound {results.bound:g}"
     return ReportTable(title, frame, formats=dict.fromkeys(("steps", "runs"), WHOLE))
 
 
@@ -95,13 +95,13 @@ def summary_table(results: Results, part: str) -> ReportTable:
 
 def fairness_table(results: Results, definition: Definition) -> ReportTable:
     """Ind, Sp, Ina, Sf and Wd of every row on train and test, by the definitions as printed or as reported."""
-    experiment = results.prepared.experiment
+    study = results.study
     metrics = paper_metrics(definition) | {"Wd of logits": "wd_logits", "W1": "w1"}
     final = results.final.rename(columns={column: figure for figure, column in metrics.items()})
     final = final.reindex(columns=["row", "part", *metrics]).astype(dict.fromkeys(metrics, float))
     by_figure = final.melt(["row", "part"], var_name="figure").groupby(["part", "row", "figure"])[["value"]]
     ours = mean_std(by_figure)["value"]
-    lines = [(row, figure) for row in experiment.rows for figure in metrics]
+    lines = [(row, figure) for row in study.entries for figure in metrics]
     index = pd.MultiIndex.from_tuples([(row.name, figure) for row, figure in lines])
     columns: dict[str, Any] = {
         "row": pd.Series(index.get_level_values(0), index=index),
@@ -122,8 +122,8 @@ def fairness_table(results: Results, definition: Definition) -> ReportTable:
         < (missing := counts.get((part, row.name, figure), (0, 0))[0])
         < (runs := counts[part, row.name, figure][1])
     ]
-    notes = (*_mark_notes(frame), *_definition_notes(definition, experiment.groups), *undefined, *results.notes())
-    title = f"{experiment.name}: fairness, definitions as {definition}; mean ± standard deviation over runs"
+    notes = (*_mark_notes(frame), *_definition_notes(definition, results.groups), *undefined, *results.notes())
+    title = f"{study.name}: fairness, definitions as {definition}; mean ± standard deviation over runs"
     return ReportTable(title, frame, notes, formats={"runs": WHOLE})
 
 
@@ -142,26 +142,26 @@ def _definition_notes(definition: Definition, groups: Sequence[str]) -> Iterator
 
 def tuning_table(results: Results) -> ReportTable:
     """Loss and violation of every row on the validation split, and which row the rule and the paper choose."""
-    prepared, experiment = results.prepared, results.prepared.experiment
-    if "validation" not in prepared.parts():
+    study = results.study
+    if "validation" not in results.card.parts:
         raise ValueError(
-            f"{experiment.name} has no validation examples (it has {', '.join(prepared.parts())}); "
+            f"{study.name} has no validation examples (it has {', '.join(results.card.parts)}); "
             "give its split a share of them to choose settings"
         )
     columns: dict[str, Any] = _row_columns(results)
     summary = results.summary("validation").reindex(columns["row"].index)
     for quantity in ("loss", "violation"):
-        printed = [results.paper(row).validation.get(quantity) for row in experiment.rows]
+        printed = [results.paper(row).validation.get(quantity) for row in study.entries]
         columns[quantity] = beside(summary[quantity], printed) if any(printed) else summary[quantity]
     means = summary.dropna()[[("loss", "mean"), ("violation", "mean")]]
     choices = {"here": chosen(dict(zip(means.index, means.to_numpy().tolist(), strict=True)))}
-    choices["paper"] = None if results.short else PAPERS_CHOICE.get(experiment.name)
+    choices["paper"] = None if results.short else PAPERS_CHOICE.get(study.name)
     by = {row: ", ".join(who for who, choice in choices.items() if choice == row) or None for row in summary.index}
     columns["chosen"] = pd.Series(by, dtype=object)
     frame = frame_of(columns)
-    papers = {row.name: results.paper(row).validation for row in experiment.rows}
+    papers = {row.name: results.paper(row).validation for row in study.entries}
     on_papers = chosen({row: (p["loss"].mean, p["violation"].mean) for row, p in papers.items() if len(p) == 2})
-    last = experiment.last_states
+    last = study.last_states
     notes = (
         *_mark_notes(frame),
         "Of a run: its last record." if last == 1 else f"Of a run: the mean over its last {last} records.",
@@ -169,7 +169,7 @@ def tuning_table(results: Results) -> ReportTable:
         "a tolerance fitted to the paper's choices.",
         *([] if on_papers is None else [f"On the paper's own figures this chooses: {on_papers}."]),
     )
-    title = f"{experiment.name}: loss and violation on the validation split; mean ± standard deviation over runs"
+    title = f"{study.name}: loss and violation on the validation split; mean ± standard deviation over runs"
     return ReportTable(title, frame, (*notes, *results.notes()), formats=dict.fromkeys(("steps", "runs"), WHOLE))
 
 
@@ -178,7 +178,7 @@ def tuning_table(results: Results) -> ReportTable:
 
 def split_table(results: Results) -> ReportTable:
     """The gap of every row on training and on held-out examples, over splits, and how often the bound holds there."""
-    experiment = results.prepared.experiment
+    study = results.study
     rows = results.rows()
     columns: dict[str, Any] = {"row": rows.index.to_series(), "steps": rows["steps"]}
     final = results.final.assign(holds=(results.final["violation"] == 0).astype(float))
@@ -199,12 +199,12 @@ def split_table(results: Results) -> ReportTable:
         columns[f"{words} gap"] = over_splits["gap"].join(ends)
     columns["bound holds"] = over_splits["holds", "mean"]
     notes = (
-        f"Gap: {results.gap_in_words()}; bound {experiment.bound:g} ({experiment.notion}).",
+        f"Gap: {results.gap_in_words()}; bound {results.bound:g} ({results.card.notion}).",
         "Runs of one split are averaged first. 95 %: Student's interval of the mean over splits, which share examples "
         "and so are not quite independent.",
         "Bound holds: the share of splits in which no constraint is violated on held-out examples.",
     )
-    title = f"{experiment.name}: training and held-out examples; mean ± standard deviation over splits"
+    title = f"{study.name}: training and held-out examples; mean ± standard deviation over splits"
     formats = {"steps": WHOLE, "splits": WHOLE, "bound holds": PERCENT}
     return ReportTable(title, frame_of(columns), (*notes, *results.notes()), digits=3, formats=formats)
 
@@ -226,32 +226,30 @@ def differences_table(results: Results) -> ReportTable:
     )
     rounded = f"A standard deviation that the paper prints as 0 counts as {HALF_A_DIGIT:g}, half of its last digit."
     notes = (met, *([rounded] if (far["paper std"] == 0).any() else []))
-    title = f"{results.prepared.experiment.name}: where our figures are not the paper's"
+    title = f"{results.study.name}: where our figures are not the paper's"
     return ReportTable(title, frame_of(columns), notes, formats={"in the paper's std": "{:.1f}"})
 
 
 def _compared(results: Results) -> bool:
     """Whether the paper prints something for these runs; its numbers are for its own budget."""
-    printed = [paper for row in results.prepared.experiment.rows for paper in vars(results.paper(row)).values()]
+    printed = [paper for row in results.study.entries for paper in vars(results.paper(row)).values()]
     return results.budget == "paper" and any(printed)
 
 
 def _one_split(results: Results) -> bool:
-    return not results.tuning and len(results.prepared.splits) == 1
+    return not results.tuning and results.splits == 1
 
 
 def _comparable(results: Results) -> bool:
     """Whether its rows can be compared as methods."""
-    return _one_split(results) and results.equal_examples and {"train", "test"} <= set(results.prepared.measured())
+    return _one_split(results) and results.equal_examples and {"train", "test"} <= set(results.measured)
 
 
 TABLES: dict[str, ReportItem] = {
     "tuning": ReportItem("Settings, chosen on the validation split", lambda r: r.tuning, tuning_table),
     "loss": ReportItem("Loss and violation", lambda r: not r.tuning, loss_table),
     "methods": ReportItem("Methods at equal examples", _comparable, methods_table),
-    "splits": ReportItem(
-        "Training and held-out examples", lambda r: not r.tuning and len(r.prepared.splits) > 1, split_table
-    ),
+    "splits": ReportItem("Training and held-out examples", lambda r: not r.tuning and r.splits > 1, split_table),
     "fairness-reported": ReportItem(
         "Fairness as reported, by the definitions behind the paper's results",
         _one_split,

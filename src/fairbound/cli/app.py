@@ -15,7 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from fairbound._utils.files import check_folder
 from fairbound.cli.audit import audit_command
-from fairbound.cli.benchopt import benchopt_command
 from fairbound.cli.board import board_command
 from fairbound.cli.data import fetch_command, list_command
 from fairbound.cli.enter import check_command, enter_command
@@ -26,7 +25,6 @@ from fairbound.cli.report import report_command
 from fairbound.cli.reproduce import reproduce_command
 from fairbound.cli.run import run_command
 from fairbound.cli.status import merge_command, status_command
-from fairbound.cli.time import time_command
 
 EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a missing package raises, in a sentence
 
@@ -109,12 +107,11 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
         "run": run_command,
         "report": report_command,
         "reproduce": reproduce_command,
-        "time": time_command,
         "board": board_command,
         "status": status_command,
         "merge": merge_command,
     },
-    "A method of your own": {"enter": enter_command, "check": check_command, "benchopt": benchopt_command},
+    "A method of your own": {"enter": enter_command, "check": check_command},
 }
 for panel, commands in PANELS.items():
     for name, command in commands.items():

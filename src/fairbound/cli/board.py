@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -16,6 +16,7 @@ from fairbound.cli.options import (
     OtherQueue,
     Out,
     Queue,
+    Recompute,
     Scheduler,
     Shard,
     complete_entry,
@@ -24,8 +25,9 @@ from fairbound.cli.options import (
 from fairbound.cli.printing import console
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.benchmark.board.entries import Entry
     from fairbound.benchmark.board.findings import Summary
+    from fairbound.benchmark.entry import Entry
+    from fairbound.benchmark.study import Study
 
 
 class RuleSet(enum.StrEnum):
@@ -77,6 +79,7 @@ def board_command(
     epochs: Epochs = None,
     short: Short = False,
     show_list: List = False,
+    recompute: Recompute = False,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     slurm: Queue = None,
@@ -85,44 +88,54 @@ def board_command(
     out: Out = Path("results"),
     to: To = Path("board"),
 ) -> None:
-    """Compare methods on a collection of problems; what the results folder already has is not computed again."""
+    """Compare methods on a collection of problems; reuses stored results."""
     from fairbound.benchmark.board.entry_folder import CARD, EntryFolder
     from fairbound.benchmark.board.findings import Summary
     from fairbound.benchmark.board.page import write_board
-    from fairbound.benchmark.board.plan import BoardPlan
+    from fairbound.benchmark.board.results import Board
+    from fairbound.benchmark.plan import Plan
+    from fairbound.benchmark.problems.catalog import load
     from fairbound.benchmark.store import Store
+    from fairbound.benchmark.study import load as load_study
     from fairbound.cli.engine import computing, engine_of
 
     if show_list:
         _list()
         return
     engine = engine_of(jobs, scheduler, slurm, queue, shard)
-    own = _own(entry or (), algorithm or ())
     folders = [EntryFolder(Path(name)) for name in problems or () if (Path(name) / CARD).is_file()]
     chosen = [_place(name) for name in problems or () if EntryFolder(Path(name)) not in folders]
     if folders and not chosen:
         chosen = list(dict.fromkeys(name for folder in folders for name in folder.problems))
-    plans = [
-        BoardPlan.of(chosen, (), rules=one.value, seeds=seeds, splits=splits, epochs=epochs, short=short)
-        for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
-    ]
+    for name in chosen:
+        load(name)  # refuses a name that is unknown
+    whole = load_study("board")
+    given: dict[str, Any] = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "epochs": epochs}
+    study = replace(load_study("board-short") if short else whole, **{k: v for k, v in given.items() if v is not None})
+    study = replace(study, short=study.short or study.epochs is not None or study.seeds < whole.seeds)
+    own, sent = _own(entry or (), algorithm or (), study), [folder.sent() for folder in folders]
+    listed = whole if method else study  # --method names any of the board's entries
+    study = replace(study, entries=listed.with_entries(own, only=method or ()).entries)
     alone = bool(folders) and not (method or own)
-    plans = [replace(one, entries=()) if alone else one.with_entries(own, only=method or ()) for one in plans]
-    sent = [folder.sent() for folder in folders]
-    screen, plan = console(), plans[0]
-    words = f"{len(plan.entries) + len(sent)} methods x {len(plan.problems)} problems, {plan.seeds} seeds, "
-    words += " and ".join(f"{one.rules} rules" for one in plans)
+    plans = [
+        Plan(replace(study, rules=one.value), recompute=recompute) for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
+    ]
+    screen, store = console(), Store(out)
+    words = f"{len(sent) + (0 if alone else len(study.entries))} methods x {len(study.problem_names())} problems, "
+    words += f"{study.seeds} seeds, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
     screen.print(f"{words}; results in {out}", highlight=False)
-    if plan.short:
+    if study.short:
         screen.print("[bold yellow]a short run[/]: fewer problems, seeds or epochs than the board has", highlight=False)
     with computing(out) as progress:
-        for one in plans:
-            one.compute(out, engine, progress)
+        for plan in () if alone else plans:
+            plan.compute(store, engine, progress)
     if engine.shard is not None:
         screen.print(f"part {shard} is computed; the page is made by `fairbound board` without --shard")
         return
-    store = Store(out)
-    boards = [one.read(store, sent) for one in plans]
+    stored = [plan.stored(store) for plan in plans]
+    if alone:
+        stored = [replace(one, entries=(), runs=()) for one in stored]
+    boards = [Board.read(one, store, sent) for one in stored]
     page = write_board(boards, to)
     for board in boards:
         _show(Summary(board))
@@ -134,31 +147,31 @@ def _place(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).suffix in (".toml", ".py") and Path(name).exists() else name
 
 
-def _own(files: Sequence[Path], algorithms: Sequence[str]) -> list[Entry]:
-    from fairbound.benchmark.board.entries import Entry, load_entries
+def _own(files: Sequence[Path], algorithms: Sequence[str], study: Study) -> list[Entry]:
     from fairbound.benchmark.custom_algorithm import tried_algorithm
+    from fairbound.benchmark.study import load_entries
 
     found = [one for path in files for one in load_entries(path)]
-    return found + [Entry(name=tried_algorithm(text).name, method=text, authors="your own") for text in algorithms]
+    return found + [study.custom_entry(tried_algorithm(text)) for text in algorithms]
 
 
 def _list() -> None:
-    from fairbound.benchmark.board.entries import ours
-    from fairbound.benchmark.collection.catalog import load, names
+    from fairbound.benchmark.problems.catalog import load, names
+    from fairbound.benchmark.study import load as load_study
 
     screen = console()
     screen.print("[bold]Problems[/]")
     for name in names():
         screen.print(f"  {name:<24} {escape(load(name).title)}", highlight=False, soft_wrap=True)
     screen.print("[bold]Entries[/]")
-    for one in ours():
+    for one in load_study("board").entries:
         screen.print(f"  {one.name:<24} {one.method}", highlight=False)
 
 
 def _show(summary: Summary) -> None:
     """The ranking of the first track, and the answer for one problem."""
     from fairbound.benchmark.board.findings import epochs_words, finding, interval, listed, overall
-    from fairbound.benchmark.collection.catalog import TRACKS
+    from fairbound.benchmark.problems.catalog import TRACKS
 
     screen = console()
     screen.print(f"\n[bold]{summary.board.rules} rules[/]", highlight=False)

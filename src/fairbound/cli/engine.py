@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.markup import escape
 from threadpoolctl import threadpool_limits  # with scikit-learn
 
-from fairbound.benchmark import executor
-from fairbound.benchmark.engines import Done, Engine, carry_out, failures_in_words, parse_shard
+from fairbound.benchmark import study
+from fairbound.benchmark.custom_algorithm import load_custom_algorithm
+from fairbound.benchmark.engine import Engine, Progress, failures_in_words, parse_shard
 from fairbound.benchmark.environment import describe, usable_cpus
-from fairbound.benchmark.executor import Job
-from fairbound.benchmark.experiment import PreparedExperiment
 from fairbound.benchmark.job_queues import QUEUES, parse_queue
+from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.stored_study import StoredStudy
+from fairbound.benchmark.study import Budget
 from fairbound.benchmark.work_log import Failure
 from fairbound.cli.printing import console, progress
 
@@ -59,7 +63,7 @@ def _other_queue(text: str | None) -> tuple[str, dict[str, str]] | None:
 
 
 @contextmanager
-def computing(out: Path, device: str = "cpu") -> Iterator[executor.Progress]:
+def computing(out: Path, device: str = "cpu") -> Iterator[Progress]:
     """Progress while results are computed into a folder, which notes the system."""
     torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
     threadpool_limits(1)  # numpy's too: a sum over two threads ends with other bits than that of a worker
@@ -88,16 +92,38 @@ def checked_device(device: str, *, here: bool = True) -> str:
     return device
 
 
-def compute(jobs: Sequence[Job], out: Path, engine: Engine, device: str = "cpu", first: Collection[str] = ()) -> Done:
-    """Carry out jobs, with progress; those of the experiments `first` before the others."""
-    with computing(out, device) as advanced:
-        return carry_out(jobs, out, engine, advanced, first)
+def planned(
+    name: str,
+    *,
+    folder: Path | None = None,
+    source: str | None = None,
+    label: str | None = None,
+    group: str | None = None,
+    seeds: int | None = None,
+    splits: int | None = None,
+    steps: int | None = None,
+    budget: Budget = "paper",
+    algorithm: str | None = None,
+    device: str = "cpu",
+    recompute: bool = False,
+) -> Plan:
+    """The plan of a study, with the options of a command."""
+    whole = study.load(name)
+    chosen = whole.within(budget) if whole.page == "report" else whole
+    if any(option is not None for option in (folder, source, label, group)):
+        chosen = chosen.on(source=source, label=label, group=group, folder=folder)
+    if algorithm is not None:
+        chosen = chosen.with_entries([chosen.custom_entry(load_custom_algorithm(algorithm))])
+    given: dict[str, Any] = {"seeds": seeds, "splits": splits, "steps": steps}
+    chosen = replace(chosen, **{option: value for option, value in given.items() if value is not None})
+    return Plan(chosen, device=device, recompute=recompute, whole_seeds=whole.seeds)
 
 
-def announce(prepared: PreparedExperiment) -> None:
+def announce(stored: StoredStudy) -> None:
     """What is run, and on what."""
     screen = console()
-    screen.print(f"[bold]{escape(prepared.experiment.title)}[/]", highlight=False)
-    screen.print(escape(prepared.source), highlight=False)
-    if prepared.synthetic:
+    screen.print(f"[bold]{escape(stored.title)}[/]", highlight=False)
+    for card in stored.cards if stored.page == "report" else ():
+        screen.print(escape(card.data), highlight=False)
+    if any(card.synthetic for card in stored.cards):
         screen.print("[bold yellow]synthetic data[/]: generated, not real")

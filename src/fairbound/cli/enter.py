@@ -42,10 +42,10 @@ def enter_command(
         screen.print(f"[yellow]partial[/]: {len(own.problems)} problems of the track, as {escape(str(folder))} says")
     engine = engine_of(jobs, scheduler, slurm, queue, shard)
     with computing(own.store.folder) as progress:
-        failed = own.compute(engine, Limits(seconds=seconds, gigabytes=memory), progress)
+        done = own.compute(engine, Limits(seconds=seconds, gigabytes=memory), progress)
     screen.print(f"{len(own.manifest()['results'])} results in {folder / RESULTS}", highlight=False)
     screen.print(f"next: fairbound check {folder}, and fairbound board {folder}", highlight=False, soft_wrap=True)
-    end_with(failed, own.store.folder)
+    end_with(done.failed, own.store.folder)
 
 
 def check_command(

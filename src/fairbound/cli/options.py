@@ -29,12 +29,12 @@ def _begun(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete) and " " not in name)
 
 
-def complete_experiment(incomplete: str) -> list[str]:
+def complete_study(incomplete: str) -> list[str]:
     """
-    >>> complete_experiment("income")
-    ['income-ok-race', 'income-va-marital']
+    >>> complete_study("paper")
+    ['paper-ok-race', 'paper-va-marital']
     """
-    return _begun((path.stem for path in (PACKAGE / "benchmark/experiments").glob("*.toml")), incomplete)
+    return _begun((path.stem for path in (PACKAGE / "benchmark/studies").glob("*.toml")), incomplete)
 
 
 def complete_problem(incomplete: str) -> list[str]:
@@ -43,7 +43,7 @@ def complete_problem(incomplete: str) -> list[str]:
     >>> complete_problem("grid")
     ['grid-world']
     """
-    references = PACKAGE / "benchmark/collection/problems/references"
+    references = PACKAGE / "benchmark/problems/collection/references"
     return _begun((path.stem for path in references.glob("*.json")), incomplete)
 
 
@@ -52,7 +52,7 @@ def complete_entry(incomplete: str) -> list[str]:
     >>> complete_entry("Descent")
     ['Descent-ascent']
     """
-    table = tomllib.loads((PACKAGE / "benchmark/board/entries.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((PACKAGE / "benchmark/studies/board.toml").read_text(encoding="utf-8"))
     return _begun((one["name"] for one in table["entries"]), incomplete)
 
 
@@ -67,31 +67,28 @@ def complete_source(incomplete: str) -> list[str]:
 
 # What is run ----------------------------------------------------------------------------------------------------------
 
-Experiment = Annotated[
+Study = Annotated[
     str,
-    typer.Argument(
-        help="income-ok-race or another of those installed, or a TOML file.", autocompletion=complete_experiment
-    ),
+    typer.Argument(help="An installed study such as paper-ok-race, or a TOML file.", autocompletion=complete_study),
 ]
-Experiments = Annotated[
+Studies = Annotated[
     list[str],
-    typer.Argument(help="Those installed, such as income-ok-race, or TOML files.", autocompletion=complete_experiment),
+    typer.Argument(help="Installed studies such as paper-ok-race, or TOML files.", autocompletion=complete_study),
 ]
 Folder = Annotated[Path | None, typer.Option("--data", help="Folder with census data.")]
 Source = Annotated[
     str | None,
-    typer.Option(
-        help="Other data than the experiment's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source
-    ),
+    typer.Option(help="Other data than the study's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source),
 ]
 Label = Annotated[str | None, typer.Option(help="The column to predict, of a table of your own.")]
-Group = Annotated[str | None, typer.Option(help="The protected attribute, in the place of the experiment's.")]
+Group = Annotated[str | None, typer.Option(help="The protected attribute, instead of the study's.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Limit on steps, for quick trials.")]
 Algorithm = Annotated[
     str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
 ]
+Recompute = Annotated[bool, typer.Option("--recompute", help="Compute again what other code has computed.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
 
 # Where it is computed and kept ----------------------------------------------------------------------------------------

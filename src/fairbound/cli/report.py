@@ -1,9 +1,8 @@
-"""`fairbound report`: tables, figures and a page of experiments, from the results that `fairbound run` left."""
+"""`fairbound report`: pages, tables and figures of studies, from the results folder alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,6 @@ from rich.markup import escape
 from fairbound.cli.options import (
     Algorithm,
     Budget,
-    Device,
-    Experiments,
     Folder,
     Group,
     Label,
@@ -23,16 +20,16 @@ from fairbound.cli.options import (
     Source,
     Splits,
     Steps,
+    Studies,
     To,
 )
 from fairbound.cli.printing import console, progress
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.benchmark.executor import Budget as BudgetName
-    from fairbound.benchmark.executor import PlannedJob
     from fairbound.benchmark.report import Section
     from fairbound.benchmark.report_table import ReportTable
     from fairbound.benchmark.store import Store
+    from fairbound.benchmark.stored_study import StoredStudy
 
 MIN_WIDTH = 80  # letters of a terminal's line
 MAX_LINES = 110  # on a terminal: a longer table is read in its file
@@ -44,7 +41,7 @@ Chosen = Annotated[
 
 
 def report_command(
-    experiments: Experiments,
+    studies: Studies,
     folder: Folder = None,
     source: Source = None,
     label: Label = None,
@@ -54,59 +51,58 @@ def report_command(
     steps: Steps = None,
     budget: Chosen = None,
     algorithm: Algorithm = None,
-    device: Device = "cpu",
     out: Out = Path("results"),
     to: To = Path("report"),
 ) -> None:
-    """One page, tables (CSV, LaTeX) and figures (PDF) of experiments that were run with the same options."""
-    from fairbound.benchmark.executor import Job, plan
+    """One page, tables (CSV, LaTeX) and figures (PDF) of studies that were run with the same options."""
+    from fairbound.benchmark.board.page import write_board
+    from fairbound.benchmark.board.results import Board
     from fairbound.benchmark.store import Store
-    from fairbound.cli.engine import announce, checked_device
+    from fairbound.cli.engine import announce, planned
 
-    wanted: list[BudgetName] = [one.value for one in (Budget if budget is None else (budget,))]
-    store, sections = Store(out), []
-    for name in dict.fromkeys(experiments):
-        job = Job(
-            experiment=name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits,
-            steps=steps, algorithm=algorithm, device=checked_device(device),
-        )  # fmt: skip
-        found = {one: plan(replace(job, budget=one)) for one in wanted}
-        announce(found[wanted[0]].prepared)
-        sections += [section_of(its, store, one) for one, its in with_results(store, found).items()]
-    show(sections, to)
-    page = write_with_progress(sections, to, store)
-    console().print(f"Report: {page}\nTables (CSV, LaTeX) and figures (PDF) are beside it.", highlight=False)
+    store, sections, boards = Store(out), list["Section"](), list["Board"]()
+    for name in dict.fromkeys(studies):
+        found: list[StoredStudy] = []
+        for one in Budget if budget is None else (budget,):
+            plan = planned(
+                name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits, steps=steps,
+                budget=one.value, algorithm=algorithm,
+            )  # fmt: skip
+            found += [
+                study for study in stored_studies(plan.study.name, plan.study.digest, store) if study not in found
+            ]
+            if plan.study.page == "board":
+                break
+        if not found:
+            raise ValueError(
+                f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
+            )
+        announce(found[0])
+        sections += [section_of(study, store) for study in found if study.page == "report"]
+        boards += [Board.read(study, store) for study in found if study.page == "board"]
+    screen = console()
+    if boards:
+        screen.print(f"Page: {write_board(boards, to if not sections else to / 'board')}", highlight=False)
+    if sections:
+        show(sections, to)
+        page = write_with_progress(sections, to, store)
+        screen.print(f"Report: {page}\nTables (CSV, LaTeX) and figures are beside it.", highlight=False)
 
 
-def section_of(found: PlannedJob, store: Store, budget: BudgetName) -> Section:
-    """What the report says of an experiment within a budget, with axes of time where `fairbound time` has measured."""
+def stored_studies(name: str, digest: str, store: Store) -> list[StoredStudy]:
+    """As they were asked, on real and on generated data; with at least one result each."""
+    from fairbound.benchmark.stored_study import StoredStudy
+
+    found = map(StoredStudy.from_json, store.studies(f"{name}-{digest}*").values())
+    return [study for study in found if any(store.is_named(run.key) for run in study.runs)]
+
+
+def section_of(study: StoredStudy, store: Store) -> Section:
+    """What the report says of a study."""
     from fairbound.benchmark.report import Section
     from fairbound.benchmark.results import Results
 
-    name = found.prepared.experiment.name
-    times = store.times(name) or {}
-    seconds = {row: timing.wall for row, timing in times.items()}
-    cpu_seconds = {row: timing.cpu for row, timing in times.items()}
-    timed = {"seconds": seconds, "cpu_seconds": cpu_seconds, "timed_on": store.timed_on(name) or {}}
-    return Section.of(Results.read(found.prepared, store, found.batches, budget=budget, **timed))
-
-
-def with_results(store: Store, found: Mapping[BudgetName, PlannedJob]) -> dict[BudgetName, PlannedJob]:
-    """The budgets of which the store has results, of one experiment.
-
-    SSL-ALM runs as long within either budget, so what budgets share says nothing about which of them was run; where
-    they share everything, as short trials do, the first is used for both.
-    """
-    keys = {budget: {key for stack in one.batches for key in stack.keys} for budget, one in found.items()}
-    alone = {budget: keys[budget].difference(*(keys[other] for other in keys if other != budget)) for budget in keys}
-    for candidates in (alone, keys):
-        there = [budget for budget in found if any(map(store.has, sorted(candidates[budget])))]
-        if there:
-            return {budget: found[budget] for budget in (there if candidates is alone else there[:1])}
-    name = next(iter(found.values())).prepared.experiment.name
-    raise ValueError(
-        f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
-    )
+    return Section.of(Results.read(study, store))
 
 
 def show(sections: Sequence[Section], to: Path) -> None:

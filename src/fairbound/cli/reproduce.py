@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from fairbound.cli.options import Folder, Jobs, OtherQueue, Out, Queue, Scheduler, Seeds, Steps, To
+from fairbound.cli.options import Folder, Jobs, OtherQueue, Out, Queue, Recompute, Scheduler, Seeds, Steps, To
 from fairbound.cli.printing import console
 from fairbound.cli.report import section_of, write_with_progress
-from fairbound.cli.time import timed
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.benchmark.engines import Done
-    from fairbound.benchmark.executor import Job
-    from fairbound.benchmark.store import Store
-
-ROUNDS, TURN_STEPS = 3, 30  # rounds of timing, and steps in each: enough for an axis
+    from fairbound.benchmark.engine import Done
+    from fairbound.benchmark.plan import Plan
 
 
 def reproduce_command(
     folder: Folder = None,
     seeds: Seeds = None,
     steps: Steps = None,
+    recompute: Recompute = False,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     slurm: Queue = None,
@@ -33,78 +30,53 @@ def reproduce_command(
     out: Out = Path("results"),
     to: To = Path("report"),
 ) -> None:
-    """All experiments within both budgets, the seconds of their steps, and one report of everything."""
-    from fairbound.benchmark import config
-    from fairbound.benchmark.executor import plan, prepare
+    """Run all studies of the paper, its two experiments within both budgets, and write one report of everything."""
+    from fairbound.benchmark.engine import complete_all
     from fairbound.benchmark.store import Store
-    from fairbound.cli.engine import announce, compute, end_with, engine_of
+    from fairbound.cli.engine import announce, computing, end_with, engine_of
 
     start = time.perf_counter()
     engine = engine_of(jobs, scheduler, slurm, queue)
-    planned = all_jobs(folder, seeds, steps)
-    screen = console()
-    screen.print(
-        f"{len(config.paper_names())} experiments, {len(planned)} with both budgets; results in {out}", highlight=False
-    )
-    for name in compared():
-        announce(prepare(next(job for job in planned if job.experiment == name)))
-    done = compute(planned, out, engine, first=compared())
+    plans, store, screen = all_plans(folder, seeds, steps, recompute), Store(out), console()
+    screen.print(f"{len(plans)} studies, both budgets of an experiment counted; results in {out}", highlight=False)
+    stored = [plan.stored(store) for plan in plans]
+    for study in {one.cards[0].name: one for one in reversed(stored)}.values():
+        announce(study)
+    with computing(out) as advanced:
+        for plan in plans:
+            plan.note(store)
+        done = complete_all([task for plan in plans for task in plan.tasks(store)], store, engine, advanced)
     computed = time.perf_counter()
-    store = Store(out)
-    for job in planned:
-        if job.budget == "paper" and job.experiment in compared() and not _timed_here(store, job.experiment):
-            timed(prepare(job), store, ROUNDS, TURN_STEPS)
-    measured = time.perf_counter()
-    sections = [section_of(plan(job), store, job.budget) for job in planned]
+    sections = [section_of(study, store) for study in stored]
     page = write_with_progress(sections, to, store)
     for one in sections:
         if one.agreement:
             screen.print(f"{escape(one.name)}: {escape(one.agreement)}", highlight=False)
-    _say_where_time_went(done, computed - start, measured - computed, time.perf_counter() - measured)
+    _say_where_time_went(done, computed - start, time.perf_counter() - computed)
     screen.print(f"Report: {page}", highlight=False, soft_wrap=True)
     end_with(done.failed, out)
 
 
-def _timed_here(store: Store, experiment: str) -> bool:
-    """Whether the seconds that are kept are of this system and of all rows."""
-    from fairbound.benchmark import config
-    from fairbound.benchmark.environment import describe
+def all_plans(folder: Path | None, seeds: int | None, steps: int | None, recompute: bool = False) -> list[Plan]:
+    """Every study of the paper within its budget; its two experiments also within that of equal examples."""
+    from fairbound.benchmark import study
+    from fairbound.cli.engine import planned
 
-    times, system, now = store.times(experiment), store.timed_on(experiment), describe("")
-    same = system is not None and all(system.get(name) == now[name] for name in ("cpu", "torch", "fairbound"))
-    return same and times is not None and set(times) == {row.name for row in config.load(experiment).rows}
-
-
-def compared() -> list[str]:
-    """The main experiments, which compare methods on one split: both budgets, and axes of time."""
-    from fairbound.benchmark import config
-
-    found = {name: config.load(name) for name in config.paper_names()}
-    return [name for name, one in found.items() if one.split.splits == 1 and one.last_states == 1]
+    options = {"folder": folder, "seeds": seeds, "steps": steps, "recompute": recompute}
+    plans = []
+    for name in study.paper_names():
+        plans.append(planned(name, **options))  # type: ignore[arg-type]
+        if name.startswith("paper-"):
+            plans.append(planned(name, budget="examples", **options))  # type: ignore[arg-type]
+    return plans
 
 
-def all_jobs(folder: Path | None, seeds: int | None, steps: int | None) -> list[Job]:
-    """Every experiment within the paper's budget; those that compare methods also within that of equal examples."""
-    from fairbound.benchmark import config
-    from fairbound.benchmark.executor import Job
-
-    first = compared()
-    names = [*first, *(name for name in config.paper_names() if name not in first)]
-    return [
-        Job(experiment=name, budget=budget, folder=folder, seeds=seeds, steps=steps)
-        for name in names
-        for budget in (("paper", "examples") if name in first else ("paper",))
-    ]
-
-
-def _say_where_time_went(done: Done, computing: float, timing: float, reporting: float) -> None:
+def _say_where_time_went(done: Done, computing: float, reporting: float) -> None:
     spent = done.spent
     whole = sum(spent) or 1.0
     shares = ", ".join(f"{name} {100 * value / whole:.0f} %" for name, value in spent._asdict().items())
     console().print(
-        f"{done.runs:,} runs in {computing:.0f} s ({shares}), seconds per step in {timing:.0f} s, report in "
-        f"{reporting:.0f} s{_memory()}",
-        highlight=False,
+        f"{done.runs:,} runs in {computing:.0f} s ({shares}), report in {reporting:.0f} s{_memory()}", highlight=False
     )
 
 

@@ -1,4 +1,4 @@
-"""`fairbound run`: an experiment's runs, computed where the store lacks them."""
+"""`fairbound run`: a study's runs, computed where the store lacks them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fairbound.cli.options import (
     Algorithm,
     Budget,
     Device,
-    Experiment,
     Folder,
     Group,
     Jobs,
@@ -20,24 +19,26 @@ from fairbound.cli.options import (
     OtherQueue,
     Out,
     Queue,
+    Recompute,
     Scheduler,
     Seeds,
     Shard,
     Source,
     Splits,
     Steps,
+    Study,
 )
 from fairbound.cli.printing import console
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.benchmark.executor import PlannedJob
     from fairbound.benchmark.store import Store
+    from fairbound.benchmark.stored_study import StoredStudy
 
 Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")]
 
 
 def run_command(
-    experiment: Experiment,
+    study: Study,
     folder: Folder = None,
     source: Source = None,
     label: Label = None,
@@ -48,6 +49,7 @@ def run_command(
     budget: Length = Budget.PAPER,
     algorithm: Algorithm = None,
     device: Device = "cpu",
+    recompute: Recompute = False,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     slurm: Queue = None,
@@ -55,39 +57,44 @@ def run_command(
     shard: Shard = None,
     out: Out = Path("results"),
 ) -> None:
-    """Run an experiment; what the results folder already has is not computed again."""
+    """Run a study; reuses stored results."""
     from fairbound.benchmark.custom_algorithm import tried_algorithm
-    from fairbound.benchmark.executor import Job, plan
     from fairbound.benchmark.store import Store
-    from fairbound.cli.engine import announce, checked_device, compute, end_with, engine_of
+    from fairbound.cli.engine import announce, checked_device, computing, end_with, engine_of, planned
 
     engine = engine_of(jobs, scheduler, slurm, queue, shard, device)
     here = scheduler is None and engine.queue is None
-    job = Job(
-        experiment=experiment, budget=budget.value, folder=folder, source=source, label=label, group=group, seeds=seeds,
-        splits=splits, steps=steps, algorithm=algorithm, device=checked_device(device, here=here),
-    )  # fmt: skip
     if algorithm is not None:
         tried_algorithm(algorithm)
-    planned = plan(job)
-    announce(planned.prepared)
-    runs = sum(len(batch.plans) for batch in planned.batches)
-    screen = console()
-    screen.print(f"{len(planned.prepared.experiment.rows)} rows, {runs} runs; results in {out}", highlight=False)
-    done = compute([job], out, engine, device)
+    plan = planned(
+        study, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits, steps=steps,
+        budget=budget.value, algorithm=algorithm, device=checked_device(device, here=here), recompute=recompute,
+    )  # fmt: skip
+    store, screen = Store(out), console()
+    stored = plan.stored(store)
+    announce(stored)
+    screen.print(f"{len(stored.entries)} entries, {len(stored.runs)} runs; results in {out}", highlight=False)
+    with computing(out, device) as advanced:
+        done = plan.compute(store, engine, advanced)
     if engine.shard is None:
-        screen.print(f"{done.runs} runs computed, {runs - done.runs} were there", highlight=False)
-        show(planned, Store(out))
+        screen.print(
+            f"{done.runs} runs computed, {len({run.key for run in stored.runs}) - done.runs} were there",
+            highlight=False,
+        )
+        if stored.page == "report":
+            show(stored, store)
+        else:
+            screen.print(f"next: fairbound report {study} --out {out}", highlight=False)
     end_with(done.failed, out)
 
 
-def show(planned: PlannedJob, store: Store) -> None:
-    """Loss and violation of every row, on the parts that are measured."""
+def show(stored: StoredStudy, store: Store) -> None:
+    """Loss and violation of every entry, on the parts that are measured."""
     from fairbound.benchmark.results import Results
     from fairbound.benchmark.tables import summary_table
 
-    results, screen = Results.read(planned.prepared, store, planned.batches), console()
-    for part in [part for part in ("train", "validation", "test") if part in planned.prepared.measured()]:
+    results, screen = Results.read(stored, store), console()
+    for part in [part for part in ("train", "validation", "test") if part in results.measured]:
         table = summary_table(results, part)
         screen.print(f"[bold]{table.title}[/]", highlight=False)
         screen.print(escape(table.to_text(max(screen.width, 80))), highlight=False)

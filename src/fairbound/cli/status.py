@@ -13,6 +13,7 @@ from fairbound.cli.printing import console, duration
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.store import Store
+    from fairbound.benchmark.stored_study import StoredStudy
     from fairbound.benchmark.work_log import Front
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders of results.")]
@@ -20,14 +21,17 @@ Tracebacks = Annotated[bool, typer.Option("--tracebacks", help="Print the whole 
 
 
 def status_command(out: Out = Path("results"), tracebacks: Tracebacks = False) -> None:
-    """What is done, what runs where, what failed, and how long the rest takes."""
+    """Show what is done, what older code computed, what runs where, what failed, and how long the rest takes."""
     from fairbound.benchmark.store import Store
+    from fairbound.benchmark.stored_study import StoredStudy
     from fairbound.benchmark.work_log import WorkLog
 
     if not out.is_dir():
         raise FileNotFoundError(f"there is no folder {out}; name the results folder of a command: --out results")
     screen, store, log = console(), Store(out), WorkLog(out)
     screen.print(f"{store.count():,} results in {out}", highlight=False)
+    for study in store.studies().values():
+        _show_study(StoredStudy.from_json(study), store)
     for front in log.fronts():
         _show_front(front, store)
     failures = log.failures()
@@ -36,6 +40,17 @@ def status_command(out: Out = Path("results"), tracebacks: Tracebacks = False) -
     for failure in failures:
         words = failure.traceback.strip() if tracebacks else failure.sentence
         screen.print(escape(f"  {failure.task}: {words}"), highlight=False)
+
+
+def _show_study(study: StoredStudy, store: Store) -> None:
+    done = sum(store.is_named(run.key) for run in study.runs)
+    form = {"paper": "", "examples": ", equal examples"}[study.budget] if study.page == "report" else f", {study.rules}"
+    stale = study.stale(store)
+    older = f"; older code computed {len(stale):,} of them: --recompute refreshes them" if stale else ""
+    words = (
+        f"{study.name}{form} ({', '.join(study.sources) or 'generated'}): {done:,} of {len(study.runs):,} runs{older}"
+    )
+    console().print(escape(words), highlight=False, soft_wrap=True)
 
 
 def _show_front(front: Front, store: Store) -> None:
@@ -62,6 +77,8 @@ def merge_command(folders: Folders, out: Out = Path("results")) -> None:
     for other in map(Store, folders):
         for system in other.systems():
             store.note_system(system)
+        for name, study in other.studies().items():
+            store.note_study(name, study)
         for key in sorted(other.keys()):
             if store.has(key):
                 present += 1

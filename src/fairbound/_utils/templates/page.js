@@ -11,11 +11,11 @@ function sort(header) {
   const body = header.closest("table").tBodies[0];
   for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
   header.setAttribute("aria-sort", descending ? "descending" : "ascending");
-  const value = row => row.cells[at].dataset.value;
-  const known = [...body.rows].filter(row => value(row) !== undefined);
+  const value = row => row.cells[at].dataset.value ?? row.cells[at].firstChild?.textContent ?? "";
+  const known = [...body.rows].filter(row => value(row) !== "");
   const numbers = known.every(row => isFinite(value(row)));
   known.sort((a, b) => numbers ? value(a) - value(b) : value(a).localeCompare(value(b)));
-  const unknown = [...body.rows].filter(row => value(row) === undefined); // last in both orders
+  const unknown = [...body.rows].filter(row => value(row) === ""); // last in both orders
   body.append(...(descending ? known.reverse() : known), ...unknown);
 }
 for (const button of document.querySelectorAll("thead button"))

@@ -12,7 +12,7 @@ import hashlib
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ import numpy as np
 
 from fairbound.benchmark.board.entry_folder import MANIFEST, METHOD, EntryFolder
 from fairbound.benchmark.board.limits import Limits, run_limited
-from fairbound.benchmark.board.plan import INSTANCES, SEEDS, SPLITS
-from fairbound.benchmark.board.runs import ROOT, BoardTask, data_checksum
-from fairbound.benchmark.collection.catalog import load, reference
-from fairbound.benchmark.collection.salted import can_be_salted
-from fairbound.benchmark.executor import Sink, Spent
+from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.fingerprint import PACKAGE, hash_of_sources
+from fairbound.benchmark.problems.catalog import load, reference
+from fairbound.benchmark.problems.salted import can_be_salted
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.study import load as load_study
+from fairbound.benchmark.task import Sink, data_checksum
 
 SAMPLE = 3  # problems that are computed again
 PLAIN_IMPORTS = {
@@ -50,7 +50,7 @@ SALTED = 0.05  # the median over points and runs, of losses and of violations be
 
 
 @dataclass
-class Verdict:
+class CheckResult:
     """What was found: an entry is accepted where nothing refuses it."""
 
     refusals: list[str] = field(default_factory=list)
@@ -70,7 +70,6 @@ class EntryTask:
     problem: str
     seeds: tuple[int, ...]
     instance: int = 0
-    splits: int = 1
     salt: str = ""
 
     def complete(self, store: Sink, advanced: Any) -> Spent:
@@ -78,13 +77,13 @@ class EntryTask:
         (task,) = [
             one for one in own.tasks() if (one.problem, one.instance) == (self.problem, self.instance)
         ]  # with the settings that the rules choose
-        made = BoardTask(self.problem, task.entries, task.kind, self.seeds, self.instance, self.splits, salt=self.salt)
-        return made.complete(store, advanced)
+        runs = tuple(run for run in task.runs if run.seed in self.seeds)
+        return replace(task, runs=runs, salt=self.salt).complete(store, advanced)
 
 
-def check(path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None = None) -> Verdict:
+def check(path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None = None) -> CheckResult:
     """Of an entry's folder; `salt` should be drawn after the entry was sent."""
-    folder, found = EntryFolder(path), Verdict()
+    folder, found = EntryFolder(path), CheckResult()
     problems = folder.problems  # a wrong card is refused in its own words
     found.warnings += list(warnings_of(path / METHOD))
     results = _intact(folder, found)
@@ -114,7 +113,7 @@ def warnings_of(file: Path) -> Iterator[str]:
 # What is there --------------------------------------------------------------------------------------------------------
 
 
-def _intact(folder: EntryFolder, found: Verdict) -> list[StoredResult]:
+def _intact(folder: EntryFolder, found: CheckResult) -> list[StoredResult]:
     """The results whose files are those of the manifest."""
     manifest, store = folder.manifest(), folder.store
     if manifest["fairbound"] != version("fairbound"):
@@ -135,21 +134,22 @@ def _intact(folder: EntryFolder, found: Verdict) -> list[StoredResult]:
 
 
 def _covered(
-    folder: EntryFolder, problems: Sequence[str], results: Sequence[StoredResult], found: Verdict
+    folder: EntryFolder, problems: Sequence[str], results: Sequence[StoredResult], found: CheckResult
 ) -> dict[str, dict[int, list[StoredResult]]]:
     """By problem and instance all results that the track asks for, named as this fairbound names them."""
     kind = folder.kind
-    instances = INSTANCES if kind == "robust" else (0,)
-    splits = SPLITS if kind == "heldout" else 1
-    count = SPLITS if kind == "heldout" else SEEDS
+    board = load_study("board")
+    instances = board.instances if kind == "robust" else (0,)
+    splits = board.splits if kind == "heldout" else 1
+    count = board.splits if kind == "heldout" else board.seeds
     wanted: dict[str, dict[int, list[StoredResult]]] = {}
     for name in problems:
         problem = load(name)
         files = (problem.file,) if problem.file is not None and problem.file.suffix == ".py" else ()
-        code = hash_of_sources(PACKAGE, folder.path / METHOD, ROOT, *files)
+        code = hash_of_sources(PACKAGE, folder.path / METHOD, *files)
         for instance in instances:
             data = data_checksum(name, instance, splits)
-            same = {"board": kind, "problem": problem.name, "instance": instance}
+            same = {"kind": kind, "problem": problem.name, "instance": instance}
             own = {
                 one.settings["seed"]: one
                 for one in results
@@ -160,7 +160,7 @@ def _covered(
             if missing:
                 seeds = f"seed{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))}"
                 found.refusals.append(f"{place}: {seeds} of {count} missing; `fairbound enter` computes them")
-            elif any(one.settings["code"] != code for one in own.values()):
+            elif any(one.made.get("code") != code for one in own.values()):
                 found.refusals.append(f"{place}: its results are of another {METHOD} or of another code of fairbound")
             elif any(one.settings["data"] != data for one in own.values()):
                 found.refusals.append(f"{place}: its results are of other data than those found here")
@@ -173,13 +173,12 @@ def _covered(
 
 
 def _recomputed(
-    folder: EntryFolder, name: str, wanted: dict[int, list[StoredResult]], salt: str, limits: Limits, found: Verdict
+    folder: EntryFolder, name: str, wanted: dict[int, list[StoredResult]], salt: str, limits: Limits, found: CheckResult
 ) -> None:
     found.recomputed.append(name)
-    splits = SPLITS if folder.kind == "heldout" else 1
     for instance, stored in wanted.items():
         seeds = tuple(int(one.settings["seed"]) for one in stored)
-        plain = EntryTask(folder.path.resolve(), name, seeds, instance, splits)
+        plain = EntryTask(folder.path.resolve(), name, seeds, instance)
         again = _results(plain, limits, found)
         if again is None:
             return
@@ -196,7 +195,7 @@ def _recomputed(
                 )
 
 
-def _results(task: EntryTask, limits: Limits, found: Verdict) -> list[StoredResult] | None:
+def _results(task: EntryTask, limits: Limits, found: CheckResult) -> list[StoredResult] | None:
     with tempfile.TemporaryDirectory(prefix="fairbound-") as folder:
         sentence = run_limited(task, Path(folder), limits)
         if sentence is not None:
@@ -216,7 +215,7 @@ def _scales(name: str, stored: Sequence[StoredResult]) -> tuple[float, float]:
 def difference(stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]) -> str:
     """Why results are not those that were computed again; to the bit on the same kind of machine."""
     for one, other in zip(stored, again, strict=True):
-        mine, theirs = _without_seconds(one), _without_seconds(other)
+        mine, theirs = _columns(one), _columns(other)
         if one.settings != other.settings:
             return f"seed {one.settings['seed']}: its settings or its steps are others"
         if mine.keys() != theirs.keys():
@@ -238,13 +237,8 @@ def _equal(a: Any, b: Any) -> bool:
     return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
 
 
-def _without_seconds(result: StoredResult) -> dict[str, Any]:
-    return {
-        f"{table}.{name}": column
-        for table, columns in result.tables.items()
-        for name, column in columns.items()
-        if name != "step_seconds"
-    }
+def _columns(result: StoredResult) -> dict[str, Any]:
+    return {f"{table}.{name}": column for table, columns in result.tables.items() for name, column in columns.items()}
 
 
 def salted_difference(

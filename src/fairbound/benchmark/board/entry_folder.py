@@ -1,7 +1,7 @@
 """An entry as a folder that anyone can send: a card, one file with the method, and its results.
 
     my-entry/
-      entry.toml       the card: `Card` has its keys
+      entry.toml       the card: `EntryCard` has its keys
       method.py        one frozen dataclass, the contract of `fairbound.core.Algorithm`
       results/         a store with the runs on all problems of the track
       manifest.json    written by `fairbound enter`: a checksum of every result, and by which versions
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,25 +26,25 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fairbound._utils.files import write_text
-from fairbound.benchmark.board.entries import Entry, Rules
 from fairbound.benchmark.board.limits import LimitedTask, Limits
-from fairbound.benchmark.board.plan import BoardPlan, SentEntry
-from fairbound.benchmark.board.results import MethodInfo
-from fairbound.benchmark.board.runs import BoardTask, Kind
-from fairbound.benchmark.collection.catalog import TRACKS, load, names
-from fairbound.benchmark.config import KNOWN_KEYS_ONLY, Text, first_mistake, nearest, one_of
-from fairbound.benchmark.engines import Engine, complete_all
-from fairbound.benchmark.executor import Progress
+from fairbound.benchmark.board.results import SentEntry
+from fairbound.benchmark.engine import Done, Engine, Progress
+from fairbound.benchmark.entry import Entry, Rules
+from fairbound.benchmark.plan import Plan
+from fairbound.benchmark.problems.catalog import TRACKS, load, names
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.work_log import Failure
+from fairbound.benchmark.stored_study import EntryInfo
+from fairbound.benchmark.study import load as load_study
+from fairbound.benchmark.task import Kind, Task
+from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Text, first_mistake, nearest, one_of, read_toml
 
 CARD, METHOD, RESULTS, MANIFEST = "entry.toml", "method.py", "results", "manifest.json"
 KINDS: Mapping[str, Kind] = {"heldout": "heldout", "robust": "robust"}  # of tasks, by track; the others are "solve"
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
-class Card:
+class EntryCard:
     """The keys of entry.toml."""
 
     name: Text
@@ -66,17 +66,13 @@ class EntryFolder:
     path: Path
 
     @cached_property
-    def card(self) -> Card:
+    def card(self) -> EntryCard:
         file = self.path / CARD
+        table = read_toml(file, "the card of an entry")
         try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
-            return TypeAdapter(Card).validate_python(table)
-        except OSError as error:
-            raise OSError(f"{file} cannot be read ({error.strerror}); an entry is a folder with {CARD}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{file} is no valid TOML: {error}") from error
+            return TypeAdapter(EntryCard).validate_python(table)
         except ValidationError as error:
-            raise ValueError(f"{file}{first_mistake(error, Card)}") from error
+            raise ValueError(f"{file}{first_mistake(error, {(): EntryCard}, table)}") from error
 
     @property
     def store(self) -> Store:
@@ -112,21 +108,22 @@ class EntryFolder:
             rules=card.rules, authors=card.authors,
         )  # fmt: skip
 
-    def plan(self) -> BoardPlan:
-        return BoardPlan.of(self.problems, [self.entry()], rules="tuned" if self.card.rules == "tuned" else "default")
+    def plan(self, limits: Limits | None = None) -> Plan:
+        """The board's study with this entry alone; with limits each task in a process of its own."""
+        rules: Rules = "tuned" if self.card.rules == "tuned" else "default"
+        study = replace(load_study("board"), problems=self.problems, entries=(self.entry(),), rules=rules)
+        limited: dict[str, Any] = {} if limits is None else {"limit": partial(LimitedTask, limits=limits)}
+        return Plan(study, kinds=(self.kind,), **limited)
 
-    def tasks(self) -> list[BoardTask]:
+    def tasks(self) -> list[Task]:
         """What the track asks for; under the tuned rules after the points of the space are computed."""
-        return [task for task in self.plan().tasks(self.store) if task.kind == self.kind]
+        return self.plan().tasks(self.store)
 
-    def compute(self, engine: Engine, limits: Limits, progress: Progress | None = None) -> list[Failure]:
+    def compute(self, engine: Engine, limits: Limits, progress: Progress | None = None) -> Done:
         """Compute what the folder lacks, each task in a process of its own, and write the manifest."""
-        failed = []
-        if self.card.rules == "tuned":
-            failed = complete_all(_limited(self.plan().tuning(), limits), self.store, engine, progress)[1]
-        failed += complete_all(_limited(self.tasks(), limits), self.store, engine, progress)[1]
+        done = self.plan(limits).compute(self.store, engine, progress)
         self.write_manifest()
-        return failed
+        return done
 
     def write_manifest(self) -> None:
         store = self.store
@@ -149,19 +146,15 @@ class EntryFolder:
     def sent(self) -> SentEntry:
         """What its results say, by their own settings: nothing is computed or run."""
         card, by_task = self.card, dict[tuple[str, Kind, int], list[StoredResult]]()
-        for one in self.store.results(lambda settings: settings.get("board") == self.kind and "salt" not in settings):
+        for one in self.store.results(lambda settings: settings.get("kind") == self.kind and "salt" not in settings):
             at = (str(one.settings["problem"]), self.kind, int(one.settings["instance"]))
             by_task.setdefault(at, []).append(one)
         by_seed = {at: sorted(some, key=lambda one: one.settings["seed"]) for at, some in by_task.items()}
         track = [name for name in names() if card.track in load(name).tracks]
         partial = f"; partial: {len(card.problems)} of {len(track)} problems" if self.is_partial else ""
-        settings = next((str(some[0].settings["algorithm"]) for some in by_seed.values()), card.method)
-        info = MethodInfo(
+        settings = next((str(some[0].settings["method"]) for some in by_seed.values()), card.method)
+        info = EntryInfo(
             name=card.name, method=card.method, settings=settings, summary=card.paper, rules=card.rules,
             authors=f"{card.authors}{partial}",
         )  # fmt: skip
         return SentEntry(info, [(problem, kind, some) for (problem, kind, _), some in by_seed.items()])
-
-
-def _limited(tasks: list[BoardTask], limits: Limits) -> list[LimitedTask]:
-    return [LimitedTask(task, limits) for task in tasks]

@@ -10,14 +10,15 @@ import numpy as np
 
 from fairbound._utils.drawing import COLORS, DASHES, INK, legend, panels, style, titled
 from fairbound.benchmark.board.findings import Finding, Summary
-from fairbound.benchmark.board.results import Board, ProblemInfo
+from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import FIRST, LAST, Numbers, track_hits
 from fairbound.benchmark.plots import End, draw_ends
+from fairbound.benchmark.stored_study import Card
 
 SHOWN_FROM = 0.5  # epochs; scores begin at 1
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite
-GRID = np.geomspace(FIRST, LAST, 33)  # epochs at which a profile is drawn
-MAX_POINTS = 24  # of a curve
+GRID = np.geomspace(FIRST, LAST, 25)  # epochs at which a profile is drawn
+MAX_POINTS = 18  # of a curve
 BANDS = 3  # of the best methods
 DRAWS, SEED = 200, 18  # of a band
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)  # labels of the axis
@@ -27,7 +28,7 @@ PARTS = ("Training data", "Held-out data")
 # Loss against violation -----------------------------------------------------------------------------------------------
 
 
-def ends(summary: Summary, problem: ProblemInfo, found: Finding) -> Any:
+def ends(summary: Summary, problem: Card, found: Finding) -> Any:
     """Where runs end, on training and on held-out data; None where nothing was measured."""
     parts: dict[str, list[End]] = {part: [] for part in PARTS}
     for method in summary.board.methods:
@@ -59,7 +60,7 @@ def _measured_ends(board: Board, method: str, problem: str) -> tuple[Sequence[Nu
 
 
 @style()
-def curves(summary: Summary, problem: ProblemInfo) -> Any:
+def curves(summary: Summary, problem: Card) -> Any:
     """Loss and violation of every method along the epochs: medians, quartiles of the best."""
     board, reference = summary.board, problem.reference
     ranking = summary.by_problem.get(problem.name)
@@ -87,12 +88,13 @@ def curves(summary: Summary, problem: ProblemInfo) -> Any:
             (line,) = axes.plot(
                 epochs, middle, DASHES[i // len(COLORS) % 4], color=color, linewidth=width, label=method.name
             )
-            titled(line, f"{method.name}: {middle[-1]:.4g} at the end")
+            titled(line, f"{method.name}: {middle[-1]:.3g} at the end")
             if axes is loss and np.isfinite(middle).any():
                 least = min(least, float(np.nanmin(middle)))
     most = reference.start + 0.15 * abs(reference.start - reference.loss)
     margin = 0.05 * (most - least) or 1.0
     loss.set(title="Loss", ylim=(least - margin, most + margin))
+    loss.locator_params(axis="y", nbins=6)
     loss.axhline(reference.loss, color=INK, linestyle="--", linewidth=1)
     violation.axhline(reference.scale, color=INK, linestyle="--", linewidth=1)
     violation.set(title="Largest violation", yscale="log", ylim=(0.8 * floor, 200 * reference.scale))

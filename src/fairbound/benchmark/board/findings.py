@@ -13,9 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fairbound.benchmark.board.results import Board, ProblemInfo
+from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import BASELINE, MIDDLE, Numbers, Ranking, Speed, rank_methods, speed, track_hits
-from fairbound.benchmark.collection.catalog import TRACKS
+from fairbound.benchmark.problems.catalog import TRACKS
+from fairbound.benchmark.stored_study import Card
 
 BY_EPOCHS = ("solve", "many", "known", "robust")  # tracks that score along the way; the others score the end
 DECISIONS = ("holds", "violated", "undecided")
@@ -63,7 +64,7 @@ class Summary:
             if self.first_track(one)
         }
 
-    def first_track(self, problem: ProblemInfo) -> str:
+    def first_track(self, problem: Card) -> str:
         """What a problem is mainly for; empty where nothing of it was measured."""
         return next((one for one in self.tracks if one in problem.tracks), "")
 
@@ -80,7 +81,7 @@ class Summary:
         return None if found is None else {one: Counter(found.decisions)[one] for one in DECISIONS}
 
     @cached_property
-    def default_problem(self) -> ProblemInfo:
+    def default_problem(self) -> Card:
         """Two groups and a bound of .02 where that was measured on held-out data."""
         heldout = [one for one in self.board.problems if any(name == one.name for _, name in self.board.heldout)]
         two = [one for one in heldout if one.groups == 2 and one.bound is not None and math.isclose(one.bound, 0.02)]
@@ -105,7 +106,7 @@ class Finding:
     safest: str = ""  # keeps the bound most often on held-out data
 
 
-def finding(summary: Summary, problem: ProblemInfo) -> Finding:
+def finding(summary: Summary, problem: Card) -> Finding:
     """Which method is for this problem, is the difference to the second real, does it hold on held-out data?"""
     board, ranking = summary.board, summary.by_problem.get(problem.name)
     label = problem.summary or problem.title
@@ -158,13 +159,13 @@ def best_words(about: Finding, methods: int) -> str:
     return listed(about.best)
 
 
-def _safest(summary: Summary, problem: ProblemInfo) -> str:
+def _safest(summary: Summary, problem: Card) -> str:
     found = {one.name: summary.decisions(one.name, problem.name) for one in summary.board.methods}
     holds = {name: one["holds"] for name, one in found.items() if one is not None}
     return max(holds, key=lambda name: holds[name]) if holds and max(holds.values()) else ""
 
 
-def _heldout_words(summary: Summary, problem: ProblemInfo, best: Sequence[str]) -> tuple[str, str, str]:
+def _heldout_words(summary: Summary, problem: Card, best: Sequence[str]) -> tuple[str, str, str]:
     """A sentence, and in short the share of splits in which it holds, and the other decisions."""
     found = {one.name: summary.decisions(one.name, problem.name) for one in summary.board.methods}
     known = {name: one for name, one in found.items() if one is not None}

@@ -20,8 +20,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fairbound.benchmark.executor import Sink, Spent
+from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.store import Store
+from fairbound.benchmark.task import Sink
 
 GB = 1 << 30
 
@@ -44,7 +45,7 @@ class Limits:
 class LimitedTask:
     """Another task, carried out in a process of its own; what ends that process is its result."""
 
-    task: Any  # a BoardTask
+    task: Any  # a Task
     limits: Limits
 
     def __getattr__(self, name: str) -> Any:  # name, work, gpu, result_keys, ... are the task's

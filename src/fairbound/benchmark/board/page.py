@@ -31,11 +31,12 @@ from fairbound.benchmark.board.findings import (
     interval,
     overall,
 )
-from fairbound.benchmark.board.results import Board, MethodInfo, ProblemInfo
+from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.board.scoring import LOSS_TARGETS, MIDDLE, VIOLATION_TARGETS, Numbers, track_hits
 from fairbound.benchmark.board.tables import write_tables
-from fairbound.benchmark.collection.catalog import TRACKS
+from fairbound.benchmark.problems.catalog import TRACKS
 from fairbound.benchmark.report import system_words
+from fairbound.benchmark.stored_study import Card, EntryInfo
 
 TRACK_NAMES = {
     "solve": "Solve", "known": "Known answers", "heldout": "Held-out", "many": "Many constraints",
@@ -108,9 +109,9 @@ class _View:
         self.summary, self.board, self.prefix, self.findings = summary, summary.board, prefix, findings
 
     def method_cell(self, name: str) -> TableCell:
-        return TableCell(name, name.lower(), href=f"#{self.prefix}method-{slug(name)}")
+        return TableCell(name, name, href=f"#{self.prefix}method-{slug(name)}")
 
-    def problem_cell(self, problem: ProblemInfo) -> TableCell:
+    def problem_cell(self, problem: Card) -> TableCell:
         words = self.findings[problem.name].label
         return TableCell(problem.name, problem.name, words, href=f"#{self.prefix}problem-{slug(problem.name)}")
 
@@ -120,7 +121,7 @@ class _View:
         for one in sorted(self.board.problems, key=lambda p: (p.groups is None, p.groups or 0, p.bound or 0.0)):
             about = self.findings[one.name]
             where = f"#{self.prefix}problem-{slug(one.name)}"
-            kind = TableCell(about.label, about.label.lower(), f"{one.title} ({one.name})", href=where)
+            kind = TableCell(about.label, about.label, f"{one.title} ({one.name})", href=where)
             best = TableCell(best_words(about, len(self.board.methods)), ", ".join(about.best) or None)
             real, _, to = about.difference.partition(", ")
             verdict = TableCell(about.verdict, about.verdict, about.verdict_counts)
@@ -202,7 +203,7 @@ class _View:
     def _why(self, method: str, problem: str) -> str:
         return self.board.failures.get((method, problem), "")
 
-    def method(self, at: int, info: MethodInfo) -> dict[str, Any]:
+    def method(self, at: int, info: EntryInfo) -> dict[str, Any]:
         """A method's part: settings, and how it does on each problem."""
         facts = {
             TRACK_NAMES[track]: f"rank {ranking.rank[at]}, score {ranking.score[at]:.2f} "
@@ -212,7 +213,7 @@ class _View:
         lines = []
         for one in self.board.problems:
             rank, score = self._on_problem(at, one)
-            lines.append([self.problem_cell(one), rank, score, *self._speed_cells(info.name, one),
+            lines.append([self.problem_cell(one)._replace(small=""), rank, score, *self._speed_cells(info.name, one),
                           self._verdict_cell(info.name, one)])  # fmt: skip
         headings = ["Problem", "Rank there", "Score", "Reached (.1, .3)", "Epochs to it", "Bound on held-out data"]
         return {
@@ -221,7 +222,7 @@ class _View:
             "reasons": {p: why for (m, p), why in self.board.reasons().items() if m == info.name},
         }  # fmt: skip
 
-    def problem(self, info: ProblemInfo) -> dict[str, Any]:
+    def problem(self, info: Card) -> dict[str, Any]:
         """A problem's part: its card, and how each method does."""
         ranking = self.summary.by_problem.get(info.name)
         order = ranking.order if ranking is not None else range(len(self.board.methods))
@@ -248,7 +249,7 @@ class _View:
             "reasons": {m: why for (m, p), why in self.board.reasons().items() if p == info.name},
         }  # fmt: skip
 
-    def _on_problem(self, at: int, problem: ProblemInfo) -> tuple[TableCell, TableCell]:
+    def _on_problem(self, at: int, problem: Card) -> tuple[TableCell, TableCell]:
         ranking = self.summary.by_problem.get(problem.name)
         why = self._why(self.board.methods[at].name, problem.name)
         if why:
@@ -260,7 +261,7 @@ class _View:
             _score(ranking.score[at], ranking.interval[at]),
         )
 
-    def _speed_cells(self, method: str, problem: ProblemInfo) -> list[TableCell]:
+    def _speed_cells(self, method: str, problem: Card) -> list[TableCell]:
         track = self.summary.first_track(problem)
         epochs = self.summary.middle_hits(method, problem.name, track) if track in BY_EPOCHS else np.empty(0)
         if not epochs.size:
@@ -268,7 +269,7 @@ class _View:
         reached = np.isfinite(epochs)
         return [TableCell(f"{reached.sum()} of {reached.size}", float(reached.mean())), _epochs(float(_median(epochs)))]
 
-    def _end_cells(self, method: str, problem: ProblemInfo) -> list[TableCell]:
+    def _end_cells(self, method: str, problem: Card) -> list[TableCell]:
         one = self.board.curves.get((method, problem.name))
         if one is None:
             return [MISSING] * 3
@@ -276,14 +277,14 @@ class _View:
         clock = MISSING if math.isnan(milliseconds) else TableCell(f"{milliseconds:.2g}", milliseconds)
         return [_spread(one.loss[:, -1]), _spread(one.violation[:, -1]), clock]
 
-    def _answer_cells(self, method: str, problem: ProblemInfo) -> list[TableCell]:
+    def _answer_cells(self, method: str, problem: Card) -> list[TableCell]:
         one = self.board.curves.get((method, problem.name))
         if one is None:
             return [MISSING] * 2
         distance = None if one.distance is None else one.distance[:, -1]
         return [MISSING if found is None else _spread(found) for found in (distance, one.multiplier_distance)]
 
-    def _elsewhere(self, problem: ProblemInfo, order: Sequence[str]) -> dict[str, Any] | None:
+    def _elsewhere(self, problem: Card, order: Sequence[str]) -> dict[str, Any] | None:
         """The largest violation in every other population, and the loss below it."""
         found = {name: self.board.shift[name, problem.name] for name in order
                  if (name, problem.name) in self.board.shift}  # fmt: skip
@@ -297,14 +298,14 @@ class _View:
         ]  # fmt: skip
         return {"headings": ["Method", *next(iter(found.values())).populations], "lines": lines}
 
-    def _heldout_cells(self, method: str, problem: ProblemInfo) -> list[TableCell]:
+    def _heldout_cells(self, method: str, problem: Card) -> list[TableCell]:
         ends = self.board.heldout.get((method, problem.name))
         if ends is None:
             return [MISSING] * 4
         numbers = [_spread(one) for one in (ends.loss, ends.violation, ends.accuracy)]
         return [*numbers, self._verdict_cell(method, problem)]
 
-    def _verdict_cell(self, method: str, problem: ProblemInfo) -> TableCell:
+    def _verdict_cell(self, method: str, problem: Card) -> TableCell:
         counts = self.summary.decisions(method, problem.name)
         if counts is None:
             return MISSING
@@ -312,7 +313,7 @@ class _View:
         return TableCell(f"holds in {counts['holds']} of {sum(counts.values())}", counts["holds"], others)
 
 
-def _card(info: ProblemInfo) -> dict[str, str]:
+def _card(info: Card) -> dict[str, str]:
     reference = info.reference
     residual = "not known" if reference.residual is None else f"{reference.residual:.1e}"
     kind = "exact solution" if reference.exact else "best found"

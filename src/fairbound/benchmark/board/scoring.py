@@ -27,7 +27,7 @@ from fairbound.benchmark.budget import SHORTER_EPOCHS
 
 if TYPE_CHECKING:
     from fairbound.benchmark.board.results import Board, Curves
-    from fairbound.benchmark.collection.catalog import Reference
+    from fairbound.benchmark.problems.catalog import Reference
 
 Numbers = NDArray[np.float64]
 Runs = Sequence[Sequence[Numbers]]  # by method, by problem: (R,) scores of runs; empty where there are none

@@ -1,0 +1,127 @@
+"""The runs of a task, computed together: their tables, and what they took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fairbound.benchmark.measuring import (
+    Evaluator,
+    Recorder,
+    against_targets,
+    by_group,
+    elsewhere,
+    held_out,
+    multiplier_distance,
+    parts_at_end,
+)
+from fairbound.benchmark.problems.catalog import Instance
+from fairbound.training.checkpoint import Checkpoint
+from fairbound.training.problem import Problem
+from fairbound.training.runner import run
+
+if TYPE_CHECKING:
+    from fairbound.benchmark.task import Task
+
+COMPILED_EVALUATION_EXAMPLES = 5_000_000  # of a batch, over runs and records: compiling saves .03 us of each
+
+
+class Spent(NamedTuple):
+    """Seconds of computing."""
+
+    compiling: float = 0.0
+    stepping: float = 0.0
+    evaluating: float = 0.0
+    storing: float = 0.0
+
+    def plus(self, other: Spent) -> Spent:
+        return Spent(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Computed(NamedTuple):
+    """The runs of a task."""
+
+    tables: list[dict[str, Any]]  # of every run
+    spent: Spent
+    step_seconds: float  # CPU seconds of a step of one run
+
+
+def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Computed:
+    """`advanced` receives the share that is done; a long computation is kept in the file `path` and goes on from it."""
+    start, evaluating, steps, card = perf_counter(), 0.0, task.steps, task.card
+    instance = task.built() if task.device == "cpu" else task.built().to(task.device)
+    entries = [task.entries[one.entry] for one in task.runs]
+    methods, splits = [entry.algorithm(steps) for entry in entries], [one.split for one in task.runs]
+    problem = instance.problem if task.kind != "groups" else _varied(instance, task.variant(entries[0]))
+    samplers = [
+        instance.sampler(one.split, one.seed, variant=problem, batch=entry.batch, pools=entry.pools)
+        for one, entry in zip(task.runs, entries, strict=True)
+    ]
+    wants_feasible = task.kind == "groups" and getattr(methods[0], "needs_feasible_start", False)
+    starts = (instance.feasible_starts or instance.starts if wants_feasible else instance.starts)(
+        [one.seed for one in task.runs]
+    )
+    recorder = Recorder(splits)
+    computation = run(
+        problem, methods, samplers, starts, steps, every=task.recorded(),
+        compile=None if task.kind == "groups" else False, primal=[one.primal_on(card.primal) for one in entries],
+        checkpoint=Checkpoint(path, recorder.kept, recorder.restore),
+    )  # fmt: skip
+    evaluators = _evaluators(task, instance, problem, computation.compiled)
+    measure = by_group(evaluators) if evaluators else against_targets(instance, starts)
+    records = iter(computation)
+    while True:
+        before = process_time()
+        record = next(records, None)
+        recorder.stepping += process_time() - before
+        if record is None:
+            break
+        began = perf_counter()
+        recorder.add(record, measure)
+        evaluating += perf_counter() - began
+        advanced(record.step / steps)
+    result, began = computation.result(), perf_counter()
+    epochs_per_step = task.examples_per_step / instance.examples
+    tables: list[dict[str, Any]] = []
+    for i, one in enumerate(task.runs):
+        end = {
+            "skipped": result.skipped[i : i + 1].cpu().numpy(),
+            "multiplier_distance": np.array([multiplier_distance(instance, result.multipliers[i].cpu())]),
+            "multipliers": result.multipliers[i : i + 1].cpu().numpy(),
+        }
+        tables.append({"records": recorder.records(i, epochs_per_step), "end": end})
+        if evaluators:
+            tables[i]["parts"] = parts_at_end(evaluators[one.split], result.x[i])
+        if task.kind == "heldout":
+            tables[i]["heldout"] = held_out(instance, one.split, result.output[i])
+        if instance.elsewhere and task.kind == "solve":
+            tables[i]["shift"] = elsewhere(task.built(), result.output[i].cpu())
+    evaluating += perf_counter() - began
+    compiling = computation.compiling
+    spent = Spent(compiling, perf_counter() - start - compiling - evaluating, evaluating)
+    return Computed(tables, spent, recorder.stepping / steps / len(methods))
+
+
+def _evaluators(task: Task, instance: Instance, problem: Problem, compiled: bool) -> dict[int, Evaluator]:
+    """By split, of a table that is measured by group."""
+    if task.kind != "groups":
+        return {}
+    column = next(iter(problem.data.groups))
+    examples = sum(len(instance.splits[0].pool(part)) for part in task.measured) * len(task.runs) * task.records
+    compiled = compiled and examples >= COMPILED_EVALUATION_EXAMPLES
+    return {
+        split: Evaluator(
+            problem.forward, problem.loss, problem.data, column, instance.splits[split], task.measured, compiled
+        )
+        for split in dict.fromkeys(one.split for one in task.runs)
+    }
+
+
+def _varied(instance: Instance, variant: tuple[str, float, float]) -> Problem:
+    if instance.variant is None:
+        raise ValueError("losses by group are measured on a table, a problem in TOML")
+    return instance.variant(*variant)

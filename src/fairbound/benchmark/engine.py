@@ -1,0 +1,219 @@
+"""Tasks carried out in this process, or handed to Dask: its workers on this machine or on a cluster (`cluster`).
+
+Small tensors are faster on one thread than on two, so cores are used by processes. The longest tasks go first. The
+store is the truth: what it has is not computed, and a task is stored as soon as it is done, so that whatever is killed
+costs at most the tasks in progress. A task that fails is marked with its traceback, and the others go on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import NamedTuple, TypeVar
+from uuid import uuid4
+
+from fairbound.benchmark.computing import Spent
+from fairbound.benchmark.store import Store, UnwritableError
+from fairbound.benchmark.task import Task
+from fairbound.benchmark.work_log import Failure, Front, WorkLog
+
+Progress = Callable[[int, int], None]  # work done and work in all, as `Task.work` counts it
+STATUS_EVERY_S = 5.0  # between writes of what runs where
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Where tasks are carried out: in this process, by workers on this machine, or by those of a cluster."""
+
+    processes: int = 1
+    scheduler: str | None = None  # its address: tcp://host:8786
+    queue: tuple[str, Mapping[str, str]] | None = None  # ("slurm", {"partition": "gpu"}): workers are its jobs
+    shard: tuple[int, int] | None = None  # (3, 40): the third of forty parts of every plan
+
+
+class Done(NamedTuple):
+    """What was carried out."""
+
+    runs: int = 0
+    spent: Spent = Spent()  # of all processes together
+    failed: Sequence[Failure] = ()
+
+    def plus(self, other: Done) -> Done:
+        return Done(self.runs + other.runs, self.spent.plus(other.spent), (*self.failed, *other.failed))
+
+
+def complete_all(tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None) -> Done:
+    """Complete tasks where the engine says, the longest first; what they took, and those that failed."""
+    distinct = {tuple(task.keys): task for task in reversed(tasks)}  # budgets share runs: SSL-ALM runs as long in both
+    ordered = share_of(sorted(distinct.values(), key=lambda task: (-task.work, task.keys[0])), engine.shard)
+    lacking = {task.keys[0]: task.missing_in(store) for task in ordered}
+    waiting = [task for task in ordered if lacking[task.keys[0]]]
+    if not waiting:
+        return Done()
+    with _followed(waiting, store, progress) as following, _stop_in_words(ordered, store):
+        if engine.scheduler is None and engine.queue is None and (engine.processes == 1 or len(waiting) == 1):
+            _here(waiting, store, following)
+        else:
+            from fairbound.benchmark.cluster import complete_with_dask  # the package is an extra
+
+            complete_with_dask(waiting, store, engine, following)
+    return Done(sum(map(len, lacking.values())), following.spent, following.failed)
+
+
+@contextmanager
+def _stop_in_words(tasks: Sequence[Task], store: Store) -> Iterator[None]:
+    """Ctrl-C with how far the command has come."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        keys = [key for task in tasks for key in task.keys]
+        stored = sum(map(store.is_named, keys))
+        raise KeyboardInterrupt(
+            f"stopped; {stored:,} of {len(keys):,} results are stored, start again to go on"
+        ) from None
+
+
+def share_of(ordered: Sequence[T], shard: tuple[int, int] | None) -> list[T]:
+    """Part i of n of a plan, the same wherever it is asked for, whatever is stored already.
+
+    >>> share_of(["long", "middle", "short"], (1, 2)), share_of(["long", "middle", "short"], (2, 2))
+    (['long', 'short'], ['middle'])
+    """
+    if shard is None:
+        return list(ordered)
+    number, of = shard
+    return list(ordered[number - 1 :: of])
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """
+    >>> parse_shard("3/40")
+    (3, 40)
+    """
+    number, _, of = text.partition("/")
+    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"a shard is a part of so many, such as 3/40 (from 1/40 to 40/40), got {text!r}")
+    return int(number), int(of)
+
+
+def _here(waiting: Sequence[Task], store: Store, following: Following) -> None:
+    """One after the other in this process. What fails here once would fail again."""
+    for number, task in enumerate(waiting):
+        following.started(number, "this process")
+        try:
+            spent = task.complete(store, partial(following.advanced, number))
+        except UnwritableError:
+            raise
+        except Exception:
+            following.failed_on(number, traceback.format_exc(), ["this process"])
+        else:
+            following.completed(number, spent)
+
+
+# What runs where ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Following:
+    """How far all tasks together are, what they took and which failed; noted for `fairbound status`."""
+
+    tasks: Sequence[Task]
+    store: Store
+    progress: Progress | None
+    spent: Spent = field(default_factory=Spent)
+    failed: list[Failure] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name, self.log = uuid4().hex, WorkLog(self.store.folder)
+        self.shares = [0.0] * len(self.tasks)
+        self.work = [float(max(task.work, 1)) for task in self.tasks]
+        self.methods = [task.method for task in self.tasks]
+        self.measured: dict[str, tuple[float, float]] = {}  # by method: seconds and work of tasks that are done
+        self.begun, self.noted = monotonic(), -STATUS_EVERY_S
+        keys = [task.keys for task in self.tasks]
+        self.front = Front(command=" ".join(["fairbound", *sys.argv[1:]]), started=_now(), keys=keys)
+
+    def started(self, number: int, worker: str) -> None:
+        self.front.running[self.tasks[number].name] = {"worker": worker, "share": 0.0}
+        self.note()
+
+    def advanced(self, number: int, share: float, worker: str = "this process") -> None:
+        """A share of a task is done; of one that is tried again it may be less than before."""
+        if self.shares[number] < 1.0:
+            self.shares[number] = share
+            self.front.running[self.tasks[number].name] = {"worker": worker, "share": round(share, 3)}
+        self._show()
+
+    def completed(self, number: int, spent: Spent) -> None:
+        self.spent = self.spent.plus(spent)
+        if sum(spent):
+            seconds, work = self.measured.get(self.methods[number], (0.0, 0.0))
+            self.measured[self.methods[number]] = seconds + sum(spent), work + self.work[number]
+        self.log.forget(self.front.keys[number])
+        self._ended(number)
+
+    def failed_on(self, number: int, words: str, workers: Sequence[str]) -> None:
+        self.failed.append(
+            Failure(task=self.tasks[number].name, keys=self.front.keys[number], traceback=words, workers=workers)
+        )
+        self.log.fail(self.failed[-1])
+        self._ended(number)
+
+    def _ended(self, number: int) -> None:
+        self.front.running.pop(self.tasks[number].name, None)
+        self.shares[number] = 1.0
+        self._show()
+
+    def _show(self) -> None:
+        weights = self._weights()
+        done, whole = sum(share * weight for share, weight in zip(self.shares, weights, strict=True)), sum(weights)
+        if self.progress is not None:
+            self.progress(round(done), round(whole))
+        if done:
+            self.front.seconds_left = round((monotonic() - self.begun) * (whole / done - 1), 1)
+        self.note()
+
+    def _weights(self) -> list[float]:
+        """The work of every task; once tasks of its method are done, times their seconds for work against the mean."""
+        if not self.measured:
+            return self.work
+        seconds, work = map(sum, zip(*self.measured.values(), strict=True))
+        pace = {method: own / of * work / seconds for method, (own, of) in self.measured.items()}
+        return [one * pace.get(method, 1.0) for one, method in zip(self.work, self.methods, strict=True)]
+
+    def note(self) -> None:
+        """What runs where, for `fairbound status`, now and then."""
+        if monotonic() - self.noted > STATUS_EVERY_S:
+            self.front.written = _now()
+            self.log.note_front(self.name, self.front)
+            self.noted = monotonic()
+
+
+@contextmanager
+def _followed(tasks: Sequence[Task], store: Store, progress: Progress | None) -> Iterator[Following]:
+    following = Following(tasks, store, progress)
+    following.log.remove_gone()
+    following.note()  # before any worker looks for it
+    try:
+        yield following
+    finally:
+        following.log.end_front(following.name)
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def failures_in_words(failed: Iterable[Failure]) -> str:
+    """One sentence for a command to end with."""
+    listed = list(failed)
+    some = "; ".join(f"{one.task}: {one.sentence}" for one in listed[:3])
+    more = f" (and {len(listed) - 3} more)" if len(listed) > 3 else ""
+    return f"{len(listed)} task{'' if len(listed) == 1 else 's'} failed, the others are stored: {some}{more}"

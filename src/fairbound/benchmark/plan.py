@@ -1,0 +1,297 @@
+"""From a study to its tasks: what is computed, and what the store notes of it so that pages can be read.
+
+    plan = Plan(load("board"))
+    plan.compute(store, Engine(processes=2))
+    plan.stored(store)      # a `StoredStudy`, in the store too
+
+Every task is computed once and stored: a study that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fairbound.benchmark.engine import Done, Engine, Progress, complete_all
+from fairbound.benchmark.entry import TUNING_SEEDS, USUAL_STEPS, Entry
+from fairbound.benchmark.problems.catalog import Instance, Reference, load, reference
+from fairbound.benchmark.problems.table import TableSpec, named_constraint
+from fairbound.benchmark.store import Store
+from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
+from fairbound.benchmark.study import Study
+from fairbound.benchmark.task import Kind, Run, Task, examples_of_step
+from fairbound.constraints.constraint import Constraint
+from fairbound.data.dataset import Split
+from fairbound.training.hyperparams import structure
+
+FEASIBLE = 0.3  # of the scale: what counts as feasible where settings are chosen
+REFERENCE_STEPS = 10_000  # of SSL-ALM: what they pass through the model is the budget of equal examples
+REFERENCE = Entry(name="SSL-ALM", method="SSLALM", settings={"samples": 2})  # its form in the paper
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A study's tasks."""
+
+    study: Study
+    device: str = "cpu"
+    recompute: bool = False
+    whole_seeds: int = 0  # of the study's file, where there are fewer here
+    kinds: tuple[Kind, ...] = ()  # of a board's tasks these alone; empty: all
+    limit: Callable[[Task], Any] = field(default=lambda task: task)  # for entries that are sent: `limits.LimitedTask`
+
+    # Computing --------------------------------------------------------------------------------------------------------
+
+    def compute(self, store: Store, engine: Engine, progress: Progress | None = None) -> Done:
+        """Compute what the store lacks; under the tuned rules first what the choice of settings needs."""
+        tuning = complete_all(self._limited(self.tuning()), store, engine, progress)
+        tasks = self.tasks(store)
+        self.note(store)
+        return tuning.plus(complete_all(self._limited(tasks), store, engine, progress))
+
+    def _limited(self, tasks: Sequence[Task]) -> list[Any]:
+        return [self.limit(task) for task in tasks]
+
+    def tasks(self, store: Store) -> list[Task]:
+        """All that the page shows."""
+        if self.study.page == "report":
+            return self._report_tasks
+        return [task for task in self._board_tasks(store) if not self.kinds or task.kind in self.kinds]
+
+    @cached_property
+    def _report_tasks(self) -> list[Task]:
+        study, spec = self.study, self._spec
+        alike: dict[Hashable, list[tuple[Entry, Run]]] = {}
+        for entry in study.entries:
+            length = self.steps(entry)
+            variant = (entry.notion, entry.bound, entry.fairret, entry.batch, entry.pools)
+            key = (structure(entry.algorithm(length)), entry.primal_on(spec.primal), variant, length)
+            for split in range(study.splits):
+                for seed in range(study.seeds):
+                    alike.setdefault(key, []).append((entry, Run(0, seed, split)))
+        return [self._report_task(members, key[-1]) for key, members in alike.items()]  # type: ignore[index]
+
+    def _report_task(self, members: Sequence[tuple[Entry, Run]], steps: int) -> Task:
+        entries = list({entry.name: entry for entry, _ in members}.values())
+        number = {entry.name: i for i, entry in enumerate(entries)}
+        runs = tuple(one._replace(entry=number[entry.name]) for entry, one in members)
+        return Task(
+            self._spec, tuple(entries), runs, "groups", steps_asked=steps, records=self.study.records,
+            measured=self.measured, splits=self.study.splits, device=self.device, recompute=self.recompute,
+        )  # fmt: skip
+
+    @property
+    def _spec(self) -> TableSpec:
+        assert self.study.problem is not None
+        return self.study.problem
+
+    @cached_property
+    def measured(self) -> tuple[str, ...]:
+        """The parts of the split that a report measures."""
+        asked = self.study.measured
+        return tuple(part for part in self._spec.split.parts if not asked or part in asked)
+
+    @cached_property
+    def _built(self) -> Instance:
+        """The table of a report."""
+        return Task(self._spec, self.study.entries[:1], (Run(0, 0),), "groups", splits=self.study.splits).built()
+
+    def steps(self, entry: Entry) -> int:
+        """Of a report's run."""
+        own = entry.steps or 1
+        length = own if self.study.budget == "paper" else self.equal_steps(entry)
+        return length if self.study.steps is None else min(length, self.study.steps)
+
+    def equal_steps(self, entry: Entry) -> int:
+        """Steps in which the entry passes as many examples through the model as 10,000 steps of SSL-ALM do."""
+        reference = examples_of_step(REFERENCE, self._built)
+        return max(1, round(REFERENCE_STEPS * reference / examples_of_step(entry, self._built)))
+
+    def tuning(self) -> list[Task]:
+        """What the tuned rules choose from."""
+        if self.study.rules != "tuned":
+            return []
+        return [
+            self._tuning(name, one) for one in self.study.entries for name in self.study.problem_names() if one.space
+        ]
+
+    def _tuning(self, name: str | TableSpec, entry: Entry) -> Task:
+        points = tuple(entry.tuning_entries())
+        runs = tuple(Run(i, seed) for i in range(len(points)) for seed in TUNING_SEEDS)
+        return self._board_task(name, points, "tuning", runs)
+
+    def _board_task(self, name: str | TableSpec, entries: tuple[Entry, ...], kind: Any, runs: tuple[Run, ...]) -> Task:
+        return Task(
+            name, entries, runs, kind, epochs=self.study.epochs, records=self.study.records, recompute=self.recompute
+        )
+
+    def _board_tasks(self, store: Store) -> Iterator[Task]:
+        for name in self.study.problem_names():
+            for entry in self.study.entries:
+                yield from self.board_tasks_of(name, entry, store)
+
+    def board_tasks_of(self, name: str | TableSpec, entry: Entry, store: Store) -> Iterator[Task]:
+        """Against the targets of a problem, on its tracks."""
+        study, tracks = self.study, load(name).tracks
+        entry = self.chosen(name, entry, store) if study.rules == "tuned" and entry.space else entry
+        task = self._board_task(name, (entry,), "solve", tuple(Run(0, seed) for seed in range(study.seeds)))
+        yield task
+        if "robust" in tracks and study.rules != "tuned":
+            yield from (replace(task, kind="robust", instance=instance) for instance in study.instances)
+        if "heldout" in tracks:
+            yield replace(
+                task, kind="heldout", runs=tuple(Run(0, i, i) for i in range(study.splits)), splits=study.splits
+            )
+
+    def chosen(self, name: str | TableSpec, entry: Entry, store: Store) -> Entry:
+        """The entry at the best point of its space: feasible first, then the smallest loss, by medians over seeds."""
+        task = self._tuning(name, entry)
+        found = [store.get(key) for key in task.keys]
+        known = reference(load(name).name, task.built().source)
+        scale = (load(name).scale or 1.0) if known is None else known.scale
+
+        def quality(number: int) -> tuple[bool, float]:
+            own = found[number * len(TUNING_SEEDS) : (number + 1) * len(TUNING_SEEDS)]
+            ends = [one.tables["records"] for one in own if one is not None and "records" in one.tables]
+            if len(ends) < len(TUNING_SEEDS):
+                return True, math.inf
+            loss, violation = (np.median([records[what][-1] for records in ends]) for what in ("loss", "violation"))
+            if not np.isfinite(loss):
+                return True, math.inf
+            feasible = violation <= FEASIBLE * scale
+            return not feasible, float(loss if feasible else violation)
+
+        return task.entries[min(range(len(task.entries)), key=quality)]
+
+    # What the store notes ---------------------------------------------------------------------------------------------
+
+    def note(self, store: Store) -> None:
+        stored = self.stored(store)
+        store.note_study(f"{stored.name}-{self.study.digest}{_suffix(stored.sources)}", stored.to_json())
+
+    def stored(self, store: Store) -> StoredStudy:
+        """The study with its cards and the keys of its runs."""
+        study, tasks = self.study, self.tasks(store)
+        runs = [
+            StoredRun(
+                problem=load(task.problem).name, entry=task.entries[one.entry].name, kind=task.kind, seed=one.seed,
+                split=one.split, instance=task.instance, key=key,
+            )
+            for task in tasks
+            for one, key in zip(task.runs, task.keys, strict=True)
+        ]  # fmt: skip
+        return StoredStudy(
+            name=study.name, title=study.title, reference=study.reference, page=study.page, budget=study.budget,
+            rules=study.rules, seeds=study.seeds, whole_seeds=self.whole_seeds or study.seeds, splits=study.splits,
+            records=study.records, last_states=study.last_states, short=study.short,
+            measured=self.measured if study.page == "report" else (),
+            entries=[self._method(entry, tasks) for entry in study.entries],
+            cards=[self._card(name) for name in study.problem_names()], runs=runs,
+        )  # fmt: skip
+
+    def _method(self, entry: Entry, tasks: Sequence[Task]) -> EntryInfo:
+        method, rules = entry.algorithm(USUAL_STEPS), self.study.rules
+        chosen: dict[str, str] = {}
+        if rules == "tuned" and entry.space:
+            own = [task for task in tasks if task.kind == "solve" and task.entries[0].name == entry.name]
+            chosen = {load(task.problem).name: str(task.asked[0]["method"]) for task in own}
+        of_report: dict[str, Any] = {}
+        if self.study.page == "report":
+            of_report = {
+                "steps": self.steps(entry), "own_steps": entry.steps, "equal_steps": self.equal_steps(entry),
+                "examples_per_step": examples_of_step(entry, self._built),
+            }  # fmt: skip
+        return EntryInfo(
+            name=entry.name,
+            method=type(method).__name__,
+            settings=entry.described(USUAL_STEPS),
+            summary=(type(method).__doc__ or "").strip().partition("\n")[0],
+            rules=entry.rules if rules == "default" else rules,
+            authors=entry.authors,
+            chosen=chosen,
+            reference=entry.reference,
+            note=entry.note,
+            paper=entry.paper,
+            **of_report,
+        )
+
+    def _card(self, name: str | TableSpec) -> Card:
+        problem = load(name)
+        kind: Any = "groups" if self.study.page == "report" else "solve"
+        splits = self.study.splits if kind == "groups" else 1
+        task = replace(self._board_task(name, self.study.entries[:1], kind, (Run(0, 0),)), splits=splits)
+        instance = task.built()
+        parts, spec = instance.problem.constraints.parts, problem.spec
+        grouped = len(parts) == 1 and isinstance(parts[0], Constraint) and bool(instance.problem.data.groups)
+        groups = len(parts[0].cells) if grouped else None
+        bounds = set(parts[0].bound.tolist()) if isinstance(parts[0], Constraint) else set()
+        bound = round(bounds.pop() / instance.scale, 6) if grouped and len(bounds) == 1 else None
+        own, scale = reference(problem.name, instance.source), problem.scale or 1.0
+        unknown = Reference(loss=math.nan, start=math.nan, scale=scale, residual=None, exact=False, how="")
+        of_table: dict[str, Any] = {} if spec is None else {
+            "data": instance.data_words, "group_names": instance.group_names, "notion": spec.notion,
+            "parts": tuple(part for part in Split._fields if len(instance.splits[0].pool(part))),
+            "gaps": _gaps(spec, instance) if self.study.page == "report" else {},
+        }  # fmt: skip
+        primal = self.study.entries[0].primal_on(problem.primal) if problem.primal else None
+        return Card(
+            name=problem.name,
+            title=problem.title,
+            family=problem.family,
+            tracks=problem.tracks,
+            n=instance.starts([0]).shape[1],
+            m=instance.problem.m,
+            kinds=problem.kinds,
+            convex=problem.convex,
+            noise=problem.noise,
+            examples=instance.examples,
+            batch=f"{instance.batch.objective} for the objective, {instance.batch.cell} of each cell",
+            epochs=task.budget,
+            origin=problem.origin,
+            license=problem.license,
+            source=instance.source,
+            transformations=problem.transformations,
+            reference=own or unknown,
+            provisional=own is None,
+            groups=groups,
+            bound=bound if spec is None or self.study.page == "board" else spec.bound,
+            summary=_summary(groups, bound, instance.problem.m),
+            primal="the methods' own steps" if primal is None else repr(primal),
+            **of_table,
+        )
+
+
+def _summary(groups: int | None, bound: float | None, m: int) -> str:
+    if groups is None or bound is None:
+        return f"{m:,} constraint{'' if m == 1 else 's'}"
+    return f"{groups:,} groups, bound {bound:g}"
+
+
+def _gaps(spec: TableSpec, instance: Instance) -> Mapping[str, Any]:
+    """The differences of group losses that a report measures."""
+    data, names = instance.problem.data, instance.group_names
+    groups = next(iter(data.groups.values()))
+    constraint = named_constraint(spec.notion, spec.bound, groups, data.y, names)
+    if constraint.statistic is not None or len(constraint.cells) != len(names):
+        raise ValueError(
+            f"{spec.name} measures {spec.notion!r}, which is not about the losses of the groups; name such a notion "
+            "for the problem, and the other one in its entries"
+        )
+    return {
+        "names": list(constraint.names), "contrast": constraint.contrast.matrix().tolist(),
+        "bound": constraint.bound.double().tolist(), "absolute": constraint.absolute,
+    }  # fmt: skip
+
+
+def _suffix(sources: Sequence[str]) -> str:
+    """Of a file's name: studies on real and on generated data are two.
+
+    >>> _suffix(["acs:OK", "acs:VA"]), _suffix(["synthetic:OK"])
+    ('', '-synthetic')
+    """
+    return "-synthetic" if any(source.startswith("synthetic:") for source in sources) else ""

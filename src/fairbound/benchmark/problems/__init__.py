@@ -1,0 +1,25 @@
+"""The collection of problems, and what a problem of one's own is written with."""
+
+from fairbound.benchmark.problems.catalog import (
+    TRACKS,
+    BenchmarkProblem,
+    Instance,
+    Optimum,
+    Reference,
+    Solution,
+    load,
+    names,
+    reference,
+)
+
+__all__ = [
+    "TRACKS",
+    "BenchmarkProblem",
+    "Instance",
+    "Optimum",
+    "Reference",
+    "Solution",
+    "load",
+    "names",
+    "reference",
+]

@@ -1,0 +1,74 @@
+"""Figures as SVG: small, with text, titles and the page's colors."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from fairbound._utils.drawing import ALERT, INK, error_bars, label_points, panels, style, svg, titled
+from fairbound._utils.optional import need
+
+NAME = "a \x01 \udce9 <b> & \"c\" $x$ xmlns='y'"
+
+
+@style()
+def drawn(name: str = NAME) -> Any:
+    figure, parts = panels(2, 300, 200, columns=2)
+    for panel in parts:
+        axes = panel.subplots()
+        axes.set(xlim=(0, 1), ylim=(0, 1), title="Title")
+        error_bars(axes, (0.5, 0.5), (0.4, 0.6), (-9, 9), ALERT)
+        titled(axes.plot(0.5, 0.5, "o", color=INK)[0], name)
+        axes.add_patch(need("matplotlib.patches", "report", "A figure").Circle((0.2, 0.2), 0.1, fill=False))
+        titled(axes.plot([0, 0.5, 1], [0, 2, 0.5], color="#009e73")[0], "line")
+    figure.set_label("Caption")
+    return figure
+
+
+def test_a_panel_is_an_element_and_parses() -> None:
+    parts = [ElementTree.fromstring(text) for text in svg(drawn()).splitlines()]
+    assert [part.tag for part in parts] == ["svg", "svg"]
+    titles = [title.text for title in parts[0].iter("title")]
+    assert titles == ["a ? ? <b> & \"c\" $x$ xmlns='y'", "line"]
+    assert "Title" in [text.text for text in parts[0].iter("text")]
+    assert not list(parts[0].iter("metadata"))
+    assert any("C" in path.get("d", "") for path in parts[0].findall("./g/path"))  # the circle
+
+
+def test_colors_are_the_pages_and_fonts_too() -> None:
+    text = svg(drawn())
+    assert {"var(--ink)", "var(--alert)", "var(--line)"} <= set(re.findall(r"var\(--\w+\)", text))
+    assert "#009e73" in text
+    assert INK not in text
+    assert "font-family" not in text
+
+
+def test_ids_are_those_that_something_refers_to_and_have_the_prefix() -> None:
+    text = svg(drawn(), "f7")
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(ids) == set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
+    assert all(name.startswith("f7-") for name in ids)
+    assert svg(drawn(), "f7") == text
+
+
+def test_labels_stay_within_the_axes_and_a_line_leads_to_those_far_away() -> None:
+    with style():
+        _, (panel,) = panels(1, 300, 200)
+        axes = panel.subplots()
+        points = [(0.999, 0.5 + 0.001 * i) for i in range(9)]
+        label_points(axes, points, [f"name {i}" for i in range(9)], [INK] * 9)
+        box = axes.get_window_extent()
+        assert all(box.x0 <= text.get_window_extent().x0 + 2 for text in axes.texts)
+        assert any(text.arrow_patch is not None for text in axes.texts)
+    assert len(axes.texts) == 9
+
+
+def test_without_matplotlib_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"A figure needs matplotlib.*fairbound\[report\]"):
+        drawn()
