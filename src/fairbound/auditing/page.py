@@ -78,6 +78,7 @@ def comparison_page(found: Comparison) -> str:
         "comparison.html",
         names=found.names,
         details=details,
+        caveats=found.notes,
         synthetic=any(one.source.startswith("synthetic") for one in (first, second)),
         smaller=[title(name).lower() for name in gaps if (found.metrics[name].high or 0) < 0],
         larger=[title(name).lower() for name in gaps if (found.metrics[name].low or 0) > 0],

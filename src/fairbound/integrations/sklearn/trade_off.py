@@ -110,7 +110,7 @@ def trade_off_curve(
         constraints: names of notions.
         test_size: share of the examples that are held out.
     """
-    base = clone(FairClassifier() if estimator is None else estimator)
+    base = clone(FairClassifier(constraint=constraints[0]) if estimator is None else estimator)
     seed = int(check_random_state(base.random_state).randint(2**31 - 1))
     train, test = train_test_split(np.arange(len(y)), test_size=test_size, random_state=seed, stratify=np.asarray(y))
     parts = [[_safe_indexing(column, rows) for column in (X, y, sensitive_features)] for rows in (train, test)]
@@ -159,7 +159,8 @@ def bounded_accuracy(
     """
     y, classes = np.asarray(y), np.unique(y)
     encoder = GroupEncoder.fit(sensitive_features, len(y), "intersectional")
-    outcomes = None if len(classes) == 2 else {k: str(name) for k, name in enumerate(classes.tolist())}
+    named: dict[int | None, str] = {k: str(name) for k, name in enumerate(classes.tolist())}
+    outcomes = None if len(classes) == 2 else named
     constraints = make_constraints(constraint, bound, encoder.columns, outcomes)
     probabilities = predicted if predicted.ndim == 2 else (predicted[:, None] == classes).astype(float)
     logits = torch.from_numpy(probabilities).clamp(1e-12, 1.0).log()
