@@ -96,11 +96,16 @@ def test_the_score_of_losses_and_of_several_classes() -> None:
         assert score == pytest.approx(expected)
 
 
+def test_a_scorer_without_metadata_routing_is_a_sentence() -> None:
+    with pytest.raises(ValueError, match=r"sklearn\.set_config\(enable_metadata_routing=True\) first"):
+        bounded_accuracy_scorer("demographic_parity", 0.1)
+
+
 def test_a_grid_search_does_not_choose_the_loosest_bound() -> None:
     X, y, group = make_data()
     with config_context(enable_metadata_routing=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        estimator = wrapped(constraint="demographic_parity").set_fit_request(sensitive_features=True)
+        estimator = wrapped()
         search = GridSearchCV(
             estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=bounded_accuracy_scorer("demographic_parity", 0.12)
         )

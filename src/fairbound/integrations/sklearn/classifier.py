@@ -60,17 +60,20 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     """A classifier that keeps a bound on held-out data: networks, a correction of their scores, and a certificate.
 
     By default the networks are trained without a constraint, and no method of `fairbound.algorithms` runs: corrections
-    of their scores, chosen on out-of-fold data, keep the bound. With `algorithm=...`, that method trains them.
+    of their scores, chosen on out-of-fold data, keep the bound. With `method=...`, that method trains them.
 
     Args:
         constraint: the name of a notion of `fairbound.constraints`, a constraint, or a function of (names of the
             groups, bound=...) that gives one; several as a list, or as a mapping of names to bounds.
         bound: bound of the constraint; a list gives one for each of several constraints.
+        max_accuracy_loss: accuracy that the bound may cost, out of fold. Where it costs more, the model that comes
+            nearest to the bound at this price is returned, and the report says what a higher one would buy.
+        allow_constant: whether a rule may decide for a class less than a tenth as often as without the bound.
         group_at_prediction: whether `predict` may use the group; it then needs `sensitive_features`.
         subgroups: with several columns of sensitive features: "intersectional", "marginal" or "both".
-        pos_label: the class that is the positive decision; by default the second in sorted order, with several classes
-            each of them.
-        algorithm: a method of `fairbound.algorithms` that trains each network under the constraint; None: plain
+        pos_label: the class that is the positive decision; required for rates of two classes that are texts. By default
+            the larger of two numbers, with several classes each of them.
+        method: a method of `fairbound.algorithms` that trains each network under the constraint; None: plain
             training. The corrections follow in both cases.
         hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes the columns of
             X as they are and returns one logit (two classes) or one per class.
@@ -88,8 +91,9 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         random_state: seed.
         verbose: show progress.
 
-    After `fit`: `report()` explains the result; `verdict_`, `certified_`, `choice_`, `candidates_`, `leverage_`,
-    `power_`, `multipliers_`, `constraints_`, `groups_`, `networks_`, `unconstrained_`, `judge(X, y, ...)` on new data.
+    After `fit`: `report()` explains the result, `report(html="report.html")` as a page; `verdict_`, `certified_`,
+    `choice_`, `candidates_`, `power_`, `multipliers_`, `constraints_`, `groups_`, `positive_class_`, `networks_`,
+    `unconstrained_`, `judge(X, y, ...)` on new data.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)

@@ -27,8 +27,8 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
         estimator: a classifier with `predict_proba`, e.g. `LGBMClassifier()`; a pipeline too.
         group_estimator: a classifier that predicts the group from X; by default a clone of `estimator`. It is not
             needed with `group_at_prediction=True`.
-        constraint, bound: as in `FairClassifier`, and so are group_at_prediction, subgroups, pos_label, cv,
-            calibration, level, class_weight, random_state and verbose.
+        constraint, bound: as in `FairClassifier`, and so are max_accuracy_loss, allow_constant,
+            group_at_prediction, subgroups, pos_label, cv, calibration, level, class_weight, random_state and verbose.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn import get_config
+from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import train_test_split
@@ -179,14 +179,19 @@ def bounded_accuracy_scorer(constraint: Notion = "demographic_parity", bound: fl
     groups: `sklearn.set_config(enable_metadata_routing=True)`, and `sensitive_features` among the search's parameters
     of `fit`.
 
-    >>> bounded_accuracy_scorer("demographic_parity", 0.1)
+    >>> with config_context(enable_metadata_routing=True):
+    ...     bounded_accuracy_scorer("demographic_parity", 0.1)
     make_scorer(bounded_accuracy, response_method='predict', constraint=demographic_parity, bound=0.1)
     >>> y, predicted, group = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 1]), ["A", "A", "B", "B"]
     >>> bounded_accuracy(y, predicted, sensitive_features=group, constraint="demographic_parity", bound=0.1)
     -0.4
     """
+    if not get_config()["enable_metadata_routing"]:
+        raise ValueError(
+            "the score needs the groups, which scikit-learn passes to scorers with metadata routing only; call "
+            "sklearn.set_config(enable_metadata_routing=True) first"
+        )
     losses = "loss" in str(constraint) or getattr(constraint, "statistic", 0) is None
     method = "predict_proba" if losses else "predict"
     scorer = make_scorer(bounded_accuracy, response_method=method, constraint=constraint, bound=bound)
-    routed = bool(get_config()["enable_metadata_routing"])
-    return scorer.set_score_request(sensitive_features=True) if routed else scorer
+    return scorer.set_score_request(sensitive_features=True)
