@@ -426,7 +426,7 @@ class TestRefusals:
 
 
 def test_few_heavy_examples_count_by_kish() -> None:
-    """One success of weight 8 and two failures of weight 1: p (1 - p) / Var would be 4.2 examples, Kish's number is 1.5."""
+    """One success of weight 8 and two failures of weight 1: p (1 - p) / Var would be 4.2 examples, Kish says 1.5."""
     counts = Counts.of([0, 0, 0], [1, 0, 0], [0, 0, 0], weights=[8.0, 1.0, 1.0], names=["A"])
     rates = counts.rates()
     at = NAMES.index("positive_rate")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn import config_context, get_config
+from sklearn import get_config
 from sklearn.base import clone
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import train_test_split
