@@ -170,24 +170,3 @@ def test_one_bound_and_one_step_for_each_constraint() -> None:
         violation = losses_of(model)[g == GROUP].mean().item() - bounds[g]
         assert violation > 0
         assert multiplier == pytest.approx(steps[g] * violation, rel=1e-5)
-
-
-def test_the_unit_of_a_constraint_does_not_matter() -> None:
-    ends, multipliers = [], []
-    for unit in (1.0, 1000.0):
-        model = linear()
-
-        def gap(batch: constraints.MiniBatch, unit: float = unit) -> Tensor:
-            return unit * (batch.losses[:30].mean() - 0.3).reshape(1)
-
-        fair = Constrained(model, constraints.function(gap, "gap"), DescentAscent(eta=0.1), normalize=True)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(30):
-            optimizer.zero_grad()
-            fair.backward(losses_of(model), GROUP)
-            optimizer.step()
-        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        multipliers.append(fair.multipliers["gap"])
-    assert torch.allclose(*ends, atol=1e-6)
-    assert multipliers[0] > 0
-    assert multipliers[0] == pytest.approx(1000 * multipliers[1], rel=1e-4)

@@ -13,6 +13,7 @@ _HOME = {  # public name -> the module that defines it
     "SGD": "algorithms",
     "SSLALM": "algorithms",
     "DescentAscent": "algorithms",
+    "AdaptivePI": "algorithms",
     "Penalty": "algorithms",
     "primal": "algorithms.primal",
     "StochasticGhost": "algorithms",

@@ -4,6 +4,7 @@ from fairbound import constraints as constraints
 from fairbound.algorithms import ALGORITHMS as ALGORITHMS
 from fairbound.algorithms import SGD as SGD
 from fairbound.algorithms import SSLALM as SSLALM
+from fairbound.algorithms import AdaptivePI as AdaptivePI
 from fairbound.algorithms import DescentAscent as DescentAscent
 from fairbound.algorithms import Penalty as Penalty
 from fairbound.algorithms import StochasticGhost as StochasticGhost

@@ -28,6 +28,9 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, 
 import torch
 from torch import Tensor
 
+from fairbound._utils.measuring import Measurements, sampled
+from fairbound._utils.measuring import Sizes as Sizes
+
 State = TypeVar("State")
 
 
@@ -211,6 +214,7 @@ class Iterate(NamedTuple):
     method: Any  # what `start` and `step` return
     z: Tensor  # (n,) the smoothed x; () without smoothing
     primal: Any  # the primal's state; () under SGD(tau)
+    measured: Measurements | tuple[()] = ()  # of a method that `measures`
 
 
 class MultiplierMethod(Algorithm[Any], Generic[State]):
@@ -233,6 +237,9 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
         """Whether rows are independent: a driver may then keep a table of them and update those in a batch."""
         return False
 
+    measures: ClassVar[bool] = False
+    """Whether `step` takes `sizes=`, which drivers then measure now and then (`Sizes`)."""
+
     @abstractmethod
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
         """State at the start.
@@ -246,7 +253,10 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
 
     @abstractmethod
     def step(self, state: State, *values: Tensor) -> tuple[Tensor | None, State]:
-        """w (m,) and the next state, from the values c (m,) of the step's mini-batches; w is None for SGD."""
+        """w (m,) and the next state, from the values c (m,) of the step's mini-batches; w is None for SGD.
+
+        That of a method that `measures` has one more argument, `sizes: Sizes | None = None`.
+        """
 
     # Derived, once for all ------------------------------------------------------------------------------------------
 
@@ -260,19 +270,32 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
         primal: Primal | None = None,
     ) -> State | Iterate:
         state = self.start(x.new_zeros(()), m, equality, None if first is None else first.c)
-        if self.smoothing is None and primal is None:
+        if self.smoothing is None and primal is None and not self.measures:
             return state
         z = x.new_zeros(()) if self.smoothing is None else x.clone()
-        return Iterate(state, z, () if primal is None else primal.init(x))
+        measured = Measurements.begin(x, m, len(sampled(len(x))[0])) if self.measures else ()
+        return Iterate(state, z, () if primal is None else primal.init(x), measured)
 
     @final
     def update(
-        self, x: Tensor, state: State | Iterate, draw: Draw, primal: Primal | None = None
+        self, x: Tensor, state: State | Iterate, draw: Draw, primal: Primal | None = None, probe: bool = True
     ) -> tuple[Tensor, State | Iterate]:
+        """`probe`: whether the sizes of a method that `measures` are measured here, by two more backward passes."""
         estimates = [sample(x) for sample in draw.unpack(self)]
-        before = inner(state)
-        w, new = self.step(before, *(e.c for e in estimates))
-        g = estimates[main_draw(self)].grad(f=1.0, c=w)
+        before, main = inner(state), estimates[main_draw(self)]
+        measured = state.measured if isinstance(state, Iterate) else ()
+        if isinstance(measured, Measurements):
+            at, weight = sampled(len(x))
+            at, m = at.to(x.device), len(main.c)
+            measured = measured.complete(x[at], weight)
+            sizes = {"sizes": measured.sizes(m)}
+            w, new = self.step(before, *(e.c for e in estimates), **sizes)
+            if probe:
+                row = measured.next_row(m, main.absent)
+                measured = measured.probe(row, x[at], main.grad(f=1.0)[at], main.grad(c=row)[at])
+        else:
+            w, new = self.step(before, *(e.c for e in estimates))
+        g = main.grad(f=1.0, c=w)
         if not isinstance(state, Iterate):
             return -value(self.tau, before.k) * g, new
         z, memory = state.z, state.primal
@@ -283,7 +306,7 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
             d = -value(self.tau, before.k) * g
         else:
             d, memory = primal.step(g, memory)
-        return d, Iterate(new, z, memory)
+        return d, Iterate(new, z, memory, measured)
 
     @final
     def primal_step(self, state: State | Iterate) -> float | Tensor:

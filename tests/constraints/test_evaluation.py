@@ -199,7 +199,7 @@ def test_blocks_are_groups_in_order(objective: int, cell: int, shapes: list[tupl
         assert torch.equal(a, b)
     for a, b in zip(blocked.sums(values), grouped.sums(values), strict=True):
         assert torch.allclose(a, b, atol=1e-12)
-    weights = [torch.tensor(rng.normal(size=1)), *(torch.tensor(rng.normal(size=term.cells)) for term in terms)]
+    weights = [torch.tensor(rng.normal(size=1)), *(torch.tensor(rng.normal(size=term.means)) for term in terms)]
     for a, b in zip(blocked.spread(weights, values), grouped.spread(weights, values), strict=True):
         assert torch.allclose(a, b, atol=1e-12)
 

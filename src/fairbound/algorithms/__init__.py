@@ -1,5 +1,6 @@
 """One file per algorithm. `ALGORITHMS` is the registry; being listed is being tested."""
 
+from fairbound.algorithms.adaptive_pi import AdaptivePI
 from fairbound.algorithms.descent_ascent import DescentAscent
 from fairbound.algorithms.exact_penalty import ExactPenalty
 from fairbound.algorithms.ghost import StochasticGhost
@@ -16,6 +17,7 @@ from fairbound.algorithms.tracked_sqp import TrackedSQP
 from fairbound.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {  # type: ignore[type-arg]  # each has a state of its own
+    "AdaptivePI": AdaptivePI,
     "SGD": SGD,
     "Penalty": Penalty,
     "DescentAscent": DescentAscent,
@@ -38,6 +40,7 @@ __all__ = [
     "SPBM",
     "SSLALM",
     "Adaptive",
+    "AdaptivePI",
     "DescentAscent",
     "ExactPenalty",
     "LevelConstrained",

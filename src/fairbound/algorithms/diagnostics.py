@@ -18,6 +18,10 @@ from fairbound.core import violations
 GROWTH = 1.1
 STILL = 1e-3  # |d| at the end against its largest value on the way: the direction has died out
 VIOLATED = 1e-3  # kappa above this is a violation that the direction no longer reduces
+# A constraint's force this many times the objective's, and growing: constraints that contradict each other gain up to 1
+# in every 60 steps, without end; noise slows it down.
+FORCE = 5.0
+FORCE_GROWTH = 1.25  # between the middle of the run and its end; 2 without noise
 FULL = 0.99  # of an exact penalty's weight, as a mean over steps: the constraint is violated for good
 WINDOW = 5  # records whose median is a level: one bad mini-batch is no divergence
 LOSS_GROWTH = 10.0  # growth of the loss, in units of its size at the start, that is divergence
@@ -91,7 +95,7 @@ def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) 
         if diverges is not None:
             continue
         history_of_run = {name: values[:, run].double().cpu() for name, values in history.items()}
-        for sign in (_no_feasible_step, _resets, _full_weight, _growing_multipliers, _stuck_direction):
+        for sign in (_no_feasible_step, _resets, _full_weight, _growing_force, _growing_multipliers, _stuck_direction):
             signs[run] = signs[run] or sign(history_of_run, half, steps)
     return signs
 
@@ -126,8 +130,19 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
     )
 
 
+def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    force = history.get("force")
+    if force is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
+        return None
+    return (
+        f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "
+        f"times at step {steps[half]}: the constraints contradict each other, or the run is too short"
+    )
+
+
 def _growing_multipliers(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    if "multiplier_norm" not in history or "kappa" in history:  # Ghost's are a subproblem's and do not accumulate
+    # Ghost's are a subproblem's and do not accumulate; forces have no unit and say more
+    if "multiplier_norm" not in history or "kappa" in history or "force" in history:
         return None
     norm = history["multiplier_norm"]
     rises = (norm[half:].diff() >= 0).double().mean()

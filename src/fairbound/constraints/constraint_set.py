@@ -31,7 +31,7 @@ from fairbound.constraints.constraint import (
     FunctionValue,
 )
 from fairbound.constraints.contrasts import Others
-from fairbound.constraints.layouts import GroupedLayout, Layout, Term
+from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
 from fairbound.constraints.running_means import RunningMeans
 from fairbound.constraints.statistics import Statistic
@@ -150,6 +150,7 @@ class ConstraintSet(LinearConstraints):
                 place((part.statistic, False)) if isinstance(part, Constraint) else None,
                 part.size if isinstance(part, Constraint) else len(part.cells),
                 place((part.statistic, True)) if isinstance(part, Constraint) and part.proxy else None,
+                part.m,
             )
             for part in self.parts
         )
@@ -190,27 +191,49 @@ class ConstraintSet(LinearConstraints):
         """Where the examples of a mini-batch count."""
         return GroupedLayout(self.terms, self.layers(batch), batch.losses, batch.objective, batch.weight)
 
-    def sums_counts(self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: Layout) -> SumsCounts:
-        """Of a mini-batch. A function adds its values, and counts once where it is observed."""
-        sums, counts = layout.sums(values), list(layout.counts)
+    def table(
+        self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: GroupedLayout
+    ) -> tuple[Tensor, Tensor]:
+        """(1+q+2,) sums and counts, in double precision: the last two are of examples in no cell and unknown groups.
+
+        A function adds its values, and counts once where it is observed.
+        """
+        sums, counts = layout.table_of_sums(values), layout.table_of_counts
+        if not functions:
+            return sums, counts
+        sizes = layout.sizes
+        sum_parts, count_parts = list(sums.split_with_sizes(sizes)), list(counts.split_with_sizes(sizes))
         for (place, _), (value, observed) in zip(self.functions, functions, strict=True):
-            i = 1 + place
-            sums[i] = value.detach().to(counts[0].dtype)
-            counts[i] = torch.ones_like(sums[i])
+            added = value.detach().to(sums.dtype)
+            sum_parts[1 + place], count_parts[1 + place] = added, torch.ones_like(added)
             if observed is not None:
-                sums[i], counts[i] = torch.where(observed, sums[i], 0.0), observed.to(counts[0].dtype)
-        return SumsCounts(torch.cat(sums), torch.cat(counts))
+                sum_parts[1 + place] = torch.where(observed, added, 0.0)
+                count_parts[1 + place] = observed.to(sums.dtype)
+        return torch.cat(sum_parts), torch.cat(count_parts)
+
+    def sums_counts(
+        self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: GroupedLayout
+    ) -> SumsCounts:
+        """The same without the last two, in the precision of the losses; an unknown group makes the objective NaN."""
+        sums, counts = self.table(values, functions, layout)
+        wide = torch.float64 if layout.like.dtype == torch.float64 else torch.float32
+        objective = torch.where(counts[-1:] > 0, torch.nan, counts[:1])
+        return SumsCounts(sums[:-2].to(wide), torch.cat([objective, counts[1:-2]]).to(wide))
 
     def example_weights(
-        self, mean_weights: Tensor, counts: Tensor, layout: Layout, values: Sequence[Tensor]
+        self, mean_weights: Tensor, counts: Tensor, layout: GroupedLayout, values: Sequence[Tensor]
     ) -> list[Tensor]:
         """What every example counts, for each of the per-example values, and then what every function does."""
-        sizes = self._sizes
-        if layout.terms is not self.terms:  # of the cells that a mini-batch shows of very many
-            pairs = zip(self.parts, layout.terms, strict=True)
-            sizes = [1, *(part.m if isinstance(part, FunctionConstraint) else term.cells for part, term in pairs)]
-        by_sum = (mean_weights / counts).split_with_sizes(sizes)
-        return [*layout.spread(by_sum, values), *(by_sum[1 + i] for i, _ in self.functions)]
+        by_sum = mean_weights / counts
+        return self.spread(torch.cat([by_sum, by_sum.new_zeros(2)]), layout, values)
+
+    def spread(self, by_sum: Tensor, layout: GroupedLayout, values: Sequence[Tensor]) -> list[Tensor]:
+        """The same from a weight on every entry of `table`."""
+        weights = layout.spread_table(by_sum, values)
+        for place, part in self.functions:
+            start = 1 + sum(term.means for term in layout.terms[:place])
+            weights.append(by_sum[start : start + part.m])
+        return weights
 
     def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
         """(1+m,) [f, c] of a mini-batch; NaN where a cell that it needs has no examples."""

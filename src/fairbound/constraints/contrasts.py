@@ -81,6 +81,10 @@ class Contrast(ABC):
         """The same with its numbers on a device, in a precision."""
         return self
 
+    def direct(self) -> Tensor:
+        """(m, K) in double precision: the map, but for the mean of all cells that `shares_of_mean` is about."""
+        return self.matrix()
+
     def matrix(self) -> Tensor:
         """(m, K) in double precision, for those who need all entries (a verdict); large for many cells."""
         return self.to(torch.device("cpu"), torch.float64).apply(torch.eye(self.cells, dtype=torch.float64)).T
@@ -143,6 +147,9 @@ class AgainstMean(Contrast):
     @property
     def shares_of_mean(self) -> Tensor:
         return self.shares
+
+    def direct(self) -> Tensor:
+        return self._sides(torch.eye(self.cells, dtype=torch.float64)).T
 
     def restricted(self, cells: Tensor | None, others: Others | None) -> Contrast:
         assert others is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -24,10 +24,15 @@ class Term(NamedTuple):
     statistic: int | None  # the place of the values that are differentiated; None for a function, which adds up nothing
     cells: int
     exact: int | None = None  # the place of the values that are added up, where those are others (a proxy constraint)
+    values: int = 0  # of a function
 
     @property
     def added(self) -> int | None:
         return self.statistic if self.exact is None else self.exact
+
+    @property
+    def means(self) -> int:
+        return self.cells if self.statistic is not None else self.values
 
 
 class Layout(ABC):
@@ -50,7 +55,11 @@ class Layout(ABC):
 
 
 class GroupedLayout(Layout):
-    """Examples in any order; their cells are given by index. A mini-batch costs O(examples + cells)."""
+    """Examples in any order; their cells are given by index. A mini-batch costs O(examples + cells).
+
+    All sums are in one table, in double precision: the objective's, those of every term, and two more, of examples in
+    no cell and of unknown groups. One scatter fills it; one gather hands weights back.
+    """
 
     def __init__(
         self,
@@ -59,73 +68,88 @@ class GroupedLayout(Layout):
         like: Tensor,  # (B,) the losses
         objective: Tensor | None = None,  # (B,) bool
         weight: Tensor | None = None,  # (B,)
-        counts: list[Tensor] | None = None,  # where they are known, as `counts`
     ) -> None:
-        self._known = counts
-        self.terms, self.layers, self.like = terms, layers, like.detach()
-        self.dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        self.weight = None if weight is None else weight.to(self.dtype)
-        self.objective = self.weight if objective is None else objective.to(self.dtype)  # what an example counts in f
+        self.terms, self.layers, self.like = terms, layers, like
+        self.weight = None if weight is None else weight.double()
+        self.objective = self.weight if objective is None else objective.double()  # what an example counts in f
         if objective is not None and self.weight is not None:
             self.objective = objective * self.weight
+        self.slots = 1 + sum(term.means for term in terms)  # of which two more follow
 
     @cached_property
-    def counts(self) -> list[Tensor]:
-        if self._known is not None:
-            return self._known
-        if self.objective is None:
-            objective = self.like.new_full((1,), self.like.shape[-1], dtype=self.dtype)
-        else:
-            objective = self.objective.sum(-1, keepdim=True)
-        counts = [objective]
+    def _places(self) -> list[tuple[int, Tensor]]:
+        """For every layer of every term its statistic, and (B,) where each example counts in the table."""
+        places, start = [], 1
         for term, layers in zip(self.terms, self.layers, strict=True):
-            if not layers:
-                counts.append(objective[:0])
-                continue
-            count = objective.new_zeros(term.cells + 2, dtype=torch.float64)
-            for layer in layers:  # not `bincount`, which waits for a GPU
-                count = count.index_add(0, layer, self._weights)
-            # A group that no constraint knows must not count as no group: the objective becomes NaN.
-            counts[0] = torch.where(count[-1:] > 0, torch.nan, counts[0])
-            counts.append(count[:-2].to(self.dtype))
-        return counts
-
-    @cached_property
-    def _weights(self) -> Tensor:
-        """(B,) what every example counts in its cells."""
-        if self.weight is None:
-            return self.like.new_ones(self.like.shape[0], dtype=torch.float64)
-        return self.weight.double()
-
-    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
-        plain = [value.detach().to(self.dtype) for value in values]
-        sums = [(plain[0] if self.objective is None else plain[0] * self.objective).sum(-1, keepdim=True)]
-        for term, layers in zip(self.terms, self.layers, strict=True):
-            # One example after the other, which in single precision would lose four digits of ten thousand.
-            total = plain[0].new_zeros(term.cells + 2 if layers else 2, dtype=torch.float64)
             for layer in layers:
-                value = plain[term.added or 0]
-                value = value if self.weight is None else value * self.weight
-                total = total.index_add(0, layer, value.double())
-            sums.append(total[:-2].to(self.dtype))
-        return sums
+                place = layer + start
+                if start + term.means < self.slots:  # no cell and unknown groups come after all terms
+                    place = torch.where(layer < term.cells, place, layer + (self.slots - term.cells))
+                places.append((term.added or 0, place))
+            start += term.means
+        return places
 
-    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-        f = weights[0].expand(self.like.shape[0])
+    def _scattered(self, table: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """A table (slots + 2,) to which values (B,) are added, one vector for every layer."""
+        if not values:
+            return table.clone()
+        places = [place for _, place in self._places]
+        if len(places) == 1:
+            return table.index_add(0, places[0], values[0])
+        return table.index_add(0, torch.cat(places), torch.cat(list(values)))
+
+    @cached_property
+    def table_of_counts(self) -> Tensor:
+        """(slots + 2,) in double precision."""
+        table, ones = _templates(self.like.shape[0], self.slots + 2, self.like.device)
+        if self.objective is not None:
+            table = torch.cat([self.objective.sum(0, keepdim=True), table[1:]])
+        weights = ones if self.weight is None else self.weight
+        return self._scattered(table, [weights] * len(self._places))
+
+    def table_of_sums(self, values: Sequence[Tensor]) -> Tensor:
+        """(slots + 2,) of per-example values, in double precision; without a graph."""
+        plain = [value.detach().double() for value in values]
+        objective = (plain[0] if self.objective is None else plain[0] * self.objective).sum(0, keepdim=True)
+        if self.weight is not None:
+            plain = [value * self.weight for value in plain]
+        table = torch.cat([objective, _templates(0, self.slots + 1, self.like.device)[0]])
+        return self._scattered(table, [plain[statistic] for statistic, _ in self._places])
+
+    def spread_table(self, weights: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
+        """(B,) for each of the values: what every example counts, from a weight on every entry of the table."""
         example_weights: list[Tensor | None] = [None] * len(values)
-        example_weights[0] = f if self.objective is None else f * self.objective
-        for term, layers, weight in zip(self.terms, self.layers, weights[1:], strict=True):
-            if term.statistic is None:
-                continue
-            by_cell = torch.cat([weight, weight.new_zeros(2)])
-            for layer in layers:
-                added, before = by_cell[layer], example_weights[term.statistic]
+        f = weights[0]
+        example_weights[0] = None if self.objective is None else f * self.objective
+        places = iter(self._places)
+        for term, layers in zip(self.terms, self.layers, strict=True):
+            for _ in layers:
+                added, before = weights.index_select(0, next(places)[1]), example_weights[term.statistic or 0]
                 added = added if self.weight is None else added * self.weight
-                example_weights[term.statistic] = added if before is None else before + added
+                example_weights[term.statistic or 0] = added if before is None else before + added
+        if self.objective is None:
+            example_weights[0] = f.expand(self.like.shape[0]) if example_weights[0] is None else example_weights[0] + f
         return [
             torch.zeros_like(value) if weight is None else weight.to(value.dtype)
             for weight, value in zip(example_weights, values, strict=True)
         ]
+
+    # By terms ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the parts of a table."""
+        return [1, *(term.means for term in self.terms), 2]
+
+    @property
+    def counts(self) -> list[Tensor]:
+        return list(self.table_of_counts.split_with_sizes(self.sizes))[:-1]
+
+    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
+        return list(self.table_of_sums(values).split_with_sizes(self.sizes))[:-1]
+
+    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+        return self.spread_table(torch.cat([*weights, weights[0].new_zeros(2)]), values)
 
     def halves(self) -> tuple[GroupedLayout, GroupedLayout]:
         """The examples of every cell, assigned alternately to two mini-batches."""
@@ -137,7 +161,7 @@ class GroupedLayout(Layout):
                 for term, term_layers in zip(self.terms, self.layers, strict=True)
             ]
             halves.append(GroupedLayout(self.terms, layers, self.like, None, self.weight))
-            inside = (turn if keep == 0 else ~turn).to(self.dtype)
+            inside = (turn if keep == 0 else ~turn).double()
             halves[-1].objective = inside if self.objective is None else self._turns(keep)
         return halves[0], halves[1]
 
@@ -145,6 +169,14 @@ class GroupedLayout(Layout):
         assert self.objective is not None
         rank = (self.objective != 0).long().cumsum(0) - 1
         return self.objective * (rank % 2 == keep)
+
+
+@lru_cache(maxsize=256)
+def _templates(examples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(size,) zeros but for the number of examples in front, and a one for each: what counts begin with."""
+    table = torch.zeros(size, dtype=torch.float64)
+    table[0] = examples
+    return table.to(device), torch.ones(1, dtype=torch.float64, device=device).expand(examples)
 
 
 def _rank(layer: Tensor) -> Tensor:

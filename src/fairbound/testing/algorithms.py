@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.pytree import tree_leaves
-from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample, violations
+from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample, Sizes, violations
 from fairbound.testing.checks import FailedCheck, certify, close, expect
 from fairbound.testing.drivers import check_constrained, check_resume, check_run
 from fairbound.training.contract import ContractError, check_contract
@@ -159,11 +159,13 @@ def _rows(method: Method) -> None:
         method.start(START.new_zeros(()), 1, None if equality is None else equality[i : i + 1], start[i : i + 1])
         for i in range(m)
     ]
+    far = torch.full((m,), 10.0, dtype=F64)  # small errors: sizes at which rows do not yet pull together
+    sizes, size = ({"sizes": Sizes(s, s)} if method.measures else {} for s in (far, far[:1]))
     for _ in range(8):
         values = torch.randn(method.draws, m, dtype=F64, generator=generator)
-        w, state = method.step(state, *values)
+        w, state = method.step(state, *values, **sizes)
         for i in range(m):
-            w_alone, alone[i] = method.step(alone[i], *values[:, i : i + 1])
+            w_alone, alone[i] = method.step(alone[i], *values[:, i : i + 1], **size)
             pairs = [(w, w_alone), *zip(state, alone[i], strict=True)]
             same = all(a is None or a.ndim == 0 or close(a[i : i + 1], b) for a, b in pairs)
             expect(same, "a constraint is treated differently beside others than alone; omit row_wise")

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairbound._utils.measuring import is_probe
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.notions import pairwise_loss_parity
-from fairbound.core import Algorithm, Draw, Sample
+from fairbound.core import Algorithm, Draw, MultiplierMethod, Sample
 from fairbound.data import Dataset, Split
 from fairbound.data.samplers import BatchSpec, Sampler
 from fairbound.integrations.torch.constrained import Constrained
@@ -37,6 +38,15 @@ def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
 BOUND = 0.05
 
 
+def _updated(method: Method, x: Tensor, state: Any, draw: Draw, k: int) -> tuple[Tensor, Any]:
+    """The update of step k, with the measurements that drivers make then."""
+    return (
+        method.update(x, state, draw, probe=is_probe(k, 2))
+        if isinstance(method, MultiplierMethod)
+        else method.update(x, state, draw)
+    )
+
+
 def _training() -> tuple[Problem, Sampler, Tensor]:
     """Least squares on two groups whose losses may differ by at most BOUND."""
     generator = torch.Generator().manual_seed(0)
@@ -61,8 +71,8 @@ def check_run(method: Method, steps: int = 25) -> None:
     expect(close(stacked.x[1], alone.x[0]), "a run of a stack differs from the run alone; see the check 'vmap'")
     source, x = problem.source(samplers[0]), x0
     state = method.init(x, problem.m, source.first(method.evaluates)(x))
-    for _ in range(steps):
-        d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
+    for k in range(steps):
+        d, state = _updated(method, x, state, source.next(method.evaluates, method.batch_size_probs), k)
         x = x + d
     expect(
         close(stacked.x[0], x) and close(stacked.output[0], method.output(x, state)),
@@ -124,7 +134,8 @@ class Loop:
         if probs is not None:
             weight = weight / probs[(len(drawn[1]) // len(drawn[0])).bit_length() - 2]
             samples += [self.sample(drawn[1], first, 2) for first in (0, 1)]
-        d, self.state = method.update(self.x, self.state, Draw.of(*samples, weight=weight))
+        draw = Draw.of(*samples, weight=weight)
+        d, self.state = _updated(method, self.x, self.state, draw, self.fair.steps - 1)
         self.x = self.x + d
 
     @property

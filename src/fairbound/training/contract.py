@@ -80,6 +80,11 @@ def check_declarations(method: Any, where: str) -> None:
                     "or make it an Algorithm, which has no others"
                 )
         _check_signature(method, "step", ", ".join(["state", *(f"c{i}" for i in range(method.draws))]), 0)
+        if method.measures and "sizes" not in inspect.signature(method.step).parameters:
+            raise ContractError(
+                f"{kind.__name__} measures, and its step does not take what is measured; write "
+                "`def step(self, state, *values, sizes=None)`"
+            )
 
 
 def _check_signature(method: Algorithm[Any], function: str, arguments: str, optional: int) -> None:
@@ -236,7 +241,12 @@ def _trial_step(method: Algorithm[Any], m: int | None) -> StepFacts:
     state = method.init(x, m, first, None)
     _check_state(method, "init", state)
     step = method.primal_step(state)
-    returned: Any = method.update(x, state, Draw.of(*samples, weight=2.0, uniform=0.5))
+    draw = Draw.of(*samples, weight=2.0, uniform=0.5)
+    returned: Any
+    if isinstance(method, MultiplierMethod):
+        returned = method.update(x, state, draw, probe=False)
+    else:
+        returned = method.update(x, state, draw)
     _check_pair(method, "update", returned, "the step d", state)
     d, new = returned
     if not isinstance(d, Tensor) or d.shape != x.shape:

@@ -114,8 +114,7 @@ def pooled_sample(problem: Problem, parts: Gathered, sums: list[Tensor]) -> Samp
     def at(x: Tensor) -> Estimate:
         values, pull = problem.vjp(lambda point: problem.values(point, examples, problem.layout(examples)), x)
         inside = torch.arange(values[0].shape[0], device=x.device) < objective
-        counts = [x.new_full((1,), objective), *(shown[f"counts {i}"] for i in count)]  # `bincount` cannot be vmapped
-        layout = GroupedLayout(terms, layers, values[0], inside, counts=counts)
+        layout = GroupedLayout(terms, layers, values[0], inside)
         totals = constraints.sums_counts(values, [], layout)
         sums.append(totals.sums)
         sizes = [1, *(term.cells for term in terms)]

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
+from fairbound._utils.measuring import Measurements, is_probe
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.algorithms.diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Primal, Sample
@@ -86,10 +88,14 @@ class MethodAndPrimal:
             return self.method.init(x, m, first, equality, self.primal)
         return self.method.init(x, m, first, equality)
 
-    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+    def update(self, x: Tensor, state: Any, draw: Draw, probe: bool) -> tuple[Tensor, Any]:
         if isinstance(self.method, MultiplierMethod):
-            return self.method.update(x, state, draw, self.primal)
+            return self.method.update(x, state, draw, self.primal, probe)
         return self.method.update(x, state, draw)
+
+    @property
+    def measures(self) -> bool:
+        return isinstance(self.method, MultiplierMethod) and self.method.measures
 
 
 class VectorizedRuns:
@@ -116,23 +122,29 @@ class VectorizedRuns:
             None if self.algorithm.batch_size_probs is None else MultilevelTables(problem, self.stack, compiler, x0)
         )
         self.map = vmap if problem.vectorizes else _one_by_one
-        step = self.map(self._step)
-        self.step = step if compiler is None else compiler(step, structure(self.settings))
+        self.step, self.probing_step = (self._mapped(probe) for probe in (False, True))
         self.x = x0.clone()
         reads_c = any("c" in read for read in self.algorithm.evaluates)
         self.rows = PooledRows(problem, len(runs)) if problem.pooled and reads_c else None
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
+        waits = waits or self.settings.measures  # a probe is another step
         if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None and not waits:
             self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
         # (R, m), or (R, 0) for a method that has none
         self.y: Tensor = self._each(self._multipliers_of)[:, : problem.m]
 
+    def _mapped(self, probe: bool) -> Callable[..., Any]:
+        """A step of all runs; `probe`: with the measurements of a method that asks for them."""
+        step = self.map(partial(self._step, probe))
+        return step if self.compiler is None else self.compiler(step, (structure(self.settings), probe))
+
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
 
     def _step(
         self,
+        probe: bool,
         x: Tensor,
         state: Any,
         skipped: Tensor,
@@ -147,7 +159,7 @@ class VectorizedRuns:
             _watched(sample, evaluates, read)
             for sample, evaluates in zip(self._samples(x, parts, read["sums"]), self.algorithm.evaluates, strict=True)
         )
-        d, new = settings.update(x, state, Draw(samples, weight, uniform))
+        d, new = settings.update(x, state, Draw(samples, weight, uniform), probe)
         checked = (*read["f"], *read["c"], d, *tree_flatten(new)[0])
         finite = torch.stack([torch.isfinite(part).all() for part in checked]).all()
         # In the old precision: a compiled step reads its inputs as what they were at the first call.
@@ -184,6 +196,8 @@ class VectorizedRuns:
             first: Estimate = self._samples(x, (part,), [])[0](x) if self.rows else self.problem.sample(part)(x)
             settings = with_hyperparams(self.settings, hyper)
             state = settings.init(x, m, first if self.rows is None else None, equality)
+            if self.rows is not None and settings.measures:  # a mini-batch shows some rows: they share their sizes
+                state = state._replace(measured=Measurements.begin(x, 1, len(state.measured.x)))
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite, first.c
 
@@ -208,19 +222,22 @@ class VectorizedRuns:
     def _advance(self, step: int, parts: Any, weight: Tensor, uniform: Tensor) -> None:
         if self.tables is not None:
             parts = self.tables.evaluate(self.x, step, parts)
+        take = self.probing_step if self.settings.measures and is_probe(step, self.problem.m) else self.step
         if self.rows is not None:
-            self._advance_pooled(self.rows, parts, weight, uniform)
+            self._advance_pooled(take, self.rows, parts, weight, uniform)
             return
-        self.x, self.state, self.skipped, self.y, self.read = self.step(
+        self.x, self.state, self.skipped, self.y, self.read = take(
             self.x, self.state, self.skipped, self.hyper, parts, weight, uniform
         )
 
-    def _advance_pooled(self, rows: PooledRows, parts: Any, weight: Tensor, uniform: Tensor) -> None:
+    def _advance_pooled(
+        self, take: Callable[..., Any], rows: PooledRows, parts: Any, weight: Tensor, uniform: Tensor
+    ) -> None:
         """A step on the rows of the state that the mini-batches show."""
         (part,) = parts
         shown, at = rows.show(part["c"])
         before = self.skipped
-        self.x, new, self.skipped, _, self.read = self.step(
+        self.x, new, self.skipped, _, self.read = take(
             self.x, rows.gather(self.state, at), self.skipped, self.hyper, [part | {"shown": shown}], weight, uniform
         )
         self.state = rows.scatter(self.state, new, at)

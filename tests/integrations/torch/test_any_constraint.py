@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, constraints
-from fairbound.algorithms import SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import SSLALM, DescentAscent, Penalty
 from fairbound.constraints import MiniBatch
 from fairbound.core import Algorithm
 
@@ -161,73 +161,3 @@ def test_one_bound_for_each_constraint() -> None:
         constraints.bounded_group_loss(3, bound=[0.1, 0.2])
     with pytest.raises(ValueError, match="finite and >= 0"):
         constraints.loss_parity(2, bound=[0.1, -0.2])
-
-
-# Scales ---------------------------------------------------------------------------------------------------------------
-
-SCALED: dict[str, Algorithm[Any]] = {
-    "DescentAscent": DescentAscent(eta=0.1),
-    "SSLALM": SSLALM(samples=1, eta=0.1),
-    "Penalty": Penalty(weight=1.0),
-    "switching": SwitchingSubgradient(),
-    "Ghost": StochasticGhost(),
-}
-
-
-def trained(scale: float, method: Algorithm[Any], steps: int = 60) -> tuple[Tensor, list[float]]:
-    """A constraint of the user's on losses and one on the weights, both multiplied by `scale`."""
-    X, y = data()
-    model = logistic()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(1)
-
-    def own(batch: MiniBatch) -> Tensor:
-        return scale * torch.stack([batch.losses[::2].mean() - 0.5, batch.losses[1::2].mean() - 0.4])
-
-    def norm(batch: MiniBatch) -> Tensor:
-        return scale * 10 * (batch.parameters[0].square().sum() - 1).reshape(1)
-
-    given = [constraints.function(own, "even", "odd"), constraints.function(norm, "norm")]
-    fair = Constrained(model, given, method, normalize=True)
-
-    def batch(size: int = 1) -> MiniBatch:
-        some = torch.randint(len(X), (32 * size,), generator=generator)
-        return MiniBatch(losses_of(model(X[some])[:, 0], y[some]))
-
-    for _ in range(steps):
-        optimizer.zero_grad()
-        if method.draws == 1:
-            fair.backward(batch())
-        else:
-            fair.backward_closure(batch)
-        optimizer.step()
-    return torch.cat([p.detach().flatten() for p in model.parameters()]), [*fair.multipliers.values()]
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_a_normalized_constraint_has_no_unit(name: str) -> None:
-    """Multiplied by 1,000 with its bound it trains the same model, and its multipliers are a thousandth."""
-    plain, y = trained(1.0, SCALED[name])
-    for scale in (1e3, 1e-3):
-        scaled, own = trained(scale, SCALED[name])
-        assert torch.allclose(plain, scaled, atol=1e-9), scale
-        assert [scale * value for value in own] == pytest.approx(y, abs=1e-9)
-    if y:
-        assert max(y) > 0.01
-
-
-def test_without_it_the_unit_matters() -> None:
-    X, y = data()
-    found = []
-    for scale in (1.0, 10.0):
-        model = logistic()
-        fair = Constrained(
-            model,
-            constraints.function(lambda batch, s=scale: s * (batch.losses.mean() - 0.1).reshape(1), "own"),  # type: ignore[misc]
-            DescentAscent(eta=0.1),
-        )
-        for _ in range(2):
-            model.zero_grad()
-            fair.backward(losses_of(model(X)[:, 0], y))
-        found.append(next(iter(model.parameters())).grad)
-    assert not torch.allclose(found[0], found[1])  # type: ignore[arg-type]

@@ -68,15 +68,12 @@ MADE: dict[str, Callable[[], Constraint]] = {
 }
 
 
-@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("name", METHODS)
-def test_gathered_rows_equal_the_dense_form(
-    name: str, made: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dense, plain = trained(METHODS[name], MADE[made](), normalize=normalize)
+def test_gathered_rows_equal_the_dense_form(name: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, plain = trained(METHODS[name], MADE[made]())
     monkeypatch.setattr(cells, "MANY", 10)
-    gathered, model = trained(METHODS[name], MADE[made](), normalize=normalize)
+    gathered, model = trained(METHODS[name], MADE[made]())
     assert not dense._steps.gathered
     assert gathered._steps.gathered
     for p, own in zip(plain.parameters(), model.parameters(), strict=True):
@@ -103,7 +100,7 @@ def test_very_many_groups_beside_other_constraints(monkeypatch: pytest.MonkeyPat
             "job": constraints.loss_parity(40, bound=0.1, by="job"),
             "own": constraints.given("value"),
         }
-        fair = Constrained(model, own, DescentAscent(eta=0.05), normalize=True)
+        fair = Constrained(model, own, DescentAscent(eta=0.05))
         for k, (X, y, city) in enumerate(batches(120)):
             race, job = (torch.randint(n, (len(X),), generator=generator) for n in (3, 40))
             optimizer.zero_grad()
@@ -169,11 +166,11 @@ def test_a_loop_goes_on_from_its_state(made: str, monkeypatch: pytest.MonkeyPatc
     for stop in (None, 17):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05), normalize=True)
+        fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05))
         for k, (X, y, groups) in enumerate(batches(40)):
             if k == stop:
                 kept = fair.state_dict()
-                fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05), normalize=True)
+                fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05))
                 fair.load_state_dict(kept)
             optimizer.zero_grad()
             fair.backward(losses_of(model, X, y), groups)

@@ -12,8 +12,6 @@ from methods import METHODS
 from torch import Tensor, nn
 
 from fairbound import Constrained, MultiplierMethod
-from fairbound.integrations.torch import multiplier_steps
-from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
 
 MULTIPLIERS = {name: method for name, method in METHODS.items() if isinstance(method, MultiplierMethod)}
 ONE_LOSS = {name: m for name, m in MULTIPLIERS.items() if m.smoothing is None and m.draws == 1}
@@ -26,10 +24,13 @@ def network() -> nn.Module:
     return model.double()
 
 
-def trained(method: MultiplierMethod[Any], *, loss: bool = False, device: str = "cpu") -> tuple[Tensor, Constrained]:
+def trained(
+    method: MultiplierMethod[Any], *, loss: bool = False, device: str = "cpu", look: bool | None = None
+) -> tuple[Tensor, Constrained]:
     """After some steps; mini-batches lack a race at times, and one is NaN."""
     model, who = network().to(device), type(WHO)(*(part.to(device) for part in WHO))
     fair = Constrained(model, three_constraints(), method)
+    fair._steps.look = fair._steps.look if look is None else look
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(0)
     draws = torch.randint(240, (STEPS, method.draws, 24), generator=generator)
@@ -54,14 +55,13 @@ def trained(method: MultiplierMethod[Any], *, loss: bool = False, device: str = 
 
 @pytest.mark.parametrize("loss", [False, True], ids=["backward", "loss"])
 @pytest.mark.parametrize("name", MULTIPLIERS)
-def test_without_looking_the_steps_are_the_same(name: str, loss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_looking_the_steps_are_the_same(name: str, loss: bool) -> None:
     """Absent groups, a NaN: decided by `where` on the device, as on a GPU, and by branches."""
     method = MULTIPLIERS[name]
     if loss and name not in ONE_LOSS:
         return
     x, fair = trained(method, loss=loss)
-    monkeypatch.setattr(MultiplierSteps, "looks", False)
-    unseen_x, unseen = trained(method, loss=loss)
+    unseen_x, unseen = trained(method, loss=loss, look=False)
     assert torch.allclose(unseen_x, x, rtol=1e-9, atol=1e-12)
     assert (unseen.steps, unseen.skipped) == (fair.steps, fair.skipped) == (STEPS - 1, 1)
     assert unseen.multipliers == pytest.approx(fair.multipliers, rel=1e-7, abs=1e-10)
@@ -74,10 +74,9 @@ def test_without_looking_the_steps_are_the_same(name: str, loss: bool, monkeypat
 
 @pytest.mark.parametrize("loss", [False, True], ids=["backward", "loss"])
 @pytest.mark.parametrize("name", MULTIPLIERS)
-def test_a_step_does_not_wait_for_the_gpu(name: str, loss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_does_not_wait_for_the_gpu(name: str, loss: bool) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    monkeypatch.setattr(multiplier_steps, "UNSEEN_FROM", 0)
     method = MULTIPLIERS[name]
     if loss and name not in ONE_LOSS:
         return
@@ -108,10 +107,9 @@ def test_a_step_does_not_wait_for_the_gpu(name: str, loss: bool, monkeypatch: py
     assert fair.steps == 6
 
 
-def test_on_a_gpu_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_as_on_a_cpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    monkeypatch.setattr(multiplier_steps, "UNSEEN_FROM", 0)
     for name, method in MULTIPLIERS.items():
         x, fair = trained(method)
         gpu_x, gpu = trained(method, device="cuda")

@@ -4,10 +4,10 @@ The loop stays what it is: model, optimizer, schedule, clipping. `fair.backward(
 `losses.mean().backward()` and writes into `.grad` the direction of the constrained method: its step d divided by minus
 its own primal step, so that the optimizer's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
 
->>> from fairbound import ALGORITHMS, constraints
+>>> from fairbound import constraints
 >>> model = torch.nn.Linear(3, 1)
 >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
->>> fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), ALGORITHMS["DescentAscent"]())
+>>> fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02))
 >>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
 >>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
 >>> info = fair.backward(losses, group)
@@ -18,12 +18,14 @@ its own primal step, so that the optimizer's learning rate plays that step and `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fairbound.algorithms.adaptive_pi import AdaptivePI
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm, MultiplierMethod
@@ -46,34 +48,32 @@ class Constrained:
         model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model,
             or one after `fully_shard`, is recognized: sums and counts are added up over its processes.
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them.
-        method: how the constraints are met. A multiplier method (DescentAscent, SSLALM, ...) costs one backward pass;
+        method: how the constraints are met; `AdaptivePI()`, which needs no tuning, if not given. A multiplier method
+            (AdaptivePI, DescentAscent, SSLALM, ...) costs one backward pass;
             the others (Stochastic Ghost, switching, the SQP methods) run on flat vectors in one process.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
-        normalize: divide each constraint by its size, as far as mini-batches have shown it, before the method sees it:
-            then the dual step has no unit, and a constraint multiplied by 1,000 with its bound trains the same model.
-            Multipliers are reported in the units of the constraints.
     """
 
     def __init__(
         self,
         model: nn.Module | Iterable[Tensor],
         constraints: ConstraintSet | Given,
-        method: Algorithm[Any],
+        method: Algorithm[Any] | None = None,
         *,
         seed: int = 0,
-        normalize: bool = False,
     ) -> None:
         listed = ConstraintSet.of(constraints)
+        method = AdaptivePI() if method is None else method
         facts = check_contract(method, "Constrained", listed.m)
         self.method, self.model = method, model
         self._steps: Steps
         self._trainer_steps: TrainerSteps | None = None
         if isinstance(method, MultiplierMethod):
             check_tau(method)
-            self._steps = MultiplierSteps(model, listed, method, normalize)
+            self._steps = MultiplierSteps(model, listed, method)
             self._trainer_steps = TrainerSteps(self._steps)
         else:
-            self._steps = GeneralSteps(model, listed, method, normalize, seed, facts.several_gradients)
+            self._steps = GeneralSteps(model, listed, method, seed, facts.several_gradients)
 
     @property
     def names(self) -> Sequence[str]:
@@ -175,9 +175,9 @@ class Constrained:
             self._trainer_steps.scaler = scaler
 
     def log_values(self, most: int = 20) -> dict[str, float]:
-        """Constraints and multipliers by name, for a logger; the largest alone where there are more than `most`."""
-        m, logged = len(self.names), {}
-        for kind, values in (("constraint", self._steps.record.last), ("multiplier", self._steps.multipliers())):
+        """Constraints, multipliers and forces by name, for a logger; the largest alone of more than `most`."""
+        m, logged, c = len(self.names), {}, self._steps.progress.last_values()
+        for kind, values in (("constraint", c), ("multiplier", self._steps.multipliers()), ("force", self._forces())):
             if values is not None and m > most:
                 logged[f"{kind}/largest"] = float(values[:m].nan_to_num(nan=-torch.inf).max())
             elif values is not None:
@@ -209,6 +209,42 @@ class Constrained:
         return {} if y is None else dict(zip(self.names, y.tolist(), strict=True))
 
     @property
+    def forces(self) -> dict[str, float]:
+        """How many times as hard as the objective each constraint pulls, by name: 0 for one that does not bind.
+
+        Forces have no unit. They are known where the method measures sizes, as `AdaptivePI` does.
+        """
+        forces = self._forces()
+        return {} if forces is None else dict(zip(self.names, forces.tolist(), strict=True))
+
+    def _forces(self) -> Tensor | None:
+        y, probes = self._steps.multipliers(), getattr(self._steps, "probes", None)
+        if y is None or probes is None:
+            return None
+        unit = probes.measured.sizes(len(y)).unit
+        return torch.where(unit > 0, y / unit.clamp(min=torch.finfo(unit.dtype).tiny), 0.0)
+
+    @property
+    def too_noisy(self) -> str | None:
+        """A sentence if mini-batches show a constraint with more noise than the method can act on, else None.
+
+        `AdaptivePI` then acts more slowly. The cure is larger mini-batches, or more examples of the group in each.
+        """
+        method, state, probes = self.method, self._steps.state, getattr(self._steps, "probes", None)
+        if not isinstance(method, AdaptivePI) or state is None or probes is None:
+            return None
+        m = len(self.names)
+        noise = method.noise(state, probes.measured.sizes(len(state.y)))[:m]
+        worst = int(noise.argmax())
+        if state.n[worst] < 50 or noise[worst] <= 1:
+            return None
+        return (
+            f"mini-batches show {self.names[worst]!r} with a standard deviation of {float(state.v[worst]) ** 0.5:.2g}; "
+            f"that is {float(noise[worst]):.2g} times what {method.horizon:g} steps can change; use mini-batches with "
+            f"about {math.ceil(float(noise[worst]) ** 2)} times as many examples of its groups"
+        )
+
+    @property
     def steps(self) -> int:
         """Steps of the method so far."""
         return self._steps.progress.steps
@@ -221,21 +257,19 @@ class Constrained:
     @property
     def constraints(self) -> dict[str, float]:
         """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy: see `report`."""
-        last = self._steps.record.last
-        values = [float("nan")] * len(self.names) if last is None else last[: len(self.names)].tolist()
-        return dict(zip(self.names, values, strict=True))
+        return dict(zip(self.names, self._steps.progress.last_values()[: len(self.names)].tolist(), strict=True))
 
     @property
     def observed(self) -> dict[str, int]:
         """In how many steps every constraint was observed, by name; with very many constraints see `ages`."""
         if self._steps.gathered:
             raise ValueError(f"observations of {len(self.names)} constraints are not counted one by one; use ages")
-        return dict(zip(self.names, self._steps.record.observations()[0].tolist(), strict=True))
+        return dict(zip(self.names, self._steps.progress.observations()[0].tolist(), strict=True))
 
     @property
     def ages(self) -> dict[str, int]:
         """Steps since every constraint was last observed, by name: the age of its value and of its running mean."""
-        return dict(zip(self.names, self._steps.record.observations()[1].tolist(), strict=True))
+        return dict(zip(self.names, self._steps.progress.observations()[1].tolist(), strict=True))
 
     @property
     def primal_step(self) -> float:
@@ -273,7 +307,7 @@ class Constrained:
             batches,
             evaluate,
             multipliers=self._steps.multipliers(),
-            warning=self.diverging or self.infeasible,
+            warning=self.diverging or self.infeasible or self.too_noisy,
         )
 
     # Saving -----------------------------------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""Objective and constraints of a mini-batch in a training loop, whether they can be used, and the sample of it."""
+"""A mini-batch in a training loop: its per-example values, [f, c], and the weights of examples that follow from w."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,15 +14,14 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Layers
 from fairbound.constraints.constraint import FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
-from fairbound.constraints.contrasts import Others
+from fairbound.constraints.dense import Affine, DenseConstraints, Means
 from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
+from fairbound.constraints.running_means import RunningMeans
 from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, full_value
 
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
-# (counts (1+q,), cells) -> for every part what is known of the cells that are absent.
-RunningMeansOf = Callable[[Tensor, ShownCells | None], Sequence[Others | None]]
 
 
 class BatchStatistics:
@@ -77,11 +75,12 @@ class BatchStatistics:
         return tensors if all(chosen) else list(compress(tensors, chosen))
 
     def totals(self) -> SumsCounts:
-        return self.constraints.sums_counts(self.values, self.functions, self.layout)
+        """(1+q+2,) the table of sums and counts."""
+        return SumsCounts(*self.constraints.table(self.values, self.functions, self.layout))
 
-    def weights(self, mean_weights: Tensor, counts: Tensor) -> list[Tensor]:
-        """What every entry of `tensors` counts, from a weight on every mean; `counts` may be those of many batches."""
-        weights = self._differentiated(self.constraints.example_weights(mean_weights, counts, self.layout, self.values))
+    def weights(self, by_sum: Tensor) -> list[Tensor]:
+        """What every entry of `tensors` counts, from a weight on every sum, (1+q+2,)."""
+        weights = self._differentiated(self.constraints.spread(by_sum, self.layout, self.values))
         if not self.functions:
             return weights
         return [weight.to(tensor.dtype) for weight, tensor in zip(weights, self.tensors, strict=True)]
@@ -108,126 +107,6 @@ def _present(
     return terms, cells
 
 
-class BatchEstimate(NamedTuple):
-    """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
-
-    constraints: LinearConstraints
-    f: Tensor  # ()
-    c: Tensor  # (m,); of a constraint that the batch does not show its last value, but at most 0
-    last: Tensor  # (m,) the last values; NaN before the first
-    shown: SumsCounts  # sums and counts
-    totals: SumsCounts  # the same without empty cells
-    means: Tensor  # (1+q,) theirs
-    absent: Tensor | None  # (m,) the constraints that lack examples of a cell; None: none does
-    finite: bool | Tensor  # a tensor where nobody looks at it: on a GPU that would wait for it
-    rows: Tensor | None = None  # (m,) which of all rows these are; None: all, in order
-    scale: Tensor | None = None  # (m,) what c is divided by before the method sees it
-
-    @staticmethod
-    def of(
-        constraints: ConstraintSet,
-        totals: SumsCounts,
-        last: Tensor | None,
-        *,
-        cells: ShownCells | None = None,
-        running: RunningMeansOf | None = None,
-        look: bool = True,
-    ) -> BatchEstimate:
-        """From sums and counts. `last` are the constraints' last values, for those that lack a group here.
-
-        Args:
-            cells: those that the sums are of, as `BatchStatistics.cells`.
-            running: gives the running means of every part's cells, asked for where groups are absent; without them a
-                row that refers to the mean of all groups needs them all.
-            look: at the numbers, so that where all are finite the rest is left out.
-        """
-        rows: Tensor | None = None
-        shown: LinearConstraints = constraints
-        if cells is not None:
-            rows = constraints.rows(cells)
-            others = [None] * len(cells) if running is None else running(totals.counts, cells)
-            shown = constraints.restricted(cells, others)
-        means = totals.means
-        values = shown.value(means)
-        if look and math.isfinite(float(values.sum())):  # NaN, infinities and absent groups all show in the sum
-            c = values[1:]
-            return BatchEstimate(shown, values[0], c, c, totals, totals, means, None, True, rows)
-        if rows is None and running is not None:
-            shown = constraints.restricted([None] * len(constraints.parts), running(totals.counts, None))
-        observed = shown.observed(totals.counts)
-        filled = totals.filled()
-        means = filled.means
-        values = shown.value(means)
-        if last is None:
-            known = torch.full_like(values[1:], torch.nan)
-        else:
-            known = (last if rows is None else last[rows]).to(values)
-        c = torch.where(observed[1:], values[1:], known.nan_to_num(nan=0.0).clamp(max=0.0))
-        finite = observed[0] & torch.isfinite(values[0]) & torch.isfinite(c).all()
-        known = torch.where(observed[1:], c, known)
-        return BatchEstimate(
-            shown, values[0], c, known, totals, filled, means, ~observed[1:], bool(finite) if look else finite, rows
-        )
-
-    def where(self, made: Tensor, last: Tensor | None) -> BatchEstimate:
-        """The same if a step was made, () bool; else one that shows nothing."""
-        old = torch.full_like(self.last, torch.nan) if last is None else last.to(self.last)
-        absent = torch.zeros_like(self.c, dtype=torch.bool) if self.absent is None else self.absent
-        shown = SumsCounts(torch.where(made, self.shown.sums, 0.0), torch.where(made, self.shown.counts, 0.0))
-        return self._replace(last=torch.where(made, self.last, old), absent=absent | ~made, shown=shown)
-
-    def mean_weights(self, w: Tensor) -> Tensor:
-        """(1+q,) the weight of every mean in w'[f, c], w (1+m,); a constraint that is absent has none."""
-        w = w.to(self.totals.sums)
-        if self.absent is not None:
-            w = torch.cat([w[:1], w[1:].masked_fill(self.absent, 0.0)])
-        if self.scale is not None:
-            w = torch.cat([w[:1], w[1:] / self.scale])
-        return self.constraints.mean_weights(self.means, w)
-
-    def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
-        """The mini-batch as a function of the point, which is known at the model's present parameters only.
-
-        `vjp` gives the gradient (n,) of a weighted sum of the means, (1+q,).
-        """
-
-        def gradients() -> Tensor:
-            means = self.means
-            unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
-            return torch.stack([vjp(row) for row in unit[1:]])
-
-        def at(point: Tensor) -> Estimate:
-            if point is not x:
-                raise ValueError(
-                    "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
-                    "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
-                )
-            return Estimate(
-                self.f, self.scaled_c, lambda w: vjp(self.mean_weights(w)), self._cells(gradients), self.absent
-            )
-
-        return Sample(at)
-
-    def _cells(self, gradients: Callable[[], Tensor]) -> CellGradients:
-        def combine(rows: Tensor) -> Tensor:
-            J = self.constraints.jacobian(self.means, rows)
-            J = J if self.scale is None else J / self.scale[:, None]
-            return J if self.absent is None else J.masked_fill(self.absent[:, None], 0.0)
-
-        return CellGradients(self.means.shape[0] - 1, gradients, combine)
-
-    def estimate(self) -> Estimate:
-        """The numbers alone."""
-        nothing = torch.full((), torch.nan)
-        return Estimate(
-            self.f, self.scaled_c, lambda w: torch.full_like(w, torch.nan), self._cells(lambda: nothing.expand(0, 0))
-        )
-
-    @property
-    def scaled_c(self) -> Tensor:
-        return self.c if self.scale is None else self.c / self.scale
-
-
 def _check_function_graphs(constraints: ConstraintSet, functions: list[FunctionValue]) -> None:
     for (_, part), (value, observed) in zip(constraints.functions, functions, strict=True):
         if observed is None and not value.requires_grad:
@@ -236,6 +115,178 @@ def _check_function_graphs(constraints: ConstraintSet, functions: list[FunctionV
                 "the model, outside torch.no_grad() and without .detach(), or return (values, observed) where there "
                 "is nothing to observe"
             )
+
+
+class BatchEstimate(NamedTuple):
+    """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
+
+    values: Tensor  # (1+m,) [f, c]; c of a constraint that the batch does not show: its last value, but at most 0
+    missing: Tensor  # (1+m,) bool: those that lack examples of a cell
+    shown: SumsCounts  # (1+q+2,) sums and counts
+    filled: Tensor  # (1+q+2,) counts, 1 where they are 0
+    linear: Affine | ManyAffine
+    rows: Tensor | None = None  # (m,) which of all rows these are; None: all, in order
+
+    @property
+    def f(self) -> Tensor:
+        """(); not finite where the objective has no examples, or a group is unknown."""
+        return self.values[0]
+
+    @property
+    def c(self) -> Tensor:
+        return self.values[1:]
+
+    @property
+    def absent(self) -> Tensor:
+        """(m,) bool: the constraints that lack examples of a cell."""
+        return self.missing[1:]
+
+    @property
+    def finite(self) -> Tensor:
+        """() bool."""
+        return torch.isfinite(self.values).all()
+
+    def by_sum(self, w: Tensor) -> Tensor:
+        """(1+q+2,) the weight of every sum in w'[f, c], w (1+m,); a constraint that is absent has none."""
+        return self.linear.mean_weights(w.double().masked_fill(self.missing, 0.0)) / self.filled
+
+    def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
+        """The mini-batch as a function of the point, which is known at the model's present parameters only.
+
+        `vjp` gives the gradient (n,) of a weighted sum of the sums, (1+q+2,).
+        """
+
+        def gradients() -> Tensor:
+            return torch.stack([vjp(row) for row in (1 / self.filled).diag()[1:-2]])
+
+        def at(point: Tensor) -> Estimate:
+            if point is not x:
+                raise ValueError(
+                    "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
+                    "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
+                )
+            cells = CellGradients(len(self.filled) - 3, gradients, self._jacobian)
+            return Estimate(self.f.to(x.dtype), self.c.to(x.dtype), lambda w: vjp(self.by_sum(w)), cells, self.absent)
+
+        return Sample(at)
+
+    def _jacobian(self, rows: Tensor) -> Tensor:
+        return self.linear.jacobian(rows).masked_fill(self.absent[:, None], 0.0)
+
+    def estimate(self) -> Estimate:
+        """The numbers alone."""
+        nothing = torch.full((), torch.nan)
+        cells = CellGradients(len(self.filled) - 3, lambda: nothing.expand(0, 0), self._jacobian)
+        return Estimate(self.f, self.c, lambda w: torch.full_like(w, torch.nan), cells)
+
+
+def _most(rows: int, device: torch.device) -> Tensor:
+    """(1+rows,) what may at most stand for a missing value: 0 for a constraint, nothing finite for the objective."""
+    most = torch.zeros(1 + rows, dtype=torch.float64, device=device)
+    most[:1] = -torch.inf
+    return most
+
+
+class DenseEvaluation:
+    """From sums and counts to [f, c] where there are few cells."""
+
+    def __init__(self, constraints: ConstraintSet, device: torch.device) -> None:
+        self.dense, self.most = DenseConstraints(constraints, device), _most(constraints.m, device)
+        self.names = constraints.mean_names
+        self.running = self.dense.no_means()
+
+    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None) -> BatchEstimate:
+        """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here."""
+        values, missing, filled, linear = self.dense.values(*totals, self.running)
+        values = torch.where(missing, torch.fmin(last, self.most), values)
+        return BatchEstimate(values, missing, totals, filled, linear)
+
+    def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
+        """Remember a mini-batch of a step; `made` () bool says whether it was, where nobody looks."""
+        if self.running is None:
+            return
+        new = self.dense.updated(self.running, *estimate.shown)
+        self.running = new if made is None else Means(*map(torch.where, (made, made), new, self.running))
+
+    def state_dict(self) -> Any:
+        """By the names of cells."""
+        if self.running is None:
+            return None
+        parts = (part[1:-2].unbind() for part in self.running)
+        return {name: torch.stack(pair) for name, *pair in zip(self.names, *parts, strict=True)}
+
+    def load_state_dict(self, saved: Any) -> None:
+        """Cells that were not saved begin anew."""
+        if self.running is not None:
+            zero = torch.zeros_like(self.running.means)
+            none = zero.new_zeros(2)
+            pairs = [(saved or {}).get(name, none).to(none) for name in self.names]
+            self.running = Means(*torch.stack([none, *pairs, none, none], 1))
+
+
+class ManyEvaluation:
+    """The same for many cells, of which a mini-batch's own are gathered where rows allow it."""
+
+    def __init__(self, constraints: ConstraintSet, device: torch.device) -> None:
+        self.constraints = constraints.to(device, torch.float64)
+        self.running: list[RunningMeans | None] = self.constraints.running_means()
+
+    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None) -> BatchEstimate:
+        sums, counts = totals.sums[:-2], totals.counts[:-2]
+        known = [
+            None if running is None else running.others(part_cells, n)
+            for running, (part_cells, n) in zip(self.running, self._by_part(counts, cells), strict=True)
+        ]
+        shown = self.constraints.restricted(cells or [None] * len(known), known)
+        rows = None if cells is None else self.constraints.rows(cells)
+        filled = SumsCounts(sums, counts).filled()
+        means = filled.means
+        missing = ~shown.observed(counts)
+        missing[:1] |= totals.counts[-1:] > 0
+        counts = torch.cat([filled.counts, counts.new_ones(2)])
+        last = last if rows is None else torch.cat([last[:1], last[1 + rows]])
+        last = torch.fmin(last, _most(len(missing) - 1, means.device))
+        values = torch.where(missing, last, shown.value(means))
+        return BatchEstimate(values, missing, totals, counts, ManyAffine(shown, means), rows)
+
+    def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
+        sums, counts = (self._by_part(part[:-2], cells) for part in estimate.shown)
+        for running, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
+            if running is not None:
+                running.add(part_cells, total, count)
+
+    def _by_part(self, values: Tensor, cells: ShownCells | None) -> list[tuple[Tensor, Tensor]]:
+        """For every part its cells, and the entries of (1+q,) values that are theirs."""
+        shown_cells = cells or [None] * len(self.constraints.parts)
+        pairs = zip(self.constraints.parts, shown_cells, strict=True)
+        sizes = [part.size if part_cells is None else len(part_cells) for part, part_cells in pairs]
+        _, *split = values.split_with_sizes([1, *sizes])
+        return [
+            (torch.arange(len(part), device=part.device) if part_cells is None else part_cells, part)
+            for part_cells, part in zip(shown_cells, split, strict=True)
+        ]
+
+    def state_dict(self) -> Any:
+        return [running and running.state_dict() for running in self.running]
+
+    def load_state_dict(self, saved: Any) -> None:
+        self.running = self.constraints.running_means()
+        for running, state in zip(self.running, saved or [], strict=bool(saved)):
+            if running is not None:
+                running.load_state_dict(state)
+
+
+class ManyAffine(NamedTuple):
+    """`Affine` for many cells."""
+
+    constraints: LinearConstraints
+    means: Tensor  # (1+q,)
+
+    def mean_weights(self, w: Tensor) -> Tensor:
+        return torch.cat([self.constraints.mean_weights(self.means, w), w.new_zeros(2)])
+
+    def jacobian(self, rows: Tensor) -> Tensor:
+        return self.constraints.jacobian(self.means.to(rows.dtype), rows)
 
 
 def added(totals: Sequence[SumsCounts]) -> SumsCounts:

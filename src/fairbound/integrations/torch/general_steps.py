@@ -22,7 +22,7 @@ from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.multiplier_steps import MOST_TOGETHER
 from fairbound.integrations.torch.parameters import check_graphs, finite
-from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, in_precision_of
+from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, in_precision_of, kept_where
 from fairbound.integrations.torch.steps import StepInfo, Steps
 
 DRAWN_AHEAD = 512  # steps whose random numbers are made at once
@@ -37,7 +37,6 @@ class GeneralSteps(Steps):
         model: nn.Module | Iterable[Tensor],
         constraints: ConstraintSet,
         method: Algorithm[Any],
-        normalize: bool,
         seed: int,
         several_gradients: bool,
     ) -> None:
@@ -48,7 +47,7 @@ class GeneralSteps(Steps):
                 "that treats each alone on one mini-batch: DescentAscent(), Penalty(), SSLALM(samples=1), with a "
                 "constraint that compares each group with a bound or with the mean"
             )
-        super().__init__(model, constraints, method, gathered=False, normalize=normalize)
+        super().__init__(model, constraints, method, gathered=False)
         self.parameters.check_whole(f"{name} needs whole vectors", REMEDY)
         self._check_alone()
         self.several_gradients = several_gradients  # of one mini-batch, as a trial step shows it
@@ -69,18 +68,14 @@ class GeneralSteps(Steps):
         estimate = self._form() if first is None else first.estimate()
         dtype = self.parameters.dtype  # of the state, whatever that of the losses is
         estimate = estimate._replace(f=estimate.f.to(dtype), c=estimate.c.to(dtype))
-        return self.method.init(self.parameters.flat(), self.record.rows, estimate, self.equality)
+        return self.method.init(self.parameters.flat(), self.rows, estimate, self.equality)
 
     def _form(self) -> Estimate:
         """An estimate without its numbers, for the form of a state."""
-        nothing = torch.zeros(self.record.rows, device=self.parameters.device)
+        nothing = torch.zeros(self.rows, device=self.parameters.device)
         return Estimate(
             nothing.sum(), nothing, lambda w: w, CellGradients(len(self._cells), lambda: nothing, lambda rows: rows)
         )
-
-    def multipliers(self) -> Tensor | None:
-        y = None if self.state is None else self.method.multipliers(self.state)
-        return None if y is None else self.record.in_units(y)
 
     def backward(
         self,
@@ -124,14 +119,14 @@ class GeneralSteps(Steps):
     ) -> StepInfo:
         estimates = [self.estimate(examples.totals(), examples.cells) for examples in statistics]
         main = estimates[self.main]
-        if not all(estimate.finite for estimate in estimates):
+        if not all(bool(estimate.finite) for estimate in estimates):
             return self.skip(main, scaler)
         before, x = self.begun(main), self.parameters.flat()
         scaled, reached = float(loss_scale(scaler, x.device)), [False] * len(self.parameters.tensors)
 
-        def gradient_of(estimate: BatchEstimate, examples: BatchStatistics) -> Callable[[Tensor], Tensor]:
-            def gradient(mean_weights: Tensor) -> Tensor:
-                weights = examples.weights(mean_weights * scaled, estimate.totals.counts)
+        def gradient_of(examples: BatchStatistics) -> Callable[[Tensor], Tensor]:
+            def gradient(by_sum: Tensor) -> Tensor:
+                weights = examples.weights(by_sum * scaled)
                 check_graphs(examples.tensors)
                 g, used = self.parameters.gradient_of(examples.tensors, weights, retain=retain)
                 reached[:] = [a or b for a, b in zip(reached, used, strict=True)]
@@ -140,7 +135,7 @@ class GeneralSteps(Steps):
             return gradient
 
         pairs = zip(estimates, statistics, strict=True)
-        samples = [estimate.sample(x, gradient_of(estimate, examples)) for estimate, examples in pairs]
+        samples = [estimate.sample(x, gradient_of(examples)) for estimate, examples in pairs]
         uniform = self._uniform(UNIFORM).to(x.device)
         d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
         new = in_precision_of(before, new)
@@ -150,16 +145,17 @@ class GeneralSteps(Steps):
         step = float(self.method.primal_step(before))
         direction = d / -step if step else torch.zeros_like(d)  # d of a step of 0 is 0
         self.parameters.add_direction(direction * (scaled * scale), reached)
-        new = self.commit(before, new, estimates, [examples.cells for examples in statistics])
-        self.advance(new, main.f)
-        return StepInfo.of(main, True)
+        for estimate in estimates:
+            new = kept_where(estimate.absent, estimate.shown.counts[1:-2] <= 0, before, new, self.kinds)
+        self.advance(new, estimates, [None] * len(estimates))
+        return StepInfo(main, None)
 
     def _uniform(self, slot: int) -> Tensor:
-        first = self.progress.steps - self.progress.steps % DRAWN_AHEAD
+        first = self.progress.attempts - self.progress.attempts % DRAWN_AHEAD
         if self._drawn.get(slot, (-1, ()))[0] != first:
             numbers = uniforms(self._key, torch.arange(first, first + DRAWN_AHEAD), torch.tensor(slot))
             self._drawn[slot] = first, numbers.unbind()
-        return self._drawn[slot][1][self.progress.steps - first]
+        return self._drawn[slot][1][self.progress.attempts - first]
 
 
 def _kinds(method: Algorithm[Any]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fairbound.integrations.torch.checks import check_dependence
 from fairbound.integrations.torch.distributed import Processes
 from fairbound.integrations.torch.parameters import (
     Grads,
@@ -15,7 +16,6 @@ from fairbound.integrations.torch.parameters import (
     check_graphs,
     clear,
     explained_graph,
-    finite,
     non_finite,
 )
 
@@ -38,7 +38,7 @@ class GradientPass:
     def __init__(
         self, parameters: Parameters, processes: Processes, scaler: torch.amp.GradScaler | None, scale: float
     ) -> None:
-        self.parameters, self.processes = parameters, processes
+        self.parameters, self.processes, self.scaler = parameters, processes, scaler
         self.factor = loss_scale(scaler, parameters.device) * scale
         self.held: Grads = parameters.stash_grads() if processes.model is None else []
 
@@ -53,58 +53,42 @@ class GradientPass:
 
     def keep(
         self,
-        state: Sequence[Tensor],
-        smoothed: SmoothedParameters | None = None,
-        smoothing: tuple[float, float] | None = None,
-    ) -> bool:
-        """Add what was stashed, and the pull of a smoothed x; False, and nothing changed, if something is not finite.
-
-        The numbers of the method's next state are checked as well. Gradients that DistributedDataParallel reduced are
-        the same in all processes, so each decides alone. There `.grad` is emptied, since what it had accumulated is
-        lost with what is not finite.
-        """
-        gradients = [] if self.processes.out_of_step else self.parameters.grads()
-        if not finite([*(leaf.contiguous() for leaf in state), *gradients], self.processes.shards):
-            self.parameters.stash_grads()
-            self.undo()
-            return False
-        self._finish(smoothed, smoothing)
-        return True
-
-    def keep_unseen(
-        self,
-        finite: Tensor,
-        state: Sequence[Tensor],
-        smoothed: SmoothedParameters | None = None,
-        smoothing: tuple[float, float] | None = None,
-    ) -> Tensor:
-        """The same without a wait for the device; () bool whether all is finite, `finite` included.
-
-        Where it is not, this pass adds 0 to `.grad`.
-        """
-        gradients = [] if self.processes.out_of_step else self.parameters.grads()
-        made = finite & ~non_finite([*(leaf.contiguous() for leaf in state), *gradients], self.processes.shards)
-        clear(gradients, made)
-        self._finish(smoothed, smoothing, made)
-        return made
-
-    def _finish(
-        self,
+        numbers: Sequence[Tensor],
         smoothed: SmoothedParameters | None,
         smoothing: tuple[float, float] | None,
-        made: Tensor | None = None,
-    ) -> None:
-        """Add the pull of a smoothed x, and what was stashed."""
+        *,
+        look: bool,
+    ) -> Tensor | None:
+        """() bool whether the gradient and all `numbers` of the step are finite; then `.grad` has the whole direction.
+
+        With a `look` at it: None where all is finite, else nothing is kept. Without one nothing waits for the device;
+        where something is not finite, this pass adds 0 to `.grad`, or for a GradScaler a NaN. Gradients that
+        DistributedDataParallel reduced are the same in all processes, so each decides alone; there `.grad` is emptied,
+        since what it had accumulated is lost with what is not finite.
+        """
+        gradients = [] if self.processes.out_of_step else self.parameters.grads()
+        check_dependence(bool(gradients) or self.processes.out_of_step)
+        made = ~non_finite([*numbers, *gradients], self.processes.shards)
+        if look:
+            if not made:
+                self.parameters.stash_grads()
+                self.undo()
+                return made
+        else:
+            clear(gradients, made)
         if smoothed is not None and smoothing is not None:
             if self.parameters.sharded and self.processes.out_of_step:
                 raise ValueError(
                     "the method adds vectors to the gradients of all processes, which set_requires_gradient_sync(False)"
                     " holds back; use accumulate() first, or omit it"
                 )
-            smoothed.pull(*smoothing, self.factor, made)
+            smoothed.pull(*smoothing, self.factor, None if look else made)
         if self.held:
             self.parameters.add_grads(self.held)
-        self.held = []
+            self.held = []
+        if not look and self.scaler is not None and self.scaler.is_enabled():
+            self.parameters.poison_grads(unless=made)
+        return None if look else made
 
     def undo(self) -> None:
         """Leave `.grad` as it was."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.constraints.linear import SumsCounts
-from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
+from fairbound.integrations.torch.estimate import BatchStatistics
 from fairbound.integrations.torch.parameters import Parameters
 from fairbound.metrics.kkt import KKT, fitted_multipliers, residuals
 
@@ -50,16 +50,17 @@ def report_kkt(
     with _in_eval_mode(model):
         data = _totals(listed, parameters, batches, evaluate)
         listed = listed.to(data.surrogate.sums.device, data.surrogate.sums.dtype)
-        at = BatchEstimate.of(listed, data.surrogate, None)
-        if at.absent is not None and at.absent.any():
-            absent = [name for name, gone in zip(listed.names, at.absent.tolist(), strict=True) if gone]
+        observed = listed.observed(data.surrogate.counts)[1:]
+        if not observed.all():
+            absent = [name for name, known in zip(listed.names, observed.tolist(), strict=True) if not known]
             raise ValueError(f"the data have no examples for {absent[:4]}, so the constraints cannot be evaluated")
-        if not at.finite:
+        values = listed.value(data.surrogate.filled().means)
+        if not torch.isfinite(values).all():
             raise ValueError("the loss or a constraint is NaN or infinite over these examples")
         rows = _gradients(listed, parameters, batches, evaluate, data.surrogate)
     means = data.surrogate.means.double()
     precise = listed.to(means.device, torch.float64)
-    g, J, c = rows[0], precise.jacobian(means, rows[1:]), at.c.double()
+    g, J, c = rows[0], precise.jacobian(means, rows[1:]), values[1:].double()
     near = MOVE * J.norm(dim=1) * parameters.flat().double().norm()
     tolerance = torch.maximum(2 * _standard_errors(precise, data, means), near)
     if multipliers is None:
@@ -72,7 +73,7 @@ def report_kkt(
 
     equality = [] if listed.equality is None else listed.equality.tolist()
     return KKT(
-        loss=float(at.f),
+        loss=float(values[0]),
         constraints=by_name(c),
         exact=by_name(listed.value(data.exact.means)[1:].double()),
         multipliers=by_name(y),
@@ -109,7 +110,12 @@ def _totals(
             surrogate, exact = (BatchStatistics.of(constraints, mini_batch, exact=exact) for exact in (False, True))
             functions = [f._replace(value=f.value.square()) for f in surrogate.functions]
             squares = constraints.sums_counts([v.square() for v in surrogate.values], functions, surrogate.layout)
-            new = DataTotals(surrogate.totals(), exact.totals(), squares.sums, mini_batch.losses.shape[0])
+            new = DataTotals(
+                constraints.sums_counts(surrogate.values, surrogate.functions, surrogate.layout),
+                constraints.sums_counts(exact.values, exact.functions, exact.layout),
+                squares.sums,
+                mini_batch.losses.shape[0],
+            )
             if totals is not None:
                 new = DataTotals(
                     totals.surrogate.plus(new.surrogate),
@@ -146,9 +152,10 @@ def _gradients(
     for batch in batches:
         with torch.enable_grad():
             statistics = BatchStatistics.of(constraints, _batch_of(batch, evaluate, parameters))
-        second_pass += statistics.totals().sums
+        second_pass += statistics.totals().sums[:-2].to(second_pass.dtype)
         for i, mean in enumerate(unit):
-            weights = statistics.weights(mean, totals.counts)
+            by_sum = mean / totals.counts
+            weights = statistics.weights(torch.cat([by_sum, by_sum.new_zeros(2)]))
             rows[i] += parameters.gradient_of(statistics.tensors, weights)[0].double()
     if not torch.allclose(second_pass, totals.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(

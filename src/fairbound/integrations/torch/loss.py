@@ -24,6 +24,7 @@ from fairbound.constraints.cells import present_cells
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.linear import SumsCounts
 from fairbound.integrations.torch.estimate import BatchStatistics, ShownCells
+from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
 from fairbound.integrations.torch.parameters import check_graphs, clear, non_finite
 
@@ -53,9 +54,11 @@ class Pending(NamedTuple):
     def joined(self, other: Pending, constraints: ConstraintSet) -> Pending:
         """Both together. Where each has cells of its own, of very many, the totals become those of all these cells."""
         if self.cells is None or other.cells is None:
-            finite = None if self.finite is None or other.finite is None else self.finite & other.finite
+            finite = self.finite if other.finite is None else other.finite
+            if self.finite is not None and other.finite is not None:
+                finite = self.finite & other.finite
             return Pending(self.totals.plus(other.totals), None, finite)
-        (objective, *first), (further, *second) = self._split(constraints), other._split(constraints)
+        (objective, *first, rest), (further, *second, other_rest) = self._split(constraints), other._split(constraints)
         totals: list[Tensor] = [objective + further]
         joined_cells: list[Tensor | None] = []
         parts = zip(constraints.parts, self.cells, other.cells, first, second, strict=True)
@@ -68,13 +71,13 @@ class Pending(NamedTuple):
             both = sums.new_zeros(2, len(shown) + 1).index_add(1, places, torch.cat([sums, other_sums], 1))
             totals.append(both[:, :-1])
             joined_cells.append(shown)
-        return Pending(SumsCounts(*torch.cat(totals, 1)), joined_cells)
+        return Pending(SumsCounts(*torch.cat([*totals, rest + other_rest], 1)), joined_cells)
 
     def _split(self, constraints: ConstraintSet) -> list[Tensor]:
-        """(2, cells) sums and counts: of the objective, then of every part."""
+        """(2, cells) sums and counts: of the objective, then of every part, then of no cell and unknown groups."""
         pairs = zip(constraints.parts, self.cells or (), strict=True)
         sizes = [part.size if cells is None else len(cells) for part, cells in pairs]
-        return list(torch.stack(self.totals).split_with_sizes([1, *sizes], 1))
+        return list(torch.stack(self.totals).split_with_sizes([1, *sizes, 2], 1))
 
 
 class TrainerSteps:
@@ -88,7 +91,7 @@ class TrainerSteps:
 
     def evaluation(self, batch: MiniBatch) -> Tensor:
         """The mean loss of this process's examples, which nothing may differentiate."""
-        return _Direction.apply(self.steps.totals(batch).means[0], _in_evaluation, batch.losses)  # type: ignore[no-any-return, no-untyped-call]
+        return _Direction.apply(self.steps.totals(batch).means[0].to(batch.losses.dtype), _in_evaluation, batch.losses)  # type: ignore[no-any-return, no-untyped-call]
 
     def loss(self, batch: MiniBatch) -> Tensor:
         """The mean loss, with the method's direction as its gradient."""
@@ -97,7 +100,7 @@ class TrainerSteps:
         check_graphs(statistics.tensors)
         passed = Pending(statistics.totals(), statistics.cells)
         estimate = self.steps.estimate(*passed[:2])
-        if isinstance(estimate.finite, Tensor):
+        if not self.steps.look and self.steps.state is not None:
             passed = passed._replace(finite=estimate.finite)
         elif not estimate.finite:
             self.steps.constraints.check(batch)  # an unknown group makes NaN: explain it
@@ -105,16 +108,17 @@ class TrainerSteps:
             def no_weights() -> list[Tensor | None]:
                 return self._not_finite(statistics)
 
-            return _Direction.apply(estimate.f, no_weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
-        mean_weights = self.steps.ask([estimate]).mean_weights
+            return _Direction.apply(estimate.f.to(batch.losses.dtype), no_weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
+        by_sum = estimate.by_sum(self.steps.ask([estimate]).w)
+        self.steps.probe(statistics, estimate, loss_scale(self.scaler, self.steps.parameters.device))
 
         def weights() -> list[Tensor | None]:
             self._count(passed)
             size = self.steps.processes.size  # DistributedDataParallel takes the mean over them
-            by_example = statistics.weights(mean_weights, estimate.totals.counts)
+            by_example = statistics.weights(by_sum)
             return [*by_example] if size == 1 else [weight * size for weight in by_example]
 
-        return _Direction.apply(estimate.f, weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
+        return _Direction.apply(estimate.f.to(batch.losses.dtype), weights, *statistics.tensors)  # type: ignore[no-any-return, no-untyped-call]
 
     def _check(self) -> None:
         method = self.steps.method
@@ -145,7 +149,7 @@ class TrainerSteps:
     def _count(self, passed: Pending) -> None:
         """A mini-batch that is passed backward; where `.grad` was emptied since the last one, it is a first one."""
         grads = self.steps.parameters.grads()
-        emptied = not any(_nonzero(grad) for grad in grads) if self.steps.looks else not grads
+        emptied = not any(_nonzero(grad) for grad in grads) if self.steps.look else not grads
         if self.pending is not None and emptied:
             self.pending = None
             self.dropped += 1
@@ -174,13 +178,13 @@ class TrainerSteps:
         pending, self.pending, self.dropped = self.pending, None, 0
         estimate = self.steps.estimate(*pending[:2])
         answer = self.steps.ask([estimate])
-        bad = non_finite([leaf.contiguous() for leaf in answer.new])
+        made = ~non_finite(answer.numbers)
         if pending.finite is not None:
-            self.steps.move(answer, [estimate], [pending.cells], pending.finite & estimate.finite & ~bad)
-        elif bad:
-            self.steps.progress.skip()
-        else:
+            self.steps.move(answer, [estimate], [pending.cells], pending.finite & made)
+        elif made:
             self.steps.move(answer, [estimate], [pending.cells])
+        else:
+            self.steps.progress.skip()
 
 
 _WAITING: WeakSet[TrainerSteps] = WeakSet()  # those with something pending: an optimizer does not know its losses

@@ -17,19 +17,15 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.linear import SumsCounts
 from fairbound.core import MultiplierMethod
-from fairbound.integrations.torch.checks import check_dependence
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics, ShownCells, added
 from fairbound.integrations.torch.gradient_pass import GradientPass
 from fairbound.integrations.torch.parameters import SmoothedParameters
+from fairbound.integrations.torch.probes import Probes
 from fairbound.integrations.torch.state_dict import CONSTRAINT, OTHER
 from fairbound.integrations.torch.steps import ONE_BATCH, StepInfo, Steps
 from fairbound.training.state_rows import gathered, scattered, with_own_tables
 
 MOST_TOGETHER = 10_000  # constraints that a method may treat together
-# Parameters from which a step on a GPU does not look at its numbers: for smaller models the operations that this takes
-# cost more than the wait. Chosen between the sizes of benchmarks/speed/large.py (11, 41 and 184 million), so that its
-# figures there are no independent ones.
-UNSEEN_FROM = 100_000_000
 
 
 class Answer(NamedTuple):
@@ -38,7 +34,8 @@ class Answer(NamedTuple):
     table: Any  # its state with all rows
     before: Any  # with the rows that the mini-batches show
     new: Any  # these after the step
-    mean_weights: Tensor  # (1+q,) the weight of every mean in f + w'c
+    w: Tensor  # (1+m,) the weights of [f, c]
+    numbers: list[Tensor]  # that must be finite: [f, c] and the next state
 
 
 class MultiplierSteps(Steps):
@@ -51,7 +48,6 @@ class MultiplierSteps(Steps):
         model: nn.Module | Iterable[Tensor],
         constraints: ConstraintSet,
         method: MultiplierMethod[Any],
-        normalize: bool,
     ) -> None:
         rows_alone = any(constraints.many) and method.row_wise and method.draws == 1
         if constraints.m > MOST_TOGETHER and not rows_alone:
@@ -60,22 +56,30 @@ class MultiplierSteps(Steps):
                 f"{constraints.m}; use a method that treats each alone on one mini-batch: DescentAscent(), Penalty(), "
                 "SSLALM(samples=1), with a constraint that compares each group with a bound or with the mean"
             )
-        super().__init__(model, constraints, method, gathered=rows_alone, normalize=normalize)
+        super().__init__(model, constraints, method, gathered=rows_alone)
         self.smoothed: SmoothedParameters | None = None
+        self.probes = self._new_probes()
+        self._one = torch.ones(1, dtype=torch.float64, device=self.parameters.device)  # the weight of f
         self.kinds = [CONSTRAINT if leaf.ndim else OTHER for leaf in self.initial_state(None)]
         self.accumulated: list[SumsCounts] = []
         self._accumulated_step: AccumulatedStep | None = None
 
-    @property
-    def looks(self) -> bool:
-        """On a CPU that costs nothing; with very many groups `unique` waits anyway; small models gain by it."""
-        small = self.parameters.device.type == "cpu" or self.parameters.n < UNSEEN_FROM
-        return small or self.gathered or self.record.normalize
+    def _new_probes(self) -> Probes | None:
+        """For a method that measures; where a mini-batch shows few of very many rows, these share their sizes."""
+        return (
+            Probes(self.parameters, self.processes, 1 if self.gathered else self.rows) if self.method.measures else None
+        )
+
+    def prepare(self, model: nn.Module) -> None:
+        super().prepare(model)
+        before, self.probes = self.probes, self._new_probes()
+        if before is not None and self.probes is not None:
+            self.probes.load_state_dict(before.state_dict())
 
     def initial_state(self, first: BatchEstimate | None) -> Any:
         # A mini-batch shows few of very many constraints, so none starts from it.
-        c = None if first is None or self.gathered else first.scaled_c.to(self.parameters.dtype)
-        state = self.method.start(self.parameters.like, self.record.rows, self.equality, c)
+        c = None if first is None or self.gathered else first.c.to(self.parameters.dtype)
+        state = self.method.start(self.parameters.like, self.rows, self.equality, c)
         return with_own_tables(state) if self.gathered else state
 
     def begun(self, first: BatchEstimate) -> Any:
@@ -84,10 +88,6 @@ class MultiplierSteps(Steps):
         if self.method.smoothing is not None:
             self.smoothed = SmoothedParameters(self.parameters)
         return super().begun(first)
-
-    def multipliers(self) -> Tensor | None:
-        y = None if self.state is None else self.method.multipliers(self.state)
-        return None if y is None else self.record.in_units(y[: len(self.constraints.names)])
 
     # One step --------------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class MultiplierSteps(Steps):
             return self._accumulated_backward(batch, scaler)
         batches = self.in_order(batch, extra_batches)
         info = self._step([self.statistics(mini_batch) for mini_batch in batches], scaler, scale)
-        if info.made is False:
+        if self.look and info.skipped:
             for mini_batch in batches:
                 self.constraints.check(mini_batch)  # an unknown group makes NaN: explain it
         return info
@@ -116,23 +116,22 @@ class MultiplierSteps(Steps):
         self, statistics: Sequence[BatchStatistics], scaler: torch.amp.GradScaler | None, scale: float
     ) -> StepInfo:
         estimates = [self.estimate(examples.totals(), examples.cells) for examples in statistics]
-        main, examples = estimates[self.main], statistics[self.main]
-        looks = self.looks
-        if looks and not all(estimate.finite for estimate in estimates):
-            return self.skip(main, scaler)
+        # A method does not start from a mini-batch that is not finite; DistributedDataParallel must not reduce one.
+        careful = self.state is None or (self.look and self.processes.model is not None)
+        if careful and not all(bool(estimate.finite) for estimate in estimates):
+            return self.skip(estimates[self.main], scaler)
         answer = self.ask(estimates)
         gradients = GradientPass(self.parameters, self.processes, scaler, scale)
-        made: bool | Tensor
         try:
-            gradients.add(examples.tensors, examples.weights(answer.mean_weights, main.totals.counts))
-            made = self._keep(gradients, answer) if looks else self._keep_unseen(gradients, answer, estimates, scaler)
+            self.pass_backward(gradients, answer, estimates[self.main], statistics[self.main])
+            made = gradients.keep(answer.numbers, self.smoothed, self.method.smoothing, look=self.look)
         except BaseException:
             gradients.undo()
             raise
-        if made is False:
-            return self.skip(main, scaler)
+        if self.look and made is not None:
+            return self.skip(estimates[self.main], scaler)
         self.move(answer, estimates, [examples.cells for examples in statistics], made)
-        return StepInfo.of(main, made)
+        return StepInfo(estimates[self.main], made)
 
     def ask(self, estimates: Sequence[BatchEstimate]) -> Answer:
         """The method's weights and next state; nothing is changed."""
@@ -140,47 +139,60 @@ class MultiplierSteps(Steps):
         table = self.begun(main)
         before = table if main.rows is None else gathered(table, main.rows)
         dtype = self.parameters.dtype  # of the state, which losses in another precision must not change
-        w, new = self.method.step(before, *[estimate.scaled_c.to(dtype) for estimate in estimates])
-        w = torch.zeros_like(main.c) if w is None else w
-        return Answer(table, before, new, main.mean_weights(torch.cat([w.new_ones(1), w])))
+        values = [estimate.values.to(dtype) for estimate in estimates]
+        sizes = {} if self.probes is None else {"sizes": self.probes.sizes(len(main.c))}
+        w, new = self.method.step(before, *[value[1:] for value in values], **sizes)
+        w = torch.zeros_like(values[0][1:]) if w is None else w
+        changed = [leaf.contiguous() for leaf, old in zip(new, before, strict=True) if leaf is not old]
+        return Answer(table, before, new, torch.cat([self._one, w]), [*values, *changed])
 
-    def _keep(self, gradients: GradientPass, answer: Answer) -> bool:
-        """Whether the gradient and the next state are finite; then `.grad` has the whole direction."""
-        if not self.processes.out_of_step:
-            check_dependence(bool(self.parameters.grads()))  # before those that were there are added
-        return gradients.keep(answer.new, self.smoothed, self.method.smoothing)
+    def pass_backward(
+        self, gradients: GradientPass, answer: Answer, estimate: BatchEstimate, examples: BatchStatistics
+    ) -> None:
+        """grad f + J'w into `.grad`."""
+        self.probe(examples, estimate, gradients.factor)  # before the graph is freed
+        gradients.add(examples.tensors, examples.weights(estimate.by_sum(answer.w)))
 
-    def _keep_unseen(
-        self,
-        gradients: GradientPass,
-        answer: Answer,
-        estimates: Sequence[BatchEstimate],
-        scaler: torch.amp.GradScaler | None,
-    ) -> Tensor:
-        """The same on the device, () bool; a GradScaler sees a NaN where something was not finite."""
-        if not self.processes.out_of_step:
-            check_dependence(bool(self.parameters.grads()))
-        finite = torch.stack([estimate.finite for estimate in estimates]).all()  # type: ignore[misc]
-        made = gradients.keep_unseen(finite, answer.new, self.smoothed, self.method.smoothing)
-        if scaler is not None and scaler.is_enabled():
-            self.parameters.poison_grads(unless=made)
-        return made
+    def probe(self, examples: BatchStatistics, estimate: BatchEstimate, factor: float | Tensor) -> None:
+        """Measure what the method asks for, where that is due; every mini-batch of an accumulated step adds to it."""
+        m = len(estimate.c)
+        goes_on = self._accumulated_step is not None and self._accumulated_step.probes
+        if self.probes is None or not (goes_on or self.probes.is_due(self.progress.steps, m)):
+            return
+        row = self.probes.next_row(m, estimate.absent)
+        weights = (torch.cat([self._one, torch.zeros_like(row)]), torch.cat([torch.zeros_like(self._one), row]))
+        self.probes.probe(
+            row,
+            *(self.probes.gradient(examples.tensors, examples.weights(estimate.by_sum(w)), factor) for w in weights),
+        )
+        if self._accumulated_step is not None:
+            self._accumulated_step.probes = True
 
     def move(
         self,
         answer: Answer,
         estimates: Sequence[BatchEstimate],
         cells: Sequence[ShownCells | None],
-        made: bool | Tensor = True,
+        made: Tensor | None = None,
     ) -> None:
-        """The method's state moves on, by the mini-batches of a step; as a tensor, `made` says whether it was made."""
-        new, rows, objective = answer.new, estimates[-1].rows, estimates[self.main].f
-        if isinstance(made, Tensor):
-            new = type(new)(*(torch.where(made, after, b) for after, b in zip(new, answer.before, strict=True)))
-            estimates = [estimate.where(made, self.record.last) for estimate in estimates]
-            self.progress.unseen = self.progress.unseen + ~made
-        new = self.commit(answer.before, new, estimates, cells)
-        self.advance(new if rows is None else scattered(answer.table, new, rows), objective)
+        """The method's state moves on, by the mini-batches of a step; where nobody looks, `made` says whether it does.
+
+        Constraints that a mini-batch did not show keep what the state had.
+        """
+        keep = estimates[0].absent
+        for estimate in estimates[1:]:
+            keep = keep | estimate.absent
+        if made is not None:
+            keep = keep | ~made
+        leaves = []
+        for old, leaf in zip(answer.before, answer.new, strict=True):
+            if leaf is not old and leaf.ndim:
+                leaf = torch.where(keep, old, leaf)
+            elif leaf is not old and made is not None:
+                leaf = torch.where(made, leaf, old)
+            leaves.append(leaf)
+        new, rows = type(answer.new)(*leaves), estimates[-1].rows
+        self.advance(new if rows is None else scattered(answer.table, new, rows), estimates, cells, made)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
@@ -203,27 +215,28 @@ class MultiplierSteps(Steps):
     def _accumulated_backward(self, batch: MiniBatch, scaler: torch.amp.GradScaler | None) -> StepInfo:
         step = self._accumulated_step or self._begin_accumulated(scaler)
         try:
-            step.add(self.statistics(batch))
-            if step.left:
-                return StepInfo.of(step.estimate, step.estimate.finite)
-            is_finite = step.answer is not None and self._keep(step.gradients, step.answer)
+            statistics = self.statistics(batch)
+            self.pass_backward(step.gradients, step.answer, step.estimate, statistics)
+            if not step.is_last(statistics):
+                return StepInfo(step.estimate, None)
+            made = step.gradients.keep(step.answer.numbers, self.smoothed, self.method.smoothing, look=self.look)
         except BaseException:
             step.gradients.undo()
             self.accumulated, self._accumulated_step = [], None
             raise
         self.accumulated, self._accumulated_step = [], None
-        if not is_finite or step.answer is None:
-            step.gradients.undo()
+        if self.look and made is not None:
             return self.skip(step.estimate, scaler)
-        self.move(step.answer, [step.estimate], [None])
-        return StepInfo.of(step.estimate, True)
+        self.move(step.answer, [step.estimate], [None], made)
+        return StepInfo(step.estimate, made)
 
     def _begin_accumulated(self, scaler: torch.amp.GradScaler | None) -> AccumulatedStep:
         estimate = self.estimate(added(self.accumulated))
-        answer = self.ask([estimate]) if estimate.finite else None
         gradients = GradientPass(self.parameters, self.processes, scaler, 1.0)
         counts = sum((part.counts for part in self.accumulated[1:]), self.accumulated[0].counts)
-        self._accumulated_step = AccumulatedStep(estimate, answer, gradients, len(self.accumulated), counts)
+        self._accumulated_step = AccumulatedStep(
+            estimate, self.ask([estimate]), gradients, len(self.accumulated), counts
+        )
         return self._accumulated_step
 
     # Saving -----------------------------------------------------------------------------------------------------------
@@ -234,7 +247,8 @@ class MultiplierSteps(Steps):
         smoothed = None
         if self.smoothed is not None and self.state is not None:  # a first step that failed leaves z, to be replaced
             smoothed = self.parameters.by_name(self.smoothed.z)
-        return super().state_dict() | {"smoothed": smoothed}
+        measured = None if self.probes is None else self.probes.state_dict()
+        return super().state_dict() | {"smoothed": smoothed, "measured": measured}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         smoothed = None
@@ -248,23 +262,24 @@ class MultiplierSteps(Steps):
             smoothed.load(saved["smoothed"])
         super().load_state_dict(saved)
         self.smoothed = smoothed
+        if self.probes is not None and saved.get("measured") is not None:
+            self.probes.load_state_dict(saved["measured"])
 
 
 class AccumulatedStep:
     """A step in progress; `left` mini-batches are still to come."""
 
     def __init__(
-        self, estimate: BatchEstimate, answer: Answer | None, gradients: GradientPass, left: int, counts: Tensor
+        self, estimate: BatchEstimate, answer: Answer, gradients: GradientPass, left: int, counts: Tensor
     ) -> None:
         self.estimate, self.answer, self.gradients, self.left = estimate, answer, gradients, left
         self.missing = counts  # examples yet to be passed backward
+        self.probes = False  # whether its mini-batches are probed
 
-    def add(self, statistics: BatchStatistics) -> None:
-        """Pass one mini-batch backward."""
-        if self.answer is not None:
-            weights = statistics.weights(self.answer.mean_weights, self.estimate.totals.counts)
-            self.gradients.add(statistics.tensors, weights)
+    def is_last(self, statistics: BatchStatistics) -> bool:
+        """Whether this mini-batch is the last one; the examples must be those that were counted."""
         self.missing = self.missing - statistics.totals().counts
         self.left -= 1
         if not self.left and self.missing.abs().max() > 1e-3:
             raise ValueError("backward() got other examples than accumulate(); give both the same mini-batches")
+        return not self.left

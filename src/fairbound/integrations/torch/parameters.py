@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -230,15 +231,19 @@ def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
         if values.is_floating_point():  # a method's state may hold others
             by_kind.setdefault((values.device, values.dtype), []).append(values)
     bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
-    scale = torch.ones_like(bad)
     for (device, _), alike in by_kind.items():
         here = bad.to(device)
-        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, scale.to(device))
+        torch._amp_foreach_non_finite_check_and_unscale_(alike, here, _one(device))
         if here is not bad:
             bad += here.to(bad.device)
     for group in groups:
         distributed.all_reduce(bad, op=distributed.ReduceOp.MAX, group=group)
     return bad[0] > 0
+
+
+@cache
+def _one(device: torch.device) -> Tensor:
+    return torch.ones(1, device=device, dtype=torch.float32)
 
 
 def clear(gradients: Sequence[Tensor], unless: Tensor) -> None:

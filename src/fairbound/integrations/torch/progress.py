@@ -1,23 +1,30 @@
-"""Progress of a loop: counters, recorded monitors, and the warnings that follow from them."""
+"""Progress of a loop: steps, what they observed, recorded monitors, and the warnings that follow from them.
+
+A step leaves its tensors here; they are read some hundred steps at a time, or when somebody asks, since reading waits
+for a GPU.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairbound._utils.frames import frames_of_ours
 from fairbound.algorithms.diagnostics import WINDOW, recorded, sign_of_divergence, signs_of_infeasibility
-from fairbound.integrations.torch.constraint_record import ConstraintRecord
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.core import Algorithm
+from fairbound.integrations.torch.estimate import BatchEstimate
+from fairbound.integrations.torch.state_dict import by_constraint, by_name
 
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
 SELDOM = 0.05  # share of the mini-batches
 MAX_RECORDS = 200  # of the monitors; then every other one goes
-READ_TOGETHER = 100  # records that wait on the device until they are read, and a loop that diverges is warned of
+READ_TOGETHER = 100  # steps that wait on the device until they are read, and a loop that diverges is warned of
 
 
 class MonitorHistory:
@@ -27,24 +34,12 @@ class MonitorHistory:
         self.every = every
         self.steps: list[int] = []
         self.records: list[dict[str, float]] = []
-        self.pending: list[tuple[int, dict[str, Tensor]]] = []  # on the device, not read yet
 
-    def add(self, step: int, record: dict[str, Tensor]) -> bool:
-        """Keep a record; whether it is time to read those that wait."""
-        self.pending.append((step, record))
-        return len(self.pending) >= READ_TOGETHER
-
-    def read(self) -> None:
-        """Read what waits on the device, at once."""
-        if not self.pending:
-            return
-        names = list(self.pending[0][1])
-        if names:
-            rows = torch.stack([torch.stack([record[name] for name in names]) for _, record in self.pending]).tolist()
-        for i, (step, _) in enumerate(self.pending):
-            self.steps.append(step)
-            self.records.append(dict(zip(names, rows[i], strict=True)) if names else {})
-        self.pending = []
+    def add(self, steps: list[int], columns: dict[str, Tensor]) -> None:
+        """Keep the records of some steps, (T,) each."""
+        lists = {name: values.tolist() for name, values in columns.items()}
+        self.steps += steps
+        self.records += [{name: values[i] for name, values in lists.items()} for i in range(len(steps))]
         while len(self.steps) > MAX_RECORDS:
             self.every *= 2
             places = [i for i, step in enumerate(self.steps) if step % self.every == 0]
@@ -52,7 +47,6 @@ class MonitorHistory:
 
     def infeasible(self) -> str | None:
         """A sign of an infeasible problem, as a sentence, or None."""
-        self.read()
         if not self.records or not self.records[0]:
             return None
         history = {name: torch.tensor([[r[name]] for r in self.records]) for name in self.records[0]}
@@ -60,12 +54,10 @@ class MonitorHistory:
 
     def diverging(self) -> str | None:
         """A sign that the run diverges, as a sentence, or None."""
-        self.read()
         ends = self.records if len(self.records) < 2 * WINDOW else self.records[:WINDOW] + self.records[-WINDOW:]
         return sign_of_divergence({name: [r[name] for r in ends] for name in ends[0]}) if ends else None
 
     def state_dict(self) -> dict[str, Any]:
-        self.read()
         return {"every": self.every, "steps": list(self.steps), "records": [dict(record) for record in self.records]}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -73,53 +65,147 @@ class MonitorHistory:
         self.records = [dict(record) for record in saved["records"]]
 
 
-class Progress:
-    """Steps made and skipped, their history, and what is warned of."""
+class LoggedStep(NamedTuple):
+    """A step that was not read yet."""
 
-    def __init__(self, record: ConstraintRecord) -> None:
-        self.record = record
+    made: Tensor | None  # () bool where nobody looked; None: it was made
+    values: Tensor  # (1+m,) [f, c] of its main mini-batch
+    last: Tensor  # (1+m,) of its last one
+    missing: Tensor  # (1+m,) bool: what that one does not show
+    state: Any  # after it, where monitors are recorded; else None
+
+
+class Progress:
+    """Steps made and skipped, observations, the history of monitors, and what is warned of."""
+
+    def __init__(self, constraints: ConstraintSet, method: Algorithm[Any], gathered: bool) -> None:
+        self.constraints, self.method, self.gathered = constraints, method, gathered
         self.attempts = 0  # steps, and on a GPU those that turn out to be skipped
-        self.unseen: Tensor | int = 0  # of these, skipped on the device without a look
-        self._skipped = 0
-        self.history = MonitorHistory(100 if record.gathered else 1)
+        self._steps = self._skipped = 0
+        self._history = MonitorHistory(100 if gathered else 1)
+        self._unread: list[LoggedStep] = []
+        self.observed = torch.zeros(constraints.m * (not gathered), dtype=torch.long)  # steps that showed a constraint
+        self.at: Tensor = torch.zeros(constraints.m + gathered, dtype=torch.long)  # the last of them; one for no cell
+        self._last = torch.full((constraints.m + gathered,), torch.nan, dtype=torch.float64)  # values then
         self._warned_of_skipping = False
         self._warned_of_divergence = False
 
+    # A step -----------------------------------------------------------------------------------------------------------
+
+    def add(self, state: Any, values: Tensor, last: BatchEstimate, made: Tensor | None) -> None:
+        """Count a step to a state, from the values of its main mini-batch and from its last one."""
+        self.attempts += 1
+        if last.rows is not None:
+            self.at, self._last = self.at.to(last.rows.device), self._last.to(last.rows.device)
+            self.at[last.rows] = torch.where(last.absent, self.at[last.rows], self.attempts)
+            self._last[last.rows] = torch.where(last.absent, self._last[last.rows], last.c)
+        state = state if self.attempts % self._history.every == 0 else None
+        self._unread.append(LoggedStep(made, values, last.values, last.missing, state))
+        if self.attempts in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.gathered:
+            self._read()
+            self._warn_of_seldom_observed()
+        if self.attempts % READ_TOGETHER == 0:
+            self._read()
+            if self._skipped:
+                self._warn_of_skipping("steps were")
+            self._warn_of_divergence()
+
+    def _read(self) -> None:
+        """Read what waits on the device, at once."""
+        if not self._unread:
+            return
+        unread, self._unread = self._unread, []
+        made = torch.ones(len(unread), dtype=torch.bool)
+        unsure = [i for i, step in enumerate(unread) if step.made is not None]
+        if unsure:
+            made[unsure] = torch.stack([flag for step in unread if (flag := step.made) is not None]).cpu()
+        numbers = self._steps + made.cumsum(0)
+        if not self.gathered:
+            shown = made[:, None] & ~torch.stack([step.missing for step in unread])[:, 1:].cpu()  # (T, m)
+            self.observed += shown.sum(0)
+            self.at = torch.maximum(self.at, (shown * numbers[:, None]).amax(0))
+            values, (any_shown, which) = torch.stack([step.last for step in unread])[:, 1:].cpu(), _last(shown)
+            self._last = torch.where(any_shown, values.gather(0, which[None])[0], self._last)
+        recorded_steps = [i for i, step in enumerate(unread) if step.state is not None and made[i]]
+        if recorded_steps:
+            columns = self._columns([unread[i] for i in recorded_steps])
+            first = self.attempts - len(unread) + 1
+            self._history.add([first + i for i in recorded_steps], columns)
+        skipped = int((~made).sum())
+        self._steps, self._skipped = self._steps + len(unread) - skipped, self._skipped + skipped
+
+    def _columns(self, steps: list[LoggedStep]) -> dict[str, Tensor]:
+        """(T,) each: what is recorded of T steps."""
+        m, monitors = self.constraints.m, [self.method.monitor(step.state) for step in steps]
+        together = {name: torch.stack([each[name] for each in monitors]) for name in monitors[0]}
+        multipliers = [self.method.multipliers(step.state) for step in steps]
+        y = None if multipliers[0] is None else torch.stack([y[:m] for y in multipliers if y is not None])
+        values = torch.stack([step.values for step in steps])
+        c = self._last[None, :m] if self.gathered else values[:, 1:]
+        return recorded(together, y, values[:, 0], c, self.constraints.equality)
+
+    def skip(self) -> None:
+        """Count a step that is not made, and warn of the first."""
+        self._skipped += 1
+        self._warn_of_skipping(f"step {self.attempts + 1} was")
+
+    # What is known ----------------------------------------------------------------------------------------------------
+
     @property
     def steps(self) -> int:
-        return self.attempts - int(self.unseen)
+        self._read()
+        return self._steps
 
     @property
     def skipped(self) -> int:
-        return self._skipped + int(self.unseen)
+        self._read()
+        return self._skipped
 
-    def load(self, steps: int, skipped: int, history: MonitorHistory) -> None:
-        """Go on from saved numbers."""
-        self.attempts, self._skipped, self.unseen, self.history = steps, skipped, 0, history
+    @property
+    def history(self) -> MonitorHistory:
+        self._read()
+        return self._history
 
-    def stepped(self) -> bool:
-        """Count a step; whether its monitors are to be recorded."""
-        self.attempts += 1
-        if self.attempts in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.record.gathered:
-            self._warn_of_seldom_observed()
-        return self.attempts % self.history.every == 0
+    def observations(self) -> tuple[Tensor, Tensor]:
+        """(m,) steps that showed a constraint (not counted where there are very many), and steps since the last."""
+        return self.observed, (self.steps - self.at[: self.constraints.m]).cpu()
 
-    def add(self, monitors: Mapping[str, Tensor], multipliers: Tensor | None, objective: Tensor) -> None:
-        """Record the monitors of a step."""
-        constraints, last = self.record.constraints, self.record.last
-        last = None if last is None else last[: constraints.m]
-        record = recorded(monitors, multipliers, objective, last, constraints.equality)
-        if not self.history.add(self.attempts, record):
-            return
-        if int(self.unseen):
-            self._warn_of_skipping()
-        sign = None if self._warned_of_divergence else self.history.diverging()
+    def last_values(self) -> Tensor:
+        """(m,) the last value of every constraint, NaN before the first; one more with very many constraints."""
+        self._read()
+        return self._last
+
+    def state_dict(self) -> dict[str, Any]:
+        names = self.constraints.names
+        return {
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "history": self.history.state_dict(),
+            "constraints": by_name(self._last.clone(), names),
+            "observed": None if self.gathered else by_name(self.observed.clone(), names),
+            "at": by_name(self.at.clone(), names),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        history, rows = MonitorHistory(), len(self.at)
+        history.load_state_dict(saved["history"])
+        last, at = (by_constraint(saved[name], self.constraints.names, rows) for name in ("constraints", "at"))
+        if not self.gathered:
+            self.observed = by_constraint(saved["observed"], self.constraints.names, rows).clone()
+        self._steps, self._skipped = int(saved["steps"]), int(saved["skipped"])
+        self.attempts, self._unread, self._history = self._steps, [], history
+        self._last, self.at = last.clone(), at.clone()
+
+    # Warnings ---------------------------------------------------------------------------------------------------------
+
+    def _warn_of_divergence(self) -> None:
+        sign = None if self._warned_of_divergence else self._history.diverging()
         if sign is not None:  # once, while it happens
             self._warned_of_divergence = True
             warnings.warn(f"by step {self.attempts} {sign}", RuntimeWarning, stacklevel=frames_of_ours())
 
     def _warn_of_seldom_observed(self) -> None:
-        counts = self.record.observations()[0]
+        counts = self.observed
         least = int(counts.argmin())
         count = int(counts[least])
         few = SELDOM * self.attempts if self.attempts >= SELDOM_OBSERVED_AFTER else 0
@@ -127,25 +213,25 @@ class Progress:
             return
         warnings.warn(
             f"{'none' if count == 0 else f'only {count}'} of {self.attempts} mini-batches had the examples that "
-            f"{self.record.constraints.names[least]!r} is about, so it constrains "
+            f"{self.constraints.names[least]!r} is about, so it constrains "
             f"{'nothing' if count == 0 else 'little'}; check groups and labels (1 is the positive one), merge groups, "
             "or draw batches with fairbound.BalancedBatchSampler",
             UserWarning,
             stacklevel=frames_of_ours(),
         )
 
-    def skip(self) -> None:
-        """Count a step that is not made, and warn of the first."""
-        self._skipped += 1
-        self._warn_of_skipping()
-
-    def _warn_of_skipping(self) -> None:
+    def _warn_of_skipping(self, which: str) -> None:
         if not self._warned_of_skipping:
             self._warned_of_skipping = True
-            which = "steps were" if int(self.unseen) else f"step {self.attempts + 1} was"
             warnings.warn(
                 f"{which} skipped: the loss, a constraint or the direction is NaN or infinite; such steps are counted "
                 "in `skipped` and change nothing",
                 RuntimeWarning,
                 stacklevel=frames_of_ours(),
             )
+
+
+def _last(shown: Tensor) -> tuple[Tensor, Tensor]:
+    """(m,) whether any of T steps showed a constraint, and the last that did; `shown` is (T, m)."""
+    which = (shown * torch.arange(1, 1 + len(shown))[:, None]).amax(0)
+    return which > 0, (which - 1).clamp(min=0)

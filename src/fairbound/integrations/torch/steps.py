@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,38 +14,53 @@ from fairbound._utils.frames import frames_of_ours
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.dense import DenseConstraints
 from fairbound.constraints.linear import SumsCounts
 from fairbound.core import Algorithm, main_draw
 from fairbound.integrations.torch import state_dict
 from fairbound.integrations.torch.checks import check_first, check_same_parameters
-from fairbound.integrations.torch.constraint_record import ConstraintRecord
 from fairbound.integrations.torch.distributed import Processes
-from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics, ShownCells
+from fairbound.integrations.torch.estimate import (
+    BatchEstimate,
+    BatchStatistics,
+    DenseEvaluation,
+    ManyEvaluation,
+    ShownCells,
+)
 from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.parameters import Parameters
-from fairbound.integrations.torch.progress import MonitorHistory, Progress
+from fairbound.integrations.torch.progress import Progress
 from fairbound.training.contract import start_warning
 
 CHECKED_EVERY = 100  # steps after which the model's parameters are compared with those to train
 ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
 
 
-class StepInfo(NamedTuple):
+class StepInfo:
     """What one mini-batch showed."""
 
-    loss: Tensor  # () the objective
-    c: Tensor  # (m,) the constraints, feasible where <= 0; one that the batch does not show: its last value, or NaN
-    made: bool | Tensor  # whether all was finite; on a GPU a number there, which `skipped` reads
-    rows: Tensor | None = None  # with very many constraints: which of them `c` has, m for none; else None: all
+    def __init__(self, estimate: BatchEstimate, made: Tensor | None = None) -> None:
+        self._estimate, self._made = estimate, made
+
+    @property
+    def loss(self) -> Tensor:
+        """() the objective."""
+        return self._estimate.f
+
+    @property
+    def c(self) -> Tensor:
+        """(m,) the constraints, feasible where <= 0; NaN where the mini-batch does not show one."""
+        return self._estimate.c.masked_fill(self._estimate.absent, torch.nan)
+
+    @property
+    def rows(self) -> Tensor | None:
+        """With very many constraints: which of them `c` has, m for none; else None: all."""
+        return self._estimate.rows
 
     @property
     def skipped(self) -> bool:
         """Whether the step was skipped because something was not finite; reading it waits for a GPU."""
-        return not bool(self.made)
-
-    @staticmethod
-    def of(estimate: BatchEstimate, made: bool | Tensor) -> StepInfo:
-        return StepInfo(estimate.f, estimate.last.clone(), made, estimate.rows)  # the loop keeps its own
+        return self._made is not None and not bool(self._made)
 
 
 class Steps(ABC):
@@ -60,24 +75,27 @@ class Steps(ABC):
         method: Algorithm[Any],
         *,
         gathered: bool,
-        normalize: bool,
     ) -> None:
         self.method, self.constraints, self.model = method, constraints, model
         self.parameters = Parameters(model)
         self.processes = Processes.of(model, self.parameters.tensors)
         self.gathered = gathered  # whether the rows that a mini-batch shows are gathered of very many
-        self.record = ConstraintRecord(constraints, gathered=gathered, normalize=normalize)
-        self.progress = Progress(self.record)
+        self.progress = Progress(constraints, method, gathered)
         self.state: Any = None  # the method's; None before the first mini-batch
+        self.rows = constraints.m + gathered  # of the state: one more, for places of no cell
         self.main = main_draw(method)
         self._handed_over = [name for _, part in constraints.functions if part.handed_over for name in part.names]
         self._checked = False  # a first mini-batch
-        self._in_precision: dict[tuple[torch.device, torch.dtype], ConstraintSet] = {}
+        self._place()
 
-    @property
-    def looks(self) -> bool:
-        """Whether a step looks at its numbers, which on a GPU waits for them."""
-        return True
+    def _place(self) -> None:
+        """What is on the device of the model, where nothing has been observed."""
+        device = self.parameters.device
+        dense = DenseConstraints.suits(self.constraints) and not self.gathered
+        self.evaluation = (DenseEvaluation if dense else ManyEvaluation)(self.constraints, device)
+        self.look = not dense or device.type == "cpu"  # at the numbers of a step, which on a GPU waits for them
+        # (1+rows,) objective and constraints of the last step; NaN before the first
+        self.last = torch.full((1 + self.rows,), torch.nan, dtype=torch.float64, device=device)
 
     @property
     def equality(self) -> Tensor | None:
@@ -85,7 +103,7 @@ class Steps(ABC):
         equality = self.constraints.equality
         if equality is None:
             return None
-        return torch.cat([equality, equality.new_zeros(self.record.rows - len(equality))]).to(self.parameters.device)
+        return torch.cat([equality, equality.new_zeros(self.rows - len(equality))]).to(self.parameters.device)
 
     def prepare(self, model: nn.Module) -> None:
         """The model as a trainer moved and wrapped it after this was built."""
@@ -97,7 +115,9 @@ class Steps(ABC):
                 f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is another model, or "
                 "the trainer replaced its parameters; build Constrained with the model that is trained"
             )
-        self.load_state_dict(self.state_dict())  # onto the device where the parameters are now
+        saved = self.state_dict()
+        self._place()
+        self.load_state_dict(saved)  # onto the device where the parameters are now
         self.processes = Processes.of(model, self.parameters.tensors)
 
     # From a mini-batch to [f, c] --------------------------------------------------------------------------------------
@@ -163,7 +183,7 @@ class Steps(ABC):
             check_first(self.constraints, batch)
         if self.progress.attempts % CHECKED_EVERY == 0:
             check_same_parameters(self.model, self.parameters)
-        if self._checked and self.looks and (batch.weight is not None or batch.objective is not None):
+        if self._checked and self.look and (batch.weight is not None or batch.objective is not None):
             batch.check_numbers()
         self._checked = True
         return BatchStatistics.of(self.constraints, batch, processes=self.processes if self.gathered else None)
@@ -175,15 +195,8 @@ class Steps(ABC):
 
     def estimate(self, totals: SumsCounts, cells: ShownCells | None = None) -> BatchEstimate:
         """[f, c] of the sums and counts of all processes."""
-        key = (totals.sums.device, totals.sums.dtype)
-        if key not in self._in_precision:
-            self._in_precision[key] = self.constraints.to(*key)
         totals = totals if self.processes.size == 1 else self.processes.summed(totals)
-        last, running = self.record.last, self.record.others
-        constraints, look = self._in_precision[key], self.looks
-        self.record.looks = look
-        estimate = BatchEstimate.of(constraints, totals, last, cells=cells, running=running, look=look)
-        return self.record.scaled(estimate) if self.record.normalize else estimate
+        return self.evaluation.estimate(totals, self.last, cells)
 
     # Around a step ----------------------------------------------------------------------------------------------------
 
@@ -205,9 +218,10 @@ class Steps(ABC):
     def initial_state(self, first: BatchEstimate | None) -> Any:
         """The method's state at the start; `first` is None where only its form is wanted."""
 
-    @abstractmethod
     def multipliers(self) -> Tensor | None:
-        """(m,) in the units of the constraints."""
+        """(m,) of a method that has them."""
+        y = None if self.state is None else self.method.multipliers(self.state)
+        return None if y is None else y[: len(self.constraints.names)]
 
     def begun(self, first: BatchEstimate) -> Any:
         """The method's state, before the first step the one that it starts from."""
@@ -223,29 +237,26 @@ class Steps(ABC):
         if self.state is not None:
             raise ValueError("the method has begun, and start() would discard its state; build a new Constrained")
         first = self.estimate(self.totals(batch))
-        if not first.finite:
+        if not bool(first.finite):
             raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
         self.state = self.begun(first)
 
-    def commit(
-        self, before: Any, new: Any, estimates: Sequence[BatchEstimate], cells: Sequence[ShownCells | None]
-    ) -> Any:
-        """After a step from the state `before`: what is remembered of its mini-batches, and the next state.
-
-        Constraints that a mini-batch did not show keep what the state had.
-        """
+    def advance(
+        self,
+        state: Any,
+        estimates: Sequence[BatchEstimate],
+        cells: Sequence[ShownCells | None],
+        made: Tensor | None = None,
+    ) -> None:
+        """A step was made by these mini-batches, unless `made` () bool says otherwise; this is the state after it."""
         for estimate, shown in zip(estimates, cells, strict=True):
-            if estimate.absent is not None:
-                new = state_dict.kept_where(estimate.absent, estimate.shown.counts[1:] <= 0, before, new, self.kinds)
-            self.record.add(estimate, shown)
-        self.record.step(estimates[-1])
-        return new
-
-    def advance(self, state: Any, objective: Tensor) -> None:
-        """The step was made, and this is the state after it."""
+            self.evaluation.add(estimate, shown, made)
+            if estimate.rows is not None:
+                self.last[1 + estimate.rows] = estimate.c
+            else:
+                self.last = estimate.values if made is None else torch.where(made, estimate.values, self.last)
         self.state = state
-        if self.progress.stepped():
-            self.progress.add(self.method.monitor(state), self.multipliers(), objective)
+        self.progress.add(state, estimates[self.main].values, estimates[-1], made)
 
     def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         """A step that is not made, since something was not finite."""
@@ -253,7 +264,7 @@ class Steps(ABC):
             loss_scale(scaler, self.parameters.device)  # a new one steps only after it has scaled something
             self.parameters.poison_grads()
         self.progress.skip()
-        return StepInfo.of(estimate, False)
+        return StepInfo(estimate, torch.zeros((), dtype=torch.bool))
 
     # Saving -----------------------------------------------------------------------------------------------------------
 
@@ -263,19 +274,15 @@ class Steps(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers, by the names of constraints and parameters."""
-        last, state, names = self.record.last, self.state, self.constraints.names
+        state, names = self.state, self.constraints.names
         if state is not None:
             state = state_dict.saved(state, self.kinds, names, self._cells, self.parameters)
         return {
             "method": type(self.method).__name__,
             "state": state,
-            "constraints": None if last is None else state_dict.by_name(last.detach().clone(), names),
             "bounds": self._bounds(),
-            "record": self.record.state_dict(),
-            "steps": self.progress.steps,
-            "skipped": self.progress.skipped,
-            "history": self.progress.history.state_dict(),
-        }
+            "running": self.evaluation.state_dict(),
+        } | self.progress.state_dict()
 
     def _bounds(self) -> list[float]:
         """The smallest bound of every constraint: its unit shows in it."""
@@ -295,21 +302,17 @@ class Steps(ABC):
                 )
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        name, names, device = type(self.method).__name__, self.constraints.names, self.parameters.device
-        missing = {"method", "state", "constraints", "record", "steps", "skipped", "history"} - set(saved)
+        name, names = type(self.method).__name__, self.constraints.names
+        missing = {"method", "state", "constraints", "running", "steps", "skipped", "history"} - set(saved)
         if missing:
             raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
         if saved["method"] != name:
             raise ValueError(f"the saved state is of {saved['method']}, this loop runs {name}")
         self._check_bounds(saved.get("bounds"))
-        state, last, history = saved["state"], saved["constraints"], MonitorHistory()
-        history.load_state_dict(saved["history"])  # before anything is changed, like the rest of what is saved
+        state = saved["state"]
         if state is not None:
             form = self.initial_state(None)
             state = state_dict.loaded(state, form, self.kinds, names, self._cells, self.parameters)
-        if last is not None:
-            last = state_dict.by_constraint(last, names, self.record.rows).to(device)
-        steps, skipped = int(saved["steps"]), int(saved["skipped"])
-        self.record.load_state_dict(saved["record"], steps, last, device)
-        self.state = state
-        self.progress.load(steps, skipped, history)
+        self.progress.load_state_dict(saved)
+        self.evaluation.load_state_dict(saved["running"])
+        self.state, self.last = state, torch.cat([self.last[:1], self.progress.last_values().to(self.last)])

@@ -1,0 +1,97 @@
+r"""A proportional-integral controller of the multipliers whose gains are measured: it has no setting to tune.
+
+The driver measures two sizes of every constraint (`Sizes`): Y_i, the multiplier at which c_i pulls as hard as f, and
+r_i, by how much one step of the optimizer can change c_i. With a horizon of T steps, u a running mean of c, and sigma
+the standard deviation of u, the error of a constraint is its value in units of what T steps can repair:
+
+    e  = clip(u / (T r + 2 sigma), -min(1, y / 2Y), 1)       equalities: clip(., -1, 1)
+    e  = e / max(1, |e|_2)                                   constraints that pull together
+    w  = y + 2 Y e                                           the weights of this step: x moves along grad f + J'w
+    y+ = y + Y e / (3 T)
+    u+ = (u + c) / 2,   v+ = v + ((c - u)^2 - v) / 50,   sigma^2 = v / 3
+
+The lower limit of e keeps w >= 0, and with it y >= 0. e is that of earlier mini-batches, independent of this one's
+Jacobian, so one mini-batch serves for everything without bias.
+
+Why these gains: w / Y - 1 moves c by about -r a step, so that c' = -r (y / Y - 1) - 2 c / T and y' = Y c / (3 r T^2).
+Both poles are real and negative (1/T times -1 +- sqrt(2/3)), whatever the units of f and c: c -> s c turns Y into Y / s
+and r into s r, and x does not change. T is the only time scale. Noise counts as reach: where 2 sigma exceeds T r, the
+gains fall with it.
+
+The proportional part is that of nuPI (Sohrabi et al., ICML 2024), equal to an augmented Lagrangian's penalty; the gains
+follow pole placement for an integrating plant (Skogestad, 2003).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound._utils.settings import NONNEGATIVE, POSITIVE, require
+from fairbound.core import MultiplierMethod, Schedule, Sizes, equality_mask
+
+GAIN = 2.0  # of the proportional part: critical damping
+INTEGRAL = 3.0  # horizons in which the integral part follows: slower than critical, against noise
+NOISE = 2.0  # standard deviations of u that count as reach
+MEMORY = 50.0  # mini-batches over which the variance of c is estimated
+
+
+class State(NamedTuple):
+    y: Tensor  # (m,) multipliers
+    u: Tensor  # (m,) running mean of c
+    v: Tensor  # (m,) variance of c over mini-batches
+    n: Tensor  # (m,) mini-batches that showed it
+    force: Tensor  # () the largest |y_i| / Y_i: how many times as hard as the objective a constraint pulls
+    k: Tensor  # () step
+    equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptivePI(MultiplierMethod[State]):
+    """PI control of the multipliers in measured units: nothing to tune.
+
+    >>> AdaptivePI().draws
+    1
+    """
+
+    solves = "kkt"
+    measures = True
+    row_wise = True  # but for rows that pull together: they are those of the same mini-batch
+
+    tau: float | Schedule = 0.05  # primal step, where no other primal is given
+    horizon: float = 20.0  # T, the steps in which a violation is to be repaired
+
+    def __post_init__(self) -> None:
+        require(self, NONNEGATIVE, "tau", also=(Schedule,))
+        require(self, POSITIVE, "horizon")
+
+    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+        rows, scalar = like.new_zeros(m), like.new_zeros(())
+        return State(rows, rows, rows, rows, scalar, scalar, equality_mask(like, m, equality))
+
+    def step(self, state: State, *values: Tensor, sizes: Sizes | None = None) -> tuple[Tensor, State]:
+        (c,), (y, u, v, n, _, k, equality) = values, state
+        Y, r = Sizes(torch.zeros_like(c), torch.zeros_like(c)) if sizes is None else sizes
+        tiny = torch.finfo(c.dtype).tiny
+
+        scale = self.horizon * r + NOISE * (v / 3).sqrt()
+        least = torch.where(equality > 0, 1.0, (y / (GAIN * Y).clamp(min=tiny)).clamp(max=1.0))
+        e = torch.where(r > 0, u / scale.clamp(min=tiny), 0.0).clamp(max=1.0)
+        e = torch.maximum(e, -least)
+        e = e / torch.linalg.vector_norm(e).clamp(min=1.0)
+        w = y + GAIN * Y * e
+        y = y + Y * e / (INTEGRAL * self.horizon)
+
+        n = n + 1
+        v = v + torch.where(n > 1, ((c - u).square() - v) / (n - 1).clamp(min=1.0, max=MEMORY), 0.0)
+        u = torch.where(n > 1, (u + c) / 2, c)
+        force = (y.abs() / Y.clamp(min=tiny) * (Y > 0)).amax() if len(c) else state.force
+        return w, State(y, u, v, n, force, k + 1, equality)
+
+    def noise(self, state: State, sizes: Sizes) -> Tensor:
+        """(m,) what counts as noise, in units of what T steps can change: above 1 the method acts more slowly."""
+        reach = (self.horizon * sizes.reach).clamp(min=torch.finfo(state.v.dtype).tiny)
+        return torch.where(sizes.reach > 0, NOISE * (state.v / 3).sqrt() / reach, 0.0)

@@ -1,0 +1,115 @@
+"""Few cells: [f, c] as one matrix over the table of sums, so that a step takes a handful of operations.
+
+Every row is an entry of `direct @ means`, less the mean of all cells of its part where it refers to that:
+
+    values = A means - bound,    A = direct + against shares'
+
+In a mini-batch without some group the group's running mean stands in that mean; a cell that was never seen counts as
+the mean of the others, so that it changes nothing. A row that is about an absent cell itself is not observed. Nothing
+here branches on values, so nothing waits for a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairbound.constraints.constraint import Constraint
+from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.running_means import MEMORY
+
+ENTRIES = 1 << 16  # of the matrix, up to which it is written out: a product takes some 20 microseconds
+
+
+class Affine(NamedTuple):
+    """[f, c] of one mini-batch as a function of its means, (1+q+2,)."""
+
+    matrix: Tensor  # (1+m, 1+q+2)
+    empty: Tensor  # (1+q+2,) 1 for means without examples
+    signs: Tensor | None = None  # (1+m,) of the rows, where some are absolute values
+
+    def mean_weights(self, w: Tensor) -> Tensor:
+        """(1+q+2,) the weight of every mean in w'[f, c], w (1+m,)."""
+        return self.matrix.t().mv(w if self.signs is None else w * self.signs)
+
+    def jacobian(self, rows: Tensor) -> Tensor:
+        """(m, n) from the gradients of the cell means, (q, n)."""
+        jacobian = (self.matrix * (1 - self.empty))[1:, 1:-2].to(rows.dtype) @ rows
+        return jacobian if self.signs is None else self.signs[1:, None].to(rows.dtype) * jacobian
+
+
+class Means(NamedTuple):
+    """Running means of all entries of the table, (1+q+2,), and the examples behind them, earlier ones counting less."""
+
+    means: Tensor
+    weights: Tensor
+
+
+class DenseConstraints:
+    """The matrices of a set of constraints, in double precision on a device."""
+
+    def __init__(self, constraints: ConstraintSet, device: torch.device) -> None:
+        m, q = constraints.m, sum(part.size for part in constraints.parts)
+        direct, needed = torch.zeros(2, 1 + m, 3 + q, dtype=torch.float64)
+        bound, surplus = torch.zeros(2, 1 + m, dtype=torch.float64)
+        absolute = torch.zeros(1 + m, dtype=torch.bool)
+        direct[0, 0] = needed[0, 0] = 1.0
+        needed[0, -1], surplus[0] = -1.0, 1.0  # an unknown group: the objective is as good as absent
+        shares, against = [], []
+        row, column = 1, 1
+        for part in constraints.parts:
+            rows, columns = slice(row, row + part.m), slice(column, column + part.size)
+            if isinstance(part, Constraint):
+                own = part.contrast.direct()
+                direct[rows, columns], bound[rows], absolute[rows] = own, part.bound.to(bound), part.absolute
+                if part.contrast.shares_of_mean is not None:
+                    shares.append(torch.zeros(3 + q, dtype=torch.float64))
+                    shares[-1][columns] = part.contrast.shares_of_mean.to(bound)
+                    against.append(torch.zeros(1 + m, dtype=torch.float64))
+                    against[-1][rows] = -own.sum(1)
+            else:
+                direct[rows, columns] = torch.eye(part.m)
+            needed[rows, columns] = (direct[rows, columns] != 0).double()
+            row, column = row + part.m, column + part.size
+        self.direct, self.needed = direct.to(device), needed.to(device)
+        self.minus_bound, self.surplus = -bound.to(device), surplus.to(device)
+        self.absolute = absolute.to(device) if bool(absolute.any()) else None
+        self.shares = torch.stack(shares).to(device) if shares else None  # (references, 1+q+2)
+        self.against = torch.stack(against, 1).to(device) if shares else None  # (1+m, references)
+
+    @staticmethod
+    def suits(constraints: ConstraintSet) -> bool:
+        """Whether the matrix is small."""
+        return (1 + constraints.m) * (3 + sum(part.size for part in constraints.parts)) <= ENTRIES
+
+    def no_means(self) -> Means | None:
+        """Before the first mini-batch; None where no row refers to the mean of all cells."""
+        return None if self.shares is None else Means(*torch.zeros_like(self.direct[:2]))
+
+    def values(self, sums: Tensor, counts: Tensor, running: Means | None) -> tuple[Tensor, Tensor, Tensor, Affine]:
+        """Of a table of sums and counts: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map."""
+        empty = (counts <= 0).to(counts.dtype)
+        filled = counts + empty
+        matrix = self.direct
+        if running is None or self.shares is None or self.against is None:
+            means = sums / filled
+        else:
+            means = torch.addcdiv(empty * running.means, sums, filled)
+            shares = self.shares * (running.weights + counts > 0)
+            shares = shares / shares.sum(1, keepdim=True).clamp(min=1e-300)
+            matrix = torch.addmm(matrix, self.against, shares)
+        missing = torch.addmv(self.surplus, self.needed, empty) != 0
+        if self.absolute is None:
+            return torch.addmv(self.minus_bound, matrix, means), missing, filled, Affine(matrix, empty)
+        gaps = matrix.mv(means)
+        signs = torch.where(self.absolute, gaps.sign(), 1.0)
+        return gaps * signs + self.minus_bound, missing, filled, Affine(matrix, empty, signs)
+
+    @staticmethod
+    def updated(running: Means, sums: Tensor, counts: Tensor) -> Means:
+        """The running means after a mini-batch; entries without examples stay as they are."""
+        weights = torch.where(counts > 0, MEMORY * running.weights + counts, running.weights)
+        change = torch.addcmul(sums, counts, running.means, value=-1.0)
+        return Means(torch.addcdiv(running.means, change, weights.clamp(min=1e-300)), weights)
