@@ -141,7 +141,7 @@ def test_predictions_before_and_after() -> None:
     assert predictions.cost(0.95) == f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
     for code in (0, 1):
         up, down = ((z <= 0) & (after > 0))[g == code].sum(), ((z > 0) & (after <= 0))[g == code].sum()
-        assert predictions.changed("group", code) == (up, down)
+        assert predictions.changed("group", code) == f"{up} to positive, {down} to negative"
     compared = predictions.comparison("group", ["A", "B"], "fair", 0.9, [])
     rate = compared.second.groups[0].rates["positive_rate"]
     assert rate.value == pytest.approx(np.average((after > 0)[g == 0], weights=weight[g == 0]))
@@ -173,6 +173,7 @@ def test_a_page_for_those_who_do_not_run_python(tmp_path: Path) -> None:
     assert "Positive class: grant" in joined(page)
     assert f"data {fair.data_hash_}" in joined(page)
     assert "of accuracy" in joined(page)
+    assert "Decisions of &lt;A&gt;: " in joined(page)
     assert "class grant: &lt;A&gt; - B" in page or "class grant: <A> - B" in text
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)

@@ -363,7 +363,9 @@ class FairClassifierMixin(ClassifierMixin):
         if html is not None:
             if not compared:
                 raise ValueError("the model was fitted without sensitive_features, so there are no groups to compare")
-            notes += side_effects(compared[0])
+            by, names = next(iter(self.groups_.items()))
+            notes += [f"Decisions of {name}: {self._predictions.changed(by, k)}." for k, name in enumerate(names)]
+            notes = [note.removesuffix(".") for note in (*notes, *side_effects(compared[0]))]  # the page adds it
             write_page(replace(compared[0], notes=tuple(notes)), html)
         return write_report(self, compared)
 

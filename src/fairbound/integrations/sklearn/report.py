@@ -83,11 +83,11 @@ class Predictions(NamedTuple):
         half = float(ndtri((1 + level) / 2) * np.sqrt(((weight * (lost - mean)) ** 2).sum()) / weight.sum())
         return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
 
-    def changed(self, by: str, group: int) -> tuple[int, int]:
-        """Decisions that become positive, and that become negative."""
+    def changed(self, by: str, group: int) -> str:
+        """How many decisions of a group become positive and negative."""
         inside = self.groups[by] == group
         before, after = self.before[inside] > 0.5, self.after[inside] > 0.5
-        return int((~before & after).sum()), int((before & ~after).sum())
+        return f"{int((~before & after).sum()):,} to positive, {int((before & ~after).sum()):,} to negative"
 
 
 def write_report(fitted: Any, comparisons: Sequence[Comparison]) -> str:
@@ -183,8 +183,7 @@ def _groups(fitted: Any, compared: Comparison) -> str:
         for head, (rate, name) in zip(heads, RATES.items(), strict=True):
             cells = [_interval(model.rates[rate]) for model in (before, after)]
             lines.append(f"{head:<22} {name:<15} {cells[0]:>20} {cells[1]:>20}".rstrip())
-        up, down = fitted._predictions.changed(by, code)
-        lines.append(f"{'':<22} {'changed':<15} {up:,} to positive, {down:,} to negative")
+        lines.append(f"{'':<22} {'changed':<15} {fitted._predictions.changed(by, code)}")
     return "\n".join(lines)
 
 
