@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/defaults.py [--steps 10000] [--noisy]
 
 Prints, for the settings before and now, the error |x - x*| / |x_0 - x*| of the mean of the last half of the steps, with
-its largest violation in units of the unscaled constraint, for every problem (algorithms.md, E; n = 10) and every scale:
+its largest violation in units of the unscaled constraint, for every problem (n = 10) and every scale:
 c is multiplied by .1, 1, 10 or 50, or f is, and then the primal step is divided by that factor, as anyone's learning
 rate is. With --noisy, mini-batches of 4 (noise .5 on grad f and c, .2 on J, times the scale).
 
@@ -159,7 +159,7 @@ SETTINGS: dict[str, dict[str, Algorithm[Any]]] = {
     "DescentAscent": {"before": DescentAscent(tau=0.05, eta=0.005), "now": DescentAscent()},
     "Penalty": {"before": Penalty(tau=0.05, weight=0.4), "now": Penalty()},
     "SSLALM": {"before": SSLALM(tau=0.01, eta=0.05, rho=1.0, mu=2.0, beta=0.5, y_max=10.0), "now": SSLALM()},
-    # "before" are the settings of the methods' cards (algorithms.md, C2 and C11; algorithms-2.md, N1)
+    # "before" are the settings of the methods' papers
     "PHRALM": {"before": PHRALM(tau=0.05, eta=0.05, rho=1.0), "now": PHRALM()},
     "NuPI": {"before": NuPI(tau=0.05, eta=0.05, kp=0.5), "now": NuPI()},
     "SPBM": {"before": SPBM(tau=0.05, t_max=inf), "now": SPBM()},

@@ -32,7 +32,7 @@ def traced(method: Any) -> list[tuple[str, str]]:
     """(file, function) of every call of one step, after five others."""
     model = nn.Linear(9, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
+    fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=0.02), method)
     X, y, group = torch.randn(64, 9), torch.rand(64).round(), torch.arange(64) % 2
     calls: list[tuple[str, str]] = []
 

@@ -47,7 +47,7 @@ show("plain", plain)
 
 model, names = network(), np.array(["A", "B"])
 method = DescentAscent(tau=Linear(0.2, STEPS), eta=Linear(0.3, STEPS))
-print(fit(model, X, y, sensitive_features=names[group], bound=BOUND, algorithm=method, steps=STEPS))
+print(fit(model, X, y, sensitive_features=names[group], bound=BOUND, method=method, steps=STEPS))
 show("fit", model)
 
 model, optimizer = network(), keras.optimizers.SGD(decaying)

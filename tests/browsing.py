@@ -156,4 +156,4 @@ def _browser(profile: Path, width: int, height: int) -> Iterator[Browser]:
             yield Browser(to, answers)
         finally:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=600)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -46,7 +45,6 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
 IN_A_LOOP = {
     name: METHODS[name] for name in ("DescentAscent", "SSLALM", "SSLALM, one draw", "TrackedSQP", "StochasticGhost")
 }
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
 def network() -> nn.Module:

@@ -1,5 +1,4 @@
-"""Problems with known answers (shared/reference/known-answers.md, algorithms.md E), as ordinary `Problem`s over
-tables of rows.
+"""Problems with known answers: quadratics, Hock-Schittkowski's, two groups, and P1 to P5 of benchmarks/defaults.py.
 
 Every problem whose functions are quadratic in x lives in one table: a row holds the coefficients of f and of every
 c_i, so that noise is a choice of rows and all of them run in one stack.
@@ -7,9 +6,11 @@ c_i, so that noise is a choice of rows and all of them run in one stack.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +19,14 @@ from fairbound import BatchSpec, Dataset, Problem, Sampler, Split
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.core import Algorithm, Draw
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import defaults
 
 F64 = torch.float64
 N, M = 3, 4  # all problems of the table are padded to 3 variables and 4 constraints
-BLOCK = (
-    N * N + N + 1 + 2 * N
-)  # coefficients of one function: quadratic, linear, constant, weights and kinks of |x - kink|
+BLOCK = N * N + N + 1 + 2 * N  # of one function: quadratic, linear, constant, weights and kinks of |x - kink|
 LINEAR, CONSTANT = slice(N * N, N * N + N), N * N + N
 
 
@@ -71,51 +74,20 @@ def known(name: str, rows: Tensor, start: list[float], x: list[float], y: list[f
 
 
 def deterministic() -> list[Known]:
-    zero2 = [[0.0, 0.0], [0.0, 0.0]]
-    two2 = [[2.0, 0.0], [0.0, 2.0]]
+    zero2, two2, zero3 = [[0.0] * 2] * 2, [[2.0, 0.0], [0.0, 2.0]], [[0.0] * 3] * 3
     line = quadratic(zero2, [1.0, 1.0], -1.0)
-    zero3 = [[0.0] * 3] * 3
-    return [
-        # equality as two inequalities; the multipliers are known as a difference only: -1
+    hs10 = quadratic([[6.0, -2.0], [-2.0, 2.0]], [0.0, 0.0], -1.0)
+    hs22 = quadratic(zero2, [1.0, 1.0], -2.0), quadratic([[2.0, 0.0], [0.0, 0.0]], [0.0, -1.0], 0.0)
+    f35 = quadratic([[4.0, 2.0, 2.0], [2.0, 4.0, 0.0], [2.0, 0.0, 2.0]], [-8.0, -6.0, -4.0], 9.0)
+    signs = [quadratic(zero3, [-float(i == j) for j in range(3)], 0.0) for i in range(3)]
+    hs35 = row(f35, quadratic(zero3, [1.0, 1.0, 2.0], -3.0), *signs)
+    circle = quadratic(two2, [0.0, 0.0], -2.0)
+    return [  # KA1: an equality as two inequalities; the multipliers are known as a difference only: -1
         known("KA1", row(quadratic(two2, [0.0, 0.0], 0.0), line, -line), [0, 0], [0.5, 0.5], [0, 1]),
-        known(
-            "KA2",
-            row(quadratic(zero2, [1.0, 1.0], 0.0), quadratic(two2, [0.0, 0.0], -2.0)),
-            [-0.5, 0],
-            [-1, -1],
-            [0.5],
-        ),
-        known(
-            "HS10",
-            row(quadratic(zero2, [1.0, -1.0], 0.0), quadratic([[6.0, -2.0], [-2.0, 2.0]], [0.0, 0.0], -1.0)),
-            [0.2, 0.5],
-            [0, 1],
-            [0.5],
-        ),
-        known(
-            "HS22",
-            row(
-                quadratic(two2, [-4.0, -2.0], 5.0),
-                quadratic(zero2, [1.0, 1.0], -2.0),
-                quadratic([[2.0, 0.0], [0.0, 0.0]], [0.0, -1.0], 0.0),
-            ),
-            [2, 2],
-            [1, 1],
-            [2 / 3, 2 / 3],
-        ),
-        known(
-            "HS35",
-            row(
-                quadratic([[4.0, 2.0, 2.0], [2.0, 4.0, 0.0], [2.0, 0.0, 2.0]], [-8.0, -6.0, -4.0], 9.0),
-                quadratic(zero3, [1.0, 1.0, 2.0], -3.0),
-                quadratic(zero3, [-1.0, 0.0, 0.0], 0.0),
-                quadratic(zero3, [0.0, -1.0, 0.0], 0.0),
-                quadratic(zero3, [0.0, 0.0, -1.0], 0.0),
-            ),
-            [0.5, 0.5, 0.5],
-            [4 / 3, 7 / 9, 4 / 9],
-            [2 / 9, 0, 0, 0],
-        ),
+        known("KA2", row(quadratic(zero2, [1.0, 1.0], 0.0), circle), [-0.5, 0], [-1, -1], [0.5]),
+        known("HS10", row(quadratic(zero2, [1.0, -1.0], 0.0), hs10), [0.2, 0.5], [0, 1], [0.5]),
+        known("HS22", row(quadratic(two2, [-4.0, -2.0], 5.0), *hs22), [2, 2], [1, 1], [2 / 3, 2 / 3]),
+        known("HS35", hs35, [0.5, 0.5, 0.5], [4 / 3, 7 / 9, 4 / 9], [2 / 9, 0, 0, 0]),
     ]
 
 
@@ -142,9 +114,8 @@ def linear_s1(rows: int = 20_000) -> Known:
     mu, a, b = torch.tensor([1.0, 2.0, -1.0], dtype=F64), torch.tensor([1.0, 1.0, 0.5], dtype=F64), 1.0
     noise = normal_rows(rows, 7, seed=1)
     xi, eps, extra = mu + 0.5 * noise[:, :3], a + 0.2 * noise[:, 3:6], 0.5 * noise[:, 6]
-    table = row(quadratic(torch.eye(3).tolist(), [0.0] * 3, 0.0), quadratic([[0.0] * 3] * 3, [0.0] * 3, -b)).repeat(
-        rows, 1
-    )
+    curved, flat = quadratic(torch.eye(3).tolist(), [0.0] * 3, 0.0), quadratic([[0.0] * 3] * 3, [0.0] * 3, -b)
+    table = row(curved, flat).repeat(rows, 1)
     functions = table.unflatten(1, (1 + M, BLOCK))
     functions[:, 0, LINEAR] = -xi
     functions[:, 1, LINEAR] = eps
@@ -194,15 +165,9 @@ def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
     """All problems in one table; problem i's rows are the train pool of split i."""
     X = torch.cat([p.rows for p in problems])
     cells = Cells.of_members(["all"], [torch.arange(len(X))])
-    constraint = FunctionConstraint(
-        lambda batch: batch.outputs.mean(0)[1:], tuple(f"c{i}" for i in range(M)), cells, mean=True
-    )
-    problem = Problem(
-        evaluate,
-        lambda outputs, labels: outputs[:, 0],
-        constraint,
-        Dataset(X, torch.zeros(len(X), dtype=F64)),
-    )
+    names, data = tuple(f"c{i}" for i in range(M)), Dataset(X, torch.zeros(len(X), dtype=F64))
+    constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], names, cells, mean=True)
+    problem = Problem(evaluate, lambda outputs, labels: outputs[:, 0], constraint, data)
     splits, start = [], 0
     for p in problems:
         splits.append(Split(torch.arange(start, start + len(p.rows))))
@@ -213,10 +178,8 @@ def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
 def sampler_for(split: Split, cells: Cells, batch: int, test: int | None = None, seed: int = 0) -> Sampler:
     """Batches of `batch` rows (one where the problem has a single row); `test` rows for switching's first draw."""
     size = min(batch, len(split.train))
-    sizes = (
-        BatchSpec(size, size) if test is None else (BatchSpec(size, min(test, len(split.train))), BatchSpec(size, size))
-    )
-    return Sampler(split, cells, sizes, seed)
+    same = BatchSpec(size, size)
+    return Sampler(split, cells, same if test is None else (BatchSpec(size, min(test, len(split.train))), same), seed)
 
 
 @dataclass(frozen=True)
@@ -231,7 +194,7 @@ class TwoGroups:
 
 def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float = 0.05, seed: int = 3) -> TwoGroups:
     generator = torch.Generator().manual_seed(seed)
-    inputs, labels, centres, spreads = [], [], [], []
+    inputs, labels, centres, spreads = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     for g, size in enumerate(per_group):
         raw = torch.randn(size, n, dtype=F64, generator=generator)
         chol = torch.linalg.cholesky(raw.T @ raw / size)
@@ -239,12 +202,8 @@ def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float
         truth = torch.randn(n, dtype=F64, generator=generator) * (1.0 if g == 0 else 0.6)
         y = X @ truth + (0.3 if g == 0 else 0.9) * torch.randn(size, dtype=F64, generator=generator)
         centre = X.T @ y / size
-        (
-            inputs.append(X),
-            labels.append(y),
-            centres.append(centre),
-            spreads.append(y.square().mean() - centre @ centre),
-        )
+        inputs, labels, centres = [*inputs, X], [*labels, y], [*centres, centre]
+        spreads.append(y.square().mean() - centre @ centre)
     (ta, tb), (sa, sb) = centres, spreads
     share = per_group[0] / sum(per_group)
     k, c0 = tb - ta, 0.5 * (ta @ ta - tb @ tb + sa - sb)
@@ -253,12 +212,8 @@ def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float
     y = torch.stack([(gap - bound).clamp(min=0) / (k @ k), (-gap - bound).clamp(min=0) / (k @ k)])
     groups = torch.repeat_interleave(torch.arange(2), torch.tensor(per_group))
     data = Dataset(torch.cat(inputs), torch.cat(labels), {"group": groups}, source="S3")
-    problem = Problem(
-        lambda x, X: X @ x,
-        lambda out, label: 0.5 * (out - label) ** 2,
-        pairwise_loss_parity(2, bound=bound).bind(groups),
-        data,
-    )
+    constraint = pairwise_loss_parity(2, bound=bound).bind(groups)
+    problem = Problem(lambda x, X: X @ x, lambda out, label: 0.5 * (out - label) ** 2, constraint, data)
     return TwoGroups(problem, Split.all_train(sum(per_group)), mean - (y[0] - y[1]) * k, y)
 
 
@@ -303,45 +258,66 @@ HS = {
     one.number: one
     for one in (
         _hs(6, lambda a, b: (1 - a) ** 2, lambda a, b: [10 * (b - a**2)], [-1.2, 1], [1, 1], [0]),
-        _hs(
-            26,
-            lambda a, b, c: (a - b) ** 2 + (b - c) ** 4,
-            lambda a, b, c: [(1 + b**2) * a + c**4 - 3],
-            [-2.6, 2, 2],
-            [1, 1, 1],
-            [0],
-        ),
-        _hs(
-            27,
-            lambda a, b, c: 0.01 * (a - 1) ** 2 + (b - a**2) ** 2,
-            lambda a, b, c: [a + c**2 + 1],
-            [2, 2, 2],
-            [-1, 1, 0],
-            [0.04],
-        ),
-        _hs(
-            28,
-            lambda a, b, c: (a + b) ** 2 + (b + c) ** 2,
-            lambda a, b, c: [a + 2 * b + 3 * c - 1],
-            [-4, 1, 1],
-            [0.5, -0.5, 0.5],
-            [0],
-        ),
-        _hs(
-            39,
-            lambda a, b, c, d: -a,
-            lambda a, b, c, d: [b - a**3 - c**2, a**2 - b - d**2],
-            [2, 2, 2, 2],
-            [1, 1, 0, 0],
-            [-1, -1],
-        ),
-        _hs(
-            40,
-            lambda a, b, c, d: -a * b * c * d,
-            lambda a, b, c, d: [a**3 + b**2 - 1, a**2 * d - c, d**2 - b],
-            [0.8, 0.8, 0.8, 0.8],
-            [2 ** (-1 / 3), 2 ** (-1 / 2), 2 ** (-11 / 12), 2 ** (-1 / 4)],
-            [0.5, -(2 ** (-13 / 12)), 2 ** (-3 / 2)],
-        ),
+        _hs(26, lambda a, b, c: (a - b) ** 2 + (b - c) ** 4, lambda a, b, c: [(1 + b**2) * a + c**4 - 3],
+            [-2.6, 2, 2], [1, 1, 1], [0]),
+        _hs(27, lambda a, b, c: 0.01 * (a - 1) ** 2 + (b - a**2) ** 2, lambda a, b, c: [a + c**2 + 1],
+            [2, 2, 2], [-1, 1, 0], [0.04]),
+        _hs(28, lambda a, b, c: (a + b) ** 2 + (b + c) ** 2, lambda a, b, c: [a + 2 * b + 3 * c - 1],
+            [-4, 1, 1], [0.5, -0.5, 0.5], [0]),
+        _hs(39, lambda a, b, c, d: -a, lambda a, b, c, d: [b - a**3 - c**2, a**2 - b - d**2],
+            [2, 2, 2, 2], [1, 1, 0, 0], [-1, -1]),
+        _hs(40, lambda a, b, c, d: -a * b * c * d, lambda a, b, c, d: [a**3 + b**2 - 1, a**2 * d - c, d**2 - b],
+            [0.8, 0.8, 0.8, 0.8], [2 ** (-1 / 3), 2 ** (-1 / 2), 2 ** (-11 / 12), 2 ** (-1 / 4)],
+            [0.5, -(2 ** (-13 / 12)), 2 ** (-3 / 2)]),
     )
-}
+}  # fmt: skip
+
+
+# P1 to P5 of benchmarks/defaults.py ----------------------------------------------------------------------------------
+
+KNOWN = {problem.name: problem for problem in defaults.known_problems()}
+ONE = torch.ones((), dtype=F64)
+
+
+class Errors(NamedTuple):
+    """Of the means over the last half of the steps, for every replicate."""
+
+    x: Tensor  # (replicates,) |x - x*|
+    violation: Tensor  # (replicates,) largest entry of [C(x)]_+, without noise
+    y: Tensor  # (replicates,) |y - y*|; NaN for a method without multipliers
+
+    def medians(self) -> tuple[float, float, float]:
+        x, violation, y = (float(part.median()) for part in self)
+        return x, violation, y
+
+
+def errors(method: Algorithm[Any], name: str, steps: int, batch: float = 4, replicates: int = 32) -> Errors:
+    """Errors of `method` on the problem `name`, as one stack of replicates; mini-batches of `batch` examples.
+
+    Noise of one example: sd 0.5 on every entry of grad f and c, 0.2 on J, where c sees the noise of J (c + Zx), so that
+    products of one mini-batch are biased as in training. A mini-batch of B examples has 1/B of the variance.
+    """
+    problem, generator = KNOWN[name], torch.Generator().manual_seed(0)
+    width = defaults.N + problem.m + problem.m * defaults.N
+
+    def noise(draws: int) -> Tensor:
+        return batch**-0.5 * torch.randn(replicates, draws, width, dtype=F64, generator=generator)
+
+    def begin(x: Tensor, rows: Tensor) -> Any:
+        return method.init(x, problem.m, defaults.sample(problem, ONE, ONE, rows[0])(x))
+
+    def step(x: Tensor, state: Any, rows: Tensor) -> Any:
+        d, new = method.update(x, state, Draw.of(*(defaults.sample(problem, ONE, ONE, row) for row in rows)))
+        y = method.multipliers(new)
+        return x + d, new, torch.full_like(problem.y, torch.nan) if y is None else y
+
+    x = problem.start.expand(replicates, -1)
+    state = torch.func.vmap(begin)(x, noise(1))
+    mean_x, mean_y = torch.zeros_like(x), torch.zeros(replicates, problem.m, dtype=F64)
+    stepped = torch.func.vmap(step)
+    for k in range(steps):
+        x, state, y = stepped(x, state, noise(method.draws))
+        if 2 * k >= steps:
+            mean_x, mean_y = mean_x + x / (steps - steps // 2), mean_y + y / (steps - steps // 2)
+    violation = torch.func.vmap(lambda point: problem.at(point).c.max().clamp(min=0.0))(mean_x)
+    return Errors((mean_x - problem.x).norm(dim=-1), violation, (mean_y - problem.y).norm(dim=-1))

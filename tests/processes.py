@@ -56,13 +56,13 @@ def told(call: Callable[[], object]) -> str:
 
 
 def two_processes(script: str, folder: Path) -> list[dict[str, Any]]:
-    """What two processes of a script found; they are given two minutes."""
+    """What two processes of a script found; they are given ten minutes."""
     logs = [folder / f"{rank}.log" for rank in (0, 1)]
     running = [
         subprocess.Popen([sys.executable, script, str(rank), str(folder)], env=surroundings(), stdout=log.open("w"), stderr=subprocess.STDOUT)  # noqa: E501
         for rank, log in enumerate(logs)
     ]  # fmt: skip
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     try:
         ends = [process.wait(max(0.1, until - time.monotonic())) for process in running]
     except subprocess.TimeoutExpired:

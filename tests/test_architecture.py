@@ -170,7 +170,7 @@ import sys, torch
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         top = name.split(".")[0]
-        if top in ("pandas", "sklearn", "matplotlib", "plotly", "typer", "rich", "pyarrow", "narwhals", "optuna",
+        if top in ("pandas", "sklearn", "matplotlib", "typer", "rich", "pyarrow", "narwhals", "optuna",
         "keras", "tensorflow", "jax", "lightning", "transformers", "accelerate", "pydantic", "jinja2", "pooch",
         "dask", "distributed"):
             raise ImportError(f"fairbound must not import {name}")

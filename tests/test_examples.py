@@ -26,7 +26,7 @@ def printed(name: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
         env=os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
     )
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_two_processes_of_torchrun(name: str) -> None:
     """DDP, and FSDP2 on a problem of the benchmark: both processes end with the same multipliers."""
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", f"examples/{name}.py"],
-        capture_output=True, text=True, check=False, timeout=300, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=600, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("process ")]

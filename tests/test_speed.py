@@ -21,11 +21,11 @@ from fairbound.training.functional import make_functional
 SPEED = Path(__file__).parent.parent / "benchmarks" / "speed"
 if not SPEED.is_dir():
     pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
-sys.path.insert(0, str(SPEED))
+sys.path.append(str(SPEED))  # last: it has a module methods too
 import hand_written  # noqa: E402
 import loop  # noqa: E402
 import setting  # noqa: E402
-from measuring import MISSED_STATUS, SKIPPED, Checks, Rounds, Time, alternate  # noqa: E402
+from measuring import MISSED_STATUS, SKIPPED, Rounds, Time  # noqa: E402
 
 every_part = importlib.import_module("all")
 
@@ -168,38 +168,6 @@ def test_cooper_makes_the_same_steps() -> None:
     assert (flat(plain) - ends[0]).norm() > 1e-3  # the multipliers matter
 
 
-def test_the_networks_have_the_sizes_that_are_judged() -> None:
-    sizes = [sum(p.numel() for p in size.network().parameters()) for size in loop.SIZES[:2]]
-    assert sizes == [size.parameters for size in loop.SIZES[:2]]
-    assert [size.parameters for size in loop.SIZES] == pytest.approx([2_753, 1e5, 5e6], rel=0.01)
-
-
-def test_a_peer_that_is_not_installed_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "cooper", None)
-    monkeypatch.setattr(loop, "PEERS", {loop.COOPER: loop.by_cooper})
-    assert set(loop.contestants(loop.SIZES[0])) == set(loop.OURS)
-    assert capsys.readouterr().out.startswith(f"{SKIPPED} {loop.COOPER}, 2,753 parameters: ")
-
-
-def test_the_loop_is_judged_by_ratios_of_the_same_size() -> None:
-    times = {loop.PLAIN: 1.0, loop.DA: 1.2, loop.ALM: 1.4, loop.COOPER: 1.3}
-
-    def missed(size: loop.Size, **changed: float) -> list[str]:
-        checks, found = Checks(), times | {getattr(loop, name): time for name, time in changed.items()}
-        loop.judge(size, Rounds({name: [Time(time, time)] for name, time in found.items()}), checks)
-        return checks.missed
-
-    small, medium, large = loop.SIZES
-    assert missed(small, DA=1.29, ALM=9.0) == []  # reported, not judged, but for Cooper
-    assert missed(small, DA=1.31) == [f"{loop.DA} against Cooper's, 2,753 parameters"]
-    assert missed(medium) == []
-    assert len(missed(medium, DA=1.26, ALM=1.46)) == 2
-    assert len(missed(large)) == 2
-    assert missed(large, DA=1.05, ALM=1.29) == []
-
-
 @pytest.mark.parametrize("runs", [10, 100])
 def test_a_call_of_a_stack_draws_whole_blocks(runs: int) -> None:
     stack = setting.Stack(SSLALM(), runs, 40)
@@ -208,17 +176,6 @@ def test_a_call_of_a_stack_draws_whole_blocks(runs: int) -> None:
     assert stack.steps % block == 0
     assert stack.steps - block < 40
     assert stack.work == runs * stack.steps
-
-
-def test_rounds_alternate() -> None:
-    calls: list[str] = []
-
-    def work(name: str) -> Callable[[], int]:
-        return lambda: (calls.append(name), 2)[1]
-
-    found = alternate({"a": work("a"), "b": work("b")}, rounds=3)
-    assert calls == ["a", "b"] * 4
-    assert {name: len(own) for name, own in found.times.items()} == {"a": 3, "b": 3}
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -230,32 +187,14 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert uneven.medians()["a"].cpu == 2.0
 
 
-def test_a_missed_limit_has_a_status_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    checks = Checks()
-    checks.at_most("x", 1.0, 2.0)
-    assert checks.status == 0
-    checks.at_least("y", 1.0, 2.0)
-    assert checks.status == MISSED_STATUS
-    assert MISSED_STATUS not in (0, 1, 2)  # 1 and 2 are Python's own, for exceptions and wrong arguments
-    assert "MISSED y: 1 (wanted >= 2)" in capsys.readouterr().out
-
-
 GOOD = "print('met    a target: 1 (wanted <= 2)')"
 MISSED = f"print('MISSED a target: 3 (wanted <= 2)'); raise SystemExit({MISSED_STATUS})"
 PARTS = {  # what a part does, what is said of it, the status of the whole
     "good": (GOOD, "1 met, 0 missed, 0 skipped, 0 parts with an error", 0),
-    "short": (f"print('{SKIPPED} Cooper: No module')\n{GOOD}", f"part: {SKIPPED} Cooper: No module", 0),
-    "nothing-here": (f"print('{SKIPPED} a GPU: none here')", f"part: {SKIPPED} a GPU: none here", 0),
+    "skipped": (f"print('{SKIPPED} a GPU: none here')", f"part: {SKIPPED} a GPU: none here", 0),
     "missed": (MISSED, "part: MISSED a target: 3 (wanted <= 2)", 1),
-    "crashed": ("import no_such_solver", "part ended with an error, status 1", 1),
-    "crashed-late": (f"{GOOD}\nraise RuntimeError('a peer broke')", "part ended with an error, status 1", 1),
-    "killed": (f"{GOOD}\nimport os; os.kill(os.getpid(), 9)", "part ended with an error, status -9", 1),
+    "crashed": (f"{GOOD}\nraise RuntimeError('a peer broke')", "part ended with an error, status 1", 1),
     "silent": ("", "part measured nothing", 1),
-    "wrong-status": (
-        f"raise SystemExit({MISSED_STATUS})",
-        f"part ended with status {MISSED_STATUS}, which does not",
-        1,
-    ),
 }
 
 
@@ -268,12 +207,3 @@ def test_the_whole_tells_a_missed_target_from_an_error(
     assert every_part.main(tmp_path, ["part"]) == status
     summary = capfd.readouterr().out.rsplit("\n\n", 1)[1]
     assert words in summary
-
-
-def test_one_part_that_breaks_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "first.py").write_text("import no_such_solver")
-    (tmp_path / "second.py").write_text(GOOD)
-    assert every_part.main(tmp_path, ["first", "second"]) == 1
-    out = capsys.readouterr().out
-    assert "1 met, 0 missed, 0 skipped, 1 parts with an error" in out
-    assert "first ended with an error" in out

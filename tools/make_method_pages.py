@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
 
-A page has the method's docstring, what a step costs, its settings with their comments, and the plot.
+A page has the method's docstring, what a step costs, its settings with their comments, and the plot. What follows
+"## Measured" is written by hand, and stays.
 `tests/algorithms/test_pages.py` tells when a page is older than its file.
 """
 
@@ -86,7 +87,14 @@ def page(name: str) -> str:
             "All methods: [algorithms.md](../algorithms.md).",
             "",
         ]
-    )
+    ) + measured(name)
+
+
+def measured(name: str) -> str:
+    """The part of a page that is written by hand: figures, which belong here and not into docstrings."""
+    path = PAGES / f"{stem(name)}.md"
+    _, head, text = (path.read_text() if path.exists() else "").partition("\n## Measured\n")
+    return head + text
 
 
 def markdown(text: str) -> str:

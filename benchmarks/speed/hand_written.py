@@ -5,7 +5,7 @@ SSL-ALM and switching keep parameters and gradients in one vector each, since th
 
 `authors_*` have the form of the code behind the paper as far as it is known. Of that code itself the reference has only
 times on another machine, where a plain SGD step took .56 to .72 ms: SSL-ALM 5.3 to 7 ms, 9 to 10 plain steps; Ghost 90
-to 108 ms, 140 to 160 plain steps (paper-notes.md).
+to 108 ms, 140 to 160 plain steps.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def authors_ssl_alm(draws: Draws | None = None, model: nn.Module | None = None) 
 
     Modelled: a forward and a backward pass for the objective and for each constraint of the first mini-batch, forward
     passes alone for each constraint of the second, and gradients flattened for the formulas. That every constraint is
-    evaluated by itself is documented for the authors' loop (paper-notes.md, of its SGD), and so is the deep copy of its
+    evaluated by itself is documented for the authors' loop (of its SGD), and so is the deep copy of its
     parameters inside it; how it passes examples through the model is not, and is our interpretation. Not modelled,
     though documented: the printing inside the loop. The reference's figure for the code itself is 9 to 10 plain SGD
     steps; `stacked.py` prints what this one takes, about half of that.
@@ -238,7 +238,7 @@ def authors_ghost(
     """Ghost with the settings of `method`, its subproblems in n dimensions.
 
     Mini-batches of B and B 2^(N+1) examples, N geometric; odd and even half, the whole, and the single one. Documented
-    of the authors' code: OSQP and HiGHS on n variables (algorithms.md, D4), most of the time here. The reference's
+    of the authors' code: OSQP and HiGHS on n variables, most of the time here. The reference's
     figure for the code itself is 140 to 160 plain SGD steps; `ghost.py` prints what this one takes.
     """
     import osqp  # noqa: F401  (a solver that is missing is told here, not in the first step)

@@ -1,12 +1,12 @@
-"""A step in a user's loop: `Constrained` beside plain SGD, Cooper, humancompatible-train and fairret, in one run.
+"""A step in a user's loop: `Constrained` beside a loop written by hand and other libraries, in one run.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/loop.py [--rounds 40]
 
-Mini-batches of 128 examples in two groups, in random order; a net 9-h-h-1 of 2,753 (9-64-32-1), about 100,000 and about
-5 million parameters. A plain step is SGD on the mean loss of the same mini-batch. Ratios to it are taken within
-alternating rounds. Targets are set where users are: from 100,000 parameters on. Descent-ascent must be ahead of
-Cooper's, which makes the same steps, at every size. Each other library is used as its documentation does, with masks
-for the groups; one that is not installed is named and skipped.
+Mini-batches of 256 examples in two groups, in random order; a net 9-h-h-1 of 2,753 (9-64-32-1), 99,821 and 5 million
+parameters; pairwise loss parity. A plain step is SGD on the mean loss of the same mini-batch. Ratios are taken within
+alternating rounds. Descent-ascent takes at most 1.05 times as long as the same method written by hand from 99,821
+parameters on, and is no slower than Cooper's at any size, beyond the quartiles. Each other library is used as its
+documentation does, with masks for the groups; one that is not installed is named and skipped.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from fairbound import SSLALM, Algorithm, Constrained, DescentAscent, constraints
 
-LR, ETA, BOUND, BATCH = 0.05, 0.5, 0.02, 128
-PLAIN, DA, ALM, COOPER = "plain SGD", "descent-ascent", "SSL-ALM, one mini-batch", "Cooper, descent-ascent"
+LR, ETA, BOUND, BATCH = 0.05, 0.5, 0.02, 256
+PLAIN, HAND, DA, ALM = "plain SGD", "descent-ascent, by hand", "descent-ascent", "SSL-ALM, one mini-batch"
+COOPER = "Cooper, descent-ascent"
+MOST = 1.05  # of descent-ascent to the one written by hand
 Step = Callable[[Tensor, Tensor, Tensor], None]  # inputs, labels, groups
 
 
@@ -33,7 +35,7 @@ class Size(NamedTuple):
 
     widths: tuple[int, ...]
     steps: int  # of a contestant in one round
-    targets: dict[str, float]  # the largest ratio to a plain step
+    checked: bool = True  # whether descent-ascent is compared with MOST
 
     def network(self) -> nn.Sequential:
         with torch.random.fork_rng(devices=[]):
@@ -47,9 +49,9 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size((9, 64, 32, 1), 40, {}),
-    Size((9, 310, 310, 1), 20, {DA: 1.25, ALM: 1.45}),
-    Size((9, 2_230, 2_230, 1), 1, {DA: 1.06, ALM: 1.3}),
+    Size((9, 64, 32, 1), 40, checked=False),
+    Size((9, 310, 310, 1), 20),
+    Size((9, 2_230, 2_230, 1), 1),
 )
 
 
@@ -73,6 +75,22 @@ def plain(model: nn.Module) -> Step:
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
         optimizer.zero_grad()
         bce(model(X), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def by_hand(model: nn.Module) -> Step:
+    """Descent-ascent without a library: masks, a Lagrangian, a projected step of the multipliers."""
+    optimizer, y = sgd(model), torch.zeros(2)
+
+    def step(X: Tensor, labels: Tensor, group: Tensor) -> None:
+        nonlocal y
+        losses = bce(model(X), labels, reduction="none")
+        c = gaps(losses, group)
+        optimizer.zero_grad()
+        (losses.mean() + y @ c).backward()
+        y = (y + ETA * c.detach()).clamp(min=0)
         optimizer.step()
 
     return step
@@ -171,7 +189,8 @@ def by_fairret(model: nn.Module) -> Step:
 
 OURS: dict[str, Callable[[nn.Module], Step]] = {
     PLAIN: plain,
-    DA: constrained(DescentAscent(tau=LR, eta=ETA)),
+    HAND: by_hand,
+    DA: constrained(DescentAscent(eta=ETA)),
     ALM: constrained(SSLALM(tau=LR, eta=ETA, samples=1)),
 }
 PEERS: dict[str, Callable[[nn.Module], Step]] = {
@@ -209,13 +228,13 @@ def contestants(size: Size) -> dict[str, Contestant]:
 def judge(size: Size, found: Rounds, checks: Checks) -> None:
     where = f"{size.parameters:,} parameters"
     print(f"{where}:")
-    for name, own in found.medians().items():
-        times = found.ratio(name, PLAIN)
-        print(f"  {name:<36} {own.cpu:9.1f} us CPU {own.wall:9.1f} us wall  plain steps: {times}")
-    for name, target in size.targets.items():
-        checks.at_most(f"{name}, {where}, plain steps", found.ratio(name, PLAIN), target)
+    for name, time in found.medians().items():
+        plain_steps, by_hand_steps = found.ratio(name, PLAIN), found.ratio(name, HAND)
+        print(f"  {name:<36} {time.cpu:9.1f} us CPU, plain steps: {plain_steps}; by hand: {by_hand_steps.median:.3g}")
+    if size.checked:
+        checks.at_most(f"{DA}, {where}, times {HAND}", found.ratio(DA, HAND), MOST)
     if COOPER in found.times:
-        checks.at_most(f"{DA} against Cooper's, {where}", found.ratio(DA, COOPER), 1.0)
+        checks.at_most(f"{DA} against Cooper's, {where}, lower quartile", found.ratio(DA, COOPER).low, 1.0)
 
 
 def main() -> int:

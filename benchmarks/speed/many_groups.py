@@ -162,11 +162,11 @@ def measured_apart(kind: str, groups: int) -> float:
 
 
 def tables(fair: Constrained) -> float:
-    """Megabytes of what the method and the record of constraints keep."""
-    record = fair._steps.record
-    running = [vars(one).values() for one in record.running or [] if one is not None]
-    kept = [*tree_leaves(fair._steps.state), *vars(record).values(), *(own for part in running for own in part)]
-    return sum(part.nbytes for part in kept if isinstance(part, Tensor)) / 1e6
+    """Megabytes of what the method and the loop keep of constraints."""
+    steps = fair._steps
+    running = [vars(means).values() for means in getattr(steps.evaluation, "running", None) or [] if means is not None]
+    tables = [*tree_leaves(steps.state), steps.last, steps.progress.at, *(table for part in running for table in part)]
+    return sum(table.nbytes for table in tables if isinstance(table, Tensor)) / 1e6
 
 
 # Multipliers ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import inf
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, final
 
 import torch
@@ -335,6 +336,14 @@ def main_draw(method: Algorithm[Any]) -> int:
 def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
     """(m,) 1 for the constraints that are c = 0, else 0, in the precision of x: for a method's state."""
     return x.new_zeros(m) if equality is None else equality.to(x)
+
+
+def capped(y: Tensor, y_max: float, count: Tensor) -> tuple[Tensor, Tensor]:
+    """(m,) multipliers within y_max, and the () steps after which one stood there; without a cap there are none."""
+    if isinstance(y_max, float) and y_max == inf:
+        return y, count
+    y = y.clamp(-y_max, y_max)
+    return y, count + (y.abs() >= y_max).any()
 
 
 def refuse_equality(method: Algorithm[Any], equality: Tensor | None) -> None:

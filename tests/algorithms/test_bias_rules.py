@@ -12,6 +12,7 @@ from problems import F64
 from fairbound import run
 from fairbound.algorithms import SSLALM, SwitchingSubgradient
 
+pytestmark = pytest.mark.slow  # for their statistics; the steps themselves are in the tests of each method
 S = 0.5  # sd of zeta
 
 
@@ -52,7 +53,6 @@ def test_penalty_fixed_point(samples: int) -> None:
     assert float(result.mean_x[:, 0].mean()) == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eta", "rho", "start", "known"), [(0.0, 10.0, 0.8, "S2"), (0.2, 1.0, 1.0, "slack")], ids=["S2", "slack"]
 )
@@ -80,7 +80,7 @@ def test_with_lag_one_mini_batch_is_unbiased(eta: float, rho: float, start: floa
 
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 3.0])
 def test_switching_bias_rule(multiplier: float) -> None:
-    """The test's noise moves the answer to C = eps + sd Phi^-1(q), q = y/(y + 1) for equal steps (A3)."""
+    """The test's noise moves the answer to C = eps + sd Phi^-1(q), q = y/(y + 1) for equal steps."""
     sd = 0.5
     problem, (split,), cells = problems.table_of([problems.noisy_test(multiplier, sd)])
     runs = problems.sampler_for(split, cells, 1).seeded(*range(64))

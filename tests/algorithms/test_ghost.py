@@ -100,7 +100,7 @@ COUNT = 20_000  # rows of noise in the table
 
 
 def noisy_quadratic() -> tuple[Problem, Tensor]:
-    """P1 of algorithms.md at an infeasible point: n = 10, m = 3; noise a row: g .5, J .2, c .5."""
+    """A quadratic at an infeasible point: n = 10, m = 3; noise a row: g .5, J .2, c .5."""
     n, m = 10, 3
     generator = torch.Generator().manual_seed(7)
     A = torch.nn.functional.normalize(torch.randn(m, n, dtype=problems.F64, generator=generator))

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from known_problems import ONE, PROBLEMS, defaults, errors
 from methods import bce, classification, network
-from moving_balls import Instance
+from problems import KNOWN, ONE, defaults
 from torch import Tensor
-from transcription import Quadratic, draws
+from transcription import MovingBalls, Quadratic, draws
 
 from fairbound import Constrained, constraints, initial_points, run
 from fairbound.algorithms import LevelConstrained
@@ -45,7 +44,7 @@ def transcribed(functions: list[Quadratic], x: np.ndarray, first: Quadratic, L: 
         var = (1 - a) * var + a * deviation**2
         var_mean = (1 - a) ** 2 * var_mean + a**2 * var
         eta = 0.5 / (k + 1) * np.minimum(c0, 0) - z * np.sqrt(var_mean)
-        subproblem = Instance(G, C - eta, J, np.broadcast_to(L, m).copy(), (k + 1) ** 0.5 / 0.3)
+        subproblem = MovingBalls(G, C - eta, J, np.broadcast_to(L, m).copy(), (k + 1) ** 0.5 / 0.3)
         x_old, x = x, x + subproblem.solved().d.numpy()
         yield x
 
@@ -102,7 +101,7 @@ def test_what_it_declares_and_refuses() -> None:
 
 def start(name: str) -> Tensor:
     """A strictly feasible one."""
-    problem = PROBLEMS[name]
+    problem = KNOWN[name]
     if name == "P1":
         at = problem.at(problem.start)
         return torch.linalg.pinv(at.J) @ (-at.c - 0.5)
@@ -111,7 +110,7 @@ def start(name: str) -> Tensor:
 
 def path(name: str, method: LevelConstrained, steps: int) -> tuple[Tensor, Tensor, Any]:
     """Largest c after every step (steps,), the last point and the last state, with exact estimates."""
-    problem, x, largest = PROBLEMS[name], start(name), []
+    problem, x, largest = KNOWN[name], start(name), []
     sample = defaults.sample(problem, ONE, ONE, torch.zeros(problem.m * (defaults.N + 1) + defaults.N, dtype=F64))
     assert problem.at(x).c.max() < 0
     state = method.init(x, problem.m, sample(x))
@@ -127,7 +126,7 @@ def path(name: str, method: LevelConstrained, steps: int) -> tuple[Tensor, Tenso
 def test_every_iterate_is_feasible_and_the_last_is_the_solution(name: str, level: float | Power) -> None:
     """With levels that fall as 1/k the distance to the solution does; with 0 it does not wait for them."""
     largest, x, state = path(name, LevelConstrained(exact=True, tau=0.5, level=level), 150)
-    problem = PROBLEMS[name]
+    problem = KNOWN[name]
     assert largest.max() <= (1e-13 if level == 0.0 else 0)
     assert (x - problem.x).norm() < (1e-6 if level == 0.0 else 0.01)
     assert torch.allclose(state.y, problem.y, atol=1e-4 if level == 0.0 else 0.02)
@@ -135,7 +134,7 @@ def test_every_iterate_is_feasible_and_the_last_is_the_solution(name: str, level
 
 def test_a_shorter_step_is_feasible_too() -> None:
     """As with a learning rate below primal_step: the set of the subproblem is convex."""
-    problem, x = PROBLEMS["P2"], start("P2")
+    problem, x = KNOWN["P2"], start("P2")
     sample = defaults.sample(problem, ONE, ONE, torch.zeros(2 * defaults.N + 1, dtype=F64))
     method = LevelConstrained(exact=True, tau=0.5)
     state = method.init(x, 1, sample(x))
@@ -157,7 +156,7 @@ def test_a_curvature_that_is_too_small_leaves_the_feasible_set() -> None:
 
 def test_a_curvature_that_is_too_large_hardly_moves() -> None:
     given = {"average": 1.0, "z": 0.0, "level": 0.0, "tau": 1.0}
-    away = {L: float((path("P2", LevelConstrained(L=L, **given), 60)[1] - PROBLEMS["P2"].x).norm()) for L in (1.0, 1e5)}
+    away = {L: float((path("P2", LevelConstrained(L=L, **given), 60)[1] - KNOWN["P2"].x).norm()) for L in (1.0, 1e5)}
     assert away[1.0] < 1e-6
     assert away[1e5] > 0.5
 
@@ -166,7 +165,7 @@ def test_constraints_with_kinks_are_not_kept() -> None:
     """P5, c = max_i x_i - b: across a kink the Jacobian jumps, and no measured curvature bounds c."""
     largest, x, _ = path("P5", LevelConstrained(exact=True, tau=0.5), 150)
     assert largest.max() > 0.01
-    assert (x - PROBLEMS["P5"].x).norm() > 0.05
+    assert (x - KNOWN["P5"].x).norm() > 0.05
 
 
 @pytest.mark.parametrize("bound", [0.01, 0.001])
@@ -225,42 +224,3 @@ def test_a_loop_warns_of_an_infeasible_start(recwarn: pytest.WarningsRecorder) -
         said.append([str(w.message) for w in recwarn.list if "feasible path" in str(w.message)])
     assert said[0] == []
     assert "the first mini-batch of the loop has a c of" in said[1][0]
-
-
-# Known answers --------------------------------------------------------------------------------------------------------
-
-# About twice the medians of these very replicates (seed 0), so a guard against change, not an independent measurement:
-# error of x, violation, error of the multipliers.
-KNOWN = {
-    "P1": (0.17, 0.02, 0.23),
-    "P2": (0.07, 0.02, 0.10),
-    "P3": (0.16, 0.02, 0.03),
-    "P4": (0.10, 0.02, 0.06),
-    "P5": (0.08, 0.02, 0.06),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KNOWN)
-def test_known_answers_with_noise(name: str) -> None:
-    """1,000 steps of 4 examples, 32 replicates: medians. P1 and P3 start where c > 0."""
-    for found, most in zip(errors(LevelConstrained(), name, 1000).medians(), KNOWN[name], strict=True):
-        assert found < most
-
-
-@pytest.mark.slow
-def test_a_margin_makes_more_iterates_feasible() -> None:
-    """P2: about half of all iterates without one, .85 with one standard deviation, .98 with two."""
-    shares = []
-    for z in (0.0, 1.0, 2.0):
-        method, problem, generator = LevelConstrained(z=z), PROBLEMS["P2"], torch.Generator().manual_seed(3)
-        x, feasible = problem.start, 0
-        noise = 0.5 * torch.randn(501, 2 * defaults.N + 1, dtype=F64, generator=generator)
-        state = method.init(x, 1, defaults.sample(problem, ONE, ONE, noise[-1])(x))
-        for own in noise[:-1]:
-            d, state = method.update(x, state, Draw.of(defaults.sample(problem, ONE, ONE, own)))
-            x = x + d
-            feasible += int(problem.at(x).c.max() <= 0)
-        shares.append(feasible / 500)
-    assert shares[0] < shares[1] < shares[2]
-    assert shares[2] > 0.9

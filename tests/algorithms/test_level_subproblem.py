@@ -7,30 +7,30 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from moving_balls import Instance, clarabel_solution
 from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from transcription import MovingBalls
 
 from fairbound.algorithms._subproblems.level import SOFT, LevelDirection, level_direction
 
 F64 = torch.float64
 
 
-def instance(seed: int) -> Instance:
+def instance(seed: int) -> MovingBalls:
     """0 is strictly within the levels; the gradient is long enough to make several of them active."""
     rng = np.random.default_rng(seed)
     m, n = (1, 2, 3, 6, 12)[seed % 5], 8
     gamma = float(10 ** rng.uniform(-1, 1))
-    return Instance(3 * rng.normal(size=n), -rng.random(m), rng.normal(size=(m, n)), 2 * rng.random(m), gamma)
+    return MovingBalls(3 * rng.normal(size=n), -rng.random(m), rng.normal(size=(m, n)), 2 * rng.random(m), gamma)
 
 
-def scaled_rows(one: Instance, seed: int) -> Instance:
+def scaled_rows(one: MovingBalls, seed: int) -> MovingBalls:
     k = 10 ** np.random.default_rng(seed).uniform(-4, 4, len(one.h))
     return one._replace(h=one.h * k, J=one.J * k[:, None], L=one.L * k)
 
 
-KINDS: dict[str, Callable[[Instance, int], Instance]] = {
+KINDS: dict[str, Callable[[MovingBalls, int], MovingBalls]] = {
     "plain": lambda one, seed: one,
     "pairs": lambda one, seed: one._replace(h=np.r_[one.h, 2 * one.h], J=np.r_[one.J, -one.J], L=np.r_[one.L, one.L]),
     "duplicates": lambda one, seed: one._replace(h=np.r_[one.h, one.h], J=np.r_[one.J, one.J], L=np.r_[one.L, one.L]),
@@ -47,7 +47,7 @@ KINDS: dict[str, Callable[[Instance, int], Instance]] = {
 def test_it_is_the_solution_and_within_the_levels(kind: str) -> None:
     for seed in range(20):
         one = KINDS[kind](instance(seed), seed)
-        out, oracle = one.solved(), clarabel_solution(one)
+        out, oracle = one.solved(), one.by_clarabel()
         d = out.d.numpy()
         scale = np.abs(one.g) @ np.abs(oracle) + one.gamma / 2 * oracle @ oracle
         assert abs(one.value(d) - one.value(oracle)) <= 1e-7 * scale  # Clarabel's accuracy; what follows is sharper
@@ -63,7 +63,7 @@ def test_it_is_the_solution_and_within_the_levels(kind: str) -> None:
 
 def test_one_constraint_is_a_quadratic_equation() -> None:
     """min -d + d^2/2 s.t. -1/2 + d + 3/2 d^2 <= 0 in one dimension: d = 1/3; and its multiplier 1 - d = y (1 + 3 d)."""
-    out = Instance(np.array([-1.0]), np.array([-0.5]), np.array([[1.0]]), np.array([3.0]), 1.0).solved()
+    out = MovingBalls(np.array([-1.0]), np.array([-0.5]), np.array([[1.0]]), np.array([3.0]), 1.0).solved()
     assert out.d.tolist() == pytest.approx([1 / 3], abs=1e-14)
     assert out.multipliers.tolist() == pytest.approx([1 / 3], abs=1e-12)
 
@@ -93,14 +93,14 @@ def test_outside_the_levels_it_minimizes_the_softened_problem(kind: str) -> None
 
 
 def test_a_violated_constraint_that_can_be_met_nearly_is() -> None:
-    one = Instance(np.array([1.0, 1.0]), np.array([0.5]), np.array([[1.0, 0.0]]), np.array([0.5]), 1.0)
+    one = MovingBalls(np.array([1.0, 1.0]), np.array([0.5]), np.array([[1.0, 0.0]]), np.array([0.5]), 1.0)
     d = one.solved().d.numpy()
     assert 0 <= one.q(d)[0] < 0.01
 
 
 def test_paired_levels_that_contradict_each_other_leave_the_least_violation() -> None:
     """d <= -1 and -d <= -1, without an objective: d = 0, and both are violated by 1."""
-    one = Instance(np.zeros(2), np.ones(2), np.array([[1.0, 0.0], [-1.0, 0.0]]), np.zeros(2), 1.0)
+    one = MovingBalls(np.zeros(2), np.ones(2), np.array([[1.0, 0.0], [-1.0, 0.0]]), np.zeros(2), 1.0)
     out = one.solved()
     assert out.d.abs().max() < 1e-9
     assert float(out.violation) == pytest.approx(1.0)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import known_problems
 import numpy as np
-import problems
 import pytest
 import torch
 from transcription import draws
 
-from fairbound import run
 from fairbound.algorithms import SSLALM, DescentAscent, NuPI
 from fairbound.algorithms.schedules import Linear
 from fairbound.core import Draw
@@ -41,24 +38,6 @@ def test_steps(nu: float) -> None:
         assert np.allclose(state.xi, xi, atol=1e-11)
         assert float(method.monitor(state)["capped"]) == capped
     assert capped > 0
-
-
-def test_what_it_declares() -> None:
-    assert (NuPI().draws, NuPI().row_wise) == (1, True)
-    assert not NuPI(eta=(0.1, 0.2)).row_wise
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"nu": 1.0}, "nu must be at least 0 and below 1, got 1"),
-        ({"kp": -1.0}, "kp must be a finite number >= 0, got -1"),
-        ({"y_max": 0.0}, "y_max must be a number > 0"),
-    ],
-)
-def test_bad_settings_are_sentences(settings: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=f"NuPI: {words}"):
-        NuPI(**settings)
 
 
 def test_without_its_proportional_part_it_is_descent_ascent() -> None:
@@ -116,28 +95,3 @@ def test_cooper_s_optimizer_moves_the_multipliers_alike(nu: float) -> None:
         theirs.data.clamp_(min=0.0)
         assert torch.allclose(state.y, theirs.data, atol=1e-12)
     assert projected
-
-
-def test_an_infeasible_problem_is_reported() -> None:
-    problem, (split,), cells = problems.table_of([problems.infeasible()])
-    for method, sign in ((NuPI(), "multipliers still grow"), (NuPI(y_max=5.0), "stood at y_max")):
-        result = run(
-            problem, method, problems.sampler_for(split, cells, 1), problems.infeasible().start, 2000, compile=False
-        ).result()
-        assert sign in result.infeasible[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "within"), [("P1", 0.02), ("P2", 0.02), ("P3", 0.04), ("P5", 0.06)])
-def test_known_answers_with_noise(name: str, within: float) -> None:
-    """Medians of 32 replicates, mini-batches of 4 (algorithms.md, E)."""
-    method = NuPI(tau=Linear(0.05, 20_000), eta=Linear(0.05, 20_000), kp=0.5)
-    x, _, y = known_problems.errors(method, name, 20_000).medians()
-    assert x < within
-    assert y < 0.05
-
-
-def test_it_diverges_along_a_concave_direction() -> None:
-    """P4: no multiplier makes the Lagrangian convex there; descent-ascent does the same."""
-    for method in (NuPI(tau=0.05, eta=0.05, kp=0.5), DescentAscent()):
-        assert not known_problems.errors(method, "P4", 2000, replicates=2).medians()[0] < 1e3

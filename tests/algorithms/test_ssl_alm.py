@@ -140,7 +140,7 @@ def test_slacks_start_at_the_first_estimate_or_at_zero() -> None:
 
 
 def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started() -> None:
-    """F = x^2/2, c = x - 1, start at the solution 0: pushed to .37 from slack 0, never moves from slack 1 (A2)."""
+    """F = x^2/2, c = x - 1, start at the solution 0: pushed to 0.37 from slack 0, never moves from slack 1."""
     sample = Sample.of(lambda x: (0.5 * x @ x, x - 1))
     furthest = {}
     for from_first in (True, False):

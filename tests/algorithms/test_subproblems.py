@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from transcription import by_clarabel
 
 from fairbound.algorithms import _subproblems
 from fairbound.algorithms._subproblems import Direction, ghost_direction
@@ -41,7 +42,7 @@ def attainable(c: Tensor, J: Tensor, rho: float) -> tuple[Tensor, Tensor]:
 
 
 def sizes(g: Tensor, c: Tensor, J: Tensor, d: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """What violations and objective values are measured against (algorithms.md, D3)."""
+    """What violations and objective values are measured against."""
     rows = c.abs().amax(-1) + torch.linalg.vector_norm(J, dim=-1).amax(-1) * torch.linalg.vector_norm(d, dim=-1)
     return rows.clamp_min(1e-300), ((g * d).abs().sum(-1) + tau / 2 * d.square().sum(-1)).clamp_min(1e-300)
 
@@ -62,16 +63,10 @@ def assert_optimal(out: Direction, g: Tensor, c: Tensor, J: Tensor, tau: float, 
 
 
 def clarabel_value(g: Tensor, h: Tensor, J: Tensor, tau: float, beta: float) -> float:
-    n = g.shape[0]
-    box = sparse.eye(n)
-    A = sparse.vstack([sparse.csc_matrix(J.numpy()), box, -box]).tocsc()
-    b = np.concatenate([h.numpy(), np.full(2 * n, beta)])
-    options = clarabel.DefaultSettings()
-    options.verbose = False
-    options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-12
-    cones = [clarabel.NonnegativeConeT(len(b))]
-    x = np.array(clarabel.DefaultSolver((tau * box).tocsc(), g.numpy(), A, b, cones, options).solve().x)
-    return float(g.numpy() @ x + tau / 2 * x @ x)
+    n, box = len(g), sparse.eye(len(g))
+    A, b = sparse.vstack([sparse.csc_matrix(J.numpy()), box, -box]), np.r_[h.numpy(), np.full(2 * n, beta)]
+    d = by_clarabel(tau * box, g.numpy(), A, b, [clarabel.NonnegativeConeT(len(b))])
+    return float(g.numpy() @ d + tau / 2 * d @ d)
 
 
 def highs_value(c: Tensor, J: Tensor, rho: float) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import known_problems
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from transcription import Quadratic, draws, ghost_direction
 
-from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, check_algorithm, constraints, make_functional, run
+from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, constraints, make_functional, run
 from fairbound.algorithms import TrackedSQP
 from fairbound.algorithms._tracking import Averages
 from fairbound.algorithms.schedules import Power
@@ -113,45 +112,3 @@ def test_gradients_of_groups_are_averaged_not_of_constraints() -> None:
         d, state = method.update(x, state, draw)
         x = x + d
     assert run(problem, method, sampler, x, 5).result().x.isfinite().all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("problem", "x_within", "violated"), [("P1", 0.09, 0.04), ("P2", 0.05, 0.03), ("P4", 0.08, 0.03)]
-)
-@pytest.mark.parametrize(
-    "method", [TrackedSQP(), TrackedSQP(rhs="crz"), TrackedSQP(rhs="decay"), TrackedSQP(alpha_c=0.2)]
-)
-def test_accuracy_with_mini_batches_of_4(method: TrackedSQP, problem: str, x_within: float, violated: float) -> None:
-    """Medians of 32 replicates, 1,000 steps. Measured: P1 .045 to .057, P2 .025, P4 .037, violations .00 to .03."""
-    x, violation, _ = known_problems.errors(method, problem, 1_000).medians()
-    assert x < x_within
-    assert violation < violated
-
-
-@pytest.mark.slow
-def test_one_mini_batch_in_place_of_averages_is_biased() -> None:
-    """average = 1 is the plug-in step: .33 and a violation of .22 on P1 (algorithms-2.md, 0), whatever the steps."""
-    x, violation, _ = known_problems.errors(TrackedSQP(average=1.0), "P1", 1_000).medians()
-    assert x > 0.2
-    assert violation > 0.12
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rhs": "newton"}, "rhs must be one of ghost, crz, decay, got 'newton'"),
-        ({"rho": 3.0, "beta": 2.0}, "rho must be smaller than beta, got rho=3.0 and beta=2.0"),
-        ({"average": 1.5}, "average must be between 0 and 1, got 1.5"),
-        ({"alpha_c": 2.0}, "alpha_c must be between 0 and 1, got 2.0"),
-        ({"lam": 1.0}, "lam must be strictly between 0 and 1"),
-    ],
-)
-def test_bad_settings_are_sentences(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TrackedSQP(**settings)  # type: ignore[arg-type]
-
-
-def test_every_right_hand_side_is_certified() -> None:
-    for method in (TrackedSQP(rhs="crz"), TrackedSQP(rhs="decay"), TrackedSQP(alpha_c=0.5)):
-        assert check_algorithm(method)

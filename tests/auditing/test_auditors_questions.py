@@ -15,7 +15,9 @@ from sklearn.metrics import roc_auc_score
 from fairbound.auditing import Audit, audit, compare
 from fairbound.auditing.comparisons import change
 from fairbound.auditing.page import comparison_page, page
+from fairbound.metrics.fairness_metrics import METRICS
 from fairbound.metrics.intervals import IntervalEstimate
+from fairbound.metrics.reference_gaps import ERROR_RATES
 
 
 def table(seed: int, rows: int = 1500) -> dict[str, np.ndarray]:
@@ -85,19 +87,36 @@ def test_the_groups_behind_each_gap(found: Audit) -> None:
     assert {"w1", "largest_loss_gap", "calibration_difference"} <= set(found.pairs)
 
 
-def test_gaps_without_the_tiny_groups_stand_beside_those_with_them(found: Audit) -> None:
+def test_small_groups_are_listed_but_compared_with_no_other(found: Audit) -> None:
     data = table(0)
     large = data["g"] != "tiny"
     assert 0 < (~large).sum() < 50
     alone = audit(data["y"][large], data["g"][large], scores=data["p"][large], draws=500)
-    assert {name: one.value for name, one in found.without_tiny.items()} == {
-        name: alone.metrics[name].value for name in found.without_tiny
+    kept = audit(data["y"], data["g"], scores=data["p"], draws=500, min_size=50)
+    assert [group.name for group in kept.groups] == ["big", "middle", "tiny"]
+    assert [group.name for group in kept.compared] == ["big", "middle"]
+    everybody = {"inaccuracy", "loss", "loss_difference"} | {
+        name for name, metric in METRICS.items() if metric.groups == "reference"
     }
-    assert found.pairs_without_tiny["demographic_parity_difference"] == alone.pairs["demographic_parity_difference"]
-    assert alone.without_tiny == {}
-    assert "Without tiny groups" in page(found)
-    assert "Without tiny groups" not in page(alone)
-    assert found.to_dict()["without_tiny_groups"]["min_examples"] == 50
+    for name, measured in kept.metrics.items():
+        assert measured.value == pytest.approx((found if name in everybody else alone).metrics[name].value), name
+    assert kept.pairs == alone.pairs
+    assert kept.groups[2].rates == found.groups[2].rates
+    assert kept.groups[2].auc == found.groups[2].auc
+    assert (kept.groups[2].against_reference, set(kept.groups[1].against_reference)) == ({}, set(ERROR_RATES))
+    assert kept.notes[0].startswith(f"group 'tiny' ({(~large).sum()}) has fewer than 50 examples (--min-size): listed")
+    html = page(kept)
+    assert f"Not compared, with fewer than 50 examples: tiny ({(~large).sum()})" in html
+    assert "Not compared" not in page(alone)
+    with pytest.raises(ValueError, match=r"the reference group 'tiny' has \d+ examples, and only groups of 50 or more"):
+        audit(data["y"], data["g"], scores=data["p"], reference="tiny", min_size=50)
+
+
+def test_where_too_few_groups_are_large_all_are_compared(found: Audit) -> None:
+    data = table(0)
+    kept = audit(data["y"], data["g"], scores=data["p"], draws=500, min_size=1_200)
+    assert kept.metrics == found.metrics
+    assert "fewer than two groups have 1200 examples (--min-size), so that all groups are compared" in kept.notes
 
 
 def test_histograms_of_whole_numbers_have_one_bin_each() -> None:

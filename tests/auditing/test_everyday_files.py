@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from commands import call
 
 from fairbound.auditing import audit, audit_columns
-from fairbound.data import read_columns
+from fairbound.data import read_columns, table_files
 
 HEADER = "id,name,sex,race,dob,decile_score,priors_count,c_jail_in,text,decile_score,priors_count,two_year_recid"
 
@@ -58,18 +60,16 @@ def test_a_file_like_the_published_one_audits_with_one_command(published: Path, 
 
 
 def test_the_threshold_is_asked_for_where_scores_are_no_probabilities(published: Path) -> None:
-    assert "scores run from 1 to 10, so that 0.5 is no threshold of theirs; give one: --threshold 5?" in run(
-        published, code=1
-    )
-    assert "every prediction is 1 (scores run from 1 to 10; --threshold 5?)" in run(published, "--threshold", "0.5")
+    assert "the default threshold 0.5 does not fit scores from 1 to 10; try --threshold 5" in run(published, code=1)
+    assert "every prediction is 1 (scores go from 1 to 10; try --threshold 5)" in run(published, "--threshold", "0.5")
     assert "--threshold is for scores" in run(published, "--prediction", "sex", "--threshold", "5", code=1)
-    with pytest.raises(ValueError, match=r"scores run from -2 to 3.5, .* --threshold 0"):
+    with pytest.raises(ValueError, match=r"does not fit scores from -2 to 3.5; try --threshold 0"):
         audit([0, 1], [0, 1], scores=[-2.0, 3.5])
 
 
 def test_a_column_that_is_there_twice_and_differs_is_refused_when_used(published: Path) -> None:
     words = run(published, "--threshold", "5", group="priors_count:2", code=1)
-    assert "has the column 'priors_count' more than once, with different values (row 1:" in words
+    assert "has the column 'priors_count' more than once, with different values, such as" in words
 
 
 def write(folder: Path, content: str) -> Path:
@@ -85,11 +85,13 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + ",.3,a\n1,,b\n1,?,b\n0,.1,\n")
     out = tmp_path / "a.json"
     words = run(path, "--missing", "?", label="y", code=1)
-    assert "the column 'y' is missing in 1 of 84 rows (first: row 80); drop those rows first (--drop-missing)" in words
+    assert (
+        "the column 'y' is missing in 1 of 84 rows (first: row 82, with the header as row 1); drop those rows" in words
+    )
     words = run(path, "--missing", "?", "--drop-missing", "--json", str(out), label="y")
     assert "4 of 84 examples were dropped, with missing values (y 1, decile_score 2, race 1)" in words
     found = json.loads(out.read_text())
-    assert (found["examples"], found["dropped_missing"]) == (80, 4)
+    assert (found["examples"], found["missing"]) == (80, 4)
     assert set(found["groups"]) == {"a", "b"}
     path = write(tmp_path, "y,decile_score,race\n1,,a\n,0.5,b\n")
     assert "every example lacks a value in y, decile_score, race: there is nothing" in run(
@@ -99,10 +101,61 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
 
 def test_the_text_among_numbers_is_named(tmp_path: Path) -> None:
     words = run(write(tmp_path, ROWS + "1,high,a\n"), label="y", code=1)
-    assert "decile_score must hold numbers, found 'high' in row 80 (1 of 81 rows); correct it, or" in words
+    assert "decile_score must hold numbers, found 'high' in 1 of 81 rows (first: row 82, with" in words
     words = run(write(tmp_path, "y,decile_score,race\n" + "1,.5,30\n" * 3 + "0,.2,old\n"), label="y", group="race:40",
                 code=1)  # fmt: skip
-    assert "race holds text, 'old' in row 3 (1 of 4 rows); only numbers can be cut into bands" in words
+    assert "race holds text, 'old' in 1 of 4 rows (first: row 5, with the header as row 1); only numbers" in words
+
+
+def test_percentages_are_numbers(tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    for sep, scores in ((",", ("90%", "20%", "60.5%", "70%")), (";", ("90 %", "20,5 %", "60 %", "70,0%"))):
+        lines = [sep.join(row) for row in zip("1001", scores, "abab", strict=True)]
+        path = write(tmp_path, "\n".join([sep.join(("y", "decile_score", "race")), *lines * 20]))
+        words = run(path, "--json", str(out), label="y")
+        assert "the column 'decile_score' has percentages: 45% was read as 0.45" in words
+        assert json.loads(out.read_text())["threshold"] == 0.5
+        assert json.loads(out.read_text())["groups"]["a"]["rates"]["positive_rate"]["value"] == 1.0
+    words = run(write(tmp_path, ROWS + "1,45%,a\n"), label="y", code=1)
+    assert "found '45%' in 1 of 81 rows (first: row 82, with the header as row 1)" in words
+
+
+def test_a_small_file_does_not_unpack_to_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "some.csv.gz"
+    path.write_bytes(gzip.compress(ROWS.encode()))
+    assert "80 examples" in run(path, label="y")
+    monkeypatch.setattr(table_files, "STREAMED_BYTES", 1 << 20)
+    path.write_bytes(gzip.compress((ROWS + "1,.9,a\n" * 2_000_000).encode()))
+    for options in ((), ("--encoding", "utf-8")):
+        tracemalloc.start()
+        words = run(path, *options, label="y", code=1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert "unpacks to more than" in words
+        assert "unpack it yourself (gunzip)" in words
+        assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("start", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1"])
+def test_spreadsheets_are_named(tmp_path: Path, start: bytes) -> None:
+    (tmp_path / "sheet.xlsx").write_bytes(start + b"rest")
+    assert "is a zip archive or an Excel file; unpack it, or save the sheet as CSV" in run(
+        tmp_path / "sheet.xlsx", code=1
+    )
+
+
+def test_census_exports_show_labels(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 2},{i % 3 % 2},{1 + i % 2},{(1, 2, 9)[i % 3]},{20 + i % 50}\n" for i in range(300))
+    path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows}")
+    words = run(path, "--prediction", "made", "--json", str(tmp_path / "a.json"), label="y", group="SEX,RAC1P")
+    assert "Female, Two or more races" in json.loads((tmp_path / "a.json").read_text())["groups"]
+    assert "named by the labels of the American Community Survey's code book" in words
+    assert "Male" in " ".join(call("groups", path, "--by", "SEX").split())
+    assert "25 to < 35" in run(path, "--prediction", "made", label="y", group="AGEP")
+    path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows.replace(',9,', ',99,')}")  # no code of the survey
+    assert "races" not in run(path, "--prediction", "made", label="y", group="SEX,RAC1P")
+    path = write(tmp_path, f"y,made,SEX,race,age\n{rows}")  # 1 and 2 may mean anything
+    assert "Male" not in run(path, "--prediction", "made", label="y", group="SEX")
 
 
 def test_a_ragged_line_is_named(tmp_path: Path) -> None:

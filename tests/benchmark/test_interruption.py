@@ -159,7 +159,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     yield made
     assert made.server.stdin is not None
     made.server.stdin.close()
-    made.server.wait(timeout=10)
+    made.server.wait(timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def kill_when(pid: int, folder: Path, runs: int, later: float) -> None:
 
 
 def wait_for(folder: Path, runs: int, later: float = 0.0) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while len(files_in(folder)) < runs and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(later)

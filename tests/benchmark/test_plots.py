@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,11 +13,11 @@ import pandas as pd
 import pytest
 import torch
 
-from fairbound._utils.pages import figure_json
-from fairbound.benchmark import config, plots, plots_matplotlib, plots_plotly
+from fairbound._utils.drawing import TITLE, panels, style, svg, write_pdf
+from fairbound.benchmark import config, plots
 from fairbound.benchmark.executor import RunBatch, execute, run_batches
 from fairbound.benchmark.experiment import PreparedExperiment
-from fairbound.benchmark.plots import PLOTS, Facet, FigureSpec, shared_axis
+from fairbound.benchmark.plots import PLOTS, End, draw_ends, shared_axis
 from fairbound.benchmark.report import Section
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import BoundedGaps, ReportItem, Results
@@ -71,8 +69,18 @@ def results(prepared: PreparedExperiment, planned: list[RunBatch], done: Store) 
 
 
 @pytest.fixture(scope="module")
-def figures(results: Results) -> dict[str, FigureSpec]:
+def figures(results: Results) -> dict[str, Any]:
     return {name: item.make(results) for name, item in PLOTS.items()}
+
+
+def titles(panel: Any) -> list[str]:
+    """What stands under the pointer."""
+    found = [line.get_gid() for axes in panel.axes for line in (*axes.lines, *axes.patches)]
+    return [words.removeprefix(TITLE) for words in found if words]
+
+
+def line_of(axes: Any, label: str) -> Any:
+    return next(line for line in axes.lines if line.get_label() == label)
 
 
 # What is shown --------------------------------------------------------------------------------------------------------
@@ -129,7 +137,7 @@ def curve(row: str, mean: Any, part: str = "train", quantity: str = "loss") -> p
 def drawn_from(results: Results, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The figure of made-up curves on train."""
 
-    def draw(*made: pd.DataFrame) -> FigureSpec:
+    def draw(*made: pd.DataFrame) -> Any:
         monkeypatch.setattr(Results, "curves", lambda self, parts: pd.concat(made, ignore_index=True))
         return plots.curves(results, ("train",))
 
@@ -137,30 +145,32 @@ def drawn_from(results: Results, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_run_that_diverged_leaves_the_axis_to_the_others(drawn_from: Any) -> None:
-    spec = drawn_from(curve("A", [0.5, 0.7, 0.6]), curve("B", [0.5, np.inf, np.nan]))
-    low, high = spec.facets["loss"].y_range
+    figure = drawn_from(curve("A", [0.5, 0.7, 0.6]), curve("B", [0.5, np.inf, np.nan]))
+    panels = figure.subfigs[:2]
+    assert len({panel.axes[0].get_ylim() for panel in panels}) == 1  # figures that people compare have the same axes
+    low, high = panels[0].axes[0].get_ylim()
     assert 0.45 < low < 0.5
     assert 0.7 < high < 0.75
-    assert spec.caption.endswith("Not finite, and there not drawn: B")
-    assert np.isfinite(spec.data["y"]).sum() == 4
-    plots_plotly.draw(spec)
+    assert figure.get_label().endswith("Not finite, and there not drawn: B")
+    assert np.isfinite(line_of(panels[1].axes[0], "train").get_ydata()).tolist() == [True, False, False]
+    assert "nan" not in svg(figure).replace("nan at the end", "")
 
 
 def test_a_method_that_blew_up_leaves_the_shared_axis_and_the_caption_says_so(drawn_from: Any) -> None:
     ordinary = [curve(name, [0.5, 0.7, 0.6]) for name in "ABC"]
-    spec = drawn_from(*ordinary, curve("huge", np.geomspace(0.5, 1e6, 3)))
-    assert spec.facets["loss"].y_range[1] < 1.1
-    assert "Beyond the axis, which the other methods set: huge (loss from" in spec.caption
-    assert spec.data["y"].max() > 1e5  # under the pointer it is what it was
-    assert "Beyond" not in drawn_from(*ordinary).caption
+    figure = drawn_from(*ordinary, curve("huge", np.geomspace(0.5, 1e6, 3)))
+    assert figure.subfigs[3].axes[0].get_ylim()[1] < 1.1
+    assert "Beyond the axis, which the other methods set: huge (loss from" in figure.get_label()
+    assert "huge, train: loss 1e+06 at the end" in titles(figure.subfigs[3])
+    assert "Beyond" not in drawn_from(*ordinary).get_label()
 
 
 def test_long_curves_are_thinned_and_keep_their_ends(drawn_from: Any) -> None:
     long = curve("A", np.random.default_rng(0).random(400))
-    data = drawn_from(long).data
-    assert len(data) == 120
-    assert (data["x"].iloc[0], data["x"].iloc[-1], data["y"].iloc[-1]) == (100, 40_000, long["mean"].iloc[-1])
-    assert data["x"].diff().max() <= 400
+    line = line_of(drawn_from(long).subfigs[0].axes[0], "train")
+    x, y = line.get_xdata(), line.get_ydata()
+    assert len(x) == plots.MAX_RECORDS
+    assert (x[0], x[-1], y[-1]) == (100, 40_000, long["mean"].iloc[-1])
 
 
 def test_an_empty_store_says_what_to_run(prepared: PreparedExperiment, planned: list[RunBatch], tmp_path: Path) -> None:
@@ -175,61 +185,76 @@ def test_a_part_that_was_not_measured_is_named(results: Results) -> None:
         results.curves(["dual"])
 
 
-def test_one_run_has_no_band(figures: dict[str, FigureSpec]) -> None:
-    data = figures["curves"].data
-    assert list(dict.fromkeys(data["panel"])) == ["SGD", "SSw"]
-    assert data.groupby("panel")["low"].count()["SSw"] == 0 < data.groupby("panel")["low"].count()["SGD"]
+def test_one_run_has_no_band(figures: dict[str, Any]) -> None:
+    figure = figures["curves"]
+    bands = {panel.get_suptitle().strip(): len(panel.axes[0].collections) for panel in figure.subfigs[:-1]}
+    assert bands == {"SGD": 2, "SSw": 0}
 
 
-def test_seconds_show_the_rows_that_were_timed(figures: dict[str, FigureSpec]) -> None:
-    spec = figures["seconds"]
-    loss, gap = spec.panels()
-    assert (loss.name, spec.x_label, gap.facet.bounds) == ("SGD", "seconds", (0.005, -0.005))
-    assert loss.data.query("series == 'train'")["x"].tolist() == [2.0, 4.0, 6.0]
+def test_curves_show_means_and_bounds(results: Results, figures: dict[str, Any]) -> None:
+    loss, gap = figures["curves"].subfigs[0].axes
+    data = results.curves(["train"]).query("row == 'SGD'")
+    assert list(line_of(loss, "train").get_ydata()) == data[data["quantity"] == "loss"]["mean"].tolist()
+    assert sorted(line.get_ydata()[0] for line in gap.lines if line.get_label() == "bound") == [-0.005, 0.005]
+    assert [text.get_text() for text in figures["curves"].subfigs[-1].legends[0].get_texts()] == [
+        "train",
+        "test",
+        "bound",
+    ]
+    assert {axes.get_title(loc="left") for axes in (loss, gap)} == {"loss", "white - non-white"}
+
+
+def test_seconds_show_the_rows_that_were_timed(figures: dict[str, Any]) -> None:
+    loss, gap = figures["seconds"].axes
+    assert line_of(loss, "SGD").get_xdata().tolist() == [2.0, 4.0, 6.0]
+    assert [line.get_label() for line in gap.lines] == ["SGD", "bound", "bound"]
+    assert loss.get_xlabel() == "seconds"
 
 
 def test_seconds_of_no_row_are_refused(results: Results) -> None:
     with pytest.raises(ValueError, match="nothing to draw: seconds per step are given for none"):
-        plots.curves(results, seconds={"Ghost": 1.0})
+        plots.seconds(replace(results, seconds={"Ghost": 1.0}))
 
 
-def test_validation_shows_the_validation_split(figures: dict[str, FigureSpec]) -> None:
-    assert set(figures["validation"].data["series"]) == {"validation"}
+def test_validation_shows_the_validation_split(figures: dict[str, Any]) -> None:
+    legend = figures["validation"].subfigs[-1].legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["validation", "bound"]
 
 
-def test_an_axis_of_the_radar_ends_at_the_largest_value(figures: dict[str, FigureSpec]) -> None:
-    for _, metric in figures["radar"].data.groupby("x"):
-        assert metric["y"].isna().all() or metric["y"].max() == pytest.approx(1.0)
+def test_an_axis_of_the_radar_ends_at_the_largest_value(figures: dict[str, Any]) -> None:
+    lines = [line.get_ydata()[:-1] for panel in figures["radar"].subfigs[:-1] for line in panel.axes[0].lines]
+    largest = np.nanmax(np.array(lines, dtype=float), axis=0)
+    assert largest[np.isfinite(largest)] == pytest.approx(1.0)
 
 
-def test_the_trade_off_is_the_summarys(results: Results, figures: dict[str, FigureSpec]) -> None:
-    shown = figures["trade-off"].data.query("panel == 'test'").set_index("series")
+def test_the_trade_off_is_the_summarys(results: Results, figures: dict[str, Any]) -> None:
+    test = figures["trade-off"].subfigs[1]
     summary = results.summary("test")
-    columns = {
-        "x": ("violation", "mean"),
-        "y": ("loss", "mean"),
-        "x_std": ("violation", "std"),
-        "y_std": ("loss", "std"),
-    }
-    for ours, expected in columns.items():
-        assert shown[ours].to_dict() == summary[expected].to_dict()
+    for row in summary.index:
+        loss, violation = summary.loc[row, ("loss", "mean")], summary.loc[row, ("violation", "mean")]
+        (words,) = (words for words in titles(test) if words.startswith(f"{row}: "))
+        assert f"loss {loss:.4g} ± {summary.loc[row, ('loss', 'std')]:.2g}, violation {violation:.4g}" in words
+        (dot,) = (line for line in test.axes[0].lines if line.get_gid() == TITLE + words)
+        assert (dot.get_xdata()[0], dot.get_ydata()[0]) == pytest.approx((violation, loss))
+    assert {text.get_text() for text in test.axes[0].texts} == set(summary.index)
 
 
 def test_a_figure_is_added_in_one_place(results: Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It then is in every report, on the page and as files."""
+    """It then is in every report, on the page and as a file."""
 
-    def accuracy(results: Results) -> FigureSpec:
+    @style()
+    def accuracy(results: Results) -> Any:
         final = results.final[results.final["part"] == "test"]
-        data = final.assign(panel="test", facet="", series=final["row"], x=final["violation"], y=final["accuracy"])
-        data = data.assign(x_std=0.0, y_std=0.0)
-        colors = dict.fromkeys(data["series"], plots.BLUE)
-        facets = {"": Facet("accuracy")}
-        return FigureSpec(caption="Accuracy of each run", mark="point", data=data, facets=facets, colors=colors)
+        figure, (panel,) = panels(1, 360, 300)
+        panel.subplots().plot(final["violation"], final["accuracy"], "o")
+        figure.set_label("Accuracy of each run")
+        return figure
 
     monkeypatch.setitem(PLOTS, "accuracy", ReportItem("Accuracy", lambda results: True, accuracy))
-    spec = Section.of(results).figures["accuracy"]
-    assert len(plots_plotly.draw(spec).data) == 2
-    assert plots_matplotlib.save(spec, tmp_path, "accuracy", dpi=40)[1].exists()
+    figure = Section.of(results).figures["accuracy"]
+    assert svg(figure).count("<use") == 4
+    write_pdf(figure, tmp_path / "accuracy.pdf")
+    assert (tmp_path / "accuracy.pdf").read_bytes().startswith(b"%PDF")
 
 
 # Axes that methods share ----------------------------------------------------------------------------------------------
@@ -257,100 +282,66 @@ def test_an_axis_of_nothing_shows_the_bounds() -> None:
     assert shared_axis(empty, ["value"], [-0.05, 0.05]).range == pytest.approx((-0.055, 0.055))
 
 
+# Loss against violation -----------------------------------------------------------------------------------------------
+
+
+def crowd(count: int, name: str = "method {}") -> list[End]:
+    random = np.random.default_rng(0)
+    return [
+        End(name.format(i), *random.uniform(0.4, 0.42, 1), 0.01, *random.uniform(0, 0.01, 1), 0.001)
+        for i in range(count)
+    ]
+
+
+def labels_that_overlap(figure: Any) -> list[tuple[str, str]]:
+    figure.draw_without_rendering()
+    found = []
+    for axes in figure.axes:
+        boxes = [(text.get_text(), text.get_window_extent().shrunk(0.95, 0.8)) for text in axes.texts]
+        found += [(a, b) for i, (a, box) in enumerate(boxes) for b, other in boxes[i + 1 :] if box.overlaps(other)]
+    return found
+
+
+@pytest.mark.parametrize(("count", "name"), [(14, "method {}"), (19, "alpha 0.05, decay 0.1, rho 0.1, beta {}")])
+def test_every_point_has_its_label_and_none_overlaps(count: int, name: str) -> None:
+    figure = draw_ends({"train": crowd(count, name), "test": crowd(count, name)}, "", "violation")
+    for axes in figure.axes:
+        assert len(axes.texts) == count
+    assert labels_that_overlap(figure) == []
+    words = svg(figure)
+    assert all(name.format(i) in words for i in range(count))
+
+
+def test_parts_have_the_same_axes_and_one_far_away_stands_at_their_edge() -> None:
+    far = End("far", 1e5, 1.0, 0.0, 0.0)
+    figure = draw_ends({"train": [*crowd(5), far], "test": crowd(5)}, "Ends", "violation")
+    train, test = figure.axes
+    assert (train.get_xlim(), train.get_ylim()) == (test.get_xlim(), test.get_ylim())
+    assert train.get_ylim()[1] < 1
+    assert "Beyond the axis, which the other methods set: far" in figure.get_label()
+    assert any("loss 1e+05 ± 1, violation 0 ± 0, outside of the axes" in words for words in titles(figure.subfigs[0]))
+
+
+def test_an_error_bar_that_leaves_the_axes_is_no_line_across_them() -> None:
+    wide = End("wide", 0.41, 50.0, 0.005, 0.0)
+    figure = draw_ends({"train": [*crowd(8), wide]}, "", "violation")
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    assert high - low < 1
+    bars = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 5]
+    assert max(np.ptp(bar[3:]) for bar in bars) < 0.6 * (high - low)
+    arrows = [line for line in axes.lines if line.get_linestyle() == "None" and not line.get_gid()]
+    assert len(arrows) == 2  # up and down
+
+
 # Files and pages ------------------------------------------------------------------------------------------------------
 
 
-def png_size(path: Path) -> tuple[int, int]:
-    width, height = struct.unpack(">II", path.read_bytes()[16:24])
-    return width, height
-
-
-@pytest.mark.parametrize("name", PLOTS)
-def test_files_of_the_size_asked_for(figures: dict[str, FigureSpec], name: str, tmp_path: Path) -> None:
-    pdf, png = plots_matplotlib.save(figures[name], tmp_path / "figures", name, width=7.0, dpi=60)
-    assert (pdf.name, png.name) == (f"{name}.pdf", f"{name}.png")
-    assert pdf.read_bytes().startswith(b"%PDF")
-    assert png_size(png)[0] == 420
-    assert png.stat().st_size > 3000
-
-
-def test_the_same_results_make_the_same_files(figures: dict[str, FigureSpec], tmp_path: Path) -> None:
-    first, second = (plots_matplotlib.save(figures["trade-off"], tmp_path / name, "a", dpi=40) for name in ("1", "2"))
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-
-
-def test_pages_get_json_without_tags(figures: dict[str, FigureSpec]) -> None:
-    for spec in figures.values():
-        figure = plots_plotly.draw(spec)
-        text = figure_json(figure, min_width=500)
-        assert "<" not in text
-        assert json.loads(text)["minWidth"] == 500
-        listed = [trace.name for trace in figure.data if trace.showlegend]
-        bounded = [panel for panel in spec.panels() if panel.facet.bounds]
-        assert sorted(listed) == sorted([*spec.colors, *(["bound"] if bounded else [])])
-        shown = {trace.name for trace in figure.data}
-        assert shown == set(listed)
-        assert sum(trace.name == "bound" for trace in figure.data) == 2 * len(bounded)
-
-
-def made_up(rows: int, groups: int) -> list[FigureSpec]:
-    """Figures of methods and groups whose names are code."""
-    random = np.random.default_rng(0)
-    series = [f"%{{y}} <b> {g}" for g in range(groups)]
-    lines = []
-    for i in range(rows):
-        for facet in ("loss", "gap"):
-            for one in series:
-                place = {"panel": f"Method {i} <b> & $x_1$, with a name of some length", "facet": facet, "series": one}
-                y = random.random(6)
-                more = {"low": y - 0.1, "high": y + 0.1, "share": y**2, "end": np.arange(6) + 1.0}
-                spokes = [f"metric {k}\n0.1" for k in range(6)]
-                lines.append(pd.DataFrame(place | {"x": np.arange(6.0), "spoke": spokes, "y": y} | more))
-    data = pd.concat(lines, ignore_index=True)
-    colors = {one: plots.COLORS[g] for g, one in enumerate(series)}
-    facets = {"loss": Facet("loss"), "gap": Facet("group 1 - mean", bounds=(0.5,))}
-    common = {"caption": "made up", "colors": colors, "x_label": "steps"}
-    ranges = dict.fromkeys(data["panel"], (0.0, 5.0))
-    return [
-        FigureSpec(mark="line", data=data, facets=facets, x_ranges=ranges, **common),
-        FigureSpec(mark="step", data=data, facets=facets, x_ranges=ranges, **common),
-        FigureSpec(
-            mark="radar", data=data[data["facet"] == "loss"].assign(x=data["spoke"]), facets={"loss": Facet("")},
-            max_columns=4, panel_height=2.6, **common,
-        ),
-    ]  # fmt: skip
-
-
-def test_names_of_users_are_text(tmp_path: Path) -> None:
-    """Neither tags nor mathematics, nor templates: plotly replaces %{y} in a template."""
-    for spec in made_up(rows=1, groups=2):
-        figure = plots_plotly.draw(spec)
-        titles = [note.text.replace("<br>", " ") for note in figure.layout.annotations]
-        assert "&lt;b&gt; &amp; $x_1$" in titles[0]
-        for trace in figure.data:
-            if trace.hovertemplate:
-                assert "%{y} &lt;b&gt;" not in trace.hovertemplate
-                assert "%{fullData.name}" in trace.hovertemplate
-        plots_matplotlib.save(spec, tmp_path, "a", dpi=40)
-
-
-def overlaps(figure: Any) -> list[tuple[str, str]]:
-    """Titles and entries of the legend that cover each other, and what leaves the page."""
-    figure.draw_without_rendering()
-    texts = [axes.title for axes in figure.axes] + [text for legend in figure.legends for text in legend.get_texts()]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-    pairs = [(a, b) for i, (a, one) in enumerate(boxes) for b, other in boxes[i + 1 :] if one.overlaps(other)]
-    right, top = figure.bbox.x1, figure.bbox.y1
-    return pairs + [(a, "page") for a, box in boxes if min(box.x0, box.y0) < 0 or box.x1 > right or box.y1 > top]
-
-
-def test_many_methods_stand_in_blocks_and_nothing_overlaps() -> None:
-    for spec in made_up(rows=7, groups=3):
-        across = 4
-        assert spec.shape == (2 * len(spec.facets), across)
-        places = [(panel.row, panel.column) for panel in spec.panels()]
-        assert len(set(places)) == len(places) == 7 * len(spec.facets)
-        assert overlaps(plots_matplotlib.draw(spec)) == []
+def test_the_same_results_make_the_same_files(results: Results, tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        write_pdf(plots.trade_off(results), tmp_path / name)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert svg(plots.trade_off(results)) == svg(plots.trade_off(results))
 
 
 def test_five_groups_from_a_store(tmp_path: Path) -> None:
@@ -364,22 +355,19 @@ def test_five_groups_from_a_store(tmp_path: Path) -> None:
     expected = losses - losses.mean(1, keepdim=True)
     found = results.curves(["train"]).query("quantity != 'loss'").pivot(index="step", columns="quantity", values="mean")
     np.testing.assert_allclose(found[list(results.gaps.limits)], expected, atol=1e-12)
-    assert plots.curves(results).shape == (6, 1)
-    assert plots.scores(results).data["series"].nunique() == 5
+    assert len(plots.curves(results).subfigs[0].axes) == 6
+    assert len(plots.scores(results).subfigs[-1].legends[0].get_texts()) == 5
     radar = plots.radar(results)  # as printed: the reported metrics are of two groups
-    assert radar.data["y"].notna().any()
-    plots_matplotlib.save(radar, tmp_path, "radar", dpi=40)
+    assert np.isfinite(radar.axes[0].lines[0].get_ydata()).any()
 
 
-def test_pyplot_stays_unloaded(tmp_path: Path) -> None:
+def test_pyplot_stays_unloaded() -> None:
     script = (
-        "import sys; from pathlib import Path; import pandas as pd; from fairbound.benchmark.report import Section\n"
-        "from fairbound.benchmark.plots import Facet, FigureSpec\n"
-        "from fairbound.benchmark.plots_matplotlib import save\n"
-        "early = {'matplotlib', 'plotly', 'jinja2'} & set(sys.modules)\n"
-        "data = pd.DataFrame({'panel': ['a'], 'facet': '', 'series': 's', 'x': 0.5, 'y': 0.5, 'share': 0.2})\n"
-        "spec = FigureSpec(caption='', mark='step', data=data, facets={'': Facet('y')}, colors={'s': '#000000'})\n"
-        f"save(spec, Path({str(tmp_path)!r}), 'a')\n"
+        "import sys; from fairbound.benchmark.report import Section\n"
+        "from fairbound._utils.drawing import svg\n"
+        "from fairbound.benchmark.plots import End, draw_ends\n"
+        "early = {'matplotlib', 'jinja2'} & set(sys.modules)\n"
+        "svg(draw_ends({'train': [End('a', 0.5, 0.1, 0.2, 0.1)]}, '', 'violation'))\n"
         "print(sorted(early), 'matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -113,6 +113,49 @@ class TestAudit:
         monkeypatch.setattr("fairbound.data.readers.read_columns", None)  # nothing is read
         assert "cannot be written" in call(*options, "--json", tmp_path / "a.json", code=1)
 
+    @pytest.mark.parametrize("way", ["same", "relative", "symlink", "hardlink", "folder link"])
+    def test_no_output_replaces_an_input(
+        self, predictions: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "sub").mkdir()
+        out = {"same": predictions, "relative": Path("sub/../predictions.csv")}.get(way, tmp_path / "link")
+        if way == "symlink":
+            out.symlink_to(predictions.name)
+        elif way == "hardlink":
+            out.hardlink_to(predictions)
+        elif way == "folder link":
+            out.symlink_to(tmp_path)
+            out /= predictions.name
+        before, first = predictions.read_bytes(), tmp_path / "first.csv"
+        first.write_bytes(before)
+        options = ["--label", "y", "--prediction", "yhat", "--group", "race"]
+        for option in ("--html", "-o", "--csv", "--json"):
+            for inputs in ([predictions], [first, "--compare-file", predictions]):
+                printed = " ".join(call("audit", *inputs, *options, option, out, code=1).split())
+                assert f"the output {out} is the input {predictions}, which would be lost" in printed
+        assert "which would be lost" in call("groups", predictions, "--by", "race", "--json", out, code=1)
+        assert predictions.read_bytes() == before
+
+    @pytest.mark.parametrize(
+        "words", [["report", "income-ok-race", "--source"], ["board"], ["board", "income-ok-race", "--algorithm"]]
+    )
+    def test_a_folder_of_outputs_holds_no_input(self, tmp_path: Path, words: list[str]) -> None:
+        (tmp_path / "mine").mkdir()
+        source = tmp_path / "mine" / ("mine.csv" if "report" in words else "mine.py")
+        source.write_text("")
+        named = f"{source}:MyMethod(tau=0.1)" if "--algorithm" in words else source
+        for folder in (tmp_path, tmp_path / "mine" / ".." / "mine"):
+            printed = " ".join(call(*words, named, "-o", folder, code=1).split())
+            assert f"the input {source} lies in the output folder" in printed
+        assert "is a file; name a folder" in call(*words, named, "-o", source, code=1)
+        assert list((tmp_path / "mine").iterdir()) == [source]
+
+    def test_two_outputs_are_two_files(self, predictions: Path, tmp_path: Path) -> None:
+        (tmp_path / "b").symlink_to(tmp_path / "a")
+        options = ["--label", "y", "--prediction", "yhat", "--group", "race", "--csv", tmp_path / "a"]
+        assert "is named for two outputs" in call("audit", predictions, *options, "--html", tmp_path / "b", code=1)
+
     def test_bands_and_one_against_all(self, predictions: Path) -> None:
         printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "age:30:60,race=white")
         assert "30 to < 60, race=white" in printed
@@ -122,6 +165,8 @@ class TestAudit:
             "audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race,sex", "--top", "1"
         )
         assert "and 3 smaller groups" in printed
+        printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race", "--top", "1")
+        assert "and 1 smaller group (" in printed
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -129,6 +174,9 @@ class TestAudit:
             ({"--label": "Y"}, "there is no column 'Y'; did you mean y"),
             ({"--label": "age"}, "not binary"),
             ({"--group": "rase"}, "did you mean race"),
+            ({"--group": "income"}, "there is no column 'income'; there are race, sex, age, y, p, yhat"),
+            ({"--reference": "whit"}, "no group is called 'whit'; did you mean white?"),
+            ({"--where": "rase == 'white'"}, "there is no column 'rase'; did you mean race?"),
             ({"--score": "race"}, "race must hold numbers"),
             ({"--group": "age"}, "cut it into bands"),
             ({"--reference": "green"}, "no group is called 'green'"),
@@ -167,22 +215,21 @@ class TestAudit:
     def test_a_group_with_one_row_gets_a_note(self, tmp_path: Path) -> None:
         rows = "".join(f"{i % 2},{0.3 + 0.4 * (i % 2)},{'a' if i else 'b'}\n" for i in range(120))
         (tmp_path / "one.csv").write_text("y,p,race\n" + rows)
-        assert "has one example" in call(
-            "audit", tmp_path / "one.csv", "--label", "y", "--score", "p", "--group", "race"
-        )
+        printed = call("audit", tmp_path / "one.csv", "--label", "y", "--score", "p", "--group", "race")
+        assert "group 'b' (1) has fewer than 50 examples" in printed
 
 
 class TestGroups:
     def test_synthetic(self, tmp_path: Path) -> None:
         printed = call("groups", "synthetic:OK", "--by", "RAC1P=1,SEX", "--json", tmp_path / "g.json")
         assert "synthetic" in printed
-        assert "4 groups are definable; 4 are populated" in printed
+        assert "4 definable groups, 4 populated" in printed
         found = json.loads((tmp_path / "g.json").read_text())
         assert sum(group["rows"] for group in found["groups"]) == 17_917
 
     def test_billions(self) -> None:
         printed = call("groups", "synthetic:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3")
-        assert "1,605,744,000 groups are definable" in printed
+        assert "1,605,744,000 definable groups" in printed
 
     def test_a_file_with_and_without_a_label(self, predictions: Path) -> None:
         assert "label = 1" not in call("groups", predictions, "--by", "race")
@@ -191,7 +238,7 @@ class TestGroups:
     def test_small_groups(self, predictions: Path) -> None:
         assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
         out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "drop")
-        assert "rows are dropped" in out
+        assert "rows dropped" in out
 
     def test_wrong_input(self, predictions: Path) -> None:
         assert "did you mean SEX" in call("groups", "synthetic:OK", "--by", "SXE", code=1)

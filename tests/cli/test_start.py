@@ -17,7 +17,7 @@ from fairbound.benchmark.board.limits import Limits
 from fairbound.benchmark.collection import catalog
 from fairbound.cli import enter, options, printing
 
-HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "dask", "distributed", "plotly")
+HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "dask", "distributed", "matplotlib")
 HELP_OF_ALL = """
 import contextlib, io, json, sys
 from typer.main import get_command
@@ -55,6 +55,10 @@ def test_help_of_every_command_loads_nothing_heavy_and_fits_a_terminal() -> None
     for words, text in said.items():
         assert text.startswith("fairbound ") if words == "--version" else "Usage: fairbound" in text
         assert max(map(len, text.splitlines())) <= 80, words
+        assert "<bool>" not in text, words
+    for command in ("audit", "groups", "report", "board"):
+        assert " -o " in said[f"{command} --help"], command
+    assert "no command trains a model of yours" in " ".join(said["--help"].split())
 
 
 def test_what_options_repeat_of_heavy_modules() -> None:
@@ -93,3 +97,4 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
 
 def test_an_unknown_command_is_answered_with_the_nearest() -> None:
     assert "Did you mean 'board'" in call("bord", code=2)
+    assert "mean" not in call("xyz", code=2)

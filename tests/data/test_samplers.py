@@ -34,10 +34,9 @@ def test_what_is_not_read_is_not_drawn_and_changes_nothing() -> None:
     assert torch.equal(step.objective, second.objective)
 
 
-@pytest.mark.parametrize("replace", [True, False])
-def test_rows_come_from_the_pool_and_the_cell(replace: bool) -> None:
+def test_rows_come_from_the_pool_and_the_cell() -> None:
     sizes = (BatchSpec(4, 3), BatchSpec(2, 5, pool="dual"))
-    first, second = stack(*sampler(sizes=sizes, replace=replace).seeded(0, 1, 2)).block(0, 50)
+    first, second = stack(*sampler(sizes=sizes).seeded(0, 1, 2)).block(0, 50)
     assert first.objective.shape == (50, 3, 4)
     assert second.cells.shape == (50, 3, 2, 5)
     assert (first.objective % 2 == 0).all()
@@ -49,37 +48,23 @@ def test_rows_come_from_the_pool_and_the_cell(replace: bool) -> None:
         assert (batch.cells[..., 1, :] >= 60).all()
 
 
-@pytest.mark.parametrize("replace", [True, False])
-def test_every_row_is_seen_equally(replace: bool) -> None:
-    """With replacement a chi-square test, level 1e-4; epochs are exact: no loader that cycles its first pass."""
-    batch = stack(sampler(replace=replace), draws=1).block(0, 500)[0]
+def test_every_row_is_seen_equally() -> None:
+    """A chi-square test, level 1e-4."""
+    batch = stack(sampler(), draws=1).block(0, 500)[0]
     for rows, members in ((batch.objective, 50), (batch.cells[..., 0, :], 30), (batch.cells[..., 1, :], 20)):
         counts = np.unique(rows.flatten(), return_counts=True)[1]
         assert len(counts) == members
-        if replace:
-            assert stats.chisquare(counts).pvalue > 1e-4
-        else:
-            assert counts.max() - counts.min() <= 1
-
-
-def test_epochs_are_permutations_and_never_the_same_twice() -> None:
-    cell = stack(sampler(replace=False), draws=1).block(0, 400)[0].cells[:, 0, 0].flatten()  # 30 rows in the cell
-    epochs = cell[: len(cell) // 30 * 30].reshape(-1, 30)
-    assert (epochs.sort(1).values == epochs[0].sort().values).all()
-    assert len({tuple(epoch.tolist()) for epoch in epochs}) == len(epochs)
-    prefixes = {tuple(epoch[:5].tolist()) for epoch in epochs}
-    assert len(prefixes) > 0.9 * len(epochs)
+        assert stats.chisquare(counts).pvalue > 1e-4
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     cuts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    replace=st.booleans(),
     seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=4, unique=True),
 )
-def test_blocks_and_stacks_do_not_matter(cuts: list[int], replace: bool, seeds: list[int]) -> None:
+def test_blocks_and_stacks_do_not_matter(cuts: list[int], seeds: list[int]) -> None:
     """The rows of a run at a step are the same in any block and beside any other run."""
-    samplers = sampler(replace=replace).seeded(*seeds)
+    samplers = sampler().seeded(*seeds)
     whole = stack(*samplers).block(0, sum(cuts))
     again, first = stack(*samplers), 0
     for size in cuts:
@@ -140,8 +125,6 @@ def test_bad_sizes_are_sentences() -> None:
         stack(sampler(sizes=(BatchSpec(4, 3), BatchSpec(4, 3))), draws=3)
 
 
-def test_random_sizes_refuse_epochs_and_unequal_draws() -> None:
-    with pytest.raises(ValueError, match="shuffled epochs need batches of fixed size"):
-        SamplerStack([sampler(replace=False)], 4, (0.5, 0.5))
+def test_random_sizes_refuse_unequal_draws() -> None:
     with pytest.raises(ValueError, match="needs equal sizes in every draw"):
         SamplerStack([sampler(sizes=(BatchSpec(4, 3), BatchSpec(2, 3)))], 2, (0.5, 0.5))

@@ -128,7 +128,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -19,6 +19,7 @@ from fairbound.metrics.counts import NAMES, Counts
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
 from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import IntervalEstimate, beta_draws, percentile, spread
+from fairbound.metrics.reference_gaps import reference_gaps
 from fairbound.metrics.wasserstein import Scores, largest_w1
 
 FEW, MANY = 40, 2_000
@@ -73,6 +74,11 @@ def test_rates_and_metrics(scenario: str, samples: int) -> None:
         counts = Counts.of(y, p, group)
         found = metric_intervals(counts, "0", draws=DRAWS, seed=seed)
         hit = {name: covers(one, true_metrics[name]) for name, one in found.items() if one.value is not None}
+        for other, gaps in reference_gaps(counts, "0", draws=DRAWS, seed=seed).items():
+            for rate, gap in gaps.items():
+                true, base = (true_rates[NAMES.index(rate)][int(g)] for g in (other, "0"))
+                hit[f"{rate} of {other} minus that of 0"] = covers(gap.difference, true - base)
+                hit[f"{rate} of {other} over that of 0"] = covers(gap.ratio, true / base)
         rates = group_rates(counts)
         for i, name in enumerate(NAMES):
             hit |= {f"{name} of {g}": covers(one, true_rates[i][g]) for g, one in enumerate(rates[name])}

@@ -326,6 +326,13 @@ class TestIntervals:
         weighted = Counts.of(rows["y"], rows["p"], rows["g"], weights=heavy)
         assert (weighted.rates().trials < 0.4 * plain.rates().trials).all()
 
+    def test_one_heavy_row_counts_no_more_than_kish_allows(self) -> None:
+        """It is on one side of the rate: by its estimated variance alone there would be 10.6 effective rows."""
+        weights, predictions = np.r_[100.0, np.ones(50)], np.r_[0, np.tile([0, 1], 25)]
+        counts = Counts.of(np.zeros(51, int), predictions, np.zeros(51, int), weights=weights)
+        trials = float(counts.rates().trials[NAMES.index("positive_rate"), 0])
+        assert trials == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
+
     def test_a_rate_of_0_reaches_down_to_0_and_up_from_it(self) -> None:
         found = group_rates(Counts.of([0] * 50, [0] * 50, [0] * 50))["false_positive_rate"][0]
         assert (found.value, found.low) == (0.0, 0.0)

@@ -16,7 +16,7 @@ from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.runner import Result, Run
 
 F64, CPU = torch.float64, torch.device("cpu")
-STEPS = 200
+STEPS = 100
 # One grows its multipliers for ever, since no x is feasible; the other's step is too long, |1 - 2 tau| = 1.04.
 METHODS = [DescentAscent(tau=0.05, eta=0.1), DescentAscent(tau=1.02, eta=0.0)]
 
@@ -49,8 +49,9 @@ def same(left: Result, right: Result) -> None:
     assert left.diverging == right.diverging
 
 
-@pytest.mark.parametrize("steps", [3, 100, STEPS - 2])
-@pytest.mark.parametrize("settings", [{}, {"primal": primal.Adam(lr=0.05)}], ids=["own step", "Adam"])
+@pytest.mark.parametrize(
+    ("steps", "settings"), [(3, {}), (STEPS - 2, {}), (60, {"primal": primal.Adam(lr=0.05)})], ids=str
+)
 def test_a_resumed_run_has_the_end_and_the_diagnosis_of_the_whole(
     steps: int, settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -134,7 +135,7 @@ def test_a_first_checkpoint_that_cannot_be_written_is_none(
     assert at(tmp_path / "run.pt").load(CPU) is None
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.99])
 def test_a_file_that_was_cut_off_counts_as_none(share: float, tmp_path: Path) -> None:
     interrupted_after(50, at(tmp_path / "run.pt"))
     file = tmp_path / "run.pt"

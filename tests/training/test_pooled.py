@@ -77,9 +77,14 @@ def in_a_loop(method: Algorithm[Any], constraint: Constraint) -> tuple[Tensor, l
     return torch.cat([p.detach().flatten() for p in model.parameters()]), [*fair.multipliers.values()]
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-@pytest.mark.parametrize("method", METHODS)
+PAIRS = [(method, name) for method in ("DescentAscent", "SSLALM") for name in CONSTRAINTS]
+PAIRS += [("Penalty", "each"), ("SGD", "each")]
+
+
+@pytest.mark.parametrize(
+    ("method", "constraint", "compiled"),
+    [(*pair, False) for pair in PAIRS] + [pytest.param("SSLALM", "rates", True, marks=pytest.mark.slow)],
+)
 def test_stacked_runs_equal_a_loop(method: str, constraint: str, compiled: bool) -> None:
     own, x = problem(CONSTRAINTS[constraint])
     samplers = sampler(CONSTRAINTS[constraint]).seeded(3, 4)

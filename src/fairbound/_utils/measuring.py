@@ -25,8 +25,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EVERY = 20  # steps between probes: two more backward passes in 20 steps cost some 7 % of a step
-FIRST = 100  # at most as many steps at the start probe one constraint each, until each had its turn
+EVERY, EARLY = 50, 10  # steps between probes; during the first BEGINNING steps, where sizes change most
+BEGINNING = 200
+FIRST = 100  # at most as many steps at the very start probe one constraint each, until each had its turn
 MEMORY = 20  # probes that a running mean remembers
 SAMPLE = 4096  # coordinates
 
@@ -106,18 +107,18 @@ class Measurements(NamedTuple):
 
     def sizes(self, m: int) -> Sizes:
         """Of m constraints; one that was not probed yet takes the mean of those that were."""
-        tiny = torch.finfo(self.square.dtype).tiny
         known = self.probes > 0
-        unit = torch.where(known, self.overlap / self.square.clamp(min=tiny), 0.0)
-        slope = torch.where(known, self.slope, 0.0)
         count = known.sum().clamp(min=1)
-        unit, slope = (torch.where(known, v, v.sum() / count) for v in (unit, slope))
+        overlap, square, slope = (
+            torch.where(known, mean, (mean * known).sum() / count) for mean in (self.overlap, self.square, self.slope)
+        )
+        unit = overlap / square.clamp(min=torch.finfo(square.dtype).tiny)
         return Sizes(unit.expand(m), (slope * self.length.sqrt()).expand(m))
 
 
 def is_probe(step: int, m: int) -> bool:
     """Whether a driver probes at this step, counted from 0."""
-    return step < min(m, FIRST) or step % EVERY == 0
+    return step < min(m, FIRST) or step % (EARLY if step < BEGINNING else EVERY) == 0
 
 
 def sampled(n: int) -> tuple[Tensor, float]:

@@ -4,14 +4,14 @@ The driver measures two sizes of every constraint (`Sizes`): Y_i, the multiplier
 r_i, by how much one step of the optimizer can change c_i. With a horizon of T steps, u a running mean of c, and sigma
 the standard deviation of u, the error of a constraint is its value in units of what T steps can repair:
 
-    e  = clip(u / (T r + 2 sigma), -min(1, y / 2Y), 1)       equalities: clip(., -1, 1)
-    e  = e / max(1, |e|_2)                                   constraints that pull together
-    w  = y + 2 Y e                                           the weights of this step: x moves along grad f + J'w
-    y+ = y + Y e / (3 T)
+    e  = clip(u / (T r + 2 sigma), -1, 1)
+    e  = e / max(1, |e|_A)            A: those that pull, e > 0 or y > 0; together as hard as one at most
+    w  = [y + 2 Y e]_+                the weights of this step: x moves along grad f + J'w
+    y+ = [y + Y e / (3 T)]_+
     u+ = (u + c) / 2,   v+ = v + ((c - u)^2 - v) / 50,   sigma^2 = v / 3
 
-The lower limit of e keeps w >= 0, and with it y >= 0. e is that of earlier mini-batches, independent of this one's
-Jacobian, so one mini-batch serves for everything without bias.
+Equalities are not projected, and always pull. u is that of earlier mini-batches, independent of this one's Jacobian, so
+one mini-batch serves for everything without bias.
 
 Why these gains: w / Y - 1 moves c by about -r a step, so that c' = -r (y / Y - 1) - 2 c / T and y' = Y c / (3 r T^2).
 Both poles are real and negative (1/T times -1 +- sqrt(2/3)), whatever the units of f and c: c -> s c turns Y into Y / s
@@ -78,12 +78,11 @@ class AdaptivePI(MultiplierMethod[State]):
         tiny = torch.finfo(c.dtype).tiny
 
         scale = self.horizon * r + NOISE * (v / 3).sqrt()
-        least = torch.where(equality > 0, 1.0, (y / (GAIN * Y).clamp(min=tiny)).clamp(max=1.0))
-        e = torch.where(r > 0, u / scale.clamp(min=tiny), 0.0).clamp(max=1.0)
-        e = torch.maximum(e, -least)
-        e = e / torch.linalg.vector_norm(e).clamp(min=1.0)
-        w = y + GAIN * Y * e
-        y = y + Y * e / (INTEGRAL * self.horizon)
+        e = torch.where(r > 0, u / scale.clamp(min=tiny), 0.0).clamp(-1.0, 1.0)
+        pulls = (e > 0) | (y > 0) | (equality > 0)
+        e = e / torch.linalg.vector_norm(e * pulls).clamp(min=1.0)
+        w, y = y + GAIN * Y * e, y + Y * e / (INTEGRAL * self.horizon)
+        w, y = (torch.where(equality > 0, q, torch.relu(q)) for q in (w, y))
 
         n = n + 1
         v = v + torch.where(n > 1, ((c - u).square() - v) / (n - 1).clamp(min=1.0, max=MEMORY), 0.0)

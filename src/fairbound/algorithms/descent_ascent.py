@@ -11,12 +11,11 @@ hidden one-sample penalty of size eta. A second draw may come from a held-out du
 primal step never sees move the multipliers. The multiplier of an equality is not projected.
 
 The dual step belongs to the size s of c: it acts as eta s^2, which takes some 1 / (eta s^2) steps to arrive and
-oscillates above the curvature of L, so no one number serves every size. The default .1 is for constraints of size .1 to
-1, as losses and rates are: on P1, P2, P3 and P5 of the known answers the mean of 10,000 steps ends within .09 of
-|x_0 - x*|, with noise or without; .005 leaves .18 to .87 at size .1. At size 10 it is .04 to .13, with noise .20 to .46
-(.005: .06), and at size 50 it diverges: divide such a constraint by its size (benchmarks/defaults.py).
+oscillates above the curvature of L, so no one number serves every size. The default 0.1 is for constraints of size 0.1
+to 1, as losses and rates are (benchmarks/defaults.py): divide a larger constraint by its size.
 
-It diverges where L(., y*) has negative curvature (problem P4 of the known answers): use an augmented Lagrangian there.
+It diverges where L(., y*) has negative curvature (problem P4 of benchmarks/defaults.py): use an augmented Lagrangian
+there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from fairbound._utils.settings import CAP, NONNEGATIVE, require, require_switch
 from fairbound.algorithms.schedules import ForEach, per_constraint
-from fairbound.core import MultiplierMethod, Schedule, equality_mask
+from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
 
 
 class State(NamedTuple):
@@ -70,11 +69,10 @@ class DescentAscent(MultiplierMethod[State]):
         return not isinstance(self.eta, tuple)  # a tuple's entries belong to the constraints in their order
 
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        k, capped = like.new_zeros(()), like.new_zeros(())
-        return State(like.new_zeros(m), k, capped, equality_mask(like, m, equality))
+        return State(like.new_zeros(m), like.new_zeros(()), like.new_zeros(()), equality_mask(like, m, equality))
 
     def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
         c = values[-1]
         y = state.y + per_constraint(self.eta, state.k, len(c)) * c
-        y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
-        return state.y, State(y, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
+        y, at_cap = capped(torch.where(state.equality > 0, y, torch.relu(y)), self.y_max, state.capped)
+        return state.y, State(y, state.k + 1, at_cap, state.equality)

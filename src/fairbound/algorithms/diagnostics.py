@@ -1,7 +1,7 @@
 """Signs that a run diverges, or solves a problem without a solution, read from what was recorded on the way.
 
-Each sign is a sentence about what the records show, not a proof: multipliers also grow while a run is far from its end.
-A run that diverges is not reported as infeasible: its multipliers grow because x runs away.
+Each sign is a sentence about what the records show, not a proof: multipliers also grow while a run is far from its end,
+and while one diverges. Where both signs are seen, both are reported.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ WINDOW = 5  # records whose median is a level: one bad mini-batch is no divergen
 LOSS_GROWTH = 10.0  # growth of the loss, in units of its size at the start, that is divergence
 # ... if the violation has grown as well: from a start where the loss is small, it grows until the constraints hold.
 VIOLATION_GROWTH = 1.5
+EXPLODED = 100.0  # growth of the violation, in units of its size at the start, that is divergence by itself
+SMALLEST = 0.01  # ... of a size that is at least this: constraints of less are near their bounds
+STANDS = 0.1  # of the size of the constraints at the start: a violation below that is a small error
+STEADY = 0.9  # smallest against median violation of the second half: it no longer falls, and is no noise around 0
 
 
 def recorded(
@@ -59,15 +63,19 @@ def sign_of_divergence(history: Mapping[str, Sequence[float]]) -> str | None:
     first, last = known[:WINDOW], known[-WINDOW:]
     f, before = history["objective"], median(history["objective"][i] for i in first)
     now = median(f[i] for i in last)
-    if not now > before + LOSS_GROWTH * max(abs(f[i]) for i in first):
-        return None
+    loss_grew = now > before + LOSS_GROWTH * max(abs(f[i]) for i in first)
     grew = f"the loss grew from {before:.3g} to {now:.3g}"
     worst = history.get("violation")
     if worst is not None:
         start, violated = median(worst[i] for i in first), median(worst[i] for i in last)
-        if not violated > VIOLATION_GROWTH * abs(start):
-            return None
-        grew += f" and the largest violation from {max(start, 0.0):.3g} to {violated:.3g}"
+        size = max(SMALLEST, *(abs(worst[i]) for i in first))
+        loss_grew = loss_grew and violated > VIOLATION_GROWTH * abs(start)
+        growth = f"from {max(start, 0.0):.3g} to {violated:.3g}"
+        if not loss_grew and violated > EXPLODED * size:
+            return f"the largest violation grew {growth}: the run diverges; use a smaller step, or a larger eta or rho"
+        grew += f" and the largest violation {growth}"
+    if not loss_grew:
+        return None
     total = history["multiplier_sum"][last[-1]] if "multiplier_sum" in history else 0.0
     if total < 1:
         return f"{grew}: the run diverges; use a smaller step"
@@ -91,11 +99,9 @@ def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) 
     if len(steps) < 8:
         return signs
     half = len(steps) // 2
-    for run, diverges in enumerate(signs_of_divergence(history)):
-        if diverges is not None:
-            continue
+    for run in range(runs):
         history_of_run = {name: values[:, run].double().cpu() for name, values in history.items()}
-        for sign in (_no_feasible_step, _resets, _full_weight, _growing_force, _growing_multipliers, _stuck_direction):
+        for sign in SIGNS:
             signs[run] = signs[run] or sign(history_of_run, half, steps)
     return signs
 
@@ -131,8 +137,10 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
 
 
 def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    force = history.get("force")
-    if force is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
+    force, violation = history.get("force"), history.get("violation")
+    if force is None or violation is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
+        return None
+    if violation[half:].median() < 0.5 * violation[: 2 * WINDOW].median():  # it is being met
         return None
     return (
         f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "
@@ -145,8 +153,12 @@ def _growing_multipliers(history: Mapping[str, Tensor], half: int, steps: Sequen
     if "multiplier_norm" not in history or "kappa" in history or "force" in history:
         return None
     norm = history["multiplier_norm"]
+    norm = norm[norm.isfinite()]  # an overflow ends what is seen
+    half, steps = len(norm) // 2, steps[: len(norm)]
+    if len(norm) < 8:
+        return None
     rises = (norm[half:].diff() >= 0).double().mean()
-    if not norm.isfinite().all() or norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
+    if norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None
     return (
         f"the multipliers still grow, from a norm of {norm[half]:.3g} at step {steps[half]} to {norm[-1]:.3g} "
@@ -162,3 +174,30 @@ def _stuck_direction(history: Mapping[str, Tensor], half: int, steps: Sequence[i
     if kappa[late:].min() < VIOLATED or length[late:].max() > STILL * max(1.0, float(length.max())):
         return None
     return f"kappa stays at {kappa[-1]:.3g} while the direction has died out: a stationary point of the violation"
+
+
+def _stuck_violation(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+    """For any method: a violation that stands."""
+    if "violation" not in history:
+        return None
+    early, late = history["violation"][:WINDOW], history["violation"][half:]
+    level, middle = float(late.median()), len(late) // 2
+    least = max(VIOLATED, STEADY * level, STANDS * float(early.abs().max()))
+    falls = bool(late[middle:].median() < STEADY * late[:middle].median())
+    if not late.isfinite().all() or late.min() < least or falls:
+        return None
+    return (
+        f"the largest violation stands at {level:.3g} since step {steps[half]}: the problem is infeasible, or the "
+        "method gives the constraints too little weight"
+    )
+
+
+SIGNS = (
+    _no_feasible_step,
+    _resets,
+    _full_weight,
+    _growing_force,
+    _growing_multipliers,
+    _stuck_direction,
+    _stuck_violation,
+)

@@ -12,18 +12,16 @@ Only their abstracts were read, so this is the idea and not one of their algorit
 the correction by a second point (STORM, MSVR) and without restarts with large mini-batches (SPIDER).
 
 Differs from `Penalty`, the hinge of one mini-batch: that is gamma = 1, whose noise alone makes it positive, and whose
-limit lies inside the feasible set (P1 with mini-batches of 4: .58 from x*, at gamma = .05 .13). The bias
-falls with the standard deviation of u, by sqrt(gamma / (2 - gamma)). The current mini-batch has the share g in u: with
-u of the mini-batches before alone the bias is the same, and the delay destabilizes (P4 at gamma .03: 1.07 against .04).
+limit lies inside the feasible set. The bias falls with the standard deviation of u, by sqrt(gamma / (2 - gamma)). The
+current mini-batch has the share g in u: with u of the mini-batches before alone the bias is the same, and the delay
+destabilizes.
 
 It reaches the KKT point where `weight` exceeds every multiplier, up to a violation of nu y / weight. Otherwise it stops
 at the minimizer of F + weight sum [C]_+: `diagnostics` then reports a penalty that stands at its full weight. It does
 not raise the weight by itself: on noisy values that is a ratchet, and on an infeasible problem it has no end.
 
-The defaults were chosen on P1 to P5 for constraints of size 1 and multipliers up to 5: the mean of the last half of
-4,000 steps ends within .02 of |x_0 - x*|, with noise .01 to .09. No weight serves every size, as for `Penalty`: at size
-.1 multipliers of 10 and more exceed it, and P2 and P4 run away; at size 10 it ends at .06 to .49. Where tau weight
-|J|^2 > nu it circles within about tau weight |J|.
+The defaults were chosen on P1 to P5 for constraints of size 1 and multipliers up to 5 (benchmarks/defaults.py). No
+weight serves every size, as for `Penalty`. Where tau weight |J|^2 > nu it circles within about tau weight |J|.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ Differs from it:
 - The paper's recursion for alpha is undefined at k = 0; alpha_0 = alpha. A `schedule` may take its place.
 - The subproblems are solved exactly through their duals in m dimensions (`_subproblems`).
 
-At equal examples it makes a sixth of the steps of the others, and ends 16 % above the best loss of Experiment 1, .011
-above the bound; `TrackedSQP` has its subproblem without its examples.
+At equal examples it makes a sixth of the steps of the others; `TrackedSQP` has its subproblem without its examples.
 """
 
 from __future__ import annotations

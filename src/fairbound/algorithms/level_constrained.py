@@ -28,15 +28,11 @@ may be below `primal_step`, and the path stays feasible, not above.
 
 Where it fails: L too small, and the path leaves the feasible set; L too large, and it hardly moves, for along an active
 constraint it is gradient descent with the step size 1 / (1/tau + L'y). Constraints with kinks have no L: with
-exact=True it leaves the feasible set of P5, and a small ReLU net stays within its bound but comes to a stop at a kink
-(one seed: L grew to 1e7 within 2,000 steps; with tanh to .5). A step costs a backward pass for the objective and
-one for each group, and the state has 2 + groups vectors of the model's size. Constraints c <= 0 only.
+exact=True it leaves the feasible set of P5, and a small ReLU net stays within its bound but comes to a stop at a kink.
+A step costs a backward pass for the objective and one for each group, and the state has 2 + groups vectors of the
+model's size. Constraints c <= 0 only.
 
-Defaults: tau and a_k are those of TrackedSQP. 11 settings, one changed at a time, were compared on P1, P2 and P4, and
-no default was replaced. Medians of 32 replicates, 1,000 steps of 4
-examples, P1 to P5: the last half's mean is .08, .03, .07, .05, .04 from the solution, its violation 0. The margin is
-paid for: z = 0 has .04, .02, .07, .04, .01. In that comparison (600 steps, 16 replicates, an earlier form of the
-softening) the share of feasible iterates was .28 to .53 with z = 0, .76 to .85 with 1, .97 with 2 (error on P1 .16).
+Defaults: tau and a_k are those of TrackedSQP; 11 settings, one changed at a time, were compared on P1, P2 and P4.
 """
 
 from __future__ import annotations

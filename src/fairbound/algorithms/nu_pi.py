@@ -19,12 +19,11 @@ Differs from it:
   mini-batch first shows it. The other usual start is xi = c(x_0).
 
 K_P (1 - nu) multiplies the noise of a mini-batch, which nu near 1 averages. Where L(., y*) has negative curvature
-(problem P4 of the known answers) it diverges as descent-ascent does, unless eta K_P is above that curvature or eta is
-large beside tau: at tau = eta = .05, K_P = .5 it diverges, with the defaults it ends within .03.
+(problem P4 of benchmarks/defaults.py) it diverges as descent-ascent does, unless eta K_P is above that curvature or eta
+is large beside tau.
 
-The defaults were chosen from 72 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size .1 to 1: the
-mean of 6,000 steps ends within .05 of |x_0 - x*|, with noise or without. At size 10 it is .05, with noise .7 (.2 for
-eta = .03), and at size 50 it diverges: divide such a constraint by its size.
+The defaults were chosen from 72 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size 0.1 to 1: divide
+a larger constraint by its size.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from torch import Tensor
 
 from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require
 from fairbound.algorithms.schedules import ForEach, per_constraint
-from fairbound.core import MultiplierMethod, Schedule, equality_mask
+from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
 
 MEMORY = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
 
@@ -80,12 +79,12 @@ class NuPI(MultiplierMethod[State]):
         return not isinstance(self.eta, tuple)
 
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        k, capped = like.new_zeros(()), like.new_zeros(())
-        return State(like.new_zeros(m), like.new_zeros(m), k, capped, equality_mask(like, m, equality))
+        y, xi, zero = like.new_zeros(m), like.new_zeros(m), like.new_zeros(())
+        return State(y, xi, zero, zero.clone(), equality_mask(like, m, equality))
 
     def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
         (c,) = values
         xi = self.nu * state.xi + (1 - self.nu) * c
         y = state.y + per_constraint(self.eta, state.k, len(c)) * (self.ki * c + self.kp * (xi - state.xi))
-        y = torch.where(state.equality > 0, y, torch.relu(y)).clamp(-self.y_max, self.y_max)
-        return state.y, State(y, xi, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
+        y, at_cap = capped(torch.where(state.equality > 0, y, torch.relu(y)), self.y_max, state.capped)
+        return state.y, State(y, xi, state.k + 1, at_cap, state.equality)

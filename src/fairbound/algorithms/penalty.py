@@ -7,14 +7,11 @@ two constraints a <= 0 and -a <= 0 it is the same, [a]_+ + [-a]_+ = |a|. Train o
 with the experiment's bound.
 
 The penalty is exact where `weight` is larger than every multiplier. The default 2 is for multipliers of size 1, that is
-for f and c of one size: on P1 to P4 of the known answers it ends within .04 of |x_0 - x*|, on P5, whose multiplier is
-3, at .14 (0.4: .14 to .54, and P2 and P4 run away). A constraint ten times smaller needs ten times the weight; one ten
-times larger makes the iterates oscillate (.16 to .61): no weight serves every size (benchmarks/defaults.py).
+for f and c of one size (benchmarks/defaults.py). A constraint ten times smaller needs ten times the weight; one ten
+times larger makes the iterates oscillate: no weight serves every size.
 
 Differs from the constrained methods: the minimizer depends on `weight`, and [.]_+ of a mini-batch's mean is biased
-upwards by its noise, so the fixed point depends on the batch size too. With mini-batches of 8 it ends 47 % above the
-best loss of Experiment 1 at equal examples (docs/reference/algorithms.md): a model with equal losses for all costs
-least.
+upwards by its noise, so the fixed point depends on the batch size too.
 """
 
 from __future__ import annotations

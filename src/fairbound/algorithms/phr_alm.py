@@ -16,7 +16,7 @@ Differs from it: the tracked value, the lag and the gain, for mini-batches (a ga
 abstract); eta = rho, a = 1, lag=False is the classical method on one mini-batch.
 
 Its bias: [.]_+ of a noisy value is too large on average, so that x ends on the safe side: w is too large by up to
-rho sd(u) / sqrt(2 pi), where y is small. Averaging with a = .2 leaves one third of a mini-batch's noise, the factor
+rho sd(u) / sqrt(2 pi), where y is small. Averaging with a = 0.2 leaves one third of a mini-batch's noise, the factor
 sqrt(a / (2 - a)). With `lag=False` the mini-batch of the Jacobian is also in w: a second bias, rho a times their
 covariance.
 
@@ -27,11 +27,10 @@ With `second=True` and a held-out dual set, everything that weighs the constrain
 step never sees.
 
 It oscillates, then diverges, for tau rho |J|^2 >= 1 (2 without lag), and where rho is below the negative curvature of L
-(problem P4 of the known answers needs rho > 1).
+(problem P4 of benchmarks/defaults.py needs rho > 1).
 
-The defaults were chosen from 54 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size .1 to 1: the
-mean of 6,000 steps ends within .05 of |x_0 - x*|, with noise or without, and P4 within .02. At size 10 it is .05, with
-noise .45, and at size 50 it diverges: divide such a constraint by its size.
+The defaults were chosen from 54 settings on P1 to P5 (benchmarks/defaults.py), for constraints of size 0.1 to 1: divide
+a larger constraint by its size.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from torch import Tensor
 
 from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require, require_switch
 from fairbound.algorithms.schedules import ForEach, per_constraint
-from fairbound.core import MultiplierMethod, Schedule, equality_mask
+from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
 
 SHARE = Bounds("above 0 and at most 1", lambda v: 0 < v <= 1)
 
@@ -94,8 +93,8 @@ class PHRALM(MultiplierMethod[State]):
         return not isinstance(self.eta, tuple)
 
     def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        k, capped = like.new_zeros(()), like.new_zeros(())
-        return State(like.new_zeros(m), like.new_zeros(m), k, capped, equality_mask(like, m, equality))
+        y, u, zero = like.new_zeros(m), like.new_zeros(m), like.new_zeros(())
+        return State(y, u, zero, zero.clone(), equality_mask(like, m, equality))
 
     def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
         c = values[-1]
@@ -109,5 +108,5 @@ class PHRALM(MultiplierMethod[State]):
         rho = y.new_zeros(()) + self.rho
         least = y * torch.relu(rho - eta) / rho.clamp(min=torch.finfo(y.dtype).tiny)
         moved = y + eta * u
-        y = torch.where(free, moved, torch.maximum(moved, least)).clamp(-self.y_max, self.y_max)
-        return w, State(y, u, state.k + 1, state.capped + (y.abs() >= self.y_max).any(), state.equality)
+        y, at_cap = capped(torch.where(free, moved, torch.maximum(moved, least)), self.y_max, state.capped)
+        return w, State(y, u, state.k + 1, at_cap, state.equality)

@@ -27,12 +27,9 @@ A multiplier of 0 would stay 0, hence the floor y_min, which keeps a pull of y_m
 An equality has no interior for the barrier: refused; |c| <= tolerance are two inequalities.
 
 Its bias: phi'(c) and J share a mini-batch, and phi' is convex below 0: x ends on the safe side by O(Var(c) / p). It
-oscillates for tau y |J|^2 / p >= 2. Where L has negative curvature it needs y |J|^2 / p above it: P4 with p < 1. There
-t_max = 1 lost one run of 32, which left the range where the clipped penalty holds it; 2 lost none.
+oscillates for tau y |J|^2 / p >= 2. Where L has negative curvature it needs y |J|^2 / p above it: P4 with p < 1.
 
-The defaults were chosen from 83 settings on P1 to P5 of the known answers (benchmarks/defaults.py): the mean of 6,000
-steps ends within .02 of |x_0 - x*| whether c is multiplied by .1, 1, 10 or 50, or f is; with noise within .05, and .16
-for c at sizes 10 and 50. As published (t_max = infinity) it ends within .3 at size 10 with noise, and diverges at 50.
+The defaults were chosen from 83 settings on P1 to P5 (benchmarks/defaults.py).
 """
 
 from __future__ import annotations

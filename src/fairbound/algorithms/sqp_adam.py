@@ -20,12 +20,11 @@ Differs from it:
 - Averages of c and J: mini-batches of them bias d. Kappa in place of c + J d = 0, which may have no solution.
 - The public code starts the first moment from the squared gradient; here both start at 0.
 - The floor of H. Where the active constraints balance the whole gradient, p is 0 and sqrt(mu) alone would be left: from
-  x = 3 on min (x - 2)^2 / 2 s.t. x <= 1 the first step would be 200 long. With floor = .1 the objective moves no
+  x = 3 on min (x - 2)^2 / 2 s.t. x <= 1 the first step would be 200 long. With floor = 0.1 the objective moves no
   coordinate by more than 10 alpha; 0 is the form as published.
 
 A step changes every coordinate by about alpha, also where p is noise alone, and a curved constraint is then violated by
-some |d|^2: alpha must fall. On P1 to P4 of the known answers, mini-batches of 4, 4,000 steps, the defaults end within
-.02 to .04; where c has a kink (P5) the averaged J is of no one side of it, and the error is .2.
+some |d|^2: alpha must fall. Where c has a kink (P5) the averaged J is of no one side of it.
 """
 
 from __future__ import annotations

@@ -20,14 +20,9 @@ Differs from it:
 - `lag=True`, with `samples=1`, is ours: y and r are functions of the past, independent of the mini-batch whose Jacobian
   they weigh, so that one mini-batch is unbiased. The price is a delay of one step: stable for tau rho |J|^2 < 1, where
   the other forms have 2 (plus 1 in |J|^2 while the slack moves).
-  At equal numbers of examples it is the most accurate form on P1, P2 and P3 (.018, .010, .033 where two mini-batches
-  have .025, .015, .046; 24,000 examples, noise), but on P4 it does not settle with the default rho = .3, below the
-  curvature: .10, against .03. With rho = 2, tau = .02 it is the best or equal on all five.
-- The defaults are for constraints of size .1 to 1, with a penalty that is stable up to 10 (tau rho |J|^2 below 2). On
-  P1, P2, P3 and P5 of the known answers the mean of 10,000 steps ends within .09 of |x_0 - x*| at sizes .1 and 1, and
-  within .13 at 10 (with noise .23): a slack falls by tau times its multiplier a step, which shrinks as c grows. P4
-  needs size 1. M_y = 10 is below the multipliers of a small c (errors up to 2.5 at size .1), so it is off. At size 50
-  the penalty diverges: divide such a constraint by its size (benchmarks/defaults.py).
+- The defaults are for constraints of size 0.1 to 1, with a penalty that is stable up to 10 (tau rho |J|^2 below 2);
+  divide a larger constraint by its size (benchmarks/defaults.py). M_y = 10 is below the multipliers of a small c, so it
+  is off.
 - `clamp=True` scales y back to the ball |y| <= M_y instead of starting again from 0. Either way the event is counted.
 - `slack_from_first=True` starts the slacks at [-c(x0)]_+ instead of 0: from 0 a strictly feasible start is pulled to
   the boundary until the slack has caught up. A custom loop gives that estimate as `init(x, m, first=sample(x))`;

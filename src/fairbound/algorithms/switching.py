@@ -14,8 +14,7 @@ Differs from it:
 - The paper has one scalar c; with several constraints "the worst" has two readings. `worst_of_test=True` takes it from
   the test: the gradient then is an unbiased one of that constraint, as E c <= 0 asks. `False` takes it from the fresh
   draw, as code does that differentiates max(c) of a mini-batch: that lowers E max_i c_i, which noise alone makes
-  positive, and so flattens the model. The paper's table (loss .567 with steps .05 and .04) is that
-  (docs/reference/algorithms.md).
+  positive, and so flattens the model. The paper's table is that (docs/reference/algorithms.md).
 - The sign of an equality comes from where the worst constraint does: from the test it is independent of the gradient,
   so that the step is sign(C_i) grad C_i on average wherever the noise does not hide the sign. From the fresh draw it
   would lower E |c_i|, which noise alone makes positive. Noise above eps_k makes |c_i| of the test fail at a solution,
@@ -26,8 +25,7 @@ Differs from it:
 - The adaptive objective step is not defined in the paper; see `Adaptive`.
 
 The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}(q), q = eta^f y* / (eta^f y* + eta^c)
-That is inside the bound where y* < eta^c / eta^f, outside where it is larger. Give the test a large batch. With 8
-examples the method ends 38 % above the best loss of Experiment 1 at equal examples and .012 above the bound.
+That is inside the bound where y* < eta^c / eta^f, outside where it is larger. Give the test a large batch.
 """
 
 from __future__ import annotations

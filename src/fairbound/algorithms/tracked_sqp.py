@@ -20,9 +20,7 @@ Ng, Mahoney 2024, gradients and Hessians averaged, box constraints); "crz" is th
 (arXiv 2408.16656). These have exact constraints, and mini-batches of them bias d: the averages are what makes d usable.
 
 Differs from them:
-- c and J are averaged, and c is corrected along the path. With mini-batches of 4, 1,000 steps, it ends .05 from P1's
-  solution, as Stochastic Ghost does with six times its examples; one mini-batch in the place of the averages
-  ends .33 away, however many steps. Without the correction P1 is hardly worse: it is there for longer averages.
+- c and J are averaged, and c is corrected along the path, which matters for long averages.
 - v of "crz" is one step of steepest descent on |[c + J v]_+|^2 / 2, which is the decrease that the method asks for, not
   the minimizer within a ball.
 - alpha_k has no merit function behind it: a schedule. No Hessian: tau I.

@@ -7,37 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound._utils.sentences import counted, did_you_mean
 from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
 from fairbound.auditing.text import (
-    SMALL_GROUP,
     interval,
     number,
     one_group,
     one_sided,
-    own_group,
-    score_range,
     small_groups,
     threshold_hint,
 )
-from fairbound.constraints.subgroups import (
-    Attribute,
-    Coded,
-    Intersection,
-    is_missing,
-    no_column,
-    text_among_numbers,
-)
-from fairbound.data.attributes import parse_attributes
-from fairbound.data.outcomes import binary, binary_like, class_count, like_one_against_rest, one_against_rest
+from fairbound.constraints.subgroups import Coded
 from fairbound.metrics.counts import (
     Counts,
     as_binary,
@@ -56,10 +43,10 @@ from fairbound.metrics.fairness_metrics import (
     values,
 )
 from fairbound.metrics.intervals import DRAWS, IntervalEstimate
+from fairbound.metrics.reference_gaps import ReferenceGap, reference_gaps
 from fairbound.metrics.roc import CalibrationBin
 
 SHOWN_GROUPS = 20  # by print(audit)
-MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes
 
 
 @dataclass(frozen=True)
@@ -70,6 +57,7 @@ class GroupAudit:
     examples: int
     counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. examples where there are none
     rates: Mapping[str, IntervalEstimate]
+    against_reference: Mapping[str, ReferenceGap] = field(default_factory=dict)  # by error rate; of compared groups
     loss: IntervalEstimate | None = None  # mean cross-entropy of the scores
     auc: IntervalEstimate | None = None
     calibration_gap: IntervalEstimate | None = None  # mean score minus base rate, where scores are probabilities
@@ -89,9 +77,7 @@ class Audit:
     metrics: Mapping[str, IntervalEstimate]
     groups: tuple[GroupAudit, ...]
     pairs: Mapping[str, GroupPair] = field(default_factory=dict)  # metric -> the two groups behind it
-    min_examples: int = SMALL_GROUP  # below, a group is tiny
-    without_tiny: Mapping[str, IntervalEstimate] = field(default_factory=dict)  # metrics; empty without tiny groups
-    pairs_without_tiny: Mapping[str, GroupPair] = field(default_factory=dict)
+    min_size: int = 0  # examples of a group, below which it is listed, but compared with no other
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
     probabilities: bool = False  # whether scores are
@@ -99,8 +85,17 @@ class Audit:
     missing: int = 0  # examples that lack a value, dropped before
     weighted: bool = False  # whether examples have weights
     source: str = ""
+    label: str = ""  # the column of labels
+    made: str = ""  # the column of scores or predictions
+    where: str = ""  # the condition that chose the examples
+    rows: int = 0  # before that condition
     notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
+
+    @property
+    def compared(self) -> tuple[GroupAudit, ...]:
+        """The groups that metrics compare: those with enough examples."""
+        return tuple(group for group in self.groups if group.examples >= max(self.min_size, 1))
 
     def __str__(self) -> str:
         """Groups and metrics; the command line has more."""
@@ -118,49 +113,25 @@ class Audit:
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON: metric name -> value and interval, group name -> counts and rates."""
-        found = {
-            "source": self.source,
-            "by": list(self.attributes),
-            "examples": self.examples,
-            "dropped": self.dropped,
-            "dropped_missing": self.missing,
-            "level": self.level,
-            "reference": self.reference,
-            "threshold": self.threshold,
-            "weighted": self.weighted,
-            "score_bins": list(self.bins),
-            "metrics": {name: estimate._asdict() for name, estimate in self.metrics.items()},
-            "pairs": {name: pair._asdict() for name, pair in self.pairs.items()},
-            "groups": {group.name: _group_dict(group) for group in self.groups},
-            "notes": list(self.notes),
-        }
-        if self.without_tiny:
-            found["without_tiny_groups"] = {
-                "min_examples": self.min_examples,
-                "metrics": {name: estimate._asdict() for name, estimate in self.without_tiny.items()},
-                "pairs": {name: pair._asdict() for name, pair in self.pairs_without_tiny.items()},
-            }
-        if self.parts:
-            found["each"] = {part.attributes[0]: part.to_dict() for part in self.parts}
-        return found
+        """Everything, for JSON: the fields by their names, with groups by theirs."""
+        return dict(as_plain(self))
 
 
-def _group_dict(group: GroupAudit) -> dict[str, Any]:
-    found: dict[str, Any] = {"examples": group.examples, "counts": dict(group.counts)}
-    found["rates"] = {name: estimate._asdict() for name, estimate in group.rates.items()}
-    for name, estimate in (("loss", group.loss), ("auc", group.auc), ("calibration_gap", group.calibration_gap)):
-        if estimate is not None:
-            found[name] = estimate._asdict()
-    if group.histogram:
-        found["score_shares"] = list(group.histogram)
-    if group.roc:
-        found["roc"] = [list(point) for point in group.roc]
-    if group.calibration:
-        found["calibration"] = [
-            {"score": one.score, "rate": one.rate._asdict(), "examples": one.examples} for one in group.calibration
-        ]
-    return found
+def as_plain(value: Any) -> Any:
+    """What JSON can hold: fields by their names; a tuple of things that have a name is a dictionary by it.
+
+    >>> as_plain((GroupAudit("A", 3, {}, {"accuracy": IntervalEstimate(0.5)}),))["A"]["rates"]
+    {'accuracy': {'value': 0.5, 'low': None, 'high': None}}
+    """
+    if is_dataclass(value):
+        return {each.name: as_plain(getattr(value, each.name)) for each in fields(value)}
+    if hasattr(value, "_asdict"):
+        return as_plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {name: as_plain(part) for name, part in value.items()}
+    if isinstance(value, tuple) and value and hasattr(value[0], "name"):
+        return {part.name: as_plain(part) for part in value}
+    return [as_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def audit(
@@ -174,6 +145,7 @@ def audit(
     names: Sequence[str] = (),
     attributes: Sequence[str] = ("group",),
     reference: str | None = None,
+    min_size: int = 0,
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
@@ -181,7 +153,8 @@ def audit(
     source: str = "",
 ) -> Audit:
     """Audit predictions, or scores at a threshold (0.5 for scores between 0 and 1; on another scale it must be given).
-    Groups are text, or numbers 0, 1, ... (-1: none) with `names`. Without `intervals` there are values only, sooner.
+    Groups are text, or numbers 0, 1, ... (-1: none) with `names`. Groups with fewer than `min_size` examples have
+    rates, but no difference or ratio compares them. Without `intervals` there are values only, sooner.
 
     >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
     >>> found.metrics["demographic_parity_difference"].value
@@ -194,24 +167,17 @@ def audit(
     counts = Counts.of(given.labels, given.predictions, given.groups, weights=given.weights, names=names)
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-
-    def measured(counts: Counts, reference: str | None) -> dict[str, IntervalEstimate]:
-        if intervals:
-            return metric_intervals(counts, reference, **settings)
-        return {name: IntervalEstimate(value) for name, value in values(counts, reference).items()}
-
-    metrics = measured(counts, reference)
-    notes = [*one_group(counts), *small_groups(counts), *one_sided(given.labels, given.predictions, given.scores)]
-    large = (counts.sizes() >= SMALL_GROUP).nonzero().flatten()
-    without: dict[str, Any] = {}
-    if 2 <= len(large) < int((counts.sizes() > 0).sum()):
-        rest = counts.only(large.tolist())
-        own = reference if reference in rest.names else None
-        without = {"without_tiny": measured(rest, own), "pairs_without_tiny": group_pairs(rest)}
+    min_size, small = _compared(counts, reference, min_size)
+    if intervals:
+        metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
+    else:
+        metrics = {k: IntervalEstimate(value) for k, value in values(counts, reference, min_size=min_size).items()}
+    gaps = reference_gaps(counts, reference, min_size=min_size, intervals=intervals, **settings)
+    notes = [*one_group(counts), *small, *one_sided(given.labels, given.predictions, given.scores)]
     scored = ScoreAudit([GroupScores() for _ in names])
     if given.scores is not None:
         scored = audit_scores(
-            given.scores, given.labels, given.groups, given.weights, counts, reference, settings, intervals
+            given.scores, given.labels, given.groups, given.weights, counts, reference, min_size, settings, intervals
         )  # fmt: skip
     return Audit(
         attributes=tuple(attributes),
@@ -219,8 +185,9 @@ def audit(
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
-        groups=_group_audits(counts, group_rates(counts, level=level, intervals=intervals), scored),
-        pairs=group_pairs(counts) | scored.pairs,
+        groups=_group_audits(counts, group_rates(counts, level=level, intervals=intervals), gaps, scored),
+        pairs=group_pairs(counts, min_size) | scored.pairs,
+        min_size=min_size,
         threshold=given.threshold,
         bins=scored.bins,
         probabilities=scored.probabilities,
@@ -228,8 +195,25 @@ def audit(
         weighted=weights is not None,
         source=source,
         notes=(*notes, *scored.notes),
-        **without,
     )
+
+
+def _compared(counts: Counts, reference: str, min_size: int) -> tuple[int, list[str]]:
+    """The size of groups that are compared, which is 0 where fewer than two reach it, and notes on the small ones."""
+    if reference not in counts.names:
+        raise ValueError(f"no group is called {reference!r}; {did_you_mean(reference, counts.names)}")
+    sizes = counts.sizes()
+    if int((sizes >= max(min_size, 1)).sum()) < 2:
+        too_few = min_size > 1 and int((sizes > 0).sum()) > 1
+        note = f"fewer than two groups have {min_size} examples (--min-size), so that all groups are compared"
+        return 0, [*([note] if too_few else []), *small_groups(counts, 0)]
+    size = int(sizes[counts.names.index(reference)])
+    if size < min_size:
+        raise ValueError(
+            f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of {min_size} or more "
+            "are compared; name another one (--reference), or lower --min-size"
+        )
+    return min_size, small_groups(counts, min_size)
 
 
 class _Examples(NamedTuple):
@@ -274,11 +258,15 @@ def _usual_threshold(score: Tensor) -> float:
     """0.5, for scores that may be probabilities."""
     if bool(((score >= 0) & (score <= 1)).all()) or not bool(torch.isfinite(score).all()):
         return 0.5  # NaN and infinite scores are refused where they are used
-    raise ValueError(f"{score_range(score)}, so that 0.5 is no threshold of theirs; give one: {threshold_hint(score)}")
+    low, high = float(score.min()), float(score.max())
+    raise ValueError(f"the default threshold 0.5 does not fit scores from {low:g} to {high:g}; {threshold_hint(score)}")
 
 
 def _group_audits(
-    counts: Counts, rates: Mapping[str, Sequence[IntervalEstimate]], scored: ScoreAudit
+    counts: Counts,
+    rates: Mapping[str, Sequence[IntervalEstimate]],
+    gaps: Mapping[str, Mapping[str, ReferenceGap]],
+    scored: ScoreAudit,
 ) -> tuple[GroupAudit, ...]:
     sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
     return tuple(
@@ -287,116 +275,11 @@ def _group_audits(
             sizes[i],
             _confusion(weight[i]),
             {rate: estimates[i] for rate, estimates in rates.items()},
+            gaps.get(name, {}),
             **vars(scored.groups[i]),
         )
         for i, name in enumerate(counts.names)
     )
-
-
-def audit_columns(
-    columns: Mapping[str, NDArray[Any]],
-    *,
-    label: str,
-    groups: str | Sequence[Attribute],
-    prediction: str | None = None,
-    score: str | None = None,
-    weight: str | None = None,
-    positive: Any = None,
-    min_size: int = 0,
-    small: Literal["merge", "drop"] = "merge",
-    drop_missing: bool = False,
-    reference: str | None = None,
-    **settings: Any,
-) -> Audit:
-    """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone.
-
-    `positive` is the label's value that counts as 1; of several classes, it is the one against the rest.
-    `drop_missing` skips examples that lack a value in one of the columns, and a note says how many."""
-    given, notes = groups, list(getattr(columns, "notes", ()))
-    groups = parse_attributes(given, columns) if isinstance(given, str) else given
-    by = [attribute.name for attribute in groups]
-    missing = 0
-    if drop_missing:
-        used = [label, *(name for name in (prediction, score, weight) if name is not None), *by]
-        columns, missing, lacking = _complete(columns, used)
-        notes += lacking
-        groups = parse_attributes(given, columns) if isinstance(given, str) else given
-    notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
-    truth = _column(columns, label)
-    several = positive is not None and class_count(truth, label) > 2
-    if several:
-        y, others = one_against_rest(truth, label, positive)
-        notes.append(f"the label {label!r} has {len(others) + 1} classes: {positive} counts as 1, all others as 0")
-    else:
-        y = _binary_label(truth, label, positive)
-    made: dict[str, Any] = {}
-    if prediction is not None:
-        as_label = like_one_against_rest if several else binary_like
-        made["predictions"] = as_label(_column(columns, prediction), prediction, truth, label, positive)
-    if score is not None:
-        made["scores"] = _numbers(_column(columns, score), score)
-    if weight is not None:
-        made["weights"] = _numbers(_column(columns, weight), weight)
-
-    def one(attributes: Sequence[Attribute], reference: str | None) -> Audit:
-        found = Intersection(tuple(attributes)).group(columns, min_size, small)
-        if len(found) == 0:
-            raise ValueError(f"none of the {found.populated} groups has {min_size} examples; lower the minimum size")
-        if reference is not None and reference not in found.names:
-            close = get_close_matches(reference, found.names, n=3, cutoff=0.4) or list(found.names[:6])
-            raise ValueError(f"no group is called {reference!r}; there is {' or '.join(close)}")
-        names = [attribute.name for attribute in attributes]
-        return audit(y, found.ids, names=found.names, attributes=names, reference=reference, **made, **settings)
-
-    whole = one(groups, reference)
-    whole = replace(whole, missing=missing, notes=(*notes, *whole.notes))
-    return whole if len(groups) == 1 else replace(whole, parts=tuple(one([alone], None) for alone in groups))
-
-
-def _complete(
-    columns: Mapping[str, NDArray[Any]], names: Sequence[str]
-) -> tuple[Mapping[str, NDArray[Any]], int, list[str]]:
-    """The rows that lack nothing in these columns, how many others there are, and a sentence about them."""
-    absent = {name: is_missing(_column(columns, name)) for name in dict.fromkeys(names)}
-    lacking = np.logical_or.reduce(list(absent.values()))
-    if not lacking.any():
-        return columns, 0, []
-    if lacking.all():
-        raise ValueError(f"every example lacks a value in {', '.join(absent)}: there is nothing to audit")
-    each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in absent.items() if gone.any())
-    note = f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped, with missing values ({each})"
-    return {name: _column(columns, name)[~lacking] for name in absent}, int(lacking.sum()), [note]
-
-
-def _binary_label(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
-    several = class_count(column, name)
-    if positive is None and several > 2 and (several <= MAX_CLASSES or column.dtype.kind == "O"):
-        raise ValueError(
-            f"the column {name!r} is not binary: {several} different values in {len(column)} rows; name the one that "
-            f"counts as 1, against the rest: --positive {np.unique(column[~is_missing(column)])[-1]} (positive)"
-        )
-    return binary(column, name, positive)
-
-
-def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name not in columns:
-        raise ValueError(no_column(name, columns))
-    return columns[name]
-
-
-def _numbers(column: NDArray[Any], name: str) -> NDArray[Any]:
-    missing = is_missing(column)
-    if missing.any():
-        raise ValueError(
-            f"{name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())}); drop those rows "
-            "(--drop-missing)"
-        )
-    if column.dtype.kind not in "iufb":
-        raise ValueError(
-            f"{name} must hold numbers, found {text_among_numbers(column)}; correct it, or, where such text marks "
-            "a missing value, name it (--missing) and drop those rows (--drop-missing)"
-        )
-    return column if column.dtype.kind == "f" else column.astype(np.float64)
 
 
 def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairbound.auditing.audits import Audit, GroupAudit
+from fairbound.auditing.audits import Audit, GroupAudit, as_plain
 from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate
 
 
@@ -31,19 +31,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        return {
-            "names": list(self.names),
-            "change": {name: estimate._asdict() for name, estimate in self.metrics.items()},
-            "group_change": {
-                group: {name: estimate._asdict() for name, estimate in rates.items()}
-                for group, rates in self.groups.items()
-            },
-            "only_first": list(self.only_first),
-            "only_second": list(self.only_second),
-            "notes": list(self.notes),
-            "first": self.first.to_dict(),
-            "second": self.second.to_dict(),
-        }
+        return dict(as_plain(self))
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""An audit as one HTML page: figures and tables in a single file that needs no network, now or later.
+"""An audit as one HTML page: the question, figures and tables in a single file that needs no network, now or later.
 
 What the page says beside its numbers is in `_utils/templates/audit.html`, which escapes everything that comes from the
 user: names of groups and columns, the source, notes.
@@ -6,192 +6,215 @@ user: names of groups and columns, the source, notes.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fairbound._utils.files import write_text
-from fairbound._utils.pages import TableCell, figure_json, render
+from fairbound._utils.pages import TableCell, render
+from fairbound._utils.sentences import counted
+from fairbound.auditing import figures
 from fairbound.auditing.audits import Audit, GroupAudit
 from fairbound.auditing.comparisons import Comparison
-from fairbound.auditing.figures import (
-    MAX_GROUPS,
-    OVERVIEW,
-    PANELS,
-    calibration,
-    compared_rates,
-    largest,
-    outlined,
-    overview,
-    rates,
-    roc,
-    scores,
+from fairbound.auditing.headline import answers
+from fairbound.auditing.text import (
+    RATE_WORDS,
+    capital,
+    ends,
+    excludes_zero,
+    explained,
+    interval,
+    number,
+    percent,
+    title,
+    why_no_rate,
+    why_undefined,
 )
-from fairbound.auditing.text import RATE_WORDS, excludes_zero, explained, interval, number, title, why_undefined
 from fairbound.metrics.fairness_metrics import GroupPair
 from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate
 
-MAX_LISTED = 1_000  # groups in the table: more make a page that browsers cannot hold
+MAX_LISTED = 300  # groups in a table of the page: more make it megabytes, and the CSV and JSON files have all
 COUNTS = {"true_positives": "TP", "false_positives": "FP", "true_negatives": "TN", "false_negatives": "FN"}
+SCORED = {"auc": "AUC", "calibration_gap": "Mean score minus share with label 1", "loss": "Loss"}
+AMONG = {  # error rate -> the label that it is about, and its examples
+    "false_positive_rate": (0, ("false_positives", "true_negatives")),
+    "false_negative_rate": (1, ("false_negatives", "true_positives")),
+}
+GAPS = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
 
 
-def page(audit: Audit) -> str:
-    """The whole page as text.
+def page(audit: Audit, *, heading: str = "", command: str = "") -> str:
+    """The whole page as text; `heading` is its title, `command` the one that made it.
 
     >>> from fairbound.auditing import audit
     >>> html = page(audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["<A>", "B"], draws=500))
     >>> "&lt;A&gt;" in html, "<A>" in html
     (True, False)
     """
-    dropped = f"{audit.dropped:,} example{'' if audit.dropped == 1 else 's'}"
+    made = "score" if audit.threshold is not None else "prediction"
+    rule = "as given" if audit.threshold is None else f"1 where the score is at least {audit.threshold:g}"
+    rows = counted(audit.examples, "example")
     details = {
-        "Source": audit.source or "not named",
-        "Examples": f"{audit.examples:,}",
+        "File": audit.source,
+        "Label": audit.label,
+        made.capitalize(): audit.made,
+        "Predictions": rule,
+        "Examples": rows if audit.examples >= audit.rows else f"{rows} of {counted(audit.rows, 'row')}",
+        "Condition": audit.where,
+        "Missing values": f"{counted(audit.missing, 'example')} dropped" if audit.missing else "",
+        "In no group": counted(audit.dropped, "example") if audit.dropped else "",
         "Groups": f"{len(audit.groups):,}, by {' x '.join(audit.attributes)}",
         "Reference group": audit.reference,
-        "Predictions": "as given" if audit.threshold is None else f"1 where the score is at least {audit.threshold:g}",
-        "Intervals": f"level {100 * audit.level:g} %",
-        "Skipped": f"{dropped} in no group" if audit.dropped else "no examples",
-        **({"Dropped": f"{audit.missing:,} examples with missing values"} if audit.missing else {}),
+        "Intervals": _level(audit),
     }
-    parts = [_view(part) for part in audit.parts]
-    return render("audit.html", source=audit.source, details=details, whole=_view(audit), parts=parts)
+    threshold = f", threshold {audit.threshold:g}" if audit.threshold is not None else ""
+    line = [audit.source, rows, f"label {audit.label}", f"{made} {audit.made}{threshold}"]
+    return render(
+        "audit.html",
+        title=heading or f"Fairness audit{': ' if audit.source else ''}{audit.source}",
+        line=[words for words, known in zip(line, (heading, rows, audit.label, audit.made), strict=True) if known],
+        synthetic=audit.source.startswith("synthetic"),
+        details=_known(details, command),
+        whole=_view(audit),
+        parts=[_view(part) for part in audit.parts],
+        level=_level(audit),
+    )
 
 
-def comparison_page(found: Comparison) -> str:
+def comparison_page(comparison: Comparison, *, heading: str = "", command: str = "") -> str:
     """The page of two audits as text."""
-    first, second = found.first, found.second
-    gaps = [name for name in OVERVIEW if name in found.metrics]
+    first, second = comparison.first, comparison.second
     headings = {rate: title(rate) for rate in RATE_WORDS} | {"auc": "AUC", "loss": "Loss"}
-    shown = [name for name in headings if all(name in changes for changes in found.groups.values())]
+    shown = [name for name in headings if all(name in changes for changes in comparison.groups.values())]
     sizes = {group.name: [group.examples] for group in first.groups}
     for group in second.groups:
         sizes.setdefault(group.name, []).append(group.examples)
-    listed = sorted(found.groups, key=lambda name: -sizes[name][0])[:MAX_LISTED]
+    listed = sorted(comparison.groups, key=lambda name: -sizes[name][0])[:MAX_LISTED]
+    gaps = {name: comparison.metrics[name] for name in GAPS if name in comparison.metrics}
     details = {
-        "First": f"{found.names[0]}: {first.examples:,} examples",
-        "Second": f"{found.names[1]}: {second.examples:,} examples",
-        "Groups in both": f"{len(found.groups):,}, by {' x '.join(first.attributes)}",
-        "Intervals": f"level {100 * first.level:g} %",
+        "First": f"{comparison.names[0]}: {counted(first.examples, 'example')}",
+        "Second": f"{comparison.names[1]}: {counted(second.examples, 'example')}",
+        "Label": first.label,
+        "Condition": first.where,
+        "Groups in both": f"{len(comparison.groups):,}, by {' x '.join(first.attributes)}",
+        "Intervals": _level(first),
     }
     return render(
         "comparison.html",
-        names=found.names,
-        details=details,
-        caveats=found.notes,
-        synthetic=any(one.source.startswith("synthetic") for one in (first, second)),
-        smaller=[title(name).lower() for name in gaps if (found.metrics[name].high or 0) < 0],
-        larger=[title(name).lower() for name in gaps if (found.metrics[name].low or 0) > 0],
-        metric_lines=[[*_changed_metric(found, name)] for name in found.metrics],
-        rates=figure_json(*(compared_rates(found, narrow) for narrow in (False, True))),
-        shown=min(MAX_GROUPS, len(found.groups)),
-        only_first=_some(found.only_first),
-        only_second=_some(found.only_second),
+        title=heading or f"Comparison of two audits: {', '.join(comparison.names)}",
+        names=comparison.names,
+        details=_known(details, command),
+        caveats=comparison.notes,
+        synthetic=any(audit.source.startswith("synthetic") for audit in (first, second)),
+        smaller=[explained(name)[0] for name, gap in gaps.items() if (gap.high or 0) < 0],
+        larger=[explained(name)[0] for name, gap in gaps.items() if (gap.low or 0) > 0],
+        metric_lines=[[*_changed_metric(comparison, name)] for name in comparison.metrics],
+        rates=figures.compared_rates(comparison),
+        shown=min(figures.MAX_GROUPS, len(comparison.groups)),
+        only_first=_some(comparison.only_first),
+        only_second=_some(comparison.only_second),
         group_headings=["Group", "Examples, first", "Examples, second", *(headings[name] for name in shown)],
         group_lines=[
             [
                 TableCell(name, name),
                 *(TableCell(f"{size:,}", size) for size in sizes[name]),
-                *(_change_cell(found.groups[name][rate]) for rate in shown),
+                *(_change_cell(comparison.groups[name][rate], "undefined in one of the two") for rate in shown),
             ]
             for name in listed
         ],
         audits=[_view(first), _view(second)],
-        level=f"{100 * first.level:g} %",
+        level=_level(first),
     )
 
 
-def _changed_metric(found: Comparison, name: str) -> Iterator[TableCell]:
-    yield TableCell(title(name), name, title=name)
-    for audit in (found.first, found.second):
-        yield TableCell(number(audit.metrics[name].value), audit.metrics[name].value, small=_ends(audit.metrics[name]))
-    yield _change_cell(found.metrics[name])
-    yield TableCell(explained(name)[0], explained(name)[0])
+def write_page(
+    found: Audit | Comparison, path: str | Path, *, heading: str = "", command: str = ""
+) -> Path:  # fmt: skip
+    """Write the page; a page that was there is replaced in one step, so that no reader sees half of one."""
+    make: Any = comparison_page if isinstance(found, Comparison) else page
+    write_text(path, make(found, heading=heading, command=command))
+    return Path(path)
 
 
-def _change_cell(change: IntervalEstimate) -> TableCell:
-    certain = change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
-    words = "undefined" if change.value is None else f"{change.value:+.3f}"
-    return TableCell(words, change.value, small=_ends(change), is_alert=certain)
+def _known(details: dict[str, str], command: str) -> dict[str, str]:
+    """What is known about an audit, and how the page was made."""
+    made = f"{datetime.date.today().isoformat()}, fairbound {version('fairbound')}"
+    return {name: words for name, words in (details | {"Made": made, "Command": command}).items() if words}
 
 
-def _ends(measured: IntervalEstimate) -> str:
-    return "" if measured.low is None or measured.high is None else f"[{measured.low:.3f}, {measured.high:.3f}]"
+def _level(audit: Audit) -> str:
+    return f"{100 * audit.level:g} %"
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-def write_page(found: Audit | Comparison, path: str | Path) -> Path:
-    """Write the page; a page that was there is replaced in one step, so that no reader sees half of one."""
-    write_text(path, comparison_page(found) if isinstance(found, Comparison) else page(found))
-    return Path(path)
+# Parts of an audit ----------------------------------------------------------------------------------------------------
 
 
 def _view(audit: Audit) -> dict[str, Any]:
     """What the template shows of one partition into groups."""
-    gaps = {title(name).lower(): audit.metrics[name] for name in OVERVIEW if name in audit.metrics}
-    groups, visible = outlined(audit)
-    listed = largest(audit.groups, MAX_LISTED)
-    scored = {
-        heading: name
-        for name, heading in {"auc": "AUC", "calibration_gap": "Mean score minus base rate", "loss": "Loss"}.items()
-        if any(getattr(group, name) is not None for group in listed)
-    }
+    listed = figures.largest(audit.groups, MAX_LISTED)
+    scored = [name for name in SCORED if any(getattr(group, name) is not None for group in listed)]
     titles = {title(rate): words for rate, words in RATE_WORDS.items()}
-    both = (False, True)  # wide and narrow screens
+    small = sorted((group for group in audit.groups if group not in audit.compared), key=lambda group: -group.examples)
+    weighted = any(abs(sum(group.counts.values()) - group.examples) > 1e-6 * group.examples for group in audit.groups)
     return {
         "attributes": " x ".join(audit.attributes),
         "reference": audit.reference,
         "notes": audit.notes,
         "group_count": len(audit.groups),
-        "apart": [name for name, gap in gaps.items() if excludes_zero(gap)],
-        "alike": [name for name, gap in gaps.items() if gap.value is not None and not excludes_zero(gap)],
-        "overview": figure_json(*(overview(audit, narrow) for narrow in both)),
-        "rates": figure_json(*(rates(audit, narrow) for narrow in both)),
-        "shown": min(MAX_GROUPS, len(audit.groups)),
-        "rate_words": {title(rate): RATE_WORDS[rate] for rate in PANELS},
-        "scores": figure_json(*(scores(audit, narrow) for narrow in both)) if audit.bins else "",
-        "roc": figure_json(*(roc(audit, narrow) for narrow in both)) if audit.bins else "",
-        "calibration": figure_json(*(calibration(audit, narrow) for narrow in both)) if audit.bins else "",
-        "probabilities": audit.probabilities,
-        "tiny": sum(0 < group.examples < audit.min_examples for group in audit.groups) if audit.without_tiny else 0,
-        "min_examples": audit.min_examples,
-        "metric_headings": [
-            "Metric",
-            "Value",
-            "Interval",
-            "Groups",
-            "What it says",
-            "Whose definition",
-            *(["Without tiny groups"] if audit.without_tiny else []),
+        "answers": [
+            (answer, [[*_answer_cells(line, answer.rate)] for line in answer.lines]) for answer in answers(audit)
         ],
-        "outlined": len(groups),
-        "visible": len(visible),
+        "small": _some([f"{group.name} ({group.examples:,})" for group in small if group.examples], 20),
+        "min_size": audit.min_size,
+        "rates": figures.rates(audit),
+        "shown": min(figures.MAX_GROUPS, len(audit.groups)),
+        "rate_words": {title(rate): RATE_WORDS[rate] for rate in figures.PANELS},
+        "scores": figures.scores(audit) if audit.bins else None,
+        "roc": figures.roc(audit) if audit.bins else None,
+        "calibration": figures.calibration(audit) if audit.bins else None,
+        "probabilities": audit.probabilities,
+        "outlined": len(figures.scored_groups(audit)),
         "metric_lines": [[*_metric_cells(audit, name)] for name in audit.metrics],
-        "weighted": any(
-            abs(sum(group.counts.values()) - group.examples) > 1e-6 * group.examples for group in audit.groups
-        ),
-        "group_headings": ["Group", "Examples", *COUNTS.values(), *titles, *scored],
+        "weighted": weighted,
+        "group_headings": ["Group", "Examples", *COUNTS.values(), *titles, *(SCORED[name] for name in scored)],
         "group_titles": titles | {short: title(count).lower() for count, short in COUNTS.items()},
-        "group_lines": [[*_group_cells(group, audit.reference, scored.values())] for group in listed],
+        "group_lines": [[*_group_cells(group, audit.reference, scored)] for group in listed],
     }
 
 
+def _answer_cells(line: tuple[GroupAudit, Any], rate: str) -> Iterator[TableCell]:
+    """Group, error rate, and its difference from and ratio to the reference group's."""
+    group, gap = line
+    label, cells = AMONG[rate]
+    among = sum(group.counts[cell] for cell in cells)
+    yield TableCell(group.name, small=f"{_count(among)} with label {label}")
+    yield TableCell(percent(group.rates[rate].value), small=ends(group.rates[rate], ".1f", 100))
+    if gap is None:
+        yield from (TableCell("reference"), TableCell(""))
+        return
+    points = 100 * gap.difference.value
+    yield TableCell(f"{points:+.1f} points", small=ends(gap.difference, "+.1f", 100), is_alert=gap.beyond_chance)
+    times = "undefined" if gap.ratio.value is None else f"{gap.ratio.value:.2f} times"
+    yield TableCell(times, small=ends(gap.ratio, ".2f") if times != "undefined" else "the reference group's is 0")
+
+
+def _count(weight: float) -> str:
+    return f"{weight:,.0f}" if weight == round(weight) else f"{weight:,.1f}"
+
+
 def _metric_cells(audit: Audit, name: str) -> Iterator[TableCell]:
-    found, (words, source) = audit.metrics[name], explained(name)
-    yield TableCell(title(name), name, title=name)
-    why = why_undefined(audit, name) if found.value is None else ""
-    yield TableCell(number(found.value), found.value, small=why)
-    yield TableCell(interval(found), found.low)
+    measured, (words, source) = audit.metrics[name], explained(name)
+    yield TableCell(capital(words), words, small=f"{name}: {source}")
+    why = why_undefined(audit, name) if measured.value is None else ""
+    yield TableCell(number(measured.value), measured.value, small=why)
+    yield TableCell(interval(measured), measured.low)
     yield _pair_cell(audit.pairs.get(name))
-    yield TableCell(words, words)
-    yield TableCell(source, source)
-    if audit.without_tiny:
-        rest, pair = audit.without_tiny.get(name, UNDEFINED), _pair_cell(audit.pairs_without_tiny.get(name))
-        shown = "" if name not in audit.without_tiny else f"{number(rest.value)} {interval(rest)}".strip()
-        yield TableCell(shown, rest.value, small=f"{pair.text}; {pair.small}" if pair.text else "")
 
 
 def _pair_cell(pair: GroupPair | None) -> TableCell:
@@ -209,10 +232,31 @@ def _group_cells(group: GroupAudit, reference: str, scored: Iterable[str]) -> It
     yield TableCell(group.name, group.name, small="reference" if group.name == reference else "")
     yield TableCell(f"{group.examples:,}", group.examples)
     for count in COUNTS:
-        held = group.counts[count]
-        yield TableCell(f"{held:,.0f}" if held == round(held) else f"{held:,.1f}", held)
-    for measured in [
-        *(group.rates[rate] for rate in RATE_WORDS),
-        *(getattr(group, name) or UNDEFINED for name in scored),
-    ]:
-        yield TableCell(number(measured.value), measured.value, small=interval(measured))
+        yield TableCell(_count(group.counts[count]), group.counts[count])
+    for rate in RATE_WORDS:
+        yield _measured_cell(group.rates[rate], why_no_rate(rate))
+    for name in scored:
+        yield _measured_cell(getattr(group, name) or UNDEFINED, "needs both labels" if name == "auc" else "no examples")
+
+
+def _measured_cell(measured: IntervalEstimate, why: str) -> TableCell:
+    small = why if measured.value is None else interval(measured)
+    return TableCell(number(measured.value), measured.value, small=small)
+
+
+# Changes --------------------------------------------------------------------------------------------------------------
+
+
+def _changed_metric(comparison: Comparison, name: str) -> Iterator[TableCell]:
+    words, source = explained(name)
+    yield TableCell(capital(words), words, small=f"{name}: {source}")
+    for audit in (comparison.first, comparison.second):
+        yield _measured_cell(audit.metrics[name], why_undefined(audit, name))
+    yield _change_cell(comparison.metrics[name], "undefined in one of the two")
+
+
+def _change_cell(change: IntervalEstimate, why: str) -> TableCell:
+    words = "undefined" if change.value is None else f"{change.value:+.3f}"
+    return TableCell(
+        words, change.value, small=why if change.value is None else ends(change), is_alert=excludes_zero(change)
+    )  # fmt: skip

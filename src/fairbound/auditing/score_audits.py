@@ -4,7 +4,7 @@ distributions, losses, ROC and AUC, calibration."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,23 +56,25 @@ class ScoreAudit:
 
 def audit_scores(
     score: Tensor, labels: Tensor, groups: Tensor, weights: Tensor | None, counts: Counts, reference: str,
-    settings: Mapping[str, Any], intervals: bool = True,
+    min_size: int, settings: Mapping[str, Any], intervals: bool = True,
 ) -> ScoreAudit:  # fmt: skip
-    """All of it; every example is in a group."""
+    """All of it; every example is in a group. Groups with fewer than `min_size` examples are compared with none."""
     if not intervals:  # what needs draws gets few of them, and all intervals are taken away
         settings = {**settings, "draws": FEWEST_DRAWS}
     named: dict[str, Any] = {"weights": weights, "names": counts.names}
     found = ScoreAudit([GroupScores() for _ in counts.names])
-    _add_distances(found, Scores.of(score, groups, **named), counts, reference, settings, intervals)
-    _add_auc(found, Ranked.of(score, labels, groups, **named), counts, settings)
+    large = counts.sizes() >= min_size
+    compared = groups if bool(large.all()) else torch.where(large[groups], groups, -1)
+    _add_distances(found, Scores.of(score, compared, **named), counts, reference, settings, intervals)
+    _add_auc(found, Ranked.of(score, labels, groups, **named), counts, large, settings)
     _add_curves(found, score, labels, groups, weights, counts, settings["level"])
     why_not = no_probabilities(score)
     found.probabilities = not why_not
     if why_not:
         found.notes.append(why_not)
     else:
-        _add_losses(found, score, labels, groups, counts, reference, named, settings)
-    found.notes += not_compared(counts)
+        _add_losses(found, score, labels, groups, counts, large, reference, named, settings)
+    found.notes += not_compared(counts, min_size)
     if not intervals:
         _take_away_intervals(found)
     return found
@@ -101,11 +103,15 @@ def _add_distances(
         found.pairs["w1"] = _pair("mean_score", pair, means.__getitem__, counts)
 
 
-def _add_auc(found: ScoreAudit, ranked: Ranked, counts: Counts, settings: Mapping[str, Any]) -> None:
+def _add_auc(
+    found: ScoreAudit, ranked: Ranked, counts: Counts, large: Tensor, settings: Mapping[str, Any]
+) -> None:  # fmt: skip
     measured = auc(ranked)
     for group, estimate in zip(found.groups, auc_intervals(measured, settings["level"]), strict=True):
         group.auc = estimate
-    found.metrics["auc_difference"], pair = auc_difference(ranked, measured, **settings)
+    found.metrics["auc_difference"], pair = auc_difference(
+        ranked._replace(examples=ranked.examples * large), measured, **settings
+    )  # fmt: skip
     if pair is not None:
         found.pairs["auc_difference"] = _pair("auc", pair, lambda side: float(measured.value[pair[side]]), counts)
     for i in _largest(counts, MAX_CURVES):
@@ -129,19 +135,24 @@ def _add_curves(
 
 
 def _add_losses(
-    found: ScoreAudit, score: Tensor, labels: Tensor, groups: Tensor, counts: Counts, reference: str,
+    found: ScoreAudit, score: Tensor, labels: Tensor, groups: Tensor, counts: Counts, large: Tensor, reference: str,
     named: Mapping[str, Any], settings: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    losses = Losses.of(_cross_entropy(score, labels), groups, **named)
+    losses = _compared_only(Losses.of(_cross_entropy(score, labels), groups, **named), large)
     found.metrics |= loss_gaps(losses, reference, **settings)
     _add_pair(found, "largest_loss_gap", "loss", losses, counts)
     for group, estimate in zip(found.groups, group_loss_intervals(losses, **settings), strict=True):
         group.loss = estimate
-    off = Losses.of(score - labels.double(), groups, **named)
+    off = _compared_only(Losses.of(score - labels.double(), groups, **named), large)
     found.metrics["calibration_difference"] = loss_gaps(off, reference, **settings)["largest_loss_gap"]
     _add_pair(found, "calibration_difference", "calibration_gap", off, counts)
     for group, estimate in zip(found.groups, group_loss_intervals(off, **settings), strict=True):
         group.calibration_gap = estimate
+
+
+def _compared_only(losses: Losses, large: Tensor) -> Losses:
+    """Gaps skip groups with few examples: none are counted of those that are not compared."""
+    return replace(losses, examples=losses.examples * large)
 
 
 def _add_pair(found: ScoreAudit, metric: str, of: str, losses: Losses, counts: Counts) -> None:

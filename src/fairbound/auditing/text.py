@@ -3,13 +3,13 @@ undefined, and caveats of the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import Counts
+from fairbound.metrics.counts import RATES, Counts
 from fairbound.metrics.fairness_metrics import METRICS, Metric
 from fairbound.metrics.group_losses import FEWEST, LOSS_GAPS
 from fairbound.metrics.intervals import IntervalEstimate
@@ -18,6 +18,7 @@ from fairbound.metrics.wasserstein import MOST_GROUPS
 if TYPE_CHECKING:
     from fairbound.auditing.audits import Audit
 
+MAX_NAMED = 10  # small groups in a note
 SMALL_GROUP = 50  # examples: below, the intervals of a group's rates are rough (metrics/intervals.py)
 RATE_WORDS = {
     "base_rate": "share of the examples whose label is 1",
@@ -32,29 +33,35 @@ RATE_WORDS = {
     "negative_predictive_value": "of the examples predicted 0, the share whose label is 0",
     "false_omission_rate": "of the examples predicted 0, the share whose label is 1",
 }
+RATE_TITLES = {"positive_rate": "selection rate", "base_rate": "share with label 1", "inaccuracy": "share of errors",
+               "auc": "AUC"}  # fmt: skip
 _SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py, metrics/roc.py)
-    "w1": ("area between the score distributions of the two groups that differ most", "Wasserstein-1 distance"),
-    "wd": ("squared distance of the reference group's score histogram from the farthest other one", "the paper, Wd"),
-    "auc_difference": ("largest minus smallest area under the ROC curve", "DeLong"),
-    "calibration_difference": ("largest minus smallest mean of score minus label", "calibration in the large"),
+    "w1": ("distance between score distributions: area between the two that differ most", "Wasserstein-1 distance"),
+    "wd": ("squared distance between score histograms: the reference group's and the farthest", "the paper"),
+    "auc_difference": ("difference in area under the ROC curve: largest minus smallest", "DeLong"),
+    "calibration_difference": ("difference in mean of score minus label: largest minus smallest", "calibration"),
 }
 _LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
 
 
 def title(name: str) -> str:
-    """A name as a heading.
+    """A rate or a count as a heading.
 
-    >>> title("true_positive_rate")
-    'True positive rate'
+    >>> title("true_positive_rate"), title("positive_rate")
+    ('True positive rate', 'Selection rate')
     """
-    return name[:1].upper() + name[1:].replace("_", " ")
+    return capital(RATE_TITLES.get(name, name.replace("_", " ")))
+
+
+def capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def explained(name: str) -> tuple[str, str]:
     """What a metric means, and the source of its definition.
 
     >>> explained("demographic_parity_difference")
-    ('largest minus smallest positive rate', 'Fairlearn')
+    ('difference in selection rate: largest minus smallest', 'Fairlearn')
     """
     if name in METRICS:
         return METRICS[name].words, METRICS[name].source
@@ -85,6 +92,26 @@ def interval(measured: IntervalEstimate) -> str:
     return f"[{number(measured.low)}, {number(measured.high)}]"
 
 
+def percent(value: float | None) -> str:
+    """
+    >>> percent(0.4485), percent(0.0004), percent(None)
+    ('44.9\xa0%', '0.04\xa0%', 'undefined')
+    """
+    if value is None:
+        return "undefined"
+    return f"{100 * value:{'.1f' if value == 0 or abs(value) >= 0.001 else '.2g'}}\N{NO-BREAK SPACE}%"
+
+
+def ends(measured: IntervalEstimate, form: str = ".3f", scale: float = 1.0) -> str:
+    """
+    >>> ends(IntervalEstimate(0.214, 0.182, 0.246), "+.1f", 100)
+    '[+18.2, +24.6]'
+    """
+    if measured.low is None or measured.high is None:
+        return ""
+    return f"[{scale * measured.low:{form}}, {scale * measured.high:{form}}]"
+
+
 def excludes_zero(measured: IntervalEstimate) -> bool:
     """Whether the whole interval lies on one side of 0."""
     return measured.low is not None and measured.high is not None and (measured.low > 0 or measured.high < 0)
@@ -92,7 +119,7 @@ def excludes_zero(measured: IntervalEstimate) -> bool:
 
 def why_undefined(audit: Audit, name: str) -> str:
     """Why the audit could not give that metric, as far as the audit shows."""
-    present = [group.name for group in audit.groups if group.examples > 0]
+    present = [group.name for group in audit.compared]
     metric = METRICS.get(name)
     if metric is not None and metric.groups == "two" and len(present) != 2:
         return f"for two groups only, and {_so_many(len(present))}"
@@ -102,57 +129,70 @@ def why_undefined(audit: Audit, name: str) -> str:
         return f"the reference group {audit.reference!r} has no examples"
     if metric is not None:
         return _why_no_rate(audit, metric)
-    many = [group for group in audit.groups if group.examples >= FEWEST]
+    many = [group for group in audit.compared if group.examples >= FEWEST]
     if len(many) < 2:
         return f"it needs two groups of {FEWEST} examples or more"
     if name in ("w1", "wd") and len(many) > MOST_GROUPS:
         return f"more than {MOST_GROUPS} groups"
     if name == "wd":
         return "the reference group is too small, or no other one has a score in its range"
-    return ""
+    return "it needs two groups with 5 examples of each label whose scores overlap"
+
+
+def why_no_rate(rate: str) -> str:
+    """Why a group may lack a rate.
+
+    >>> why_no_rate("false_positive_rate"), why_no_rate("positive_predictive_value"), why_no_rate("accuracy")
+    ('none with label 0', 'none predicted 1', 'no examples')
+    """
+    among = RATES[rate][1]
+    if len(among) == 4:
+        return "no examples"
+    labels = {label for label, _ in among}
+    return f"none with label {among[0][0]}" if len(labels) == 1 else f"none predicted {among[0][1]}"
 
 
 def _so_many(groups: int) -> str:
-    return "only one has examples here" if groups == 1 else f"{groups} have examples here"
+    return "only one is compared here" if groups == 1 else f"{groups} are compared here"
 
 
 def _why_no_rate(audit: Audit, metric: Metric) -> str:
     for rate in metric.rates:
         words = title(rate).lower()
-        having = {group.name: group.rates[rate].value for group in audit.groups if group.rates[rate].value is not None}
+        having = {
+            group.name: group.rates[rate].value for group in audit.compared if group.rates[rate].value is not None
+        }
         if len(having) < 2:
             return f"{'no group' if not having else f'only {next(iter(having))!r}'} has a {words}"
         if metric.groups == "reference" and audit.reference not in having:
             return f"the reference group {audit.reference!r} has no {words}"
         if metric.name == "disparate_impact" and having[audit.reference] == 0:
             return f"the {words} of the reference group {audit.reference!r} is 0"
-    return ""
+    return "a group lacks a rate that it compares"
 
 
 # Caveats -------------------------------------------------------------------------------------------------------------
 
 
-def small_groups(counts: Counts) -> list[str]:
-    """Groups that are absent, or too small for reliable rates."""
-    sizes = counts.sizes().tolist()
-    notes = []
-    empty = [name for name, size in zip(counts.names, sizes, strict=True) if size == 0]
-    single = [name for name, size in zip(counts.names, sizes, strict=True) if size == 1]
-    few = [name for name, size in zip(counts.names, sizes, strict=True) if 1 < size < SMALL_GROUP]
-    if empty:
-        notes.append(f"{_listed(empty)} no examples: undefined, and skipped in every metric")
-    if single:
-        notes.append(
-            f"{_listed(single)} one example: rates of 0 or 1 by chance; a minimum size (--min-size) merges such groups"
-        )
+def small_groups(counts: Counts, min_size: int) -> list[str]:
+    """Groups that are absent, not compared, or too small for reliable rates."""
+    sizes = dict(zip(counts.names, counts.sizes().tolist(), strict=True))
+    empty = [name for name, size in sizes.items() if size == 0]
+    small = {name: size for name, size in sizes.items() if 0 < size < min_size}
+    few = {name: size for name, size in sizes.items() if max(min_size, 1) <= size < SMALL_GROUP}
+    notes = [f"{_listed(empty)} no examples"] if empty else []
+    if small:
+        rule = f"fewer than {min_size} examples (--min-size)"
+        notes.append(f"{_listed(small, MAX_NAMED)} {rule}: listed with their rates, but compared with no other group")
     if few:
         notes.append(f"{_listed(few)} fewer than {SMALL_GROUP} examples: the intervals are wide, and rough")
     return notes
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{'group' if len(names) == 1 else 'groups'} {shown} {'has' if len(names) == 1 else 'have'}"
+def _listed(names: Sequence[str] | Mapping[str, int], most: int = 3) -> str:
+    shown = [f"{name!r} ({names[name]:,})" if isinstance(names, Mapping) else repr(name) for name in names]
+    words = ", ".join(shown[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    return f"{'group' if len(names) == 1 else 'groups'} {words} {'has' if len(names) == 1 else 'have'}"
 
 
 def one_group(counts: Counts) -> list[str]:
@@ -174,41 +214,44 @@ def one_sided(labels: Tensor, predictions: Tensor, scores: Tensor | None = None)
         seen = values.unique().tolist()
         if len(seen) == 1:
             known = scores is not None and what == "prediction" and bool(torch.isfinite(scores).all())
-            hint = f" ({score_range(scores)}; {threshold_hint(scores)})" if known and scores is not None else ""
+            hint = f" ({_range(scores)}; {threshold_hint(scores)})" if known and scores is not None else ""
             notes.append(f"every {what} is {seen[0]}{hint}: rates among the others are undefined")
     return notes
 
 
-def score_range(score: Tensor) -> str:
-    """From where to where scores run."""
-    return f"scores run from {float(score.min()):g} to {float(score.max()):g}"
+def _range(score: Tensor) -> str:
+    return f"scores go from {float(score.min()):g} to {float(score.max()):g}"
 
 
 def threshold_hint(score: Tensor) -> str:
     """A threshold that divides these scores: 0 between negative and positive ones, else the middle of their range.
 
     >>> threshold_hint(torch.arange(1, 11)), threshold_hint(torch.tensor([-2.5, 3.0]))
-    ('--threshold 5?', '--threshold 0?')
+    ('try --threshold 5', 'try --threshold 0')
     """
     low, high = float(score.min()), float(score.max())
     middle = 0.0 if low < 0 < high else (low + high) / 2
     if bool((score == score.round()).all()) and high - low > 1:
         middle = float(int(middle))
-    return f"--threshold {middle:.3g}?"
+    return f"try --threshold {middle:.3g}"
 
 
 def no_probabilities(score: Tensor) -> str:
     """Why the scores have no cross-entropy; empty where they have."""
     if not bool(((score >= 0) & (score <= 1)).all()):
-        return "scores are not all between 0 and 1, so they are no probabilities: losses are skipped"
+        return "scores are not all between 0 and 1, so they are not probabilities and have no loss"
     if bool(((score == 0) | (score == 1)).all()):
-        return "scores are all 0 or 1, so they are no probabilities: losses are skipped"
+        return "scores are all 0 or 1, so they are not probabilities and have no loss"
     return ""
 
 
-def not_compared(counts: Counts) -> list[str]:
+def not_compared(counts: Counts, min_size: int) -> list[str]:
     """Which groups the gaps of losses and the distances of scores skip."""
-    few = [name for name, size in zip(counts.names, counts.sizes().tolist(), strict=True) if 0 < size < FEWEST]
+    few = [
+        name
+        for name, size in zip(counts.names, counts.sizes().tolist(), strict=True)
+        if max(min_size, 1) <= size < FEWEST
+    ]
     if not few:
         return []
-    return [f"{_listed(few)} fewer than {FEWEST} examples: skipped in w1, wd and the largest gaps of losses"]
+    return [f"{_listed(few)} fewer than {FEWEST} examples: skipped in distances of scores and gaps of losses"]

@@ -1,4 +1,4 @@
-"""The figures of a benchmark, from its stored results alone, each a function in `PLOTS` that returns its data.
+"""The figures of an experiment, from its stored results alone: functions in `PLOTS` that return a matplotlib figure.
 
 curves       loss and every bounded gap along the steps, on train and test (the paper's Figures 1 and 2)
 seconds      the same over the seconds that the steps take
@@ -7,152 +7,155 @@ scores       distributions of the scores by group at the end (Figure 3)
 radar        the fairness metrics of each method at the end (Figure 4)
 trade-off    loss against violation at the end
 
-`plots_plotly` draws a `FigureSpec` on a page, `plots_matplotlib` as PDF and PNG.
-
-To add a figure, write a function of `Results` that returns a `FigureSpec`, and enter it in `PLOTS`.
+A panel is a method, and all have the same axes. To add a figure, write a function of `Results` that returns one, with
+its caption as its label (`_utils/drawing.py`), and enter it in `PLOTS`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from fairbound._utils.drawing import (
+    ALERT,
+    COLORS,
+    DASHES,
+    DOT,
+    FAINT,
+    INK,
+    LINE,
+    PAPER,
+    SOFT,
+    error_bars,
+    label_points,
+    legend,
+    panels,
+    short_lines,
+    style,
+    titled,
+)
+from fairbound.benchmark.front import on_front
 from fairbound.benchmark.results import LOSS, ReportItem, Results, paper_metrics
 
 Range = tuple[float, float]
-# Okabe and Ito's palette for all kinds of color vision, without its yellow, which is faint on white.
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-BLACK = "#000000"  # on a page the ink of the page
-COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", BLACK)
-PART_COLORS = {"train": BLUE, "test": ORANGE, "validation": GREEN, "dual": PURPLE}
+PART_COLORS = {"train": DOT, "test": ALERT, "validation": COLORS[2], "dual": COLORS[3]}
 BOTH = ("train", "test")
-MAX_RECORDS = 120  # of a curve that are drawn: a panel is about as many pixels wide
-SHARE_TICKS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
+WIDTH = 176  # of a method's panel: six side by side, two on a phone
+MAX_RECORDS = 32  # of a curve that are drawn: its panel is about 130 pixels wide
+SHARE_TICKS = (0.0, 0.05, 0.2, 0.5, 1.0)
 FAR = 3.0  # widths of what most methods span
 TYPICAL_WIDTH = 0.1  # of a loss or a gap of losses: where most lie closer together than this, it counts as their width
-
-
-class Facet(NamedTuple):
-    """The panels of one quantity: they share an axis."""
-
-    label: str
-    y_range: Range = (0.0, 1.0)
-    bounds: tuple[float, ...] = ()  # dashed lines across
-    ticks: Mapping[float, str] | None = None  # None: the drawing library's own choice
-
-
-class Panel(NamedTuple):
-    """One set of axes, and its place in the grid."""
-
-    name: str
-    facet: Facet
-    row: int
-    column: int
-    is_first: bool  # of the facets of its name: it has the title
-    is_last: bool  # it has the label of x
-    x_range: Range
-    data: pd.DataFrame
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FigureSpec:
-    """A figure as data: a panel for each name and facet."""
-
-    caption: str
-    mark: Literal["line", "step", "radar", "point"]
-    data: pd.DataFrame  # panel, facet, series, x, y; line: low, high; step: share, end; point: x_std, y_std
-    facets: Mapping[str, Facet]
-    colors: Mapping[str, str]  # by series
-    x_label: str = ""
-    x_ranges: Mapping[str, Range] | None = None  # by panel; None: from 0 to 1
-    max_columns: int = 6  # panels side by side; more continue below
-    panel_height: float = 1.5  # inches
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of the grid; rows of panels are filled evenly."""
-        names = self.data["panel"].nunique()
-        blocks = -(-names // self.max_columns)
-        return blocks * len(self.facets), -(-names // blocks)
-
-    def panels(self) -> Iterator[Panel]:
-        """The facets of a panel's name stand below each other."""
-        columns, last = self.shape[1], len(self.facets) - 1
-        for i, (name, data) in enumerate(self.data.groupby("panel", sort=False)):
-            for j, (key, facet) in enumerate(self.facets.items()):
-                place = i // columns * len(self.facets) + j, i % columns
-                x_range = (self.x_ranges or {}).get(str(name), (0.0, 1.0))
-                yield Panel(str(name), facet, *place, j == 0, j == last, x_range, data[data["facet"] == key])
+MAX_LABEL, MAX_LABELS = 22, 16  # letters and points: beyond, points have numbers, and names stand beside
 
 
 # Figures --------------------------------------------------------------------------------------------------------------
 
 
-def curves(results: Results, parts: Sequence[str] = BOTH, seconds: Mapping[str, float] | None = None) -> FigureSpec:
-    """A column for each method, a row for the loss and for each gap; with `seconds` per step, over time.
+@style()
+def curves(results: Results, parts: Sequence[str] = BOTH) -> Any:
+    """A panel for each method, axes for the loss and for each gap.
 
-    A number of steps says nothing about another method's, so each column has its own axis of steps; seconds share one.
+    A number of steps says nothing about another method's, so each panel has its own axis of steps.
     """
-    unit = "steps" if seconds is None else "seconds"
+    data, axis = _along(results, parts)
+    quantities, rows = list(dict.fromkeys(data["quantity"])), list(dict.fromkeys(data["row"]))
+    figure, grid = _method_panels(rows, len(quantities), 100)
+    for (row, quantity), of_axes in data.groupby(["row", "quantity"], sort=False):
+        axes = grid[row][quantities.index(quantity)]
+        for part, curve in of_axes.groupby("part", sort=False):
+            _draw_curve(axes, curve, f"{row}, {part}: {quantity}", label=part, color=PART_COLORS[part])
+        _set_curve_axes(axes, results, quantity, axis[quantity], of_axes["step"].max())
+        grid[row][-1].set_xlabel("steps")
+    shown = " and ".join(dict.fromkeys(data["part"]))
+    caption = f"Loss and bounded gaps over steps on {shown}: mean over runs, band between quartiles, bounds dashed"
+    return _finished(figure, caption + _outside(axis))
+
+
+@style()
+def seconds(results: Results) -> Any:
+    """A panel for the loss and for each gap: all methods on train, over the seconds of a run."""
+    data, axis = _along(results, ("train",), results.seconds)
+    if data.empty:
+        raise ValueError("there is nothing to draw: seconds per step are given for none of the rows")
+    quantities = list(dict.fromkeys(data["quantity"]))
+    figure, parts = panels(len(quantities) + 1, 360, 250)
+    looks = [{"color": color, "linestyle": dash} for dash in DASHES for color in COLORS]
+    grid = {quantity: panel.subplots() for quantity, panel in zip(quantities, parts, strict=False)}
+    for place, (row, of_row) in enumerate(data.groupby("row", sort=False)):
+        for quantity, curve in of_row.groupby("quantity", sort=False):
+            look = looks[place % len(looks)]
+            _draw_curve(grid[quantity], curve.assign(runs=1), f"{row}: {quantity}", label=row, **look)
+    for quantity, axes in grid.items():
+        _set_curve_axes(axes, results, quantity, axis[quantity], data["x"].max())
+        axes.set_xlabel("seconds")
+    caption = "Loss and bounded gaps over the seconds of a run on train: mean over runs, bounds dashed"
+    return _finished(figure, caption + _outside(axis))
+
+
+def _along(
+    results: Results, parts: Sequence[str], seconds: Mapping[str, float] | None = None
+) -> tuple[pd.DataFrame, dict[str, SharedAxis]]:
+    """Curves over x, which is steps or seconds, and by quantity the axis that all methods share."""
     data = results.curves([part for part in parts if part in results.prepared.measured()])
     if seconds is not None:
         data = data[data["row"].isin(seconds)]
-        if data.empty:
-            raise ValueError("there is nothing to draw: seconds per step are given for none of the rows")
     data = data.assign(x=data["step"] * (1.0 if seconds is None else data["row"].map(seconds)))
-    ends = data.groupby("row", sort=False)["x"].max()
     limits, numbers, is_loss = results.gaps.limits, ("mean", "low", "high"), data["quantity"] == LOSS
-    of_loss = shared_axis(data[is_loss], numbers)
     of_gaps = shared_axis(data[~is_loss], numbers, [bound for bounds in limits.values() for bound in bounds])
-    facets = {LOSS: Facet(LOSS, of_loss.range)}
-    for name, bounds in limits.items():
-        facets[name] = Facet(f"|{name}|" if results.gaps.absolute else name, of_gaps.range, bounds)
-    colors = {part: PART_COLORS[part] for part in dict.fromkeys(data["part"])}
-    caption = f"Loss and bounded gaps over {unit} on {' and '.join(colors)}: mean over runs, band between quartiles, "
-    many = data["runs"] > 1  # one run has no band
-    data = data.assign(low=data["low"].where(many), high=data["high"].where(many))
-    data = data.groupby(["row", "part", "quantity"], sort=False, group_keys=False)[data.columns].apply(_thinned)
-    return FigureSpec(
-        caption=f"{caption}bounds dashed{_outside({LOSS: of_loss, 'a gap': of_gaps})}", mark="line",
-        facets=facets, colors=colors,
-        data=_tidy(data, panel="row", facet="quantity", series="part", y="mean"), x_label=unit,
-        x_ranges={str(row): (0.0, float(end if seconds is None else ends.max())) for row, end in ends.items()},
-    )  # fmt: skip
+    return data, {LOSS: shared_axis(data[is_loss], numbers)} | dict.fromkeys(limits, of_gaps)
 
 
-def seconds(results: Results) -> FigureSpec:
-    """The curves over the time of one run alone."""
-    found = curves(results, seconds=results.seconds)
-    system = [str(results.timed_on[name]) for name in ("cpu", "date") if name in results.timed_on]
-    timed = f", timed on {', '.join(system)}" if system else ""
-    return replace(found, caption=f"{found.caption}. One run alone, step by step{timed}")
+def _set_curve_axes(axes: Any, results: Results, quantity: str, axis: SharedAxis, end: float) -> None:
+    for bound in results.gaps.limits.get(quantity, ()):
+        axes.axhline(bound, color=INK, linestyle="--", linewidth=1, label="bound")
+    axes.set(xlim=(0, end), ylim=axis.range)
+    label = f"|{quantity}|" if results.gaps.absolute and quantity != LOSS else quantity
+    axes.set_title(short_lines(label, 24), fontsize=11, weight="normal")
+    axes.locator_params(nbins=4)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x < 1000 else f"{x / 1000:g}k")
 
 
-def scores(results: Results) -> FigureSpec:
-    """A column for each method, a row for each part: the outline of every group's histogram.
+def _draw_curve(axes: Any, curve: pd.DataFrame, words: str, **settings: Any) -> None:
+    places = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), MAX_RECORDS)).round().astype(int))
+    curve = curve.replace([math.inf, -math.inf], math.nan).iloc[places]
+    if (curve["runs"] > 1).all():  # one run has no band
+        axes.fill_between(curve["x"], curve["low"], curve["high"], color=settings["color"], alpha=0.25, linewidth=0)
+    (line,) = axes.plot(curve["x"], curve["mean"], **settings)
+    titled(line, f"{words} {curve['mean'].iloc[-1]:.4g} at the end")
+
+
+@style()
+def scores(results: Results) -> Any:
+    """A panel for each method, axes for each part: the outline of every group's histogram.
 
     The axis is that of square roots: a method that is sure of many examples has one bin above all others.
     """
     data = results.histograms(BOTH)
-    last = data.groupby(["row", "part", "group"], sort=False).tail(1)  # closes the outline
-    data = pd.concat([data, last.assign(low=last["high"])])
-    data = data.assign(y=np.sqrt(data["share"]), end=data["high"])
-    top = 1.05 * float(data["y"].max())
-    ticks = {share**0.5: f"{share:.0%}" for share in SHARE_TICKS if share**0.5 <= top}
-    return FigureSpec(
-        caption="Distribution of scores by group: share of the group in each bin on an axis of roots, mean over runs",
-        mark="step", facets={part: Facet(f"share, {part}", (0.0, top), ticks=ticks) for part in BOTH},
-        data=_tidy(data, panel="row", facet="part", series="group", x="low"), x_label="score", panel_height=1.8,
-        colors=_colors(results.prepared.experiment.groups),
-    )  # fmt: skip
+    top = 1.05 * math.sqrt(data["share"].max())
+    ticks = {math.sqrt(share): f"{share:.0%}" for share in SHARE_TICKS if math.sqrt(share) <= top}
+    figure, grid = _method_panels(list(dict.fromkeys(data["row"])), len(BOTH), 130)
+    for (row, part, group), bins in data.groupby(["row", "part", "group"], sort=False):
+        axes = grid[row][BOTH.index(part)]
+        color = COLORS[results.prepared.experiment.groups.index(group) % len(COLORS)]
+        edges = [*bins["low"], bins["high"].iloc[-1]]
+        titled(axes.stairs(np.sqrt(bins["share"]), edges, color=color, label=group), f"{row}, {part}: {group}")
+        axes.set(xlim=(0, 1), ylim=(0, top))
+        axes.set_yticks(list(ticks), list(ticks.values()))
+        axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axes.set_title(f"share, {part}", fontsize=11, weight="normal")
+        grid[row][-1].set_xlabel("score")
+    return _finished(
+        figure,
+        "Distribution of scores by group: share of the group in each bin on an axis of roots, mean over runs",
+    )
 
 
-def radar(results: Results) -> FigureSpec:
+@style()
+def radar(results: Results) -> Any:
     """Every metric as a share of the largest one among all methods, which its axis names.
 
     By the definitions of the paper's results, and as printed where these are undefined: with three groups or more.
@@ -162,39 +165,44 @@ def radar(results: Results) -> FigureSpec:
     final = results.final[results.final["part"].isin(BOTH) & results.final["row"].isin(results.stored)]
     means = final.groupby(["row", "part"], sort=False)[list(names)].mean().rename(columns=names)
     largest = means.max().fillna(0.0)
-    means = means / largest.where(largest > 0, 1.0)
-    means.columns = [f"{name}\n{top:.2g}" for name, top in largest.items()]
-    data = means.reset_index().melt(["row", "part"], var_name="x", value_name="y").assign(facet="")
-    return FigureSpec(
-        caption="Fairness metrics at the end, mean over runs: smaller is better, the rim is the number at each axis",
-        mark="radar", data=_tidy(data, panel="row", series="part"), facets={"": Facet("")},
-        colors={part: PART_COLORS[part] for part in BOTH}, max_columns=4, panel_height=2.6,
-    )  # fmt: skip
+    angles = [math.tau * i / len(names) for i in range(len(names))]
+    figure, grid = _method_panels(list(results.stored), 1, 130, subplot_kw={"projection": "polar"})
+    for (row, part), line in means.iterrows():
+        (axes,) = grid[row]
+        shares = (line / largest.where(largest > 0, 1.0)).tolist()
+        settings = {"color": PART_COLORS[part], "label": part, "clip_on": False}
+        words = ", ".join(f"{name} {value:.3g}" for name, value in line.items())
+        titled(axes.plot([*angles, 0], [*shares, shares[0]], **settings)[0], f"{row}, {part}: {words}")
+        axes.fill(angles, shares, color=PART_COLORS[part], alpha=0.08)
+        axes.set(ylim=(0, 1), yticks=(0.5, 1.0), yticklabels=[])
+        axes.set_xticks(angles, [f"{name}\n{top:.2g}" for name, top in largest.items()], fontsize=10)
+        axes.set_theta_zero_location("N")
+        axes.set_theta_direction(-1)
+        axes.tick_params(axis="x", pad=4)
+        axes.spines["polar"].set_color(LINE)
+    return _finished(
+        figure,
+        "Fairness metrics at the end, mean over runs: smaller is better, the rim is the number at each axis",
+    )
 
 
-def trade_off(results: Results) -> FigureSpec:
+def trade_off(results: Results) -> Any:
     """A panel for each part: what every method loses, against how far it is from the bound."""
-    rows = list(results.stored)
     parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.prepared.measured()]
-    data = pd.concat({part: results.summary(part)[[LOSS, "violation"]] for part in parts}, names=["part", "row"])
-    data = data.set_axis(["y", "y_std", "x", "x_std"], axis=1).reset_index().assign(facet="")
-    ends = pd.concat([data.assign(**{at: data[at] + side * data[f"{at}_std"] for at in "xy"}) for side in (-1, 1)])
-    along, up = (shared_axis(ends, (at,)) for at in "xy")
-    caption = "Loss against violation, mean over runs with one standard deviation to each side"
-    return FigureSpec(
-        caption=caption + _outside({"violation": along, LOSS: up}), mark="point", facets={"": Facet(LOSS, up.range)},
-        data=_tidy(data, panel="part", series="row"), colors=_colors(rows), x_label="violation",
-        x_ranges=dict.fromkeys(parts, along.range), panel_height=4.5,
-    )  # fmt: skip
+    ends = {}
+    for part in parts:
+        summary = results.summary(part).reindex(list(results.stored))
+        front = on_front(summary[[(LOSS, "mean"), ("violation", "mean")]].to_numpy(dtype=float).tolist())
+        numbers = summary[[(name, field) for name in (LOSS, "violation") for field in ("mean", "std")]]
+        rows = zip(summary.index, numbers.to_numpy(dtype=float).tolist(), front, strict=True)
+        ends[part] = [End(str(row), *values)._replace(is_strong=strong) for row, values, strong in rows]
+    caption = "Loss against violation, mean over runs with one standard deviation to each side; filled: on the front"
+    return draw_ends(ends, caption, "violation")
 
 
 def _along_steps(results: Results) -> bool:
     several = results.prepared.experiment.records > 1
     return several and not results.tuning and set(BOTH) <= set(results.prepared.measured())
-
-
-def _on_validation(results: Results) -> bool:
-    return results.prepared.experiment.records > 1 and "validation" in results.prepared.measured()
 
 
 PLOTS: dict[str, ReportItem] = {
@@ -205,7 +213,9 @@ PLOTS: dict[str, ReportItem] = {
         seconds,
     ),
     "validation": ReportItem(
-        "Along the steps on validation examples", _on_validation, lambda r: curves(r, ("validation",))
+        "Along the steps on validation examples",
+        lambda r: r.prepared.experiment.records > 1 and "validation" in r.prepared.measured(),
+        lambda r: curves(r, ("validation",)),
     ),
     "scores": ReportItem("Scores by group", lambda r: not r.tuning, scores),
     "radar": ReportItem("Fairness metrics", lambda r: not r.tuning, radar),
@@ -213,20 +223,99 @@ PLOTS: dict[str, ReportItem] = {
 }
 
 
-def _tidy(data: pd.DataFrame, **names: str) -> pd.DataFrame:
-    """Columns under the names that a figure has; what is not finite is not drawn."""
-    named = data.assign(**{name: data[column] for name, column in names.items()})
-    return named.replace([math.inf, -math.inf], math.nan).reset_index(drop=True)
+def _method_panels(names: Sequence[str], rows: int, height: float, **settings: Any) -> tuple[Any, dict[str, list[Any]]]:
+    """A panel for each method, with axes below each other, and one more for the legend; the axes by method."""
+    figure, parts = panels(len(names) + 1, WIDTH, rows * height + 62, columns=6)
+    grid = {}
+    titles = [short_lines(name, WIDTH // 8) for name in names]
+    lines = max(title.count("\n") for title in titles)  # axes begin at one height
+    for name, title, panel in zip(names, titles, parts, strict=False):
+        grid[name] = list(panel.subplots(rows, 1, squeeze=False, sharex=True, **settings)[:, 0])
+        title += "\n" * (lines - title.count("\n"))
+        panel.suptitle(title, x=0.02, ha="left", fontsize=12, weight="bold")
+    return figure, grid
 
 
-def _colors(names: Sequence[str]) -> dict[str, str]:
-    return {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
+def _finished(figure: Any, caption: str) -> Any:
+    legend(figure.subfigs[-1], figure.axes)
+    figure.set_label(caption)
+    return figure
 
 
-def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    """At most `MAX_RECORDS`, evenly spaced, the first and the last among them."""
-    places = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), MAX_RECORDS)).round().astype(int))
-    return curve.iloc[places]
+# Loss against violation -----------------------------------------------------------------------------------------------
+
+
+class End(NamedTuple):
+    """The ends of a method's runs: means and standard deviations."""
+
+    name: str
+    loss: float
+    loss_std: float
+    violation: float
+    violation_std: float
+    is_strong: bool = False  # drawn filled
+    is_ringed: bool = False
+
+
+@style()
+def draw_ends(
+    parts: Mapping[str, Sequence[End]], caption: str, x_label: str, widths: Range = (TYPICAL_WIDTH, TYPICAL_WIDTH)
+) -> Any:
+    """A panel for each part, with the same axes; a method beyond them stands at their edge.
+
+    Every point has its name, or where names are long or many a number, with the names in a panel of their own.
+    """
+    ends = [end for part in parts.values() for end in part if math.isfinite(end.loss + end.violation)]
+    along, up = (_spread_axis(ends, name, width) for name, width in zip(("violation", LOSS), widths, strict=True))
+    names = list(dict.fromkeys(end.name for part in parts.values() for end in part))
+    is_numbered = len(names) > MAX_LABELS or max(map(len, names), default=0) > MAX_LABEL
+    count = len(parts) + is_numbered
+    figure, places = panels(count, 440 if count < 3 else 360, 380, columns=3)
+    for (part, of_part), panel in zip(parts.items(), places, strict=False):
+        axes = panel.subplots()
+        axes.set(xlim=along.range, ylim=up.range, xlabel=x_label, ylabel=LOSS, title=part)
+        axes.axvline(0, color=INK, linestyle="--", linewidth=1)
+        drawn = sorted((end for end in of_part if end in ends), key=lambda end: not end.is_strong)  # are labeled first
+        points = [_draw_end(axes, end) for end in drawn]
+        labels = [str(names.index(end.name) + 1) if is_numbered else end.name for end in drawn]
+        label_points(axes, points, labels, [_color(end) for end in drawn])
+    if is_numbered:
+        text = "\n".join(f"{i}  {name}" for i, name in enumerate(names, start=1))
+        places[-1].text(0.02, 0.95, text, va="top", linespacing=1.35)
+    figure.set_label(caption + _outside({"violation": along, LOSS: up}))
+    return figure
+
+
+def _spread_axis(ends: Sequence[End], name: str, width: float) -> SharedAxis:
+    """Of means with their standard deviations."""
+    lines = [(end.name, getattr(end, name) + side * getattr(end, f"{name}_std")) for end in ends for side in (-1, 1)]
+    also = (0.0,) if name == "violation" else ()
+    return shared_axis(pd.DataFrame(lines, columns=["row", name]), [name], also, width)
+
+
+def _draw_end(axes: Any, end: End) -> tuple[float, float]:
+    """Where the point is drawn."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    x = min(max(end.violation, left + 0.015 * (right - left)), right - 0.015 * (right - left))
+    y = min(max(end.loss, bottom + 0.02 * (top - bottom)), top - 0.02 * (top - bottom))
+    is_outside = not (left <= end.violation <= right and bottom <= end.loss <= top)
+    color = _color(end)
+    if not is_outside:
+        x_ends, y_ends = (x - end.violation_std, x + end.violation_std), (y - end.loss_std, y + end.loss_std)
+        error_bars(axes, (x, y), x_ends, y_ends, color if end.is_strong or end.is_ringed else FAINT)
+    words = (
+        f"{end.name}: loss {end.loss:.4g} ± {end.loss_std:.2g}, violation {end.violation:.4g} ± {end.violation_std:.2g}"
+    )
+    mark = {
+        "marker": "^" if is_outside else "o", "markersize": 8, "markerfacecolor": color if end.is_strong else PAPER,
+        "markeredgecolor": color, "markeredgewidth": 3 if end.is_ringed and not end.is_strong else 1.5,
+    }  # fmt: skip
+    titled(axes.plot(x, y, **mark, zorder=3, clip_on=False)[0], words + (", outside of the axes" if is_outside else ""))
+    return x, y
+
+
+def _color(end: End) -> str:
+    return DOT if end.is_strong else INK if end.is_ringed else SOFT
 
 
 # An axis for many methods ---------------------------------------------------------------------------------------------
@@ -240,7 +329,9 @@ class SharedAxis(NamedTuple):
     not_finite: list[str]  # methods with a value that no axis can show
 
 
-def shared_axis(data: pd.DataFrame, columns: Sequence[str], also: Sequence[float] = ()) -> SharedAxis:
+def shared_axis(
+    data: pd.DataFrame, columns: Sequence[str], also: Sequence[float] = (), width: float = TYPICAL_WIDTH
+) -> SharedAxis:
     """For the values of all methods ("row") in some columns, and for the numbers in `also`.
 
     Panels share an axis so that they can be compared. A method whose loss reached 10^6 would make flat lines of all the
@@ -261,7 +352,7 @@ def shared_axis(data: pd.DataFrame, columns: Sequence[str], also: Sequence[float
         return SharedAxis(_padded(also), {}, not_finite)
     # Rounded inwards: of two methods the one that spans less counts
     ends = [low.quantile(0.25, "higher"), high.quantile(0.75, "lower"), *also]
-    margin = FAR * max(max(ends) - min(ends), TYPICAL_WIDTH)
+    margin = FAR * max(max(ends) - min(ends), width)
     outside = (low < min(ends) - margin) | (high > max(ends) + margin)
     outside &= not outside.all()
     beyond = {str(row): (float(low[row]), float(high[row])) for row in low.index[outside]}

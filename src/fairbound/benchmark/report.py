@@ -1,8 +1,8 @@
 """The report of finished experiments as files: one page, and every table and figure beside it.
 
-report.html       opens offline: tables to sort and figures to hover (`_utils/templates/benchmark.html`)
+report.html       opens offline: tables to sort and figures (`_utils/templates/benchmark.html`)
 tables/           every table as CSV and LaTeX
-figures/          every figure as PDF and PNG
+figures/          every figure as PDF
 
 Which tables and figures an experiment has, `tables.TABLES` and `plots.PLOTS` decide.
 """
@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairbound._utils.drawing import write_pdf
 from fairbound._utils.files import write_text
-from fairbound._utils.pages import TableCell, figure_json, render
-from fairbound.benchmark import plots_matplotlib, plots_plotly
+from fairbound._utils.pages import TableCell, render
 from fairbound.benchmark.config import REFERENCE_STEPS
 from fairbound.benchmark.executor import Budget
 from fairbound.benchmark.front import finding
-from fairbound.benchmark.plots import PLOTS, FigureSpec
+from fairbound.benchmark.plots import PLOTS
 from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.tables import TABLES
@@ -47,7 +47,7 @@ class Section:
     short: str  # in what the runs are fewer or shorter than the experiment's
     notes: Mapping[str, str]  # by row: where the paper contradicts itself, or is ambiguous
     tables: Mapping[str, ReportTable]  # by key of TABLES
-    figures: Mapping[str, FigureSpec]  # by key of PLOTS
+    figures: Mapping[str, Any]  # matplotlib's, by key of PLOTS
 
     @staticmethod
     def of(results: Results) -> Section:
@@ -117,8 +117,8 @@ def _writings(sections: Sequence[Section], stems: Sequence[str], to: Path) -> It
     for one, stem in zip(sections, stems, strict=True):
         for name, table in one.tables.items():
             yield partial(_write_table, table, to / "tables", f"{stem}-{name}")
-        for name, spec in one.figures.items():
-            yield partial(plots_matplotlib.save, spec, to / "figures", f"{stem}-{name}")
+        for name, figure in one.figures.items():
+            yield partial(write_pdf, figure, to / "figures" / f"{stem}-{name}.pdf")
 
 
 def _write_table(table: ReportTable, folder: Path, name: str) -> None:
@@ -163,8 +163,8 @@ def _section_view(one: Section, stem: str) -> dict[str, Any]:
     """What the template shows of a section."""
     tables = [_table_view(table) | {"name": name, "heading": TABLES[name].heading, "file": f"{stem}-{name}"}
               for name, table in one.tables.items()]  # fmt: skip
-    figures = [_figure_view(spec) | {"name": name, "heading": PLOTS[name].heading, "file": f"{stem}-{name}"}
-               for name, spec in one.figures.items()]  # fmt: skip
+    figures = [{"figure": figure, "name": name, "heading": PLOTS[name].heading, "file": f"{stem}-{name}"}
+               for name, figure in one.figures.items()]  # fmt: skip
     # What was found comes first, and what the paper found last
     picture = [item for item in figures if item["name"] == "trade-off"]
     comparison = [item for item in tables if item["name"] == "differences"]
@@ -186,9 +186,3 @@ def _table_view(table: ReportTable) -> dict[str, Any]:
         "title": table.title, "notes": table.notes, "headings": [column.heading for column in columns],
         "lines": list(zip(*cells, strict=True)), "right": [i for i, c in enumerate(columns) if not c.is_text],
     }  # fmt: skip
-
-
-def _figure_view(spec: FigureSpec) -> dict[str, Any]:
-    figure = plots_plotly.draw(spec)
-    json = figure_json(figure, min_width=plots_plotly.min_width(spec))
-    return {"caption": spec.caption, "json": json, "height": figure.layout.height}

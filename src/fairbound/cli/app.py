@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
 
+from fairbound._utils.files import check_folder
 from fairbound.cli.audit import audit_command
 from fairbound.cli.benchopt import benchopt_command
 from fairbound.cli.board import board_command
@@ -26,13 +30,27 @@ from fairbound.cli.time import time_command
 
 EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a missing package raises, in a sentence
 
-app = typer.Typer(
-    help="Train neural networks under constraints, audit predictions, and run the benchmark.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-data = typer.Typer(help="List and download census data.", no_args_is_help=True)
-new = typer.Typer(help="Write a file to start from.", no_args_is_help=True)
+
+class _FlagsWithoutType:
+    """Of a command: `--help` shows a flag as `--short`, not as `--short <bool>`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(_FlagsWithoutType, TyperCommand): ...
+
+
+class Group(_FlagsWithoutType, TyperGroup): ...
+
+
+app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
+data = typer.Typer(cls=Group, help="List and download census data.", no_args_is_help=True)
+new = typer.Typer(cls=Group, help="Write a file to start from.", no_args_is_help=True)
 
 
 def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,6 +59,7 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
+            _check_outputs(kwargs)
             return command(*args, **kwargs)
         except EXPECTED as error:
             Console(stderr=True, soft_wrap=True, emoji=False).print(
@@ -52,6 +71,16 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(130)
 
     return guarded
+
+
+def _check_outputs(arguments: Mapping[str, Any]) -> None:
+    """Before a command computes: its folders of results (out) and of pages (to) replace no input."""
+    listed = [value if isinstance(value, list) else [value] for value in arguments.values()]
+    named = [value for values in listed for value in values if isinstance(value, str | Path)]
+    inputs = [re.sub(r"\.py:.*", ".py", str(value)) for value in named]  # my_file.py:MyMethod
+    for name, sources in (("out", []), ("to", inputs)):
+        if arguments.get(name) is not None:
+            check_folder(arguments[name], sources)
 
 
 def _version(asked: bool) -> None:
@@ -68,7 +97,10 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train neural networks under constraints, audit predictions, and run the benchmark."""
+    """Audit the predictions of any model, and benchmark training methods under constraints.
+
+    Models are trained in Python (`from fairbound import Constrained`): no command trains a model of yours.
+    """
 
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -86,9 +118,9 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
 }
 for panel, commands in PANELS.items():
     for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(errors_as_sentences(command))
+        app.command(name, cls=Command, rich_help_panel=panel)(errors_as_sentences(command))
 app.add_typer(data, name="data", rich_help_panel="Predictions and data")
 app.add_typer(new, name="new", rich_help_panel="A method of your own")
-data.command("list")(errors_as_sentences(list_command))
-data.command("fetch")(errors_as_sentences(fetch_command))
-new.command("algorithm")(errors_as_sentences(new_algorithm_command))
+data.command("list", cls=Command)(errors_as_sentences(list_command))
+data.command("fetch", cls=Command)(errors_as_sentences(fetch_command))
+new.command("algorithm", cls=Command)(errors_as_sentences(new_algorithm_command))

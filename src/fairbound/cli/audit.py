@@ -1,24 +1,27 @@
-"""`fairbound audit`: rates and fairness metrics of a file of predictions."""
+"""`fairbound audit`: error rates by group and fairness metrics of a file of predictions."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
-from fairbound._utils.files import check_place, csv_text, write_text
+from fairbound._utils.files import check_place, csv_text, is_same_file, write_text
+from fairbound._utils.sentences import counted
 from fairbound.cli.printing import console, plain, visible, working
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.auditing.audits import Audit
     from fairbound.auditing.comparisons import Comparison
-    from fairbound.metrics.fairness_metrics import GroupPair
+    from fairbound.auditing.headline import Answer
     from fairbound.metrics.intervals import IntervalEstimate
 
 SHOWN = {"base_rate": "y = 1", "positive_rate": "ŷ = 1", "true_positive_rate": "TPR", "false_positive_rate": "FPR",
@@ -60,10 +63,10 @@ def audit_command(
     reference: Annotated[
         str | None, typer.Option(help="Group that the others are compared to.", show_default="the largest")
     ] = None,
-    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in examples; see --small.")] = 0,
-    small: Annotated[
-        Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
-    ] = "merge",
+    min_size: Annotated[
+        int, typer.Option(min=0, help="Groups with fewer examples are listed, but compared with no other.")
+    ] = 50,
+    where: Annotated[str, typer.Option(help="Only rows that meet this condition: \"race in ('A', 'B')\".")] = "",
     compare_column: Annotated[
         str | None, typer.Option(help="Scores or predictions of a second model, in the same file, to compare with.")
     ] = None,
@@ -81,14 +84,21 @@ def audit_command(
     top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 20,
     seed: Annotated[int, typer.Option(help="Random seed of the intervals.")] = 0,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all results to this file; - prints.")] = None,
-    html_out: Annotated[Path | None, typer.Option("--html", help="Write a page with figures to this file.")] = None,
+    html_out: Annotated[
+        Path | None, typer.Option("--html", "-o", help="Write a page with figures to this file.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.", show_default="the file's name")] = "",
     csv_out: Annotated[Path | None, typer.Option("--csv", help="Write the table of groups to this file.")] = None,
 ) -> None:
-    """Audit the predictions of any model: rates by group and all fairness metrics, with confidence intervals."""
-    from fairbound.auditing.audits import audit_columns
+    """Audit a file of predictions: who is flagged or missed wrongly, by group, and every fairness metric.
+
+    Differences and ratios are against --reference, with confidence intervals. Any model, any library.
+    """
+    from fairbound.auditing.audited_columns import audit_columns
     from fairbound.auditing.comparisons import compare
     from fairbound.data.attributes import one_by_one
     from fairbound.data.readers import MISSING_MARKS, read_columns
+    from fairbound.data.where import names_in
 
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")
@@ -96,18 +106,22 @@ def audit_command(
         raise ValueError("--threshold is for scores (--score); predictions are taken as they are")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
-    _check_outputs([out for out in (json_out, html_out, csv_out) if out is not None])
+    outputs = [out for out in (json_out, html_out, csv_out) if out is not None]
+    for i, out in enumerate(outputs):
+        check_place(out, [file, compare_file])
+        if any(is_same_file(out, other) for other in outputs[:i]):
+            raise ValueError(f"{out} is named for two outputs; give each its own file")
     if compare_threshold is not None and (score is None or not (compare_column or compare_file)):
         raise ValueError("--compare-threshold is for the scores of --compare-column or --compare-file")
     settings: dict[str, Any] = {
         "label": label, "groups": group, "weight": weight, "positive": positive, "drop_missing": drop_missing,
-        "min_size": min_size, "small": small, "reference": reference, "level": level, "seed": seed,
+        "min_size": min_size, "where": where, "reference": reference, "level": level, "seed": seed,
         "intervals": not no_intervals,
     }  # fmt: skip
     several = _set_threads(threads, [path for path in (file, compare_file) if path is not None])
-    only = [name for name in (label, score, prediction, weight, compare_column) if name is not None] + [
-        name for one in one_by_one(group) for name in (one, one.partition("=")[0], one.partition(":")[0])
-    ]
+    only = [name for name in (label, score, prediction, weight, compare_column, *names_in(where)) if name is not None]
+    for by in one_by_one(group):
+        only += [by, by.partition("=")[0], by.partition(":")[0]]
 
     def read(path: str) -> Any:
         with working(f"reading {Path(path).name}"):
@@ -145,7 +159,9 @@ def audit_command(
     if html_out is not None:
         from fairbound.auditing.page import write_page
 
-        write_page(comparison or found, html_out)
+        write_page(
+            comparison or found, html_out, heading=title, command=" ".join(["fairbound", *map(_quoted, sys.argv[1:])])
+        )
         written.append(f"Page: {html_out}")
     show(found, console(stderr=to_stdout), top)
     if comparison is not None:
@@ -154,6 +170,15 @@ def audit_command(
         typer.echo(text, nl=False)
     for line in written:
         typer.echo(visible(line), err=to_stdout)
+
+
+def _quoted(word: str) -> str:
+    """A word of a command as one would type it.
+
+    >>> print(_quoted("race in ('A', 'B')"), _quoted("a b"), _quoted("a.csv"))
+    "race in ('A', 'B')" 'a b' a.csv
+    """
+    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\') else shlex.quote(word)
 
 
 def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
@@ -166,50 +191,49 @@ def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
     return threads > 1
 
 
-def _check_outputs(files: Sequence[Path]) -> None:
-    for i, out in enumerate(files):
-        check_place(out)
-        if out in files[:i]:
-            raise ValueError(f"{out} is named for two outputs; give each its own file")
-
-
 def group_table(found: Audit) -> tuple[list[str], list[list[Any]]]:
     """Headings and rows of the table of groups, for CSV."""
+    from fairbound.metrics.reference_gaps import ERROR_RATES, NOT_COMPARED
+
     rates = list(found.groups[0].rates) if found.groups else []
     counts = list(found.groups[0].counts) if found.groups else []
-    ends = [f"{rate}{end}" for rate in rates for end in ("", "_low", "_high")]
-    rows = [
-        [group.name, group.examples, *group.counts.values(), *(end for rate in rates for end in group.rates[rate])]
-        for group in found.groups
-    ]
-    return ["group", "examples", *counts, *ends], rows
+    names = [*rates, *(f"{rate}_{kind}" for rate in ERROR_RATES for kind in ("difference", "ratio"))]
+    rows = []
+    for group in found.groups:
+        gaps = [group.against_reference.get(rate, NOT_COMPARED)[:2] for rate in ERROR_RATES]
+        measured = [*(group.rates[rate] for rate in rates), *(estimate for gap in gaps for estimate in gap)]
+        rows.append([group.name, group.examples, *group.counts.values(), *(end for three in measured for end in three)])
+    return ["group", "examples", *counts, *(f"{name}{end}" for name in names for end in ("", "_low", "_high"))], rows
 
 
 def show(found: Audit, console: Console, top: int) -> None:
     """The audit as tables of at most 80 columns."""
+    from fairbound.auditing.headline import answers
+
     weighted = ", weighted" if found.weighted else ""
     made = "predictions" if found.threshold is None else f"scores, threshold {found.threshold:g}"
     by = plain(" x ".join(found.attributes))
-    console.print(
-        f"[bold]{plain(found.source)}[/]: {found.examples:,} examples, {len(found.groups)} groups by {by}; "
-        f"{made}{weighted}"
-    )
-    if found.dropped:
-        console.print(f"{found.dropped:,} examples dropped, in groups that are too small")
+    counts = f"{counted(found.examples, 'example')}, {counted(len(found.groups), 'group')} by {by}"
+    console.print(f"[bold]{plain(found.source)}[/]: {counts}; {made}{weighted}")
+    for answer in answers(found):
+        rate = answer.rate.replace("_", " ")
+        console.print(f"[bold]{answer.title}: {answer.among} who are {answer.fate} ({rate})[/]", highlight=False)
+        console.print(_answer_grid(found, answer, top))
+    if not answers(found):
+        console.print("no error rate is defined here: see the notes")
     console.print(_groups_grid(found, top))
     hidden = len(found.groups) - top
     if hidden > 0:
-        console.print(f"... and {hidden:,} smaller groups (--top, --json)", highlight=False)
+        console.print(f"... and {counted(hidden, 'smaller group')} (--top, --json)", highlight=False)
     console.print(_metrics_grid(found))
     if found.pairs:
         console.print("[bold]Groups behind the differences[/] (examples)", highlight=False)
         for line in _pair_lines(found):
             console.print(line, highlight=False)
-    if found.without_tiny:
-        few = f"tiny groups: {_tiny(found):,} of {len(found.groups):,}, with fewer than {found.min_examples} examples"
-        console.print(few, highlight=False)
     ends = f"{100 * found.level:g}% intervals, conservative for gaps" if has_intervals(found) else ""
     console.print(f"reference group: {plain(found.reference)}; {ends or 'values only, without intervals'}")
+    if any(gap.beyond_chance for group in found.groups for gap in group.against_reference.values()):
+        console.print("* beyond chance, all groups counted")
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
     for note in found.notes:
@@ -218,6 +242,33 @@ def show(found: Audit, console: Console, top: int) -> None:
 
 def has_intervals(found: Audit) -> bool:
     return any(estimate.low is not None for estimate in found.metrics.values())
+
+
+def _answer_grid(found: Audit, answer: Answer, top: int) -> Grid:
+    """An error rate of every group that is compared, against the reference group."""
+    grid = Grid(box=None, padding=(0, 1, 0, 0))
+    grid.add_column("group", overflow="fold")
+    for heading in ("rate, %", "difference, points", "ratio"):
+        level = f" [{100 * found.level:g}%]" if has_intervals(found) else ""
+        grid.add_column(plain(heading + level), justify="right", no_wrap=True)
+    for group, gap in answer.lines[: top + 1]:
+        rate = _ended(group.rates[answer.rate], ".1f", 100)
+        if gap is None:
+            grid.add_row(plain(group.name), rate, "reference", "")
+            continue
+        star = "*" if gap.beyond_chance else ""
+        grid.add_row(plain(group.name), rate, _ended(gap.difference, "+.1f", 100) + star, _ended(gap.ratio, ".2f"))
+    return grid
+
+
+def _ended(estimate: IntervalEstimate, form: str, scale: float = 1.0) -> str:
+    from fairbound.auditing.text import ends
+
+    return (
+        "-"
+        if estimate.value is None
+        else plain(f"{scale * estimate.value:{form}} {ends(estimate, form, scale)}".rstrip())
+    )
 
 
 def _groups_grid(found: Audit, top: int) -> Grid:
@@ -234,7 +285,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
         grid.add_column("AUC" if name == "auc" else name, justify="right")
     for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
         shown = [
-            _with_interval(group.rates[rate]) if rate == "positive_rate" else _value(group.rates[rate], 3)
+            _ended(group.rates[rate], ".2f") if rate == "positive_rate" else _value(group.rates[rate], 3)
             for rate in SHOWN
         ]
         more = [_value(getattr(group, name) or UNDEFINED, 3) for name in scored]
@@ -258,23 +309,12 @@ def _metrics_grid(found: Audit) -> Grid:
 
 
 def _pair_lines(found: Audit) -> Iterator[str]:
-    """The two groups behind each difference, with their examples, and what it is without tiny groups."""
+    """The two groups behind each difference, with their examples."""
     for name, pair in found.pairs.items():
         if not name.endswith("_ratio"):  # the groups of its difference, or nearly so; all are in the JSON and the page
-            yield f"{name}: {pair.of.replace('_', ' ')} {_between(pair)}"
-            if name in found.without_tiny:
-                rest = found.pairs_without_tiny.get(name)
-                between = "" if rest is None else f", {_between(rest)}"
-                yield f"  without tiny groups: {_value(found.without_tiny[name])}{between}"
-
-
-def _between(pair: GroupPair) -> str:
-    high = f"{pair.high_value:.3f} {plain(pair.high)} ({pair.high_examples:,})"
-    return f"{high} to {pair.low_value:.3f} {plain(pair.low)} ({pair.low_examples:,})"
-
-
-def _tiny(found: Audit) -> int:
-    return sum(0 < group.examples < found.min_examples for group in found.groups)
+            high = f"{pair.high_value:.3f} {plain(pair.high)} ({pair.high_examples:,})"
+            low = f"{pair.low_value:.3f} {plain(pair.low)} ({pair.low_examples:,})"
+            yield f"{name}: {pair.of.replace('_', ' ')} {high} to {low}"
 
 
 def show_comparison(found: Comparison, console: Console) -> None:
@@ -298,7 +338,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
 def _part_line(part: Audit) -> str:
     shown = ("demographic_parity_difference", "equalized_odds_difference")
     numbers = ", ".join(f"{name} {_value(part.metrics[name])} {_interval(part.metrics[name])}" for name in shown)
-    return f"by {plain(part.attributes[0])} alone ({len(part.groups)} groups): {plain(numbers)}"
+    return f"by {plain(part.attributes[0])} alone ({counted(len(part.groups), 'group')}): {plain(numbers)}"
 
 
 def _value(estimate: IntervalEstimate, digits: int = 4) -> str:
@@ -307,12 +347,3 @@ def _value(estimate: IntervalEstimate, digits: int = 4) -> str:
 
 def _interval(estimate: IntervalEstimate) -> str:
     return "" if estimate.low is None else f"{estimate.low:.3f} to {estimate.high:.3f}"
-
-
-def _with_interval(estimate: IntervalEstimate) -> str:
-    if estimate.value is None:
-        return "-"
-    if estimate.low is None:
-        return _value(estimate, 3)
-    low, high = (f"{end or 0.0:.2f}".removeprefix("0") for end in (estimate.low, estimate.high))
-    return plain(f"{estimate.value:.3f} [{low}, {high}]")

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from fairbound._utils.files import check_place, write_text
-from fairbound.cli.printing import console, plain
+from fairbound._utils.sentences import counted
+from fairbound.cli.printing import console, plain, visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.constraints.subgroups import Grouping
@@ -33,16 +34,17 @@ def groups_command(
     ] = "merge",
     top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 15,
     folder: Annotated[Path | None, typer.Option("--data", help="Folder with census data.")] = None,
-    json_out: Annotated[Path | None, typer.Option("--json", help="Write all populated groups to this file.")] = None,
+    json_out: Annotated[Path | None, typer.Option("--json", "-o", help="Write all groups to this file.")] = None,
 ) -> None:
     """List the intersectional groups of a table: how many are definable, how many are populated, and their sizes."""
     from fairbound.constraints.subgroups import Intersection
-    from fairbound.data.attributes import parse_attributes
+    from fairbound.data.attributes import is_census_export, parse_attributes
     from fairbound.data.table import is_census
 
-    check_place(json_out)
+    check_place(json_out, [source])
     columns, outcome, name = _columns(source, label, positive, folder)
-    intersection = Intersection(tuple(parse_attributes(by, columns, census=is_census(source))))
+    census = is_census(source) or is_census_export(by, columns)
+    intersection = Intersection(tuple(parse_attributes(by, columns, census)))
     found = intersection.group(columns, min_size, small)
     order = found.sizes.argsort(descending=True, stable=True).tolist()
     rates = _rates(found, outcome)
@@ -54,9 +56,9 @@ def groups_command(
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
     _print_groups(found, order[:top], rates, out)
     if len(found) > top:
-        out.print(f"... and {len(found) - top:,} smaller groups (--top, --json)", highlight=False)
+        out.print(f"... and {counted(len(found) - top, 'smaller group')} (--top, --json)", highlight=False)
     if json_out is not None:
-        typer.echo(f"All {len(found):,} groups: {json_out}")
+        typer.echo(visible(f"All groups, as JSON: {json_out}"))
 
 
 def _columns(
@@ -82,18 +84,18 @@ def _columns(
 
 def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Console) -> None:
     levels = " x ".join(f"{attribute.name} ({attribute.size})" for attribute in found.attributes)
-    console.print(f"[bold]{plain(name)}[/]: {rows:,} rows, by {plain(levels)}", highlight=False)
+    console.print(f"[bold]{plain(name)}[/]: {counted(rows, 'row')}, by {plain(levels)}", highlight=False)
     sizes = found.sizes
     few = int((sizes < FEW_ROWS).sum())
     console.print(
-        f"{found.definable:,} groups are definable; {found.populated:,} are populated"
-        + (f"; {few:,} of {len(found):,} have fewer than {FEW_ROWS}" if few else ""),
+        f"{counted(found.definable, 'definable group')}, {found.populated:,} populated"
+        + (f", {few:,} of {len(found):,} with fewer than {FEW_ROWS} rows" if few else ""),
         highlight=False,
     )
     if found.merged:
-        console.print(f"{found.merged:,} groups of fewer than {min_size} rows are merged into (other)", highlight=False)
+        console.print(f"{counted(found.merged, 'group')} of fewer than {min_size} rows merged into (other)")
     if found.dropped:
-        console.print(f"{found.dropped:,} rows are dropped, in groups of fewer than {min_size}", highlight=False)
+        console.print(f"{counted(found.dropped, 'row')} dropped, in groups of fewer than {min_size}")
     if len(found):
         low, middle, high = int(sizes.min()), float(sizes.double().quantile(0.5)), int(sizes.max())
         console.print(f"sizes: smallest {low:,}, median {middle:,.0f}, largest {high:,}", highlight=False)

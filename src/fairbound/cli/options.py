@@ -77,7 +77,7 @@ Experiments = Annotated[
     list[str],
     typer.Argument(help="Those installed, such as income-ok-race, or TOML files.", autocompletion=complete_experiment),
 ]
-Folder = Annotated[Path | None, typer.Option("--data", help="The folder with census data.")]
+Folder = Annotated[Path | None, typer.Option("--data", help="Folder with census data.")]
 Source = Annotated[
     str | None,
     typer.Option(
@@ -88,7 +88,7 @@ Label = Annotated[str | None, typer.Option(help="The column to predict, of a tab
 Group = Annotated[str | None, typer.Option(help="The protected attribute, in the place of the experiment's.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="No run is longer than this.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Limit on steps, for quick trials.")]
 Algorithm = Annotated[
     str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
 ]
@@ -96,9 +96,9 @@ Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1."
 
 # Where it is computed and kept ----------------------------------------------------------------------------------------
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; as many as there are cores, up to 4, if not given.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one per core, at most 4")]
 Scheduler = Annotated[
-    str | None, typer.Option(help="A Dask scheduler that is there: tcp://host:8786.", rich_help_panel=BEYOND)
+    str | None, typer.Option(help="Address of a running Dask scheduler: tcp://host:8786.", rich_help_panel=BEYOND)
 ]
 Queue = Annotated[
     str | None,
@@ -111,6 +111,6 @@ OtherQueue = Annotated[
     str | None,
     typer.Option(help="Another queue: pbs:queue=long,time=2:00; lsf:...; sge:...", rich_help_panel=BEYOND),
 ]
-Shard = Annotated[str | None, typer.Option(help="A part of the plan alone: 3/40.", rich_help_panel=BEYOND)]
-Out = Annotated[Path, typer.Option(help="The folder that keeps the results.")]
-To = Annotated[Path, typer.Option(help="The folder for the page, tables and figures.")]
+Shard = Annotated[str | None, typer.Option(help="Compute only this part of the plan: 3/40.", rich_help_panel=BEYOND)]
+Out = Annotated[Path, typer.Option(help="Folder of stored results.")]
+To = Annotated[Path, typer.Option("--to", "-o", help="Folder for the page, tables and figures.")]

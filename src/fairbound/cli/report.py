@@ -58,7 +58,7 @@ def report_command(
     out: Out = Path("results"),
     to: To = Path("report"),
 ) -> None:
-    """One page, tables (CSV, LaTeX) and figures (PDF, PNG) of experiments that were run with the same options."""
+    """One page, tables (CSV, LaTeX) and figures (PDF) of experiments that were run with the same options."""
     from fairbound.benchmark.executor import Job, plan
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, checked_device
@@ -75,7 +75,7 @@ def report_command(
         sections += [section_of(its, store, one) for one, its in with_results(store, found).items()]
     show(sections, to)
     page = write_with_progress(sections, to, store)
-    console().print(f"Report: {page}\nTables (CSV, LaTeX) and figures (PDF, PNG) are beside it.", highlight=False)
+    console().print(f"Report: {page}\nTables (CSV, LaTeX) and figures (PDF) are beside it.", highlight=False)
 
 
 def section_of(found: PlannedJob, store: Store, budget: BudgetName) -> Section:

@@ -73,17 +73,17 @@ class MiniBatch(NamedTuple):
             shape = tuple(self.losses.shape) if isinstance(self.losses, Tensor) else type(self.losses).__name__
             raise ValueError(f"losses must be per-example losses, (B,), got {shape}; use a loss with reduction='none'")
         size = self.losses.shape[0]
-        for name in ("labels", "outputs", "weight", "objective"):
-            _check_size(name, getattr(self, name), size)
-        for name in ("weight", "objective"):
-            values = getattr(self, name)
-            if values is not None and values.ndim != 1:
+        for name, values in zip(("labels", "outputs", "weight", "objective"), self[2:6], strict=True):
+            if values is not None:
+                _check_size(name, values, size)
+            if values is not None and name in ("weight", "objective") and values.ndim != 1:
                 raise ValueError(
                     f"{name} must be a vector, one entry for every example, got shape {tuple(values.shape)}"
                 )
         columns_of_groups = self.groups if isinstance(self.groups, Mapping) else {"groups": self.groups}
         for name, column in columns_of_groups.items():
-            _check_size(name, column, size)
+            if column is not None:
+                _check_size(name, column, size)
             if column is not None and (column.ndim != 1 or column.is_floating_point()):
                 raise ValueError(
                     f"{name} must be a vector of whole numbers, got {column.dtype} of shape {tuple(column.shape)}"
@@ -97,8 +97,8 @@ class MiniBatch(NamedTuple):
             raise ValueError(f"objective must be True or False for every example, got {self.objective.dtype}")
 
 
-def _check_size(name: str, values: Tensor | None, size: int) -> None:
-    if values is not None and not isinstance(values, Tensor):
+def _check_size(name: str, values: Tensor, size: int) -> None:
+    if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(values).__name__}; use torch.as_tensor(...)")
-    if values is not None and values.shape[:1] != (size,):
+    if values.shape[:1] != (size,):
         raise ValueError(f"there are {size} losses but {name} has shape {tuple(values.shape)}; one for every example")

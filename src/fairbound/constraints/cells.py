@@ -211,14 +211,15 @@ class Cells:
         """The cell of every example of a mini-batch of that size."""
         tables, width = self._table(device), len(self._labels) + 1
         if groups is not None and self.needs_groups:
-            place = groups.long().clamp(-2, len(tables[0]) // width - 3) + 2
+            place = groups if groups.dtype == torch.long else groups.long()
+            place = place.clamp(-2, len(tables[0]) // width - 3) + 2
         else:
             place = torch.ones(size, dtype=torch.long, device=device)
         if width > 1:
             assert labels is not None
             equal = labels.reshape(-1, 1) == self._label_values(device)
             place = place * width + torch.where(equal.any(1), 1 + equal.long().argmax(1), 0)
-        return tuple(table.index_select(0, place) for table in tables)
+        return tuple([table.index_select(0, place) for table in tables])
 
     def layers_of(self, examples: Tensor, count: int) -> Layers:
         """The cells of these examples of the dataset, from the members; `count` is the number of all examples."""

@@ -198,10 +198,10 @@ class ConstraintSet(LinearConstraints):
 
         A function adds its values, and counts once where it is observed.
         """
-        sums, counts = layout.table_of_sums(values), layout.table_of_counts
+        sums, counts = layout.sums(values), layout.counts
         if not functions:
             return sums, counts
-        sizes = layout.sizes
+        sizes = [1, *(term.means for term in layout.terms), 2]
         sum_parts, count_parts = list(sums.split_with_sizes(sizes)), list(counts.split_with_sizes(sizes))
         for (place, _), (value, observed) in zip(self.functions, functions, strict=True):
             added = value.detach().to(sums.dtype)
@@ -229,7 +229,7 @@ class ConstraintSet(LinearConstraints):
 
     def spread(self, by_sum: Tensor, layout: GroupedLayout, values: Sequence[Tensor]) -> list[Tensor]:
         """The same from a weight on every entry of `table`."""
-        weights = layout.spread_table(by_sum, values)
+        weights = layout.spread(by_sum, values)
         for place, part in self.functions:
             start = 1 + sum(term.means for term in layout.terms[:place])
             weights.append(by_sum[start : start + part.m])

@@ -20,6 +20,7 @@ from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.running_means import MEMORY
 
+TINY = 1e-300  # a divisor for 0
 ENTRIES = 1 << 16  # of the matrix, up to which it is written out: a product takes some 20 microseconds
 
 
@@ -27,16 +28,18 @@ class Affine(NamedTuple):
     """[f, c] of one mini-batch as a function of its means, (1+q+2,)."""
 
     matrix: Tensor  # (1+m, 1+q+2)
-    empty: Tensor  # (1+q+2,) 1 for means without examples
+    transposed: Tensor
+    empty: Tensor | None = None  # (1+q+2,) 1 for means without examples
     signs: Tensor | None = None  # (1+m,) of the rows, where some are absolute values
 
     def mean_weights(self, w: Tensor) -> Tensor:
         """(1+q+2,) the weight of every mean in w'[f, c], w (1+m,)."""
-        return self.matrix.t().mv(w if self.signs is None else w * self.signs)
+        return self.transposed.mv(w if self.signs is None else w * self.signs)
 
     def jacobian(self, rows: Tensor) -> Tensor:
         """(m, n) from the gradients of the cell means, (q, n)."""
-        jacobian = (self.matrix * (1 - self.empty))[1:, 1:-2].to(rows.dtype) @ rows
+        matrix = self.matrix if self.empty is None else self.matrix * (1 - self.empty)
+        jacobian = matrix[1:, 1:-2].to(rows.dtype) @ rows
         return jacobian if self.signs is None else self.signs[1:, None].to(rows.dtype) * jacobian
 
 
@@ -78,6 +81,9 @@ class DenseConstraints:
         self.absolute = absolute.to(device) if bool(absolute.any()) else None
         self.shares = torch.stack(shares).to(device) if shares else None  # (references, 1+q+2)
         self.against = torch.stack(against, 1).to(device) if shares else None  # (1+m, references)
+        self.complete = direct + torch.stack(against, 1) @ torch.stack(shares) if shares else direct  # no cell is empty
+        self.complete = self.complete.to(device)
+        self.transposed = self.complete.t()
 
     @staticmethod
     def suits(constraints: ConstraintSet) -> bool:
@@ -88,8 +94,19 @@ class DenseConstraints:
         """Before the first mini-batch; None where no row refers to the mean of all cells."""
         return None if self.shares is None else Means(*torch.zeros_like(self.direct[:2]))
 
-    def values(self, sums: Tensor, counts: Tensor, running: Means | None) -> tuple[Tensor, Tensor, Tensor, Affine]:
-        """Of a table of sums and counts: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map."""
+    def values(
+        self, sums: Tensor, counts: Tensor, running: Means | None, look: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor, Affine]:
+        """Of a table of sums and counts: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map.
+
+        With a `look` at the counts, no rows are None.
+        """
+        if look and self.absolute is None:
+            *numbers, _, unknown = counts.tolist()
+            if min(numbers) > 0 and not unknown:
+                filled = counts.clamp(min=TINY)
+                values = torch.addmv(self.minus_bound, self.complete, sums / filled)
+                return values, None, filled, Affine(self.complete, self.transposed)
         empty = (counts <= 0).to(counts.dtype)
         filled = counts + empty
         matrix = self.direct
@@ -98,18 +115,18 @@ class DenseConstraints:
         else:
             means = torch.addcdiv(empty * running.means, sums, filled)
             shares = self.shares * (running.weights + counts > 0)
-            shares = shares / shares.sum(1, keepdim=True).clamp(min=1e-300)
+            shares = shares / shares.sum(1, keepdim=True).clamp(min=TINY)
             matrix = torch.addmm(matrix, self.against, shares)
         missing = torch.addmv(self.surplus, self.needed, empty) != 0
         if self.absolute is None:
-            return torch.addmv(self.minus_bound, matrix, means), missing, filled, Affine(matrix, empty)
+            return torch.addmv(self.minus_bound, matrix, means), missing, filled, Affine(matrix, matrix.t(), empty)
         gaps = matrix.mv(means)
         signs = torch.where(self.absolute, gaps.sign(), 1.0)
-        return gaps * signs + self.minus_bound, missing, filled, Affine(matrix, empty, signs)
+        return gaps * signs + self.minus_bound, missing, filled, Affine(matrix, matrix.t(), empty, signs)
 
     @staticmethod
     def updated(running: Means, sums: Tensor, counts: Tensor) -> Means:
         """The running means after a mini-batch; entries without examples stay as they are."""
         weights = torch.where(counts > 0, MEMORY * running.weights + counts, running.weights)
         change = torch.addcmul(sums, counts, running.means, value=-1.0)
-        return Means(torch.addcdiv(running.means, change, weights.clamp(min=1e-300)), weights)
+        return Means(torch.addcdiv(running.means, change, weights.clamp(min=TINY)), weights)

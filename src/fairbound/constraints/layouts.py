@@ -7,7 +7,6 @@ values up to sums by cell, and hand weights of sums back to examples.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -35,26 +34,7 @@ class Term(NamedTuple):
         return self.cells if self.statistic is not None else self.values
 
 
-class Layout(ABC):
-    """The examples of one mini-batch by cell."""
-
-    terms: Sequence[Term]
-
-    @property
-    @abstractmethod
-    def counts(self) -> list[Tensor]:
-        """(1,) of the objective, then (cells,) of every term; empty for a function."""
-
-    @abstractmethod
-    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """The same of per-example values, (B,) each; without a graph."""
-
-    @abstractmethod
-    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-        """(B,) for each of the values: what every example counts, from a weight on every sum."""
-
-
-class GroupedLayout(Layout):
+class GroupedLayout:
     """Examples in any order; their cells are given by index. A mini-batch costs O(examples + cells).
 
     All sums are in one table, in double precision: the objective's, those of every term, and two more, of examples in
@@ -74,20 +54,17 @@ class GroupedLayout(Layout):
         self.objective = self.weight if objective is None else objective.double()  # what an example counts in f
         if objective is not None and self.weight is not None:
             self.objective = objective * self.weight
-        self.slots = 1 + sum(term.means for term in terms)  # of which two more follow
-
-    @cached_property
-    def _places(self) -> list[tuple[int, Tensor]]:
-        """For every layer of every term its statistic, and (B,) where each example counts in the table."""
-        places, start = [], 1
-        for term, layers in zip(self.terms, self.layers, strict=True):
-            for layer in layers:
+        means = [term.means for term in terms]
+        self.slots = 1 + sum(means)  # of which two more follow
+        self._places: list[tuple[int, Tensor]] = []  # for every layer its statistic, and (B,) the places of examples
+        start = 1
+        for term, own, term_layers in zip(terms, means, layers, strict=True):
+            for layer in term_layers:
                 place = layer + start
-                if start + term.means < self.slots:  # no cell and unknown groups come after all terms
+                if start + own < self.slots:  # no cell and unknown groups come after all terms
                     place = torch.where(layer < term.cells, place, layer + (self.slots - term.cells))
-                places.append((term.added or 0, place))
-            start += term.means
-        return places
+                self._places.append((term.added or 0, place))
+            start += own
 
     def _scattered(self, table: Tensor, values: Sequence[Tensor]) -> Tensor:
         """A table (slots + 2,) to which values (B,) are added, one vector for every layer."""
@@ -99,7 +76,7 @@ class GroupedLayout(Layout):
         return table.index_add(0, torch.cat(places), torch.cat(list(values)))
 
     @cached_property
-    def table_of_counts(self) -> Tensor:
+    def counts(self) -> Tensor:
         """(slots + 2,) in double precision."""
         table, ones = _templates(self.like.shape[0], self.slots + 2, self.like.device)
         if self.objective is not None:
@@ -107,7 +84,7 @@ class GroupedLayout(Layout):
         weights = ones if self.weight is None else self.weight
         return self._scattered(table, [weights] * len(self._places))
 
-    def table_of_sums(self, values: Sequence[Tensor]) -> Tensor:
+    def sums(self, values: Sequence[Tensor]) -> Tensor:
         """(slots + 2,) of per-example values, in double precision; without a graph."""
         plain = [value.detach().double() for value in values]
         objective = (plain[0] if self.objective is None else plain[0] * self.objective).sum(0, keepdim=True)
@@ -116,7 +93,7 @@ class GroupedLayout(Layout):
         table = torch.cat([objective, _templates(0, self.slots + 1, self.like.device)[0]])
         return self._scattered(table, [plain[statistic] for statistic, _ in self._places])
 
-    def spread_table(self, weights: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
+    def spread(self, weights: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
         """(B,) for each of the values: what every example counts, from a weight on every entry of the table."""
         example_weights: list[Tensor | None] = [None] * len(values)
         f = weights[0]
@@ -133,23 +110,6 @@ class GroupedLayout(Layout):
             torch.zeros_like(value) if weight is None else weight.to(value.dtype)
             for weight, value in zip(example_weights, values, strict=True)
         ]
-
-    # By terms ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def sizes(self) -> list[int]:
-        """Of the parts of a table."""
-        return [1, *(term.means for term in self.terms), 2]
-
-    @property
-    def counts(self) -> list[Tensor]:
-        return list(self.table_of_counts.split_with_sizes(self.sizes))[:-1]
-
-    def sums(self, values: Sequence[Tensor]) -> list[Tensor]:
-        return list(self.table_of_sums(values).split_with_sizes(self.sizes))[:-1]
-
-    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-        return self.spread_table(torch.cat([*weights, weights[0].new_zeros(2)]), values)
 
     def halves(self) -> tuple[GroupedLayout, GroupedLayout]:
         """The examples of every cell, assigned alternately to two mini-batches."""
@@ -188,7 +148,7 @@ def _rank(layer: Tensor) -> Tensor:
     return torch.empty_like(place).scatter(0, order, place)
 
 
-class BlockedLayout(Layout):
+class BlockedLayout:
     """The objective's examples, then equally many of each cell, cell after cell, term after term."""
 
     def __init__(self, terms: Sequence[Term], objective: int, cell: int, like: Tensor) -> None:
@@ -201,6 +161,7 @@ class BlockedLayout(Layout):
 
     @cached_property
     def counts(self) -> list[Tensor]:
+        """(1,) of the objective, then (cells,) of every term; empty for a function."""
         cells = [
             self.like.new_full((term.cells if term.statistic is not None else 0,), self.cell) for term in self.terms
         ]
@@ -212,7 +173,7 @@ class BlockedLayout(Layout):
         return values[start : start + self.terms[i].cells * self.cell]
 
     def sums(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
-        """`surrogates`: what is differentiated, in place of what is added up."""
+        """The same of per-example values, (B,) each; `surrogates`: of what is differentiated instead."""
         sums = [values[0][: self.objective].sum(-1, keepdim=True)]
         for i, term in enumerate(self.terms):
             place = term.statistic if surrogates else term.added
@@ -236,6 +197,7 @@ class BlockedLayout(Layout):
         return self.spread([weight / size for weight, size in zip(weights, self._sizes, strict=True)], values)
 
     def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
+        """(B,) for each of the values: what every example counts, from a weight on every sum."""
         example_weights = []
         for s, value in enumerate(values):
             parts = [weights[0].expand(self.objective) if s == 0 else value.new_zeros(self.objective)]

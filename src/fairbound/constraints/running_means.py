@@ -26,15 +26,13 @@ class RunningMeans:
         self.weights = torch.zeros_like(self.means)  # the examples behind them, earlier ones counting less
         self.total = self.shares.new_zeros(runs)  # (...,) shares * means
         self.share = self.shares.new_zeros(runs)  # (...,) of the cells seen
+        self._last: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None  # cells, and what was read of them
 
     def others(self, cells: Tensor, counts: Tensor) -> Others:
         """What is known of the cells that a mini-batch does not show; it has `counts` examples of `cells`, (..., S)."""
         present = counts > 0
-        shares, weights, means = (
-            self.shares[cells] * present,
-            self.weights.gather(-1, cells),
-            self.means.gather(-1, cells),
-        )
+        shares, weights, means = self._read(cells)
+        shares = shares * present
         share = (self.share + (shares * (weights == 0)).sum(-1)).clamp(min=torch.finfo(torch.float32).tiny)
         part = self.total - (shares * means).sum(-1)
         return Others(present, share.to(counts.dtype), part.to(counts.dtype))
@@ -49,10 +47,14 @@ class RunningMeans:
         self.total = self.total + (shares * change).sum(-1)
         self.means.scatter_(-1, cells, means + change)
         self.weights.scatter_(-1, cells, now)
+        self._last = None
 
     def _read(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shares, weights and means of some cells."""
-        return self.shares[cells], self.weights.gather(-1, cells), self.means.gather(-1, cells)
+        """Shares, weights and means of some cells; `add` reads what `others` has read."""
+        if self._last is None or self._last[0] is not cells:
+            numbers = self.shares[cells], self.weights.gather(-1, cells), self.means.gather(-1, cells)
+            self._last = cells, numbers
+        return self._last[1]
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in ("means", "weights", "total", "share")}
@@ -60,3 +62,4 @@ class RunningMeans:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
             setattr(self, name, value.detach().to(self.shares.device, copy=True))
+        self._last = None

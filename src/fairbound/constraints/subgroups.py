@@ -14,7 +14,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import repeat
 from typing import Any, Literal
@@ -23,6 +22,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fairbound._utils.sentences import did_you_mean, marked_rows
 
 LARGEST_KEY = 2**63 - 1
 OTHER = "(other)"
@@ -104,15 +105,14 @@ class Coded(Attribute):
         value = value.item() if isinstance(value, np.generic) else value
         if bool(is_missing(np.asarray([value])).any()):
             raise ValueError(
-                f"{self.name} is missing in {int(unknown.sum())} rows (first: row {int(unknown.argmax())}); "
+                f"{self.name} is missing in {marked_rows(unknown)}; "
                 "drop them or give the attribute a level for missing values"
             )
-        close = get_close_matches(str(value), [str(code) for code in self.codes], n=1)
         shown = ", ".join(f"{code} {label}" for code, label in list(zip(self.codes, self.labels, strict=True))[:6])
         raise ValueError(
-            f"{self.name} holds {value!r} in row {int(unknown.argmax())} ({int(unknown.sum())} rows in all), which is "
-            f"none of its {self.size} levels ({shown}{', ...' if self.size > 6 else ''})"
-            + (f"; did you mean {close[0]}?" if close else "")
+            f"{self.name} holds {value!r} in {marked_rows(unknown)}, "
+            f"which is none of its {self.size} levels ({shown}{', ...' if self.size > 6 else ''}); "
+            + did_you_mean(value, self.codes)
         )
 
 
@@ -148,7 +148,7 @@ class Banded(Attribute):
         missing = is_missing(column)
         if missing.any() and not self.missing:
             raise ValueError(
-                f"{self.name} is missing in {int(missing.sum())} rows (first: row {int(missing.argmax())}); "
+                f"{self.name} is missing in {marked_rows(missing)}; "
                 "drop or fill them before cutting into bands, or give them a level (missing=True)"
             )
         levels = np.searchsorted(np.asarray(self.edges, dtype=np.float64), column, side="right")
@@ -180,17 +180,18 @@ class Against(Attribute):
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")  # written out; "nan" and "1_000" are text
 
 
-def text_among_numbers(column: Column) -> str:
-    """Which entries of a column of text, missing ones aside, are no numbers: the first of them, and how many.
+def text_among_numbers(column: Column, number: NDArray[np.int64] | None = None) -> str:
+    """Which entries of a column of text, missing ones aside, are no numbers: the first of them, and how many. `number`
+    is that of each row in the table, where the column has some rows only.
 
     >>> text_among_numbers(np.array(["0.5", "n.a.", "1"], dtype=object))
-    "'n.a.' in row 1 (1 of 3 rows)"
+    "'n.a.' in 1 of 3 rows (first: row 3, with the header as row 1)"
     """
-    absent = is_missing(column)
-    rows = [i for i, value in enumerate(column) if not absent[i] and not NUMBER.fullmatch(str(value))]
-    if not rows:
-        return f"{str(column[0])!r} in row 0 (of {column.dtype})"
-    return f"{str(column[rows[0]])!r} in row {rows[0]} ({len(rows):,} of {len(column):,} rows)"
+    known = zip(column, is_missing(column), strict=True)
+    text = np.array([not absent and not NUMBER.fullmatch(str(value)) for value, absent in known])
+    if not text.any():
+        return f"{str(column[0])!r} ({column.dtype})"
+    return f"{str(column[text.argmax()])!r} in {marked_rows(text, number)}"
 
 
 def is_missing(column: Column) -> NDArray[np.bool_]:
@@ -352,10 +353,4 @@ class Intersection:
 
 def no_column(name: str, columns: Mapping[str, Any]) -> str:
     """The sentence for a column that is not there, with the closest names of a file's header or of the columns."""
-    columns = dict.fromkeys(getattr(columns, "header", ())) or columns
-    lowered = {column.lower(): column for column in columns}
-    close = get_close_matches(name, list(columns), n=3, cutoff=0.5) or [
-        lowered[near] for near in get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)
-    ]
-    there = ", ".join(list(columns)[:20]) + (", ..." if len(columns) > 20 else "")
-    return f"there is no column {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else f"there are {there}")
+    return f"there is no column {name!r}; {did_you_mean(name, getattr(columns, 'header', ()) or columns)}"

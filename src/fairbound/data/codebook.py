@@ -11,11 +11,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
+from fairbound._utils.sentences import did_you_mean
 from fairbound.constraints.subgroups import Attribute, Banded, Coded
 
 # Where a number is cut by default: ages as labor statistics publish them; 35 hours are full-time work for the Census
@@ -29,7 +29,6 @@ EDGES = MappingProxyType(
         "POVPIP": (100, 200, 400),
     }
 )
-SHOWN = 12  # levels that `describe` spells out
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,7 @@ def variable(name: str) -> Variable:
     'Class of worker'
     """
     if name not in _book():
-        close = get_close_matches(str(name).upper(), list(_book()), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(_book())}"
-        raise ValueError(f"the code book has no variable {name!r}; {hint}")
+        raise ValueError(f"the code book has no variable {name!r}; {did_you_mean(name, _book())}")
     return _book()[name]
 
 
@@ -155,25 +152,6 @@ def _bands(definition: Variable, edges: Sequence[float] | None, fill: int | None
             f"{fill} for empty fields lies within the range of {definition.name}; fill with a number below it"
         )
     return tuple(sorted({lowest, *cuts}))  # one more cut keeps the filled rows out of the lowest band
-
-
-def describe(name: str) -> str:
-    """One line about a variable: what it is and what its values mean.
-
-    >>> describe("SEX")
-    'SEX, Sex: 1 Male, 2 Female'
-    >>> describe("AGEP")
-    'AGEP, Age: number from 0 to 99'
-    """
-    definition = variable(name)
-    if definition.kind == "codes":
-        shown = [f"{value.low} {value.label}" for value in definition.values[:SHOWN]]
-        more = len(definition.values) - len(shown)
-        text = ", ".join(shown) + (f", and {more} more" if more else "")
-    else:
-        kind = "number" if definition.kind == "number" else "area codes"
-        text = f"{kind} from {definition.values[0].low} to {definition.values[-1].high}"
-    return f"{name}, {definition.title}: {text}" + (f"; empty: {definition.blank}" if definition.blank else "")
 
 
 @cache

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound._utils.sentences import marked_rows
 from fairbound.constraints.subgroups import is_missing
 from fairbound.data.encoders import DATES, NUMBERS
 
@@ -112,11 +113,11 @@ def _kind(value: Any) -> str:
 def _refuse_mixture(array: NDArray[Any], missing: NDArray[np.bool_], name: str) -> NoReturn:
     kinds = np.array(["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)])
     if (kinds == "other").any():
-        row = int((kinds == "other").argmax())
-        shown = f"{array[row]} ({type(array[row]).__name__})"
-        raise ColumnTypeError(f"column {name!r} holds {shown} in row {row}, which is neither a number nor text")
+        other = array[(kinds == "other").argmax()]
+        shown = f"{other} ({type(other).__name__}) in {marked_rows(kinds == 'other')}"
+        raise ColumnTypeError(f"column {name!r} holds {shown}, which is neither a number nor text")
     text = kinds == "text"
     raise ColumnTypeError(
-        f"column {name!r} mixes numbers and text: text in {int(text.sum())} of {len(array)} rows (first: "
-        f"{array[text.argmax()]!r} in row {int(text.argmax())}); make it one or the other"
+        f"column {name!r} mixes numbers and text: {array[text.argmax()]!r} in {marked_rows(text)}; make it one or the "
+        "other"
     )

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound._utils.optional import need
+from fairbound._utils.sentences import marked_rows
 from fairbound.constraints.subgroups import MISSING, is_missing
 
 MOST_LEVELS = 200  # 0/1 columns that one text column may become: more is nearly always a name, an address or a key
@@ -116,19 +117,13 @@ def holds_numbers(column: Column) -> bool:
 def _refuse_missing(name: str, column: Column) -> None:
     missing = is_missing(column)
     if missing.any():
-        raise ValueError(
-            f"the column {name!r} is missing in {int(missing.sum())} of {len(column)} rows (first: row "
-            f"{int(missing.argmax())}); fill them or drop them"
-        )
+        raise ValueError(f"the column {name!r} is missing in {marked_rows(missing)}; fill them or drop them")
 
 
 def _refuse_bad_numbers(name: str, column: Column, chosen: Column) -> None:
     infinite = np.isinf(column.astype(np.float64))
     if infinite.any():
-        raise ValueError(
-            f"column {name!r} is infinite in {int(infinite.sum())} rows (first: row {int(infinite.argmax())}); "
-            "correct or remove them"
-        )
+        raise ValueError(f"column {name!r} is infinite in {marked_rows(infinite)}; correct or remove them")
     if is_missing(chosen).all():
         raise ValueError(f"column {name!r} is missing in all {len(chosen)} training rows; drop it from the features")
 
@@ -159,8 +154,8 @@ def _refuse_written_numbers(name: str, column: Column) -> None:
     remedy = f"; to take every value as a level all the same, say categorical=({name!r},)"
     if not texts:
         raise ValueError(f"column {name!r} holds numbers written as text (such as {min(counts)!r}); convert it{remedy}")
-    count, row = sum(counts[text] for text in texts), column.tolist().index(texts[0])
+    marked = np.isin(column.astype(str), texts) & ~is_missing(column)
     raise ValueError(
-        f"column {name!r} holds numbers, but text in {count} of {len(column)} rows (first: {texts[0]!r} in row {row}); "
+        f"column {name!r} holds numbers, but text such as {texts[0]!r} in {marked_rows(marked)}; "
         f"correct them, or read the file with missing=({texts[0]!r},) if it marks a missing value{remedy}"
     )

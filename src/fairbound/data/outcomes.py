@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbound._utils.sentences import marked_rows
 from fairbound.constraints.subgroups import NUMBER, is_missing
 
 Column = NDArray[Any]  # (rows,) numbers, booleans or text
@@ -132,8 +133,7 @@ def _different(column: Column, name: str) -> list[Any]:
     if any(value is None or value != value for value in values):
         missing = is_missing(column)
         raise ValueError(
-            f"the column {name!r} is missing in {int(missing.sum())} of {len(column)} rows (first: row "
-            f"{int(missing.argmax())}); drop those rows first (--drop-missing)"
+            f"the column {name!r} is missing in {marked_rows(missing)}; drop those rows first (--drop-missing)"
         )
     return sorted(values, key=lambda value: (isinstance(value, str), value))
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound._utils.optional import need
+from fairbound._utils.sentences import marked_rows
 from fairbound.constraints.subgroups import is_missing, no_column
 from fairbound.data.columns import ColumnTypeError, column_of
 from fairbound.data.table import Table
@@ -168,18 +169,16 @@ def _add(columns: ColumnsRead, name: str, column: NDArray[Any], where: str) -> N
         columns[name] = column
         return
     earlier = columns[name]
-    row = 0 if earlier.dtype.kind != column.dtype.kind and len(earlier) else _first_difference(earlier, column)
-    if row is not None:
+    same = np.asarray(earlier == column, dtype=bool) | (is_missing(earlier) & is_missing(column))
+    if earlier.dtype.kind != column.dtype.kind:
+        same[:] = False
+    if not same.all():
         del columns[name]
+        values = f"{earlier[same.argmin()]!s} and {column[same.argmin()]!s}"
         columns.errors[name] = (
-            f"{where} has the column {name!r} more than once, with different values (row {row}: {earlier[row]!s} and "
-            f"{column[row]!s}); rename or remove one"
+            f"{where} has the column {name!r} more than once, with different values, such as {values}, in "
+            f"{marked_rows(~same)}; rename or remove one"
         )
-
-
-def _first_difference(a: NDArray[Any], b: NDArray[Any]) -> int | None:
-    same = np.asarray(a == b, dtype=bool) | (is_missing(a) & is_missing(b))
-    return None if same.all() else int((~same).argmax())
 
 
 # Values in Python -----------------------------------------------------------------------------------------------------

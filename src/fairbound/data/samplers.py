@@ -1,8 +1,7 @@
 """Mini-batches of a step: objective batches, and constraint batches with equally many examples of every cell.
 
 A `Sampler` describes one run's sampling. `SamplerStack` draws for many runs and many steps at once. Examples come from
-the pool that a draw names, with replacement or by shuffled epochs: every epoch of every cell is a new permutation of
-all its examples, so that each is drawn once per epoch.
+the pool that a draw names, with replacement.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.rng import EXAMPLES, LEVEL, UNIFORM, bits, checked_seed, keys, uniforms
+from fairbound._utils.rng import EXAMPLES, LEVEL, UNIFORM, checked_seed, keys, uniforms
 from fairbound._utils.settings import require_whole
 from fairbound.constraints.cells import Cells
 from fairbound.data.dataset import Split
@@ -47,9 +46,9 @@ class BatchSpec:
 class Sampler:
     """The sampling of one run.
 
-    `sizes` is one `BatchSpec` for all draws of a step, or one for each. With `replace=False`
-    examples come in shuffled epochs. Cells that are not bound to a dataset are not drawn one by one: there
-    `BatchSpec.cell` examples are drawn from the whole pool, as for a constraint on very many groups.
+    `sizes` is one `BatchSpec` for all draws of a step, or one for each. Cells that are not bound to a dataset are not
+    drawn one by one: there `BatchSpec.cell` examples are drawn from the whole pool, as for a constraint on very many
+    groups.
 
     >>> cells = Cells.of_groups(["A", "B"]).bind(torch.tensor([0, 0, 1, 1, 1]))
     >>> sampler = Sampler(Split.all_train(5), cells, BatchSpec(objective=2, cell=2), seed=1)
@@ -61,8 +60,6 @@ class Sampler:
         cells: Cells | None = None,
         sizes: BatchSpec | Sequence[BatchSpec] = BatchSpec(),  # noqa: B008  (frozen)
         seed: int = 0,
-        *,
-        replace: bool = True,
     ) -> None:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
@@ -73,7 +70,6 @@ class Sampler:
             self.cells = Cells.of_members(("all",), (torch.arange(examples),))
         self.sizes = sizes if isinstance(sizes, BatchSpec) else tuple(sizes)
         self.seed = checked_seed(seed)
-        self.replace = replace
         _refuse_masks(split)
         specs = [self.sizes] if isinstance(self.sizes, BatchSpec) else self.sizes
         self.min_rows = 1 + max((int(r.max()) for r in (*split, *self.cells.examples) if r.numel()), default=-1)
@@ -125,7 +121,7 @@ class Sampler:
 
     def structure(self, draws: int) -> tuple[object, ...]:
         """What runs of one stack must have in common."""
-        return (self.specs(draws), len(self.cells), self.replace)
+        return (self.specs(draws), len(self.cells))
 
 
 def _refuse_masks(split: Split) -> None:
@@ -193,7 +189,6 @@ class SamplerStack:
         first = samplers[0]
         self.drawn = _compiled_drawn() if compiled else _drawn
         self.specs = first.specs(draws)
-        self.replace = first.replace
         self.cells = len(first.cells)
         self.runs = len(samplers)
         self.device = torch.device(device)
@@ -203,28 +198,16 @@ class SamplerStack:
             if batch_size_probs is None
             else torch.tensor(batch_size_probs, dtype=torch.float64, device=self.device)
         )
-        if batch_size_probs is not None and not self.replace:
-            raise ValueError(
-                "shuffled epochs need batches of fixed size; use replace=True with a method that draws random sizes"
-            )
         if batch_size_probs is not None and len(set(self.specs)) > 1:
             raise ValueError(
                 "a method that draws random sizes needs equal sizes in every draw; give the sampler one size"
             )
         self._lay_out(samplers)
-        self._epochs: dict[
-            tuple[int, int, int], Tensor
-        ] = {}  # (run, column, epoch) -> permutation of the column's examples
 
     def _lay_out(self, samplers: Sequence[Sampler]) -> None:
         """Columns: the pools of a step in order, each draw's objective, then its cells. Slots: examples."""
         sizes = [size for spec in self.specs for size in (spec.objective, *[spec.cell] * self.cells)]
         self.column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(self.device)  # (slots,)
-        self.place = torch.cat([torch.arange(size) for size in sizes]).to(
-            self.device
-        )  # (slots,) position within its column
-        self.width = torch.tensor(sizes, device=self.device)  # (columns,)
-
         laid: dict[int, int] = {}  # id of a pool -> where it starts in `members`
         parts, total = [], 0
         start, count = [], []
@@ -255,12 +238,10 @@ class SamplerStack:
         `evaluates` says "f", "c" or "fc" for each draw: what is not evaluated may have no examples,
         as drawing takes time.
         """
-        if evaluates is None or not self.replace:
+        if evaluates is None:
             evaluates = ("fc",) * len(self.specs)
         slot = self._slots(evaluates)
         count, start = self.count[:, self.column[slot]], self.start[:, self.column[slot]]  # (R, slots)
-        if not self.replace:
-            return self._cut(self.members[self._by_epochs(first, steps) + start], evaluates)
         drawn = self.drawn(self.key, self._steps(first, steps), EXAMPLES + slot, count, start, self.members)
         return self._cut(drawn, evaluates)
 
@@ -275,38 +256,6 @@ class SamplerStack:
         sizes = [(spec.objective * ("f" in read), spec.cell * ("c" in read)) for spec, read in specs]
         parts = iter(drawn.split([size for objective, cell in sizes for size in (objective, cell * self.cells)], -1))
         return tuple(Batch(next(parts), next(parts).unflatten(-1, (self.cells, cell))) for _, cell in sizes)
-
-    # Shuffled epochs --------------------------------------------------------------------------------------------------
-
-    def _by_epochs(self, first: int, steps: int) -> Tensor:
-        """(T, R, slots) places within the pools: position k * width + place of a sequence of permutations."""
-        if first >= START:  # the starting point is evaluated on a separate permutation
-            first = 1 << 32
-        position = self._steps(first, steps) * self.width[self.column] + self.place  # (T, slots)
-        inside = torch.empty(steps, self.runs, self.column.numel(), dtype=torch.long, device=self.device)
-        for column in range(self.width.numel()):
-            slots = (self.column == column).nonzero().flatten()
-            for run in range(self.runs):
-                size = int(self.count[run, column])
-                where = position[:, slots]
-                epoch = where // size
-                low, high = int(epoch.min()), int(epoch.max())
-                orders = torch.stack([self._permutation(run, column, e, size) for e in range(low, high + 1)])
-                inside[:, run, slots] = orders[epoch - low, where % size]
-                self._forget(run, column, before=high)
-        return inside
-
-    def _permutation(self, run: int, column: int, epoch: int, size: int) -> Tensor:
-        if (run, column, epoch) not in self._epochs:
-            slot = EXAMPLES + column + (torch.arange(size, device=self.device) << 20)
-            self._epochs[run, column, epoch] = bits(
-                self.key[run], torch.tensor(~epoch, device=self.device), slot
-            ).argsort()
-        return self._epochs[run, column, epoch]
-
-    def _forget(self, run: int, column: int, before: int) -> None:
-        for key in [key for key in self._epochs if key[:2] == (run, column) and key[2] < before]:
-            del self._epochs[key]
 
     # Random sizes -----------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ move them to the margins of one state. The label follows a logistic model with k
 
 The effects e of a state are calibrated to its rates by race, marital status and sex, to within 0.002; its strength, to
 how well income can be predicted from the other columns. The real census has dependence beyond the tables, this one has
-not. This one has the true probability of every label, so that a model's expected losses can be computed
-(`true_losses`). Results on it describe algorithms, not Oklahoma or Virginia.
+not. This one has the true probability of every label, so that a model's expected losses can be computed on any number
+of new rows. Results on it describe algorithms, not Oklahoma or Virginia.
 
 Only `Generator.random` is ever called, and the rest is inverse distribution functions: numpy keeps the stream of PCG64
 the same on every platform, but not the algorithms of its other samplers.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -39,18 +39,17 @@ from fairbound.data.tasks import TASKS, task_of
 
 STATES = ("OK", "VA")
 FEATURES, LABEL = TASKS["Income"].features, TASKS["Income"].label
-ROWS_PER_CHUNK = 65_536  # of `chunks`: some 10 MB
 LARGEST_CODE = {"AGEP": 99, "WKHP": 99, "SCHL": 24, "COW": 9, "RELP": 17, "POBP": 554, "OCCP": 9920, "RAC1P": 9}
 
 # Every use of a seed has a separate stream: rows drawn with the seed of the training rows must be independent of them.
-LOAD, DRAW, TRUTH = 0, 1, 2
+LOAD, DRAW = 0, 1
 
 Columns = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Variable:
+class DrawnColumn:
     """A column, and its distribution given the columns before it."""
 
     name: str
@@ -80,7 +79,7 @@ class Population:
     races: NDArray[np.uint8]  # (pairs,) RAC1P, with
     marital: NDArray[np.uint8]  # (pairs,) MAR, and
     counts: NDArray[np.int64]  # (pairs,) how many rows of the extract have both
-    variables: tuple[Variable, ...]  # in the order in which they are drawn
+    variables: tuple[DrawnColumn, ...]  # in the order in which they are drawn
     effects: Mapping[tuple[str, ...], Floats]  # column or columns -> effect on the log-odds by code; NaN: never drawn
 
     @staticmethod
@@ -102,13 +101,9 @@ class Population:
         """Independent rows. The same seed gives the same rows, unrelated to those of `load` with that seed."""
         if rows < 1:
             raise ValueError(f"a table needs at least one row, got rows={rows}")
-        return self._independent(generator(seed, DRAW), rows)
-
-    def chunks(self, rows: int, seed: int) -> Iterator[Table]:
-        """Independent rows, a bounded number at a time, from a stream that neither `draw` nor `sample` uses."""
-        random = generator(seed, TRUTH)
-        for start in range(0, rows, ROWS_PER_CHUNK):
-            yield self._independent(random, min(ROWS_PER_CHUNK, rows - start))
+        random = generator(seed, DRAW)
+        pair = pick(_cumulated(self.counts[None].astype(float)), np.zeros(rows, dtype=np.int64), random.random(rows))
+        return self.complete(random, pair)
 
     def sample(self, seed: int) -> Table:
         """As many rows as the extract has; race and marital status have exactly its group sizes, in random order."""
@@ -146,10 +141,6 @@ class Population:
             self._refuse_unknown(name, columns[name])
         probability: Floats = 1 / (1 + np.exp(-self.log_odds(columns)))
         return probability
-
-    def _independent(self, random: np.random.Generator, rows: int) -> Table:
-        pair = pick(_cumulated(self.counts[None].astype(float)), np.zeros(rows, dtype=np.int64), random.random(rows))
-        return self.complete(random, pair)
 
     def _refuse_unknown(self, name: str, column: NDArray[Any]) -> None:
         known = {"RAC1P": self.races, "MAR": self.marital} | {each.name: each.codes for each in self.variables}
@@ -249,7 +240,7 @@ def band_shares(shares: Floats, tilts: Floats) -> Floats:
     return _normalized(shares * np.repeat(tilts, len(shares) // len(tilts), axis=0))
 
 
-def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> Variable:
+def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> DrawnColumn:
     name, given = table["name"], table["given"]
     shares = band_shares(np.asarray(table["shares"], dtype=np.float64), np.asarray(calibrated["tilts"][name]))
     row = _rows_within(given, table["within"])
@@ -260,7 +251,7 @@ def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> Variab
         codes += listed
         blocks.append(shares[:, band, None] * _normalized(np.asarray(weights, dtype=np.float64))[row])
     dtype = np.uint8 if max(codes) < 256 else np.uint16
-    return Variable(name, given, np.asarray(codes, dtype=dtype), _cumulated(np.concatenate(blocks, axis=1)))
+    return DrawnColumn(name, given, np.asarray(codes, dtype=dtype), _cumulated(np.concatenate(blocks, axis=1)))
 
 
 def _rows_within(given: Mapping[str, list[int]], within: Mapping[str, list[int]]) -> NDArray[np.int64]:

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairbound._utils.optional import need
+from fairbound._utils.sentences import did_you_mean
 
 SEPARATORS = ",;\t|"
 ASCII = bytes(range(128))
@@ -24,6 +24,8 @@ HEAD_BYTES = 1 << 16  # of a file, from which separator and header are detected
 CHUNK_BYTES = 1 << 20  # of a file, read at a time to detect its encoding
 RECOGNIZED = 0.3  # coherence with a language; above it 85 of 87 guesses were right on tables of Russian and Greek words
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
+PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
+MOST_UNPACKED = 50  # times its size, or STREAMED_BYTES: tables shrink to a fifth, seldom to a fiftieth
 STREAMED_BYTES = 1 << 28  # a larger CSV file is read batch by batch
 BLOCK_BYTES = 1 << 24  # of a batch
 
@@ -42,9 +44,9 @@ def columns_of_file(
         table, header = _from_parquet(path, only, threads)
     else:
         file = CsvFile.of(path, sep, encoding)
-        table, header = _from_csv(file, missing, only, threads), [name.strip() for name in file.header]
+        table, header = _from_csv(file, missing, only, threads, notes), [name.strip() for name in file.header]
         if encoding is None and file.encoding not in ("utf-8-sig", "utf-16"):
-            notes = [f"{path.name} is not UTF-8 text and was read as {file.encoding}; --encoding names another"]
+            notes.append(f"{path.name} is not UTF-8 text and was read as {file.encoding}; --encoding names another")
     index = [name for name in table.column_names if name.startswith("__index_level_")]  # of a pandas frame
     table = table.drop_columns(index)
     return [name.strip() for name in table.column_names], table.columns, notes, header
@@ -59,7 +61,7 @@ def _first_bytes(path: Path) -> bytes:
         start = file.read(4)
     if not start:
         raise ValueError(f"{path} is empty")
-    if start == b"PK\x03\x04":
+    if start in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
         raise ValueError(f"{path} is a zip archive or an Excel file; unpack it, or save the sheet as CSV")
     return start
 
@@ -69,8 +71,7 @@ def _no_file(path: Path) -> str:
     if not folder.is_dir():
         return f"there is no file {path}: the folder {folder} is not there"
     files = sorted(file.name for file in folder.iterdir() if file.is_file())
-    close = get_close_matches(path.name, files, n=3, cutoff=0.5)
-    return f"there is no file {path}" + (f"; did you mean {' or '.join(close)}?" if close else "")
+    return f"there is no file {path}; {did_you_mean(path.name, files)}"
 
 
 def _from_parquet(path: Path, only: Sequence[str] | None, threads: bool) -> tuple[Any, list[str]]:
@@ -144,7 +145,29 @@ class CsvFile:
 def _opened(path: Path) -> BinaryIO:
     with path.open("rb") as file:
         gzipped = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if gzipped else path.open("rb")  # type: ignore[return-value]
+    return _Unpacked(path) if gzipped else path.open("rb")  # type: ignore[return-value]
+
+
+class _Unpacked(gzip.GzipFile):
+    """A .gz file that is refused where it grows too large: a few bytes may unpack to more than the memory holds."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path, self.most = path, max(STREAMED_BYTES, MOST_UNPACKED * path.stat().st_size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._checked(super().read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        return self._checked(super().read1(size))
+
+    def _checked(self, block: bytes) -> bytes:
+        if self.tell() > self.most:
+            raise ValueError(
+                f"{self.path} unpacks to more than {self.most >> 20:,} MB, over {MOST_UNPACKED} times its size; if you "
+                "trust it, unpack it yourself (gunzip) and name the unpacked file"
+            )
+        return block
 
 
 def _encoding_of(file: BinaryIO) -> str:
@@ -177,7 +200,9 @@ def _separator_of(lines: Sequence[str]) -> str:
         return max(SEPARATORS, key=lines[0].count)
 
 
-def _from_csv(file: CsvFile, missing: Sequence[str], only: Sequence[str] | None, threads: bool) -> Any:
+def _from_csv(
+    file: CsvFile, missing: Sequence[str], only: Sequence[str] | None, threads: bool, notes: list[str]
+) -> Any:
     """By pyarrow: pandas would fill short rows with NaN, rename a column that is there twice, and type it by chunks."""
     arrow_csv = need("pyarrow.csv", "data", "Reading a CSV file")
     marks = [*missing, *(" " + mark for mark in missing)]  # "1, ?, 2": a space after the comma is no part of the value
@@ -193,12 +218,12 @@ def _from_csv(file: CsvFile, missing: Sequence[str], only: Sequence[str] | None,
     with _reading(file.path, file.encoding):
         try:
             with _opened(file.path) as lines:
-                size = file.path.stat().st_size * (5 if isinstance(lines, gzip.GzipFile) else 1)
+                size = file.path.stat().st_size * (5 if isinstance(lines, _Unpacked) else 1)
                 if wanted is None or size <= STREAMED_BYTES:
-                    return _cleaned(arrow_csv.read_csv(lines, **options), file)
-            return _cleaned(_streamed(file, wanted, options), file)
+                    return _cleaned(arrow_csv.read_csv(lines, **options), file, notes)
+            return _cleaned(_streamed(file, wanted, options), file, notes)
         except KeyError:  # a header that is not as its first line reads
-            return _from_csv(file, missing, None, threads)
+            return _from_csv(file, missing, None, threads, notes)
         except need("pyarrow", "data", "").ArrowInvalid as error:
             why = file.ragged() or _first_line(error)
             raise ValueError(f"{file.path} cannot be read as a table: {why}") from error
@@ -230,15 +255,20 @@ def _streamed(file: CsvFile, wanted: list[str], options: dict[str, Any]) -> Any:
         return arrow.table([column(name) for name in wanted], wanted)
 
 
-def _cleaned(table: Any, file: CsvFile) -> Any:
-    """Text without the spaces around it, equal text as one object, and numbers such as 0,127 as numbers."""
+def _cleaned(table: Any, file: CsvFile, notes: list[str]) -> Any:
+    """Text without the spaces around it, equal text as one object, and numbers such as 0,127 and 45% as numbers."""
     arrow, compute = need("pyarrow", "data", ""), need("pyarrow.compute", "data", "")
     for i, field in enumerate(table.schema):
         if arrow.types.is_binary(field.type):  # what the reader makes of text that is not UTF-8
             raise ValueError(_wrong_encoding(file.path, file.encoding))
         if arrow.types.is_string(field.type):
             text = compute.utf8_trim_whitespace(table.column(i))
-            if file.sep != "," and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py():
+            known = compute.any(compute.is_valid(text)).as_py()
+            if known and compute.all(compute.match_substring_regex(text, PERCENT)).as_py():
+                digits = compute.replace_substring(compute.replace_substring_regex(text, r"\s?%", ""), ",", ".")
+                column = compute.divide(digits.cast(arrow.float64()), 100.0)
+                notes.append(f"the column {field.name.strip()!r} has percentages: 45% was read as 0.45")
+            elif file.sep != "," and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py():
                 column = compute.replace_substring(text, ",", ".").cast(arrow.float64())
             else:
                 column = text.dictionary_encode()

@@ -149,11 +149,11 @@ class Counts:
     def rates(self) -> Rates:
         """All rates of all groups at once."""
         weight, squares = self.weight.flatten(1), self.squares.flatten(1)
-        top, whole = NUMERATORS @ weight.T, DENOMINATORS @ weight.T
-        defined = whole > 0
-        value = torch.where(defined, top / whole.clamp(min=torch.finfo(whole.dtype).tiny), 0.0)
+        top, total = NUMERATORS @ weight.T, DENOMINATORS @ weight.T
+        defined = total > 0
+        value = torch.where(defined, top / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
         in_top, in_all = NUMERATORS @ squares.T, DENOMINATORS @ squares.T
-        trials = _effective(value, whole, in_top, in_all - in_top)
+        trials = _effective(value, total, in_top, in_all - in_top)
         return Rates(value, defined, value * trials, trials)
 
     def rate(self, name: str) -> tuple[float | None, ...]:
@@ -179,14 +179,14 @@ def aligned(own: Sequence[str], names: Sequence[str], *parts: Tensor) -> list[Te
     return [part.new_zeros(len(names), *part.shape[1:]).index_copy(0, at, part) for part in parts]
 
 
-def _effective(rate: Tensor, whole: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
+def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
     """How many unweighted examples would give the rate the same variance: p (1-p) / Var, where
     Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; but no more than Kish's (sum w)^2 / sum w^2, because Var
     is itself estimated, from few heavy examples, and too small where these happen to be on one side."""
-    tiny = torch.finfo(whole.dtype).tiny
-    kish = whole.square() / (squares_in + squares_out).clamp(min=tiny)
+    tiny = torch.finfo(total.dtype).tiny
+    kish = total.square() / (squares_in + squares_out).clamp(min=tiny)
     spread = (1 - rate).square() * squares_in + rate.square() * squares_out
-    inner = rate * (1 - rate) * whole.square() / spread.clamp(min=tiny)
+    inner = rate * (1 - rate) * total.square() / spread.clamp(min=tiny)
     return torch.where((rate > 0) & (rate < 1), torch.minimum(inner, kish), kish)
 
 

@@ -17,8 +17,8 @@ Everything here follows from the table of group x label x prediction (`Counts`).
 | independence_reported | two groups: abs(dPR) | the paper's results |
 | separation_reported | two groups: abs(dTPR) + abs(dFPR) | the paper's results |
 | sufficiency_reported | two groups: abs(dPPV) + abs(dNPV) | the paper's results |
-| accuracy_difference | largest minus smallest accuracy | the paper, DifAcc |
-| inaccuracy | share of wrong predictions, overall | the paper, Ina |
+| accuracy_difference | largest minus smallest accuracy | the paper's DifAcc |
+| inaccuracy | share of wrong predictions, overall | the paper's Ina |
 
 Groups without examples are skipped, and so is a rate without examples in its mean or maximum. With fewer
 than two groups a comparison is undefined (None). A new metric is one entry of METRICS: audits, their JSON, their text
@@ -110,42 +110,44 @@ def _others_over_reference(parts: Sequence[Tensor]) -> Tensor:
 PAPER, REPORTED = "the paper, Table 2", "the paper's results"
 _ALL = (
     Metric("demographic_parity_difference", (PR,), _worst, "largest",
-           "largest minus smallest positive rate", "Fairlearn"),
+           "difference in selection rate: largest minus smallest", "Fairlearn"),
     Metric("demographic_parity_ratio", (PR,), _worst, "ratio",
-           "smallest over largest positive rate; 1 is parity", "Fairlearn"),
+           "ratio of selection rates: smallest over largest; 1 is parity", "Fairlearn"),
     Metric("equalized_odds_difference", (TPR, FPR), _worst, "largest",
-           "largest minus smallest true or false positive rate, whichever is more", "Fairlearn"),
+           "difference in true or in false positive rate, whichever is larger", "Fairlearn"),
     Metric("equalized_odds_ratio", (TPR, FPR), _worst, "ratio",
-           "smallest over largest true or false positive rate, whichever is less", "Fairlearn"),
+           "ratio of true or of false positive rates, whichever is smaller; 1 is parity", "Fairlearn"),
     Metric("equalized_odds_difference_mean", (TPR, FPR), _sum(spread, 0.5), "gap",
-           "mean of the largest differences of true and of false positive rates", "Fairlearn (mean)"),
+           "differences in true and in false positive rate, averaged", "Fairlearn (mean)"),
     Metric("statistical_parity_difference", (PR,), _others_minus_reference, "signed",
-           "positive rate of the others minus that of the reference group", "AIF360", "reference"),
+           "difference in selection rate: all others minus the reference group", "AIF360", "reference"),
     Metric("disparate_impact", (PR,), _others_over_reference, "signed",
-           "positive rate of the others over that of the reference group; 1 is parity", "AIF360", "reference"),
+           "ratio of selection rates: all others over the reference group; 1 is parity", "AIF360", "reference"),
     Metric("equal_opportunity_difference", (TPR,), _others_minus_reference, "signed",
-           "true positive rate of the others minus that of the reference group", "AIF360", "reference"),
+           "difference in true positive rate: all others minus the reference group", "AIF360", "reference"),
     Metric("average_odds_difference", (TPR, FPR), _others_minus_reference, "signed",
-           "mean difference of true and false positive rates, others minus reference", "AIF360", "reference"),
+           "differences in true and in false positive rate, averaged: all others minus the reference group",
+           "AIF360", "reference"),
     Metric("average_absolute_odds_difference", (TPR, FPR), _sum(spread, 0.5), "gap",
-           "mean absolute difference of true and false positive rates, others against reference", "AIF360",
-           "reference"),
+           "absolute differences in true and in false positive rate, averaged: all others against the reference group",
+           "AIF360", "reference"),
     Metric("independence_printed", (PR,), _sum(mean_absolute), "gap",
-           "mean distance of the groups' positive rates from their mean", PAPER, most=0.5),
+           "mean distance of selection rates from their mean", PAPER, most=0.5),
     Metric("separation_printed", (TPR, FPR), _sum(mean_absolute, 0.5), "gap",
            "mean distance of true and of false positive rates from their means, averaged", PAPER, most=0.5),
     Metric("sufficiency_printed", (PPV, FOR), _sum(mean_absolute, 0.5), "gap",
-           "mean distance of P(y=1 | prediction) from its mean, for both predictions, averaged", PAPER, most=0.5),
+           "mean distance of the share with label 1 from its mean, given either prediction, averaged", PAPER, most=0.5),
     Metric("independence_reported", (PR,), _sum(spread), "gap",
-           "difference of the two groups' positive rates", REPORTED, "two"),
+           "difference in selection rate between two groups", REPORTED, "two"),
     Metric("separation_reported", (TPR, FPR), _sum(spread), "gap",
-           "difference of true positive rates plus difference of false positive rates", REPORTED, "two", most=2.0),
+           "difference in true plus difference in false positive rate, between two groups", REPORTED, "two", most=2.0),
     Metric("sufficiency_reported", (PPV, FOR), _sum(spread), "gap",
-           "difference of positive plus difference of negative predictive values", REPORTED, "two", most=2.0),
+           "difference in positive plus difference in negative predictive value, between two groups",
+           REPORTED, "two", most=2.0),
     Metric("accuracy_difference", ("accuracy",), _worst, "largest",
-           "largest minus smallest accuracy", "the paper, DifAcc"),
+           "difference in accuracy: largest minus smallest", "the paper"),
     Metric("inaccuracy", ("inaccuracy",), lambda parts: parts[0][..., 0], "rate",
-           "share of wrong predictions, overall", "the paper, Ina", "overall"),
+           "share of wrong predictions, over all groups", "the paper", "overall"),
 )  # fmt: skip
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
@@ -157,15 +159,16 @@ def largest_group(counts: Counts) -> str:
     return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
 
 
-def values(counts: Counts, reference: str | None = None) -> dict[str, float | None]:
-    """Every metric, without intervals: None where undefined.
+def values(counts: Counts, reference: str | None = None, *, min_size: int = 0) -> dict[str, float | None]:
+    """Every metric, without intervals: None where undefined. Comparisons of single groups skip those with fewer than
+    `min_size` examples; what pools the others, or all, counts everybody.
 
     >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
-    >>> found = values(compas, reference="Caucasian")
-    >>> round(found["equalized_odds_difference"], 6), round(found["average_odds_difference"], 6)
+    >>> metrics = values(compas, reference="Caucasian")
+    >>> round(metrics["equalized_odds_difference"], 6), round(metrics["average_odds_difference"], 6)
     (0.213925, 0.205649)
     """
-    views = _Views(counts, reference)
+    views = _Views(counts, reference, min_size)
     return {name: _value(metric, views) for name, metric in METRICS.items()}
 
 
@@ -176,12 +179,13 @@ def metric_intervals(
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
+    min_size: int = 0,
 ) -> dict[str, IntervalEstimate]:
     """Every metric with its interval; the same seed gives the same digits."""
     check_level(level)
-    views = _Views(counts, reference, draws, seed)
-    found = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
-    return {name: found.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
+    views = _Views(counts, reference, min_size, draws, seed)
+    of_many_groups = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
+    return {name: of_many_groups.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
 
 
 class GroupPair(NamedTuple):
@@ -196,7 +200,7 @@ class GroupPair(NamedTuple):
     low_examples: int
 
 
-def group_pairs(counts: Counts) -> dict[str, GroupPair]:
+def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
     """Which two groups each metric of largest differences or ratios compares, and how many examples they have.
 
     >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
@@ -204,7 +208,8 @@ def group_pairs(counts: Counts) -> dict[str, GroupPair]:
     >>> pair.of, pair.high, pair.high_examples, pair.low_examples
     ('false_positive_rate', 'African-American', 1795, 1488)
     """
-    views, found = _Views(counts, None), dict[str, GroupPair]()
+    views, pairs = _Views(counts, None, min_size), dict[str, GroupPair]()
+    counts = views.tables["all"]
     among = DENOMINATORS.long() @ counts.examples.flatten(1).T  # (rates, G)
     for metric in METRICS.values():
         parts = views.parts(metric)
@@ -212,11 +217,11 @@ def group_pairs(counts: Counts) -> dict[str, GroupPair]:
             continue
         apart = [float(_least_over_most(part) if metric.kind == "ratio" else -spread(part)) for part in parts]
         at = NAMES.index(metric.rates[apart.index(min(apart))])
-        values, there = views.rates["all"].values[at], views.rates["all"].defined[at].nonzero().flatten()
-        ends = [int(there[int(order)]) for order in (values[there].argmax(), values[there].argmin())]
+        values, defined = views.rates["all"].values[at], views.rates["all"].defined[at].nonzero().flatten()
+        ends = [int(defined[int(order)]) for order in (values[defined].argmax(), values[defined].argmin())]
         sides = [(counts.names[i], float(values[i]), int(among[at, i])) for i in ends]
-        found[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
-    return found
+        pairs[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
+    return pairs
 
 
 def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) -> dict[str, list[IntervalEstimate]]:
@@ -235,7 +240,9 @@ def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) 
 class _Views:
     """The tables that the metrics read (all groups; others and reference; overall), with their rates and draws."""
 
-    def __init__(self, counts: Counts, reference: str | None, draws: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0
+    ) -> None:  # fmt: skip
         reference = largest_group(counts) if reference is None else reference
         if reference not in counts.names:
             shown = ", ".join(counts.names[:8]) + (", ..." if len(counts.names) > 8 else "")
@@ -243,12 +250,12 @@ class _Views:
         at = counts.names.index(reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
-            "all": counts,
+            "all": counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist()) if min_size else counts,
             "reference": counts.collapsed([("others", others), (reference, [at])]),
             "overall": counts.overall(),
         }
         self.rates = {name: table.rates() for name, table in self.tables.items()}
-        self.present = int((counts.weight.sum((1, 2)) > 0).sum())
+        self.present = int((self.tables["all"].weight.sum((1, 2)) > 0).sum())
         self.draws = draws_for(self.present, draws)  # one number for all, since metrics combine rates
         self.rng = np.random.default_rng(seed)
         self.drawn: dict[tuple[Any, ...], Any] = {}
@@ -270,19 +277,19 @@ class _Views:
 
     def studentized_by(self, metric: Metric, *, log: bool) -> list[Resampled]:
         """The resampled rates that the metric reads; rates and their logarithms share their resamples."""
-        rates, found = self.rates[metric.view], []
+        rates, resampled = self.rates[metric.view], []
         for name, hits in zip(metric.rates, self.drawn_by(resampled_hits, metric), strict=True):
             i = NAMES.index(name)
-            there = rates.defined[i]
-            found.append(studentized(hits, rates.successes[i][there], rates.trials[i][there], log=log))
-        return found
+            defined = rates.defined[i]
+            resampled.append(studentized(hits, rates.successes[i][defined], rates.trials[i][defined], log=log))
+        return resampled
 
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
         if key not in self.drawn:
             rates, i = self.rates[view], NAMES.index(name)
-            there = rates.defined[i]
-            counted = rates.successes[i][there], rates.trials[i][there]
+            defined = rates.defined[i]
+            counted = rates.successes[i][defined], rates.trials[i][defined]
             self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
         return self.drawn[key]
 
@@ -291,7 +298,7 @@ def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
     """The metrics of very many groups, whose draws do not fit into memory: block by block, of which only the numbers
     are kept whose quantiles give the intervals. By the same rules as `_interval`."""
     metrics = [m for m in METRICS.values() if m.view == "all" and m.kind != "rate" and views.parts(m) is not None]
-    kept: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
+    numbers: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
     sizes, done, size = dict[str, list[Resampled]](), 0, max(MAX_DRAWN // (4 * views.present), 1)
     usual, views.draws = views.draws, size
     draws = min(usual, MANY_DRAWS)
@@ -299,25 +306,25 @@ def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
         views.drawn.clear()
         for metric in metrics:
             if metric.kind == "gap":
-                kept[metric.name].append(metric.form(views.drawn_by(rate_noise, metric)))
+                numbers[metric.name].append(metric.form(views.drawn_by(rate_noise, metric)))
                 continue
             parts = views.studentized_by(metric, log=metric.kind == "ratio")
-            kept[metric.name].append(torch.stack([farthest(part) for part in parts]).amax(0))
+            numbers[metric.name].append(torch.stack([farthest(part) for part in parts]).amax(0))
             sizes.setdefault(metric.name, [part._replace(centers=part.center, errors=part.error) for part in parts])
         done += size
     views.drawn.clear()
     views.draws = usual
-    found = {}
+    intervals = {}
     for metric in metrics:
-        value, drawn = _value(metric, views), torch.cat(kept[metric.name])
+        value, drawn = _value(metric, views), torch.cat(numbers[metric.name])
         if value is not None and metric.kind == "gap":
             low, high = around(value, drawn, level)
-            found[metric.name] = IntervalEstimate.within(value, (low, min(high, metric.most)))
+            intervals[metric.name] = IntervalEstimate.within(value, (low, min(high, metric.most)))
         elif value is not None:
             low, high = bands(sizes[metric.name], drawn, level)
             ends = (math.exp(-high), math.exp(-low)) if metric.kind == "ratio" else (low, min(high, metric.most))
-            found[metric.name] = IntervalEstimate.within(value, ends)
-    return found
+            intervals[metric.name] = IntervalEstimate.within(value, ends)
+    return intervals
 
 
 def _value(metric: Metric, views: _Views) -> float | None:

@@ -93,8 +93,8 @@ class Losses:
 
     def errors(self) -> tuple[Tensor, Tensor]:
         """(G,) standard errors of the means, and their degrees of freedom: effective examples - 1."""
-        one = torch.ones_like(self.weight)
-        weight, squares = (part.where(self.weight > 0, one) for part in (self.weight, self.squares))
+        ones = torch.ones_like(self.weight)
+        weight, squares = (part.where(self.weight > 0, ones) for part in (self.weight, self.squares))
         effective = weight.square() / squares
         variance = self.second / weight.square() * effective / (effective - 1).clamp(min=1e-9)
         return variance.clamp(min=0).sqrt(), (effective - 1).clamp(min=0)
@@ -104,11 +104,11 @@ class Losses:
         if not len(members):
             raise ValueError("no group to pool")
         at = torch.as_tensor(members, dtype=torch.long)
-        own = Losses(tuple(self.names[i] for i in members), *(getattr(self, f.name)[at] for f in fields(self)[1:]))
-        weight = own.weight.sum(0, keepdim=True)
-        mean = (own.weight * own.mean).sum(0, keepdim=True) / weight.where(weight > 0, torch.ones_like(weight))
-        sums = (part.sum(0, keepdim=True) for part in own._about(mean))
-        return Losses((name,), own.examples.sum(0, keepdim=True), weight, mean, *sums)
+        chosen = Losses(tuple(self.names[i] for i in members), *(getattr(self, f.name)[at] for f in fields(self)[1:]))
+        weight = chosen.weight.sum(0, keepdim=True)
+        mean = (chosen.weight * chosen.mean).sum(0, keepdim=True) / weight.where(weight > 0, torch.ones_like(weight))
+        sums = (part.sum(0, keepdim=True) for part in chosen._about(mean))
+        return Losses((name,), chosen.examples.sum(0, keepdim=True), weight, mean, *sums)
 
 
 def from_mean(losses: Tensor) -> Tensor:
@@ -118,10 +118,10 @@ def from_mean(losses: Tensor) -> Tensor:
 
 FEWEST = 30  # examples of a group that gaps compare
 LOSS_GAPS = {  # name -> words
-    "loss": "mean loss, overall",
-    "loss_difference": "mean loss of the others minus that of the reference group",
-    "largest_loss_gap": "largest minus smallest group loss",
-    "largest_loss_gap_from_mean": "largest distance of a group loss from the mean of the group losses",
+    "loss": "mean loss, over all groups",
+    "loss_difference": "difference in mean loss: all others minus the reference group",
+    "largest_loss_gap": "difference in mean loss: largest minus smallest",
+    "largest_loss_gap_from_mean": "largest distance of a group's mean loss from the mean over groups",
 }
 
 
@@ -134,16 +134,16 @@ def group_loss_intervals(
         error, freedom = losses.errors()
         t = torch.from_numpy(stdtrit(freedom.clamp(min=1.0).numpy(), (1 + level) / 2))
         ends = torch.stack([losses.mean, losses.mean - t * error, losses.mean + t * error], -1).tolist()
-        there, known = (losses.weight > 0).tolist(), (freedom > 0).tolist()
+        present, known = (losses.weight > 0).tolist(), (freedom > 0).tolist()
         return [
             (IntervalEstimate(*three) if sure else IntervalEstimate(three[0])) if ok else UNDEFINED
-            for three, ok, sure in zip(ends, there, known, strict=True)
+            for three, ok, sure in zip(ends, present, known, strict=True)
         ]
     drawn, known = _draw(losses, draws, seed), (losses.errors()[1] > 0).tolist()
-    return [_one(losses, g, drawn[:, g], level, known[g]) for g in range(len(losses.names))]
+    return [_interval(losses, g, drawn[:, g], level, known[g]) for g in range(len(losses.names))]
 
 
-def _one(losses: Losses, g: int, drawn: Tensor, level: float, known: bool) -> IntervalEstimate:
+def _interval(losses: Losses, g: int, drawn: Tensor, level: float, known: bool) -> IntervalEstimate:
     if float(losses.weight[g]) == 0:
         return UNDEFINED
     value = float(losses.mean[g])
@@ -156,26 +156,27 @@ def loss_gaps(
     """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples: losses are skewed,
     and the spread of so few is uncertain."""
     check_level(level)
-    there = (losses.weight > 0).nonzero().flatten().tolist()
-    if not there:
+    present = (losses.weight > 0).nonzero().flatten().tolist()
+    if not present:
         return dict.fromkeys(LOSS_GAPS, UNDEFINED)
     at = _reference(losses, reference)
-    others = [g for g in there if g != at]
-    overall = losses.pooled(there, "overall")
-    found = {"loss": group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]}
-    signed = at in there and bool(others)
-    found["loss_difference"] = _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
+    others = [g for g in present if g != at]
+    overall = losses.pooled(present, "overall")
+    gaps = {"loss": group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]}
+    signed = at in present and bool(others)
+    gaps["loss_difference"] = _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
     usable = (losses.examples >= FEWEST) & (losses.weight > 0)
     if int(usable.sum()) < 2:
-        return {**found, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
+        return {**gaps, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
     (error, freedom), mean = losses.errors(), losses.mean[usable]
-    given = mean, error[usable], freedom[usable], draws_for(len(mean), draws), np.random.default_rng(seed)
-    found["largest_loss_gap"] = IntervalEstimate.within(float(spread(mean)), largest([resampled_means(*given)], level))
+    resampling = mean, error[usable], freedom[usable], draws_for(len(mean), draws), np.random.default_rng(seed)
+    ends = largest([resampled_means(*resampling)], level)
+    gaps["largest_loss_gap"] = IntervalEstimate.within(float(spread(mean)), ends)
     value = float(from_mean(mean))
-    found["largest_loss_gap_from_mean"] = IntervalEstimate.within(
-        value, around(value, from_mean(student_draws(*given) - mean), level)
+    gaps["largest_loss_gap_from_mean"] = IntervalEstimate.within(
+        value, around(value, from_mean(student_draws(*resampling) - mean), level)
     )
-    return found
+    return gaps
 
 
 def _reference(losses: Losses, reference: str | None) -> int:

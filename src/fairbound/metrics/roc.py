@@ -82,13 +82,13 @@ class Ranked(NamedTuple):
     def curve(self, g: int) -> tuple[tuple[float, float], ...]:
         """(false positive rate, true positive rate) of group g for thresholds from high to low, at most MAX_POINTS."""
         start, end = (int(torch.searchsorted(self.group, i)) for i in (g, g + 1))
-        own = self.weight[:, start:end].flip(1)
-        totals = own.sum(1)
+        weights = self.weight[:, start:end].flip(1)
+        totals = weights.sum(1)
         if bool((totals <= 0).any()):
             return ()
-        points = torch.cat([torch.zeros(2, 1, dtype=own.dtype), own.cumsum(1) / totals.unsqueeze(1)], 1).T
-        kept = torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64).round().long()
-        return tuple((fpr, tpr) for fpr, tpr in points[kept].tolist())
+        points = torch.cat([torch.zeros(2, 1, dtype=weights.dtype), weights.cumsum(1) / totals.unsqueeze(1)], 1).T
+        shown = torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64).round().long()
+        return tuple((fpr, tpr) for fpr, tpr in points[shown].tolist())
 
 
 def _order(scores: NDArray[Any], groups: NDArray[Any], size: int) -> Tensor:
@@ -111,8 +111,8 @@ class Auc(NamedTuple):
 def auc(ranked: Ranked) -> Auc:
     """AUC of every group with its standard error.
 
-    >>> found = auc(Ranked.of([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], [0, 0, 0, 0]))
-    >>> found.value.tolist()
+    >>> areas = auc(Ranked.of([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], [0, 0, 0, 0]))
+    >>> areas.value.tolist()
     [0.75]
     """
     (negative, positive), tiny = ranked.weight, torch.finfo(ranked.weight.dtype).tiny
@@ -124,25 +124,25 @@ def auc(ranked: Ranked) -> Auc:
     value = torch.where(defined, ranked.total(positive * v10) / yes.clamp(min=tiny), 0.0)
     off, effective = value[ranked.group], []
     variance = torch.zeros_like(value)
-    for whole, squares, placed in ((yes, ranked.squares[1], v10), (no, ranked.squares[0], v01)):
-        n = whole.square() / ranked.total(squares).clamp(min=tiny)
-        spread_out = ranked.total(squares * (placed - off).square()) / whole.square().clamp(min=tiny)
-        variance += spread_out * n / (n - 1).clamp(min=1e-9)
+    for total, squares, placed in ((yes, ranked.squares[1], v10), (no, ranked.squares[0], v01)):
+        n = total.square() / ranked.total(squares).clamp(min=tiny)
+        scatter = ranked.total(squares * (placed - off).square()) / total.square().clamp(min=tiny)
+        variance += scatter * n / (n - 1).clamp(min=1e-9)
         effective.append(n)
     fewer = torch.minimum(*effective)
     return Auc(value, torch.where(defined & (fewer > 1), variance, 0.0).sqrt(), defined, (fewer - 1).clamp(min=0))
 
 
-def auc_intervals(found: Auc, level: float = 0.95) -> list[IntervalEstimate]:
+def auc_intervals(areas: Auc, level: float = 0.95) -> list[IntervalEstimate]:
     """AUC of every group with its interval; one example of a class gives a value without an interval."""
     check_level(level)
-    z, value = ndtri((1 + level) / 2), found.value
+    z, value = ndtri((1 + level) / 2), areas.value
     inner = value.clamp(1e-9, 1 - 1e-9)
-    half = z * found.error / (inner * (1 - inner))
+    half = z * areas.error / (inner * (1 - inner))
     ends = torch.stack([torch.sigmoid(torch.logit(inner) + sign * half) for sign in (-1, 1)])
-    apart = found.error == 0
-    ends = torch.where(apart, torch.stack(wilson(value, found.freedom + 1, level)), ends)
-    rows = zip(value.tolist(), *ends.tolist(), found.defined.tolist(), (found.freedom > 0).tolist(), strict=True)
+    apart = areas.error == 0
+    ends = torch.where(apart, torch.stack(wilson(value, areas.freedom + 1, level)), ends)
+    rows = zip(value.tolist(), *ends.tolist(), areas.defined.tolist(), (areas.freedom > 0).tolist(), strict=True)
     return [
         (IntervalEstimate.within(v, (low, high)) if known else IntervalEstimate(v)) if ok else UNDEFINED
         for v, low, high, ok, known in rows
@@ -150,17 +150,17 @@ def auc_intervals(found: Auc, level: float = 0.95) -> list[IntervalEstimate]:
 
 
 def auc_difference(
-    ranked: Ranked, found: Auc, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+    ranked: Ranked, areas: Auc, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> tuple[IntervalEstimate, tuple[int, int] | None]:
     """Largest minus smallest AUC, and the two groups. Groups with fewer than FEWEST examples, or FEWEST_OF_CLASS of a
     label, are skipped."""
-    enough = (ranked.examples.sum(0) >= FEWEST) & (ranked.examples.amin(0) >= FEWEST_OF_CLASS) & found.defined
-    usable = (enough & (found.error > 0)).nonzero().flatten()
+    enough = (ranked.examples.sum(0) >= FEWEST) & (ranked.examples.amin(0) >= FEWEST_OF_CLASS) & areas.defined
+    usable = (enough & (areas.error > 0)).nonzero().flatten()
     if len(usable) < 2:
         return UNDEFINED, None
-    value = found.value[usable]
-    given = value, found.error[usable], found.freedom[usable], draws_for(len(value), draws), np.random.default_rng(seed)
-    low, high = largest([resampled_means(*given)], level)
+    value = areas.value[usable]
+    count, rng = draws_for(len(value), draws), np.random.default_rng(seed)
+    low, high = largest([resampled_means(value, areas.error[usable], areas.freedom[usable], count, rng)], level)
     pair = int(usable[int(value.argmax())]), int(usable[int(value.argmin())])
     return IntervalEstimate.within(float(spread(value)), (low, min(high, 1.0))), pair
 
@@ -223,8 +223,9 @@ def calibration(
     mean = sums[0] / sums[1].clamp(min=torch.finfo(score.dtype).tiny)
     means = (mean.round() if whole_numbers(score) else mean).tolist()
     ends = torch.stack([rates.values[at], *wilson(rates.values[at], rates.trials[at], level)], -1).tolist()
-    sizes, there = counts.sizes().tolist(), rates.defined[at].tolist()
+    sizes, defined = counts.sizes().tolist(), rates.defined[at].tolist()
     every = [
-        CalibrationBin(means[i], IntervalEstimate(*ends[i]), sizes[i]) if there[i] else None for i in range(len(names))
+        CalibrationBin(means[i], IntervalEstimate(*ends[i]), sizes[i]) if defined[i] else None
+        for i in range(len(names))
     ]
-    return [tuple(one for one in every[k * bins : (k + 1) * bins] if one is not None) for k in range(groups)]
+    return [tuple(each for each in every[k * bins : (k + 1) * bins] if each is not None) for k in range(groups)]

@@ -179,11 +179,11 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
     drawn = torch.stack([_noisy(exact[i], masses[g], draws, rng) for i, g in enumerate(present)])
     pairs = list(combinations(range(len(present)), 2))
     each = 1 - (1 - level) / len(pairs)  # all pairs together, by Bonferroni
-    found = []
+    intervals = []
     for a, b in pairs:
         value, D = w1(scores, present[a], present[b]), exact[a] - exact[b]
-        found.append(_w1_interval(value, D, drawn[a] - drawn[b] - D, edges.diff(), each))
-    value, low, high = (max(part) for part in zip(*found, strict=True))
+        intervals.append(_w1_interval(value, D, drawn[a] - drawn[b] - D, edges.diff(), each))
+    value, low, high = (max(part) for part in zip(*intervals, strict=True))
     return IntervalEstimate(value, low, high)
 
 
@@ -256,7 +256,7 @@ def largest_wd(
     base = _histogram(scores.distinct(at), edges)
     base_drawn = _gamma(*base, draws, rng)
     each = 1 - (1 - level) / len(others)
-    found = []
+    intervals = []
     for g in others:
         value = wd(scores, at, g)
         if value is None:
@@ -268,8 +268,8 @@ def largest_wd(
         equal = float(D.abs().sum()) <= quantile(noise.abs().sum(-1), each)  # equality is not excluded
         stars = _squared_w2(base_drawn, drawn, edges)
         low, high = quantiles(stars, each)
-        found.append((value, 0.0 if equal else min(low, value), max(high, value)))
-    return IntervalEstimate(*(max(part) for part in zip(*found, strict=True))) if found else UNDEFINED
+        intervals.append((value, 0.0 if equal else min(low, value), max(high, value)))
+    return IntervalEstimate(*(max(part) for part in zip(*intervals, strict=True))) if intervals else UNDEFINED
 
 
 def _histogram_edges(scores: Scores, reference: int) -> Tensor:

@@ -25,7 +25,7 @@ from fairbound.training.hyperparams import numbers, with_hyperparams
 
 F64 = torch.float64
 Method = Algorithm[Any]
-MOST_STEPS = 16_000  # of a run that is to reach a known solution; it starts with FEWEST_STEPS and doubles
+MOST_STEPS = 16_000  # of a run that is to reach a known solution, which it may have after FEWEST_STEPS
 FEWEST_STEPS = 250
 NEAR = 0.05  # of a known solution, relative to its distance from the unconstrained one
 SCALE = 0.8  # by which one hyper-parameter at a time is changed to see what primal_step follows; a share stays one
@@ -265,30 +265,26 @@ def _primal_step(method: Method) -> None:
 # What it solves -------------------------------------------------------------------------------------------------------
 
 
-def _mean_end(method: Method, qp: QP, x: Tensor, steps: int) -> tuple[Tensor, Tensor | None]:
-    """x and multipliers, averaged over the second half of the steps."""
-    points, ys = [], []
-    for k, (point, state) in enumerate(_path(method, qp, x, steps)):
-        if 2 * k >= steps:
-            points.append(point)
-            ys.append(method.multipliers(state))
-    return torch.stack(points).mean(0), None if ys[0] is None else torch.stack(ys).mean(0)  # type: ignore[arg-type]
-
-
 def _reaches(method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor | None], bool], failure: str) -> None:
-    steps = FEWEST_STEPS
-    while True:
-        mean_x, y = _mean_end(method, qp, x, steps)
-        if solved(mean_x, y):
+    """Whether x and multipliers, averaged over the second half of 250, 500, ... steps, are the solution."""
+    total, first_half, due = x.new_zeros(()), x.new_zeros(()), FEWEST_STEPS
+    for k, (point, state) in enumerate(_path(method, qp, x, MOST_STEPS), 1):
+        y = method.multipliers(state)
+        total = total + (point if y is None else torch.cat([point, y]))
+        if 2 * k == FEWEST_STEPS:
+            first_half = total
+        if k < due:
+            continue
+        mean = 2 * (total - first_half) / k
+        mean_x, mean_y = mean[: len(x)], None if y is None else mean[len(x) :]
+        if solved(mean_x, mean_y):
             return
-        steps *= 2
-        if steps > MOST_STEPS or not mean_x.isfinite().all():
+        if not mean.isfinite().all():
             break
+        first_half, due = total, 2 * due
     end = f"x = {[round(v, 3) for v in mean_x.tolist()]}"
-    end += "" if y is None else f", multipliers {[round(v, 3) for v in y.tolist()]}"
-    raise FailedCheck(
-        f"after {steps // 2} steps {failure}; it is at {end}. Look at the signs of d and c, and at the steps"
-    )
+    end += "" if mean_y is None else f", multipliers {[round(v, 3) for v in mean_y.tolist()]}"
+    raise FailedCheck(f"after {k} steps {failure}; it is at {end}. Look at the signs of d and c, and at the steps")
 
 
 def _solves(method: Method) -> None:

@@ -117,7 +117,8 @@ def pooled_sample(problem: Problem, parts: Gathered, sums: list[Tensor]) -> Samp
         layout = GroupedLayout(terms, layers, values[0], inside)
         totals = constraints.sums_counts(values, [], layout)
         sums.append(totals.sums)
-        sizes = [1, *(term.cells for term in terms)]
-        return restricted.observed_estimate(totals, lambda by_sum: pull(layout.spread(by_sum.split(sizes), values)))
+        return restricted.observed_estimate(
+            totals, lambda by_sum: pull(layout.spread(torch.cat([by_sum, by_sum.new_zeros(2)]), values))
+        )
 
     return Sample(at)

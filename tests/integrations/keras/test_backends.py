@@ -24,7 +24,7 @@ def asked(backend: str, *tests: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
         env=os.environ | {"KERAS_BACKEND": backend, "JAX_ENABLE_X64": "1", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

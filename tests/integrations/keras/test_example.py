@@ -22,7 +22,7 @@ def printed(*command: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=600,
         env=os.environ | {"OMP_NUM_THREADS": "1", "KERAS_BACKEND": "tensorflow"},
     )
     assert done.returncode == 0, done.stderr[-3000:]

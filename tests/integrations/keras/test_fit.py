@@ -35,8 +35,8 @@ def gap(model: Any) -> float:
 
 def test_a_bound_is_met_and_reported_as_the_model_has_it() -> None:
     plain, fair = twins.network(widths=SMALL), twins.network(widths=SMALL)
-    fit(plain, X, Y, sensitive_features=SEX, algorithm=SGD(tau=Linear(0.2, 800)), steps=800)
-    found = fit(fair, X, Y, sensitive_features=SEX, bound=0.02, algorithm=METHOD, steps=800)
+    fit(plain, X, Y, sensitive_features=SEX, method=SGD(tau=Linear(0.2, 800)), steps=800)
+    found = fit(fair, X, Y, sensitive_features=SEX, bound=0.02, method=METHOD, steps=800)
     assert gap(plain) > 0.05
     assert abs(gap(fair)) < 0.03
     assert found.constraints == pytest.approx({"A - B": -gap(fair) - 0.02, "B - A": gap(fair) - 0.02}, abs=1e-4)
@@ -58,7 +58,7 @@ def test_fit_is_a_run_on_the_same_rows() -> None:
     part = constraints.pairwise_loss_parity(["A", "B"], bound=0.02).bind(data.groups["group"])
     sampler = Sampler(Split.all_train(data.rows), part.cells, BatchSpec(16, 16), seed=7)
     by_hand = run(Problem(forward, twins.bce, part, data), METHOD, sampler, x0, 30).result()
-    found = fit(model, X, Y, sensitive_features=SEX, algorithm=METHOD, steps=30, batch_size=16, seed=7)
+    found = fit(model, X, Y, sensitive_features=SEX, method=METHOD, steps=30, batch_size=16, seed=7)
     assert torch.allclose(make_functional(model)[1], by_hand.x[0], atol=1e-6)
     assert list(found.multipliers.values()) == pytest.approx(by_hand.multipliers[0].tolist(), abs=1e-6)
 
@@ -85,7 +85,7 @@ def test_several_classes_and_a_method_without_multipliers() -> None:
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((9,)), layers.Dense(3)])
     labels = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
-    found = fit(model, X, labels, sensitive_features=SEX, algorithm=SGD(tau=0.2), steps=200)
+    found = fit(model, X, labels, sensitive_features=SEX, method=SGD(tau=0.2), steps=200)
     right = keras.ops.convert_to_numpy(model(X)).argmax(1) == labels
     assert right.mean() > 0.7
     assert found.report.fitted
@@ -100,7 +100,7 @@ def test_a_loss_of_one_s_own() -> None:
         X,
         target[:, None],
         sensitive_features=SEX,
-        algorithm=SGD(),
+        method=SGD(),
         steps=300,
         loss=lambda outputs, labels: (outputs - labels).square(),
     )
@@ -165,8 +165,8 @@ def test_what_is_wrong_is_said(changed: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("method", [DescentAscent, "DescentAscent"])
 def test_a_method_is_an_object(method: Any) -> None:
-    with pytest.raises(TypeError, match=r"algorithm must be a method such as SSLALM\(tau=0.01\)"):
-        fit(twins.network(widths=SMALL), X, Y, sensitive_features=SEX, algorithm=method)
+    with pytest.raises(TypeError, match=r"method must be a method such as SSLALM\(tau=0.01\)"):
+        fit(twins.network(widths=SMALL), X, Y, sensitive_features=SEX, method=method)
 
 
 class WithoutTraining(keras.Model):
@@ -184,7 +184,7 @@ def test_a_subclass_whose_call_has_no_training() -> None:
     model = WithoutTraining()
     model(X[:2])
     before = losses_of(model).mean()
-    found = fit(model, X, Y, sensitive_features=SEX, algorithm=METHOD, steps=200)
+    found = fit(model, X, Y, sensitive_features=SEX, method=METHOD, steps=200)
     assert losses_of(model).mean() < before - 0.05
     assert found.report.loss == pytest.approx(losses_of(model).mean(), abs=1e-4)
 

@@ -412,3 +412,22 @@ def test_z_stays_where_it_is() -> None:
     fair.backward(losses_of(model), GROUP)
     assert [part.data_ptr() for part in steps.smoothed.z] == before
     assert [part.shape for part in steps.smoothed.z] == [p.shape for p in model.parameters()]
+
+
+def test_a_compiled_step_is_not_compiled_again() -> None:
+    """The step of a loop under torch.compile: up to `backward` and after it, once."""
+    model = network()
+    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.1), DescentAscent(eta=0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="eager")
+    def step() -> None:
+        optimizer.zero_grad()
+        fair.backward(losses_of(model), GROUP)
+        optimizer.step()
+
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(12):
+            step()
+    assert fair.steps == 12
+    torch._dynamo.reset()

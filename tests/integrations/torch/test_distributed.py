@@ -32,7 +32,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairbound import Constrained, MiniBatch, constraints
-from fairbound.algorithms import SSLALM, DescentAscent
+from fairbound.algorithms import SSLALM, AdaptivePI, DescentAscent
 from fairbound.core import Algorithm, MultiplierMethod
 
 
@@ -100,7 +100,11 @@ SOME: dict[str, Algorithm[Any]] = MULTIPLIERS | {"two draws": SSLALM(), "a user'
 
 
 GENERAL = {name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)}
-SHARED: dict[str, Algorithm[Any]] = {"descent-ascent": DescentAscent(eta=0.5), "SSL-ALM": SSLALM(eta=0.5, samples=1)}
+SHARED: dict[str, Algorithm[Any]] = {
+    "AdaptivePI": AdaptivePI(),
+    "descent-ascent": DescentAscent(eta=0.5),
+    "SSL-ALM": SSLALM(eta=0.5, samples=1),
+}
 
 
 def spoilt(method: Algorithm[Any], kind: str, rank: int) -> dict[str, Any]:

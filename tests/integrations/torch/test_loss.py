@@ -492,7 +492,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     running = [
         subprocess.Popen([sys.executable, __file__, str(rank), str(folder)], env=surroundings()) for rank in (0, 1)
     ]
-    assert [one.wait(timeout=120) for one in running] == [0, 0]
+    assert [one.wait(timeout=600) for one in running] == [0, 0]
     return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
 
 

@@ -95,7 +95,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, An
     code = "import sys, pathlib, torch, test_state_dict as t; torch.set_num_threads(1); "
     code += "[t.resume(pathlib.Path(sys.argv[1]), backwards) for backwards in (False, True)]"
     subprocess.run(
-        [sys.executable, "-c", code, str(folder)], check=True, env=surroundings(PYTHONHASHSEED="4321"), timeout=120
+        [sys.executable, "-c", code, str(folder)], check=True, env=surroundings(PYTHONHASHSEED="4321"), timeout=600
     )
     return {backwards: torch.load(folder / f"end {backwards}.pt", weights_only=True) for backwards in (False, True)}
 

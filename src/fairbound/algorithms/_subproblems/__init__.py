@@ -191,7 +191,7 @@ def _flat_ghost(
 
 def _finished(half: bool, J: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
     y, h, G, tau, beta = rest
-    return box_qp.finished(y, box_qp.Program(g, h, J, G, tau, beta), half=half)
+    return box_qp.finished(y, box_qp.BoxQP(g, h, J, G, tau, beta), half=half)
 
 
 def _together(J: Tensor, g: Tensor) -> Tensor:

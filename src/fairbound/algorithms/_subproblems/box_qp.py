@@ -29,7 +29,7 @@ NOISE = 0.01  # weight of g/tau in the size of a residual
 NEWTON_STEPS = 40  # 2..6 are usual
 
 
-class Program(NamedTuple):
+class BoxQP(NamedTuple):
     """A batch of QPs."""
 
     g: Tensor  # (B, n)
@@ -40,7 +40,7 @@ class Program(NamedTuple):
     beta: Tensor  # (B,)
 
 
-class Point(NamedTuple):
+class BoxPoint(NamedTuple):
     """What belongs to the multipliers y (B, m)."""
 
     y: Tensor  # (B, m)
@@ -55,7 +55,7 @@ def unclipped(G: Tensor, h: Tensor, tau: Tensor, Jg: Tensor) -> Tensor:
     return nnqp(G, torch.addcmul(Jg, h, tau.unsqueeze(-1)).neg_())
 
 
-class Known(NamedTuple):
+class FromProducts(NamedTuple):
     """What the products of J and g tell of the point of multipliers y."""
 
     sure: Tensor  # (B,) whether no coordinate of d can be clipped, and y is the solution
@@ -63,7 +63,7 @@ class Known(NamedTuple):
     gap: Tensor  # (B,)
 
 
-def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, beta: Tensor) -> Known:
+def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, beta: Tensor) -> FromProducts:
     """The same numbers as `point` has without clipping, from JJ', J g and g'g (B,): without a pass over n.
 
     No coordinate of v is larger than |v|, and v = g + J'y, J v = J g + JJ'y.
@@ -73,10 +73,10 @@ def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, 
     vv = (gg + ((Jg + Jv) * y).sum(-1)).clamp_min_(0)
     error = _error(y, r, h, G, vv.sqrt() / tau, tau)
     sure = (error <= ACCEPT) & (vv <= 0.999 * (tau * beta).square())
-    return Known(sure, r.amax(-1).clamp_min_(0), -(y * r).sum(-1))
+    return FromProducts(sure, r.amax(-1).clamp_min_(0), -(y * r).sum(-1))
 
 
-def finished(y: Tensor, qp: Program, *, half: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def finished(y: Tensor, qp: BoxQP, *, half: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """d (B, n), multipliers (B, m), violation (B,), gap (B,); where y is not the solution it is looked for.
 
     `half`: qp.J has every second row only, see `algebra.halved`; h, G and the multipliers belong to all of them.
@@ -85,33 +85,33 @@ def finished(y: Tensor, qp: Program, *, half: bool = False) -> tuple[Tensor, Ten
     bad = ~(at.error <= ACCEPT)
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
-        part = Program(*pick(index, *qp))
+        part = BoxQP(*pick(index, *qp))
         part = part._replace(J=both(part.J)) if half else part
         at = point(at.y.index_copy(0, index, _hard(at.y[index], part)), qp, half=half)
     return at.d, at.y, at.r.amax(-1).clamp_min_(0), -(at.y * at.r).sum(-1)
 
 
-def _hard(y: Tensor, qp: Program) -> Tensor:
+def _hard(y: Tensor, qp: BoxQP) -> Tensor:
     """Multipliers by Newton steps; where they stall, by Newton steps from the interior point solution."""
     y, error = newton(y, qp)
     bad = error > STALLED
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
-        part = Program(*pick(index, *qp))
+        part = BoxQP(*pick(index, *qp))
         y_interior, error_interior = newton(interior(part.g, part.h, part.J, part.tau, part.beta)[1], part)
         better = error_interior < error[index]
         y = y.index_copy(0, index, torch.where(better.unsqueeze(-1), y_interior, y[index]))
     return y
 
 
-def point(y: Tensor, qp: Program, noise: Tensor | float = 0.0, *, half: bool = False) -> Point:
+def point(y: Tensor, qp: BoxQP, noise: Tensor | float = 0.0, *, half: bool = False) -> BoxPoint:
     """The point of y; `noise` (B,) is a length of d below which it is rounding (`newton`), `half` as in `finished`."""
     g, h, J, G, tau, beta = qp
     v = torch.baddbmm(g.unsqueeze(-2), (net(y) if half else y).unsqueeze(-2), J).squeeze(-2)
     d = _clip(v, tau, beta)
     r = (both(times(J, d)) if half else times(J, d)) - h
     error = _error(y, r, h, G, torch.linalg.vector_norm(d, dim=-1).add_(noise), tau)
-    return Point(y, v, d, r, error)
+    return BoxPoint(y, v, d, r, error)
 
 
 def _error(y: Tensor, r: Tensor, h: Tensor, G: Tensor, length: Tensor, tau: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def _clip(v: Tensor, tau: Tensor, beta: Tensor) -> Tensor:
     return (v / -tau.unsqueeze(-1)).clamp_(-bound, bound)
 
 
-def newton(y: Tensor, qp: Program, *, steps: int = NEWTON_STEPS) -> tuple[Tensor, Tensor]:
+def newton(y: Tensor, qp: BoxQP, *, steps: int = NEWTON_STEPS) -> tuple[Tensor, Tensor]:
     """Semismooth Newton ascent on theta from y; returns the best y (B, m) and its relative residual (B,)."""
     out, out_error = y.clone(), torch.full_like(qp.tau, torch.inf)
     index = torch.arange(y.shape[0], device=y.device)  # instances still at work
@@ -151,12 +151,12 @@ def newton(y: Tensor, qp: Program, *, steps: int = NEWTON_STEPS) -> tuple[Tensor
             if keep.numel() == 0:
                 break
             index, damping, since, noise = pick(keep, index, damping, since, noise)
-            at, qp = Point(*pick(keep, *at)), Program(*pick(keep, *qp))
+            at, qp = BoxPoint(*pick(keep, *at)), BoxQP(*pick(keep, *qp))
         y, damping = _newton_step(at, qp, damping)
     return out, out_error
 
 
-def _newton_step(at: Point, qp: Program, damping: Tensor) -> tuple[Tensor, Tensor]:
+def _newton_step(at: BoxPoint, qp: BoxQP, damping: Tensor) -> tuple[Tensor, Tensor]:
     """The next y (B, m) and damping (B,)."""
     free = (at.v.abs() < (qp.tau * qp.beta).unsqueeze(-1)).to(qp.J.dtype)  # (B, n)
     H = torch.bmm(qp.J * free.unsqueeze(-2), qp.J.mT)  # (B, m, m) curvature, times tau
@@ -170,7 +170,7 @@ def _newton_step(at: Point, qp: Program, damping: Tensor) -> tuple[Tensor, Tenso
     return (at.y + step.unsqueeze(-1) * p).clamp_min(0), damping
 
 
-def _line_search(p: Tensor, w: Tensor, v: Tensor, f0: Tensor, qp: Program) -> Tensor:
+def _line_search(p: Tensor, w: Tensor, v: Tensor, f0: Tensor, qp: BoxQP) -> Tensor:
     """How far along p (B,)."""
     ph = (p * qp.h).sum(-1)  # (B,)
 

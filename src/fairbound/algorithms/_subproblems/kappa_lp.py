@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .algebra import adjoint, pick, times
-from .box_qp import ACCEPT, Program, newton, point
+from .box_qp import ACCEPT, BoxQP, newton, point
 from .interior import interior
 from .nnqp import nnqp
 
@@ -255,6 +255,6 @@ def _polish(t: Tensor, dual: Tensor, d: Tensor, y: Tensor, c: Tensor, J: Tensor,
     dual, _ = _polish_dual(dual, y, c, J, rho)
     size = c.abs().amax(-1) + rho * torch.linalg.vector_norm(J, dim=-1).amax(-1)
     h = (dual + 1e-15 * size).unsqueeze(-1) - c  # (B, m) without the slack rounding could empty the set
-    qp = Program(-d, h, J, torch.bmm(J, J.mT), torch.ones_like(rho), rho)
+    qp = BoxQP(-d, h, J, torch.bmm(J, J.mT), torch.ones_like(rho), rho)
     nearest = point(newton(torch.zeros_like(c), qp, steps=POLISH_STEPS)[0], qp).d
     return t.minimum((c + times(J, nearest)).amax(-1).clamp_min(0)), dual

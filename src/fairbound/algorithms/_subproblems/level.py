@@ -90,7 +90,7 @@ class Products(NamedTuple):
     soft: Tensor  # (B, m) s, 0 for an instance with c <= level
 
 
-class Point(NamedTuple):
+class LevelPoint(NamedTuple):
     """What belongs to the multipliers y (B, m)."""
 
     y: Tensor  # (B, m)
@@ -127,7 +127,7 @@ def _flat(g: Tensor, J: Tensor, c: Tensor, L: Tensor, level: Tensor, gamma: Tens
     return _unclipped(J, g, at.y, at.w / t), at.y, within.amax(-1).clamp_min(0), -(at.y * at.r).sum(-1)
 
 
-def point(y: Tensor, qp: Products) -> Point:
+def point(y: Tensor, qp: Products) -> LevelPoint:
     """The point of y, without a pass over n: v = g + J'y has J v = J g + JJ'y and |v|^2 = g'g + y'(J g + J v)."""
     w = qp.gamma + (qp.L * y).sum(-1)
     Jv = qp.Jg + times(qp.G, y)
@@ -141,7 +141,7 @@ def point(y: Tensor, qp: Products) -> Point:
     # Of y_i >= 0 and -r_i >= 0 one must be 0; times the curvature y_i has the unit of r_i.
     curvature = (square + qp.L.square() * dd[:, None]) / w[:, None] + qp.soft
     error = torch.minimum(y * curvature, -r).abs() / size.clamp_min(torch.finfo(r.dtype).tiny)
-    return Point(y, w, Jd, dd, q, r, size, error.amax(-1))
+    return LevelPoint(y, w, Jd, dd, q, r, size, error.amax(-1))
 
 
 def newton(qp: Products) -> Tensor:
@@ -164,12 +164,12 @@ def newton(qp: Products) -> Tensor:
             if keep.numel() == 0:
                 break
             index, damping, since = pick(keep, index, damping, since)
-            at, qp = Point(*pick(keep, *at)), Products(*pick(keep, *qp))
+            at, qp = LevelPoint(*pick(keep, *at)), Products(*pick(keep, *qp))
         y, damping = _newton_step(at, qp, damping)
     return out
 
 
-def _newton_step(at: Point, qp: Products, damping: Tensor) -> tuple[Tensor, Tensor]:
+def _newton_step(at: LevelPoint, qp: Products, damping: Tensor) -> tuple[Tensor, Tensor]:
     """The next y (B, m) and damping (B,)."""
     cross = at.Jd[:, :, None] * qp.L[:, None, :]
     H = qp.G + cross + cross.mT + at.dd[:, None, None] * qp.L[:, :, None] * qp.L[:, None, :]  # A A'
@@ -182,7 +182,7 @@ def _newton_step(at: Point, qp: Products, damping: Tensor) -> tuple[Tensor, Tens
     return (at.y + step[:, None] * p).clamp_min(0), damping
 
 
-def _line_search(p: Tensor, at: Point, qp: Products) -> Tensor:
+def _line_search(p: Tensor, at: LevelPoint, qp: Products) -> Tensor:
     """How far along p (B,)."""
     ph, Lp, pGp = (p * qp.h).sum(-1), (qp.L * p).sum(-1), (p * times(qp.G, p)).sum(-1)
     pv, vv = -at.w * (p * at.Jd).sum(-1), at.dd * at.w.square()  # p'J v, |v|^2
@@ -196,7 +196,7 @@ def _line_search(p: Tensor, at: Point, qp: Products) -> Tensor:
     return line_search(slope, f0)
 
 
-def _shortened(at: Point, h: Tensor) -> Tensor:
+def _shortened(at: LevelPoint, h: Tensor) -> Tensor:
     """The largest t (B,) in [0, 1] for which t d is within all levels: roots of a t^2 + b t = room."""
     a, b = (at.q - h - at.Jd).clamp_min(0), at.Jd  # a = L/2 |d|^2
     room = (-h).clamp_min(0) + ACCEPT * at.size

@@ -3,13 +3,11 @@
 index.html    what was found, the ranking, a heat map, a part for each method and each problem
 data/         scores, hits, records, heldout, shift: CSV, parquet, LaTeX
 
-Tables are in the HTML; figures are drawn in the browser (`board.js`) from one JSON object for each rule set, so that
-a target or a problem can be chosen there.
+Tables and figures are in the HTML; where a reader chooses a problem, a track or a target, `board.js` shows its part.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,7 @@ import numpy as np
 
 from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, render
-from fairbound.benchmark.board.figures import DIVERGED, figure_data
+from fairbound.benchmark.board.figures import DIVERGED, curves, ends, profile
 from fairbound.benchmark.board.findings import (
     BY_EPOCHS,
     DECISIONS,
@@ -34,7 +32,7 @@ from fairbound.benchmark.board.findings import (
     overall,
 )
 from fairbound.benchmark.board.results import Board, MethodInfo, ProblemInfo
-from fairbound.benchmark.board.scoring import LOSS_TARGETS, VIOLATION_TARGETS, Numbers
+from fairbound.benchmark.board.scoring import LOSS_TARGETS, MIDDLE, VIOLATION_TARGETS, Numbers, track_hits
 from fairbound.benchmark.board.tables import write_tables
 from fairbound.benchmark.collection.catalog import TRACKS
 from fairbound.benchmark.report import system_words
@@ -67,9 +65,8 @@ def page(summaries: Sequence[Summary], files: Mapping[str, Sequence[str]] = Mapp
     boards = [one.board for one in summaries]
     prefixes = ["", *(f"{slug(one.rules)}-" for one in boards[1:])]
     views = [_board_view(one, prefix) for one, prefix in zip(summaries, prefixes, strict=True)]
-    data = json.dumps([view.pop("data") for view in views], separators=(",", ":"), allow_nan=False)
     return render(
-        "board.html", boards=views, data=data.replace("<", "\\u003c"), files=files, tracks=TRACKS,
+        "board.html", boards=views, files=files, tracks=TRACKS,
         version=boards[0].version, systems=[system_words(one) for board in boards for one in board.systems],
         short=any(one.short for one in boards), loss_targets=LOSS_TARGETS, violation_targets=VIOLATION_TARGETS,
         synthetic=sorted({p.name for b in boards for p in b.problems if p.synthetic}),
@@ -96,13 +93,11 @@ def _board_view(summary: Summary, prefix: str) -> dict[str, Any]:
     return {
         "rules": board.rules, "rules_words": RULES.get(board.rules, ""), "prefix": prefix, "seeds": board.seeds,
         "short": board.short, "overall": overall(summary), "default": summary.default_problem.name,
-        "finding": found[summary.default_problem.name], "problem_names": [(one.name, found[one.name].label)
-                                                                           for one in board.problems],
-        "title": summary.default_problem.title,
+        "problem_options": {one.name: f"{found[one.name].label} ({one.name})" for one in board.problems},
+        "track_options": {one["name"]: f"{one['title']}: {one['question']}" for one in tracks},
         "choices": view.choices(), "tracks": tracks, "heat": view.heat(),
         "methods": [view.method(i, one) for i, one in enumerate(board.methods)],
-        "problems": [view.problem(i, one) for i, one in enumerate(board.problems)],
-        "data": figure_data(summary, found),
+        "problems": [view.problem(one) for one in board.problems],
     }  # fmt: skip
 
 
@@ -163,10 +158,20 @@ class _View:
         headings += ["Reached (.1, .3)", "Epochs to it", "Speed-up"] if speeds is not None else []
         headings += [one.capitalize() for one in DECISIONS] if track == "heldout" else []
         headings += ["P(first)", "Rank range", *(TRACK_NAMES[one] for one in others)]
+        profiles = self._profiles(track) if speeds is not None else {}
         return {
             "name": track, "title": TRACK_NAMES[track], "question": TRACKS[track], "headings": headings,
-            "lines": lines, "by_epochs": speeds is not None, "problems": [one.name for one in self.board.on(track)],
+            "lines": lines, "problems": [one.name for one in self.board.on(track)],
+            "profiles": profiles, "targets": {words: words for words in profiles},
         }  # fmt: skip
+
+    def _profiles(self, track: str) -> dict[str, Any]:
+        """How soon targets are reached: all of them, the middle one and the tightest; of known answers, distances."""
+        targets: dict[str, int | None] = {"all targets": None}
+        for i in (MIDDLE[0], len(LOSS_TARGETS) - 1):
+            words = f"loss within {LOSS_TARGETS[i]:g}, violation within {VIOLATION_TARGETS[i]:g}"
+            targets |= {f"distance within {LOSS_TARGETS[i]:g}": i} if track == "known" else {words: 5 * i}
+        return {words: profile(self.summary, track, target) for words, target in targets.items()}
 
     def _decision_shares(self, method: str) -> list[TableCell]:
         found = [self.summary.decisions(method, one.name) for one in self.board.on("heldout")]
@@ -176,19 +181,23 @@ class _View:
         return [TableCell(f"{counts[one] / runs:.0%}", counts[one] / runs) if runs else MISSING for one in DECISIONS]
 
     def heat(self) -> dict[str, Any]:
-        """Median epochs to the middle target, a line for each problem; the browser fills in other targets."""
+        """Median epochs to each of the 16 targets, a line for each problem."""
         order = self.summary.rankings[self.summary.tracks[0]].order if self.summary.tracks else []
         lines = []
-        for at, one in enumerate(self.board.problems):
+        for one in self.board.problems:
             track = self.summary.first_track(one)
             if track in BY_EPOCHS:
-                cells = []
-                for i in order:
-                    name = self.board.methods[i].name
-                    epochs = self.summary.middle_hits(name, one.name, track)
-                    cells.append({"method": i, "epochs": _median_words(epochs), "words": self._why(name, one.name)})
-                lines.append({"problem": at, "name": self.problem_cell(one), "cells": cells})
+                names = [self.board.methods[i].name for i in order]
+                cells = [(self._heat_words(name, one.name, track), self._why(name, one.name)) for name in names]
+                lines.append({"name": self.problem_cell(one), "last": one.epochs, "cells": cells})
         return {"methods": [self.method_cell(self.board.methods[i].name) for i in order], "lines": lines}
+
+    def _heat_words(self, method: str, problem: str, track: str) -> list[str]:
+        hits = track_hits(self.board, track, method, problem)
+        if hits is None:
+            return [epochs_words(math.inf)] * 16
+        medians = np.median(hits, axis=0)
+        return [epochs_words(epochs) for epochs in np.repeat(medians, 16 // len(medians))]
 
     def _why(self, method: str, problem: str) -> str:
         return self.board.failures.get((method, problem), "")
@@ -207,16 +216,17 @@ class _View:
                           self._verdict_cell(info.name, one)])  # fmt: skip
         headings = ["Problem", "Rank there", "Score", "Reached (.1, .3)", "Epochs to it", "Bound on held-out data"]
         return {
-            "id": f"{self.prefix}method-{slug(info.name)}", "at": at, "info": info, "facts": facts,
+            "id": f"{self.prefix}method-{slug(info.name)}", "info": info, "facts": facts,
             "headings": headings, "lines": lines,
             "reasons": {p: why for (m, p), why in self.board.reasons().items() if m == info.name},
         }  # fmt: skip
 
-    def problem(self, at: int, info: ProblemInfo) -> dict[str, Any]:
+    def problem(self, info: ProblemInfo) -> dict[str, Any]:
         """A problem's part: its card, and how each method does."""
         ranking = self.summary.by_problem.get(info.name)
         order = ranking.order if ranking is not None else range(len(self.board.methods))
         heldout = any(name == info.name for _, name in self.board.heldout)
+        measured = any(name == info.name for _, name in self.board.curves)
         lines = []
         for i in order:
             name = self.board.methods[i].name
@@ -230,10 +240,11 @@ class _View:
         headings += ["Distance to x*", "Error of multipliers"] if "known" in info.tracks else []
         headings += ["Held-out loss", "Held-out violation", "Accuracy", "Bound on held-out data"] if heldout else []
         return {
-            "id": f"{self.prefix}problem-{slug(info.name)}", "at": at, "info": info, "facts": _card(info),
+            "id": f"{self.prefix}problem-{slug(info.name)}", "info": info, "facts": _card(info),
             "finding": self.findings[info.name], "headings": headings, "lines": lines,
             "elsewhere": self._elsewhere(info, [self.board.methods[i].name for i in order]),
-            "measured": any((one.name, info.name) in self.board.curves for one in self.board.methods),
+            "ends": ends(self.summary, info, self.findings[info.name]),
+            "curves": curves(self.summary, info) if measured else None,
             "reasons": {m: why for (m, p), why in self.board.reasons().items() if p == info.name},
         }  # fmt: skip
 
@@ -338,7 +349,3 @@ def _spread(values: Numbers) -> TableCell:
 
 def _median(epochs: Numbers) -> float:
     return float(np.median(epochs)) if epochs.size else math.inf
-
-
-def _median_words(epochs: Numbers) -> str:
-    return epochs_words(_median(epochs))

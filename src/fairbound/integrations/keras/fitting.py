@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from fairbound.algorithms import SSLALM
+from fairbound.algorithms import AdaptivePI
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.notions import make_constraint
@@ -65,7 +65,7 @@ def fit(
     sensitive_features: Any,
     constraint: str | Constraint | Callable[..., Constraint] = "pairwise_loss_parity",
     bound: float = 0.02,
-    algorithm: Algorithm[Any] | None = None,
+    method: Algorithm[Any] | None = None,
     steps: int = 5_000,
     batch_size: int = 64,
     seed: int = 0,
@@ -83,7 +83,7 @@ def fit(
         constraint: the name of a notion of `fairbound.constraints`, a function of (names of the groups, bound=...) that
             gives a constraint, or a constraint.
         bound: of the constraint.
-        algorithm: the method; SSL-ALM with its default settings if not given.
+        method: how the constraint is met; `AdaptivePI()`, which needs no tuning, if not given.
         steps, batch_size: of the training; a step takes `batch_size` examples, and as many of every cell.
         seed: of the mini-batches.
         loss: a function of torch tensors (outputs, labels) that returns per-example losses, in place of the
@@ -98,8 +98,8 @@ def fit(
     >>> list(found.constraints)
     ['f - m', 'm - f']
     """
-    if algorithm is not None and not isinstance(algorithm, Algorithm):
-        raise TypeError(f"algorithm must be a method such as SSLALM(tau=0.01), got {algorithm!r}")
+    if method is not None and not isinstance(method, Algorithm):
+        raise TypeError(f"method must be a method such as SSLALM(tau=0.01), got {method!r}")
     if loss is None:
         refuse_probabilities(model)
     inputs = _inputs(X)
@@ -118,7 +118,7 @@ def fit(
     sampler = Sampler(Split.all_train(len(inputs)), bound_constraint.cells, sizes, seed)
 
     every = max(1, steps // EVALUATIONS)
-    training = run(problem, algorithm or SSLALM(), sampler, module.weights.detach(), steps, every=every)
+    training = run(problem, method or AdaptivePI(), sampler, module.weights.detach(), steps, every=every)
     history, examples = [], torch.arange(len(inputs))
     for record in training:
         found = problem.evaluate(record.output[0], examples, at_once=EVALUATION_BATCH)

@@ -1,6 +1,6 @@
 """`Constrained` for a training loop with `tf.GradientTape`: the user's model, optimizer and loop stay what they are.
 
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent=True) as tape:
         losses = loss(y, model(X, training=True))                    per-example losses
     gradients = fair.gradients(tape, losses, groups)                 in place of tape.gradient(mean of losses, ...)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
@@ -48,13 +48,17 @@ class MiniBatch(NamedTuple):
 
 
 class Constrained:
-    """A constrained method in a `tf.GradientTape` loop; see `fairbound.Constrained` for constraints and algorithm."""
+    """A constrained method in a `tf.GradientTape` loop; see `fairbound.Constrained` for constraints and method.
+
+    `AdaptivePI`, the default, measures two more gradients of a mini-batch now and then: use
+    `tf.GradientTape(persistent=True)`.
+    """
 
     def __init__(
         self,
         model: Any,
         constraints: ConstraintSet | Given,
-        algorithm: Algorithm[Any],
+        method: Algorithm[Any] | None = None,
         *,
         seed: int = 0,
     ) -> None:
@@ -62,9 +66,10 @@ class Constrained:
             backend = keras.backend.backend()
             raise ValueError(OTHER_BACKENDS.get(backend, f"there is no tape on Keras' backend {backend!r}"))
         check_weights(model)
-        self.model, self.algorithm, self._constraints = model, algorithm, constraints
+        self.model, self._constraints = model, constraints
         self._weights = _Weights(flat_weights(model))
-        self._loop = TorchConstrained([self._weights.flat], constraints, algorithm, seed=seed)
+        self._loop = TorchConstrained([self._weights.flat], constraints, method, seed=seed)
+        self.method = self._loop.method
         self.last_step: StepInfo | None = None  # loss, c, skipped of the last mini-batch
 
     def gradients(
@@ -152,6 +157,11 @@ class Constrained:
     def multipliers(self) -> dict[str, float]:
         """The multiplier of every constraint, by name; none for a method that has none."""
         return self._loop.multipliers
+
+    @property
+    def forces(self) -> dict[str, float]:
+        """How many times as hard as the objective each constraint pulls, by name."""
+        return self._loop.forces
 
     @property
     def constraints(self) -> dict[str, float]:

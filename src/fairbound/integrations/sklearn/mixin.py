@@ -366,7 +366,7 @@ class FairClassifierMixin(ClassifierMixin):
             by, names = next(iter(self.groups_.items()))
             notes += [f"Decisions of {name}: {self._predictions.changed(by, k)}." for k, name in enumerate(names)]
             notes = [note.removesuffix(".") for note in (*notes, *side_effects(compared[0]))]  # the page adds it
-            write_page(replace(compared[0], notes=tuple(notes)), html)
+            write_page(replace(compared[0], notes=tuple(notes)), html, heading="Before and after the bound")
         return write_report(self, compared)
 
     @property

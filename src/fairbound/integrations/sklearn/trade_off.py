@@ -14,6 +14,7 @@ from sklearn.metrics import make_scorer
 from sklearn.model_selection import train_test_split
 from sklearn.utils import _safe_indexing, check_random_state
 
+from fairbound._utils.drawing import label_points
 from fairbound._utils.optional import need
 from fairbound.auditing import Verdict
 from fairbound.constraints.batch import MiniBatch
@@ -66,23 +67,24 @@ class TradeOffCurve(NamedTuple):
         """Accuracy against the largest gap, with intervals, on matplotlib's axes; the estimator's bound is ringed."""
         if ax is None:
             ax = need("matplotlib.pyplot", "report", "A plot").subplots(figsize=(7, 4.5), layout="constrained")[1]
+        labels: dict[tuple[float, float, str], list[str]] = {}  # bounds that gave the same model share a label
         for number, name in enumerate(dict.fromkeys(point.constraint for point in self.points)):
             points = [point for point in self.points if point.constraint == name]
             x, y = np.array([point.gap for point in points]), np.array([point.accuracy for point in points])
             xerr = np.abs(np.array([point.gap_interval for point in points]).T - x)
             yerr = np.abs(np.array([point.accuracy_interval for point in points]).T - y)
             ax.errorbar(x, y, yerr, xerr, "o-", color=f"C{number}", elinewidth=0.8, alpha=0.8, label=name)
-            labels: dict[tuple[float, float], list[str]] = {}  # bounds that gave the same model share a label
             for point in points:
-                at = (round(point.gap, 4), round(point.accuracy, 4))
+                at = (round(point.gap, 4), round(point.accuracy, 4), f"C{number}")
                 labels.setdefault(at, []).append("unconstrained" if point.bound is None else f"{point.bound:g}")
                 if point.chosen:
                     ax.plot(point.gap, point.accuracy, "o", markersize=14, fillstyle="none", color=f"C{number}")
-            for at, bounds in labels.items():
-                ax.annotate(", ".join(bounds), at, (5, 5), textcoords="offset points", fontsize="small")
         ax.set_xlabel(f"largest gap on {self.examples:,} held-out examples (95 % intervals)")
         ax.set_ylabel("accuracy")
         ax.legend()
+        label_points(
+            ax, [at[:2] for at in labels], [", ".join(bounds) for bounds in labels.values()], [at[2] for at in labels]
+        )
         return ax
 
 

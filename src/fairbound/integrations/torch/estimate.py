@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Layers
 from fairbound.constraints.constraint import FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.contrasts import Others
 from fairbound.constraints.dense import Affine, DenseConstraints, Means
 from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
@@ -37,6 +38,7 @@ class BatchStatistics:
     ) -> None:
         self.constraints, self.values, self.functions, self.layout = constraints, values, functions, layout
         self.cells = cells
+        self.tensors = self._differentiated([*values, *(value for value, _ in functions)])  # what is differentiated
 
     @staticmethod
     def of(
@@ -62,14 +64,11 @@ class BatchStatistics:
         layout = GroupedLayout(terms, layers, batch.losses, batch.objective, batch.weight)
         return BatchStatistics(constraints, values, functions, layout, cells)
 
-    @cached_property
-    def tensors(self) -> list[Tensor]:
-        """What is differentiated."""
-        return self._differentiated([*self.values, *(value for value, _ in self.functions)])
-
     def _differentiated(self, tensors: list[Tensor]) -> list[Tensor]:
         """Without exact rates, and without functions of which nothing is observed."""
         chosen = self.constraints.differentiated
+        if len(tensors) == 1:
+            return tensors
         if self.functions:
             chosen = [*chosen, *(observed is None or value.requires_grad for value, observed in self.functions)]
         return tensors if all(chosen) else list(compress(tensors, chosen))
@@ -121,7 +120,7 @@ class BatchEstimate(NamedTuple):
     """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
 
     values: Tensor  # (1+m,) [f, c]; c of a constraint that the batch does not show: its last value, but at most 0
-    missing: Tensor  # (1+m,) bool: those that lack examples of a cell
+    missing: Tensor | None  # (1+m,) bool: those that lack examples of a cell; None: none does
     shown: SumsCounts  # (1+q+2,) sums and counts
     filled: Tensor  # (1+q+2,) counts, 1 where they are 0
     linear: Affine | ManyAffine
@@ -137,9 +136,9 @@ class BatchEstimate(NamedTuple):
         return self.values[1:]
 
     @property
-    def absent(self) -> Tensor:
-        """(m,) bool: the constraints that lack examples of a cell."""
-        return self.missing[1:]
+    def absent(self) -> Tensor | None:
+        """(m,) bool: the constraints that lack examples of a cell; None: none does."""
+        return None if self.missing is None else self.missing[1:]
 
     @property
     def finite(self) -> Tensor:
@@ -148,7 +147,8 @@ class BatchEstimate(NamedTuple):
 
     def by_sum(self, w: Tensor) -> Tensor:
         """(1+q+2,) the weight of every sum in w'[f, c], w (1+m,); a constraint that is absent has none."""
-        return self.linear.mean_weights(w.double().masked_fill(self.missing, 0.0)) / self.filled
+        w = w.double()
+        return self.linear.mean_weights(w if self.missing is None else w.masked_fill(self.missing, 0.0)) / self.filled
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
         """The mini-batch as a function of the point, which is known at the model's present parameters only.
@@ -171,7 +171,8 @@ class BatchEstimate(NamedTuple):
         return Sample(at)
 
     def _jacobian(self, rows: Tensor) -> Tensor:
-        return self.linear.jacobian(rows).masked_fill(self.absent[:, None], 0.0)
+        jacobian = self.linear.jacobian(rows)
+        return jacobian if self.missing is None else jacobian.masked_fill(self.missing[1:, None], 0.0)
 
     def estimate(self) -> Estimate:
         """The numbers alone."""
@@ -180,6 +181,7 @@ class BatchEstimate(NamedTuple):
         return Estimate(self.f, self.c, lambda w: torch.full_like(w, torch.nan), cells)
 
 
+@lru_cache(maxsize=256)
 def _most(rows: int, device: torch.device) -> Tensor:
     """(1+rows,) what may at most stand for a missing value: 0 for a constraint, nothing finite for the objective."""
     most = torch.zeros(1 + rows, dtype=torch.float64, device=device)
@@ -195,10 +197,14 @@ class DenseEvaluation:
         self.names = constraints.mean_names
         self.running = self.dense.no_means()
 
-    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None) -> BatchEstimate:
-        """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here."""
-        values, missing, filled, linear = self.dense.values(*totals, self.running)
-        values = torch.where(missing, torch.fmin(last, self.most), values)
+    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
+        """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here.
+
+        With a `look` at the counts less is computed where none does.
+        """
+        values, missing, filled, linear = self.dense.values(*totals, self.running, look)
+        if missing is not None:
+            values = torch.where(missing, torch.fmin(last, self.most), values)
         return BatchEstimate(values, missing, totals, filled, linear)
 
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
@@ -231,12 +237,14 @@ class ManyEvaluation:
         self.constraints = constraints.to(device, torch.float64)
         self.running: list[RunningMeans | None] = self.constraints.running_means()
 
-    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None) -> BatchEstimate:
+    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
         sums, counts = totals.sums[:-2], totals.counts[:-2]
-        known = [
-            None if running is None else running.others(part_cells, n)
-            for running, (part_cells, n) in zip(self.running, self._by_part(counts, cells), strict=True)
-        ]
+        known: list[Others | None] = [None] * len(self.running)
+        if any(self.running):
+            known = [
+                None if running is None else running.others(part_cells, n)
+                for running, (part_cells, n) in zip(self.running, self._by_part(counts, cells), strict=True)
+            ]
         shown = self.constraints.restricted(cells or [None] * len(known), known)
         rows = None if cells is None else self.constraints.rows(cells)
         filled = SumsCounts(sums, counts).filled()
@@ -250,6 +258,8 @@ class ManyEvaluation:
         return BatchEstimate(values, missing, totals, counts, ManyAffine(shown, means), rows)
 
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
+        if not any(self.running):
+            return
         sums, counts = (self._by_part(part[:-2], cells) for part in estimate.shown)
         for running, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
             if running is not None:

@@ -146,7 +146,8 @@ class GeneralSteps(Steps):
         direction = d / -step if step else torch.zeros_like(d)  # d of a step of 0 is 0
         self.parameters.add_direction(direction * (scaled * scale), reached)
         for estimate in estimates:
-            new = kept_where(estimate.absent, estimate.shown.counts[1:-2] <= 0, before, new, self.kinds)
+            if estimate.absent is not None:
+                new = kept_where(estimate.absent, estimate.shown.counts[1:-2] <= 0, before, new, self.kinds)
         self.advance(new, estimates, [None] * len(estimates))
         return StepInfo(main, None)
 

@@ -15,7 +15,7 @@ from fairbound.integrations.torch.parameters import (
     SmoothedParameters,
     check_graphs,
     clear,
-    explained_graph,
+    explained,
     non_finite,
 )
 
@@ -48,8 +48,10 @@ class GradientPass:
         factor = self.factor * self.processes.size  # gradients are reduced to their mean, and the sum is wanted
         if isinstance(factor, Tensor) or factor != 1.0:
             weights = [weight * factor for weight in weights]
-        with explained_graph():
-            torch.autograd.backward(list(tensors), list(weights))
+        try:
+            torch.autograd.backward(tensors, weights)
+        except RuntimeError as error:
+            raise explained(error) from None
 
     def keep(
         self,
@@ -68,27 +70,28 @@ class GradientPass:
         """
         gradients = [] if self.processes.out_of_step else self.parameters.grads()
         check_dependence(bool(gradients) or self.processes.out_of_step)
-        made = ~non_finite([*numbers, *gradients], self.processes.shards)
-        if look:
-            if not made:
-                self.parameters.stash_grads()
-                self.undo()
-                return made
-        else:
+        bad = non_finite([*numbers, *gradients], self.processes.shards)
+        made = None
+        if not look:
+            made = bad[0] == 0
             clear(gradients, made)
+        elif bad.item():
+            self.parameters.stash_grads()
+            self.undo()
+            return bad[0] == 0
         if smoothed is not None and smoothing is not None:
             if self.parameters.sharded and self.processes.out_of_step:
                 raise ValueError(
                     "the method adds vectors to the gradients of all processes, which set_requires_gradient_sync(False)"
                     " holds back; use accumulate() first, or omit it"
                 )
-            smoothed.pull(*smoothing, self.factor, None if look else made)
+            smoothed.pull(*smoothing, self.factor, made)
         if self.held:
             self.parameters.add_grads(self.held)
             self.held = []
-        if not look and self.scaler is not None and self.scaler.is_enabled():
+        if made is not None and self.scaler is not None and self.scaler.is_enabled():
             self.parameters.poison_grads(unless=made)
-        return None if look else made
+        return made
 
     def undo(self) -> None:
         """Leave `.grad` as it was."""

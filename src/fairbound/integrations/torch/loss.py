@@ -178,7 +178,7 @@ class TrainerSteps:
         pending, self.pending, self.dropped = self.pending, None, 0
         estimate = self.steps.estimate(*pending[:2])
         answer = self.steps.ask([estimate])
-        made = ~non_finite(answer.numbers)
+        made = non_finite(answer.numbers)[0] == 0
         if pending.finite is not None:
             self.steps.move(answer, [estimate], [pending.cells], pending.finite & made)
         elif made:

@@ -157,7 +157,7 @@ class MultiplierSteps(Steps):
         """Measure what the method asks for, where that is due; every mini-batch of an accumulated step adds to it."""
         m = len(estimate.c)
         goes_on = self._accumulated_step is not None and self._accumulated_step.probes
-        if self.probes is None or not (goes_on or self.probes.is_due(self.progress.steps, m)):
+        if self.probes is None or not (goes_on or self.probes.is_due(self.progress.tried, m)):
             return
         row = self.probes.next_row(m, estimate.absent)
         weights = (torch.cat([self._one, torch.zeros_like(row)]), torch.cat([torch.zeros_like(self._one), row]))
@@ -179,19 +179,20 @@ class MultiplierSteps(Steps):
 
         Constraints that a mini-batch did not show keep what the state had.
         """
-        keep = estimates[0].absent
-        for estimate in estimates[1:]:
-            keep = keep | estimate.absent
-        if made is not None:
-            keep = keep | ~made
-        leaves = []
-        for old, leaf in zip(answer.before, answer.new, strict=True):
-            if leaf is not old and leaf.ndim:
-                leaf = torch.where(keep, old, leaf)
-            elif leaf is not old and made is not None:
-                leaf = torch.where(made, leaf, old)
-            leaves.append(leaf)
-        new, rows = type(answer.new)(*leaves), estimates[-1].rows
+        keep = None if made is None else ~made
+        for estimate in estimates:
+            if estimate.absent is not None:
+                keep = estimate.absent if keep is None else keep | estimate.absent
+        new, rows = answer.new, estimates[-1].rows
+        if keep is not None:
+            leaves = []
+            for old, leaf in zip(answer.before, answer.new, strict=True):
+                if leaf is not old and leaf.ndim:
+                    leaf = torch.where(keep, old, leaf)
+                elif leaf is not old and made is not None:
+                    leaf = torch.where(made, leaf, old)
+                leaves.append(leaf)
+            new = type(answer.new)(*leaves)
         self.advance(new if rows is None else scattered(answer.table, new, rows), estimates, cells, made)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -91,7 +90,7 @@ class Parameters:
         self.check_whole("a report needs gradients beside `.grad`", "report on a copy of the model that is whole")
         check_graphs(tensors[:1])  # a statistic of another part need not depend on the model
         pairs = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if tensor.requires_grad]
-        with explained_graph():
+        try:
             gradients = torch.autograd.grad(
                 [tensor for tensor, _ in pairs],
                 self.tensors,
@@ -99,6 +98,8 @@ class Parameters:
                 retain_graph=retain,
                 allow_unused=True,
             )
+        except RuntimeError as error:
+            raise explained(error) from None
         reached = [gradient is not None for gradient in gradients]
         parts = zip(self.tensors, gradients, strict=True)
         return self._joined([torch.zeros_like(p) if g is None else dense(g) for p, g in parts]), reached
@@ -130,7 +131,7 @@ class Parameters:
 
     def grads(self) -> list[Tensor]:
         """What `.grad` holds in this process, of the parameters that have any."""
-        return self.pieces([p.grad for p in self.tensors if p.grad is not None])
+        return self.pieces([grad for p in self.tensors if (grad := p.grad) is not None])
 
     def pieces(self, tensors: list[Tensor]) -> list[Tensor]:
         """What this process holds of them."""
@@ -224,7 +225,7 @@ def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
 
 
 def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
-    """() bool, whether some number is not finite: the one pass that GradScaler makes over all, with a scale of 1."""
+    """(1,) above 0 where some number is not finite: the one pass that GradScaler makes over all, with a scale of 1."""
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
@@ -238,7 +239,7 @@ def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
             bad += here.to(bad.device)
     for group in groups:
         distributed.all_reduce(bad, op=distributed.ReduceOp.MAX, group=group)
-    return bad[0] > 0
+    return bad
 
 
 @cache
@@ -263,25 +264,21 @@ def clear(gradients: Sequence[Tensor], unless: Tensor) -> None:
 
 def check_graphs(tensors: Sequence[Tensor]) -> None:
     """Whether what is to be differentiated can be."""
-    if not all(tensor.requires_grad for tensor in tensors):
+    if not all([tensor.requires_grad for tensor in tensors]):  # noqa: C419  (a list is faster here)
         raise ValueError(
             "the losses, or the outputs that a constraint reads, carry no graph to differentiate; compute them from "
             "the model outside torch.no_grad(), without .detach() or .item()"
         )
 
 
-@contextmanager
-def explained_graph() -> Iterator[None]:
-    """torch's error about a graph that is gone as a sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "second time" not in str(error):
-            raise
-        raise ValueError(
-            "the graph of these losses was used before: by another backward(), or by a method that takes several "
-            "gradients of one mini-batch; use fair.backward_closure(evaluate) for such a method"
-        ) from error
+def explained(error: RuntimeError) -> Exception:
+    """torch's error about a graph that is gone as a sentence; any other as it is."""
+    if "second time" not in str(error):
+        return error
+    return ValueError(
+        "the graph of these losses was used before: by another backward(), or by a method that takes several "
+        "gradients of one mini-batch; use fair.backward_closure(evaluate) for such a method"
+    )
 
 
 def dense(gradient: Tensor) -> Tensor:

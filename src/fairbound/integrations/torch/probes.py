@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch._functorch import config as functorch_config
 
 from fairbound._utils.measuring import EVERY, SAMPLE, Measurements, Sizes, is_probe
 from fairbound.integrations.torch.distributed import Processes
-from fairbound.integrations.torch.parameters import Parameters, dense, explained_graph, local
+from fairbound.integrations.torch.parameters import Parameters, dense, explained, local
 
 FEWEST = 16  # sampled coordinates of a tensor, so that a constraint on a small one is seen
 
@@ -27,7 +28,7 @@ class Probes:
     def __init__(self, parameters: Parameters, processes: Processes, rows: int) -> None:
         self.parameters, self.processes = parameters, processes
         # A compiled model would free what a second backward pass through its graph reads.
-        torch._functorch.config.donated_buffer = False
+        functorch_config.donated_buffer = False
         pieces = parameters.pieces([p.detach() for p in parameters.tensors])
         counts = [min(p.numel(), max(FEWEST, math.ceil(SAMPLE * p.numel() / parameters.n))) for p in pieces]
         self.at = [
@@ -38,6 +39,7 @@ class Probes:
         each = torch.tensor(weights, dtype=parameters.dtype, device=parameters.device)
         self.weights = each.repeat_interleave(torch.tensor([n for n in counts if n], device=each.device))
         self.measured = Measurements.begin(parameters.like, rows, len(self.weights))
+        self._sizes: tuple[int, Sizes] | None = None  # of so many constraints, until something is measured
         self._version = self._waited = 0
         self.pending = False  # whether the step after the last probe is still to be seen
 
@@ -58,8 +60,10 @@ class Probes:
         if self.pending and (moved or self._waited > EVERY):  # a step through `.data` does not count as a version
             x = self._sampled(self.parameters.tensors)
             self.measured = self.measured.complete(x, self.weights, self._total)
-            self.pending = False
-        return self.measured.sizes(m)
+            self.pending, self._sizes = False, None
+        if self._sizes is None or self._sizes[0] != m:
+            self._sizes = m, self.measured.sizes(m)
+        return self._sizes[1]
 
     def _total(self, sums: Tensor) -> Tensor:
         for group in self.processes.shards:
@@ -77,7 +81,7 @@ class Probes:
         """(S,) of the gradient of a weighted sum; the graph stays. `factor` keeps half precision from underflowing."""
         pairs = [(t, w * factor) for t, w in zip(tensors, weights, strict=True) if t.requires_grad]
         outputs, by_output = [t for t, _ in pairs], [w for _, w in pairs]
-        with explained_graph():
+        try:
             if self.parameters.sharded:  # gradients are gathered and reduced on their way to `.grad`
                 held = self.parameters.stash_grads()
                 torch.autograd.backward(outputs, by_output, retain_graph=True)
@@ -87,6 +91,8 @@ class Probes:
             gradients = torch.autograd.grad(
                 outputs, self.parameters.tensors, by_output, retain_graph=True, allow_unused=True
             )
+        except RuntimeError as error:
+            raise explained(error) from None
         sample = self._sampled(gradients) / factor
         for group in self.processes.groups:
             distributed.all_reduce(sample, group=group)
@@ -111,4 +117,5 @@ class Probes:
         if {n: v.shape for n, v in saved.items() if n in form} != {n: v.shape for n, v in form.items()}:
             raise ValueError("the saved measurements are of another model or of other constraints")
         self.measured = Measurements(**{name: saved[name].to(leaf).clone() for name, leaf in form.items()})
+        self._sizes = None
         self.pending, self._waited = bool(saved["pending"]), EVERY  # the loaded parameters may be those after the step

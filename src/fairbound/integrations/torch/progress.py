@@ -71,7 +71,7 @@ class LoggedStep(NamedTuple):
     made: Tensor | None  # () bool where nobody looked; None: it was made
     values: Tensor  # (1+m,) [f, c] of its main mini-batch
     last: Tensor  # (1+m,) of its last one
-    missing: Tensor  # (1+m,) bool: what that one does not show
+    missing: Tensor | None  # (1+m,) bool: what that one does not show; None: it shows all
     state: Any  # after it, where monitors are recorded; else None
 
 
@@ -81,6 +81,7 @@ class Progress:
     def __init__(self, constraints: ConstraintSet, method: Algorithm[Any], gathered: bool) -> None:
         self.constraints, self.method, self.gathered = constraints, method, gathered
         self.attempts = 0  # steps, and on a GPU those that turn out to be skipped
+        self.tried = 0  # steps, and those skipped, on any device
         self._steps = self._skipped = 0
         self._history = MonitorHistory(100 if gathered else 1)
         self._unread: list[LoggedStep] = []
@@ -92,13 +93,17 @@ class Progress:
 
     # A step -----------------------------------------------------------------------------------------------------------
 
-    def add(self, state: Any, values: Tensor, last: BatchEstimate, made: Tensor | None) -> None:
-        """Count a step to a state, from the values of its main mini-batch and from its last one."""
+    def add(self, state: Any, values: Tensor, last: BatchEstimate, made: Tensor | None, table: Tensor | None) -> None:
+        """Count a step to a state, from the values of its main mini-batch and from its last one.
+
+        With very many constraints `table` (1+rows,) has their last values.
+        """
+        self._last = self._last if table is None else table[1:]
         self.attempts += 1
-        if last.rows is not None:
-            self.at, self._last = self.at.to(last.rows.device), self._last.to(last.rows.device)
+        self.tried += 1
+        if last.rows is not None and last.absent is not None:
+            self.at = self.at.to(last.rows.device)
             self.at[last.rows] = torch.where(last.absent, self.at[last.rows], self.attempts)
-            self._last[last.rows] = torch.where(last.absent, self._last[last.rows], last.c)
         state = state if self.attempts % self._history.every == 0 else None
         self._unread.append(LoggedStep(made, values, last.values, last.missing, state))
         if self.attempts in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.gathered:
@@ -121,7 +126,11 @@ class Progress:
             made[unsure] = torch.stack([flag for step in unread if (flag := step.made) is not None]).cpu()
         numbers = self._steps + made.cumsum(0)
         if not self.gathered:
-            shown = made[:, None] & ~torch.stack([step.missing for step in unread])[:, 1:].cpu()  # (T, m)
+            shown = made[:, None].repeat(1, len(self.at))  # (T, m)
+            lacking = [i for i, step in enumerate(unread) if step.missing is not None]
+            if lacking:
+                missing = torch.stack([part for step in unread if (part := step.missing) is not None])
+                shown[lacking] &= ~missing[:, 1:].cpu()
             self.observed += shown.sum(0)
             self.at = torch.maximum(self.at, (shown * numbers[:, None]).amax(0))
             values, (any_shown, which) = torch.stack([step.last for step in unread])[:, 1:].cpu(), _last(shown)
@@ -147,6 +156,7 @@ class Progress:
     def skip(self) -> None:
         """Count a step that is not made, and warn of the first."""
         self._skipped += 1
+        self.tried += 1
         self._warn_of_skipping(f"step {self.attempts + 1} was")
 
     # What is known ----------------------------------------------------------------------------------------------------
@@ -194,7 +204,7 @@ class Progress:
             self.observed = by_constraint(saved["observed"], self.constraints.names, rows).clone()
         self._steps, self._skipped = int(saved["steps"]), int(saved["skipped"])
         self.attempts, self._unread, self._history = self._steps, [], history
-        self._last, self.at = last.clone(), at.clone()
+        self._last, self.at, self.tried = last.clone(), at.clone(), self._steps + self._skipped
 
     # Warnings ---------------------------------------------------------------------------------------------------------
 

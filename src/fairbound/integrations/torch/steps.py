@@ -50,7 +50,8 @@ class StepInfo:
     @property
     def c(self) -> Tensor:
         """(m,) the constraints, feasible where <= 0; NaN where the mini-batch does not show one."""
-        return self._estimate.c.masked_fill(self._estimate.absent, torch.nan)
+        absent = self._estimate.absent
+        return self._estimate.c.clone() if absent is None else self._estimate.c.masked_fill(absent, torch.nan)
 
     @property
     def rows(self) -> Tensor | None:
@@ -83,7 +84,7 @@ class Steps(ABC):
         self.progress = Progress(constraints, method, gathered)
         self.state: Any = None  # the method's; None before the first mini-batch
         self.rows = constraints.m + gathered  # of the state: one more, for places of no cell
-        self.main = main_draw(method)
+        self.main, self.draws = main_draw(method), method.draws
         self._handed_over = [name for _, part in constraints.functions if part.handed_over for name in part.names]
         self._checked = False  # a first mini-batch
         self._place()
@@ -162,10 +163,11 @@ class Steps(ABC):
 
     def in_order(self, batch: MiniBatch, extra_batches: Sequence[MiniBatch]) -> list[MiniBatch]:
         """One mini-batch for each that the method asks for: the main one where the objective is evaluated."""
-        name, draws = type(self.method).__name__, self.method.draws
+        draws = self.draws
         if len(extra_batches) != draws - 1:
             raise ValueError(
-                f"{name} needs {draws} independent mini-batches a step, got {1 + len(extra_batches)}; pass the others "
+                f"{type(self.method).__name__} needs {draws} independent mini-batches a step, got "
+                f"{1 + len(extra_batches)}; pass the others "
                 "as extra_batches=[MiniBatch(losses, groups), ...], on newly drawn examples, under torch.no_grad(). "
                 f"{ONE_BATCH}"
             )
@@ -196,7 +198,7 @@ class Steps(ABC):
     def estimate(self, totals: SumsCounts, cells: ShownCells | None = None) -> BatchEstimate:
         """[f, c] of the sums and counts of all processes."""
         totals = totals if self.processes.size == 1 else self.processes.summed(totals)
-        return self.evaluation.estimate(totals, self.last, cells)
+        return self.evaluation.estimate(totals, self.last, cells, self.look)
 
     # Around a step ----------------------------------------------------------------------------------------------------
 
@@ -252,11 +254,13 @@ class Steps(ABC):
         for estimate, shown in zip(estimates, cells, strict=True):
             self.evaluation.add(estimate, shown, made)
             if estimate.rows is not None:
-                self.last[1 + estimate.rows] = estimate.c
+                rows = 1 + estimate.rows
+                self.last[rows] = torch.where(estimate.missing[1:], self.last[rows], estimate.c)  # type: ignore[index]
             else:
                 self.last = estimate.values if made is None else torch.where(made, estimate.values, self.last)
         self.state = state
-        self.progress.add(state, estimates[self.main].values, estimates[-1], made)
+        table = self.last if self.gathered else None
+        self.progress.add(state, estimates[self.main].values, estimates[-1], made, table)
 
     def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         """A step that is not made, since something was not finite."""

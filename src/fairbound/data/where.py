@@ -1,0 +1,51 @@
+"""Conditions that choose the rows of a table, such as "race in ('A', 'B') and age >= 18": those of pandas' `query`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbound._utils.optional import need
+from fairbound.constraints.subgroups import is_missing, no_column
+
+FORM = "write it as in \"race in ('A', 'B') and age >= 18\", with names that hold spaces between backticks"
+
+
+def names_in(condition: str) -> list[str]:
+    """What may be columns in a condition.
+
+    >>> names_in("`years of age` >= 18 and race != 'B'")
+    ['years of age', 'race']
+    """
+    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", " ", condition)
+    names = [quoted or name for quoted, name in re.findall(r"`([^`]+)`|\b([^\W\d]\w*)", unquoted)]
+    return [name for name in names if name not in ("and", "or", "not", "in", "True", "False")]
+
+
+def rows_where(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """(rows,) where the condition holds; a row that lacks one of its values is left out.
+
+    >>> rows_where("sex == 'f' and 18 <= age < 65", {"sex": np.array(["f", "m"]), "age": np.array([30, 40])})
+    array([ True, False])
+    """
+    names = names_in(condition)
+    for name in names:
+        if name not in columns:
+            raise ValueError(no_column(name, columns))
+    if re.search(r"[^=!<>]=[^=]", condition):
+        raise ValueError(f"the condition {condition!r} has one =; equality is written ==")
+    values = {name: columns[name] for name in names}
+    try:
+        holds = np.asarray(need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python"))
+    except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+        raise ValueError(f"the condition {condition!r} cannot be read; {FORM}") from error
+    if holds.dtype != bool or not values:
+        raise ValueError(f"the condition {condition!r} compares nothing; {FORM}")
+    holds = holds & ~np.logical_or.reduce([is_missing(column) for column in values.values()])
+    if not holds.any():
+        raise ValueError(f"no row meets the condition {condition!r}; look at the values of {', '.join(values)}")
+    return np.asarray(holds)

@@ -1,0 +1,48 @@
+"""A problem without a solution is reported, with the sign that each method shows; one with a solution is not."""
+
+from __future__ import annotations
+
+import problems
+import pytest
+import torch
+
+from fairbound import run
+from fairbound.algorithms import PHRALM, SPBM, DescentAscent, ExactPenalty, NuPI, SwitchingSubgradient
+
+SIGNS = {
+    DescentAscent(): "multipliers still grow",
+    DescentAscent(y_max=0.2): "stood at y_max",
+    NuPI(): "multipliers still grow",
+    NuPI(y_max=5.0): "stood at y_max",
+    PHRALM(): "multipliers still grow",
+    PHRALM(y_max=5.0): "stood at y_max",
+    PHRALM(resilient=2.0): "the largest violation stands",
+    SPBM(eta=0.5, y_max=5.0): "stood at y_max",
+}
+
+
+def test_each_method_shows_its_sign() -> None:
+    problem, (split,), cells = problems.table_of([problems.infeasible()])
+    sampler, x0 = problems.sampler_for(split, cells, 1), problems.infeasible().start
+    result = run(problem, [*SIGNS], sampler, x0, 200, compile=False).result()
+    for method, sign, said in zip(SIGNS, SIGNS.values(), result.infeasible, strict=True):
+        assert said is None if sign is None else sign in said, method
+    resilient = [*SIGNS].index(PHRALM(resilient=2.0))
+    assert result.multipliers[resilient, :2].tolist() == pytest.approx([2.0, 2.0], abs=1e-3)  # relaxed by 1 = y / alpha
+
+
+def test_a_penalty_at_its_full_weight_is_reported() -> None:
+    both = [problems.infeasible(), problems.deterministic()[1]]
+    problem, splits, cells = problems.table_of(both)
+    samplers = [problems.sampler_for(split, cells, 1) for split in splits]
+    starts = torch.stack([known.start for known in both])
+    result = run(problem, ExactPenalty(), samplers, starts, 1000, compile=False).result()
+    assert "stands at its full weight" in str(result.infeasible[0])
+    assert result.infeasible[1] is None
+
+
+def test_iterates_that_were_never_saved_are_reported() -> None:
+    problem, (split,), cells = problems.table_of([problems.nonsmooth()])
+    x0 = torch.zeros(3, dtype=problems.F64)
+    unsaved = run(problem, SwitchingSubgradient(k0=1000), problems.sampler_for(split, cells, 1), x0, 50, compile=False)
+    assert "no iterate was saved" in str(unsaved.result().infeasible[0])
