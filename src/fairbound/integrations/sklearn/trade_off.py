@@ -181,6 +181,7 @@ def bounded_accuracy_scorer(constraint: Notion = "demographic_parity", bound: fl
     groups: `sklearn.set_config(enable_metadata_routing=True)`, and `sensitive_features` among the search's parameters
     of `fit`.
 
+    >>> from sklearn import config_context
     >>> with config_context(enable_metadata_routing=True):
     ...     bounded_accuracy_scorer("demographic_parity", 0.1)
     make_scorer(bounded_accuracy, response_method='predict', constraint=demographic_parity, bound=0.1)
