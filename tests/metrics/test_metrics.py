@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 from fairlearn import metrics as fairlearn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairbound.metrics.counts import NAMES, Counts
-from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
+from fairbound.metrics.fairness_metrics import group_rates, metric_intervals, values
 from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import _GRID, BINS, GRID, Scores, _grid_edges, distances, w1, wd
@@ -57,18 +55,6 @@ class TestPublished:
         assert int(adult.sizes().sum()) == 48842
         german = Counts.from_cells({"> 25": (0, 220, 590, 0), "else": (0, 80, 110, 0)})
         assert np.round(german.rate("base_rate"), 6).tolist() == [0.728395, 0.578947]
-
-    def test_unit_arrays(self) -> None:
-        soft = Counts.soft([0, 1, 0, 1], [0.2, 0.6, 0.9, 0.8], [0, 0, 1, 1])
-        expected = {
-            "positive_rate": (0.4, 0.85),
-            "true_positive_rate": (0.6, 0.8),
-            "false_positive_rate": (0.2, 0.9),
-            "accuracy": (0.7, 0.45),
-        }
-        for name, numbers in expected.items():
-            assert soft.rate(name) == pytest.approx(numbers, abs=1e-12)
-        assert soft.sizes().tolist() == [2, 2]
 
 
 class TestFairlearn:
@@ -123,42 +109,7 @@ def assert_rates_equal_fairlearn(y: np.ndarray, p: np.ndarray, g: np.ndarray, w:
         assert counts.overall().rate(name)[0] == pytest.approx(frame.overall[name], abs=1e-12)
 
 
-class TestBatches:
-    @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.booleans(), st.randoms(use_true_random=False))
-    @settings(max_examples=30, deadline=None)
-    def test_batch_by_batch_equals_all_at_once(self, cuts, weighted, random) -> None:
-        rows = some_rows(len(cuts), rows=sum(cuts) + 50, groups=4)
-        w = rows["w"] if weighted else np.ones(len(rows["y"]))
-        pieces = np.split(np.arange(len(w)), np.cumsum(cuts))
-        random.shuffle(pieces)
-        names = ["A", "B", "C", "D", "never seen"]
-        pick = {
-            "counts": lambda i: Counts.of(rows["y"][i], rows["p"][i], rows["g"][i], weights=w[i], names=names),
-            "losses": lambda i: Losses.of(1e6 + rows["s"][i], rows["g"][i], weights=w[i], names=names),
-            "scores": lambda i: Scores.of(rows["s"][i], rows["g"][i], weights=w[i], names=names),
-        }
-        whole = {name: make(np.arange(len(w))) for name, make in pick.items()}
-        parts = {name: sum((make(i) for i in pieces[1:]), make(pieces[0])) for name, make in pick.items()}
-        mine, theirs = values(parts["counts"]), values(whole["counts"])
-        assert all(mine[name] == pytest.approx(theirs[name], abs=1e-12) for name in METRICS)
-        assert torch.equal(parts["counts"].examples, whole["counts"].examples)
-        assert parts["losses"].mean[:4].tolist() == pytest.approx(whole["losses"].mean[:4].tolist(), abs=1e-8)
-        errors = (parts["losses"].errors()[0], whole["losses"].errors()[0])
-        assert torch.allclose(*errors, rtol=1e-6, atol=1e-10)
-        assert w1(parts["scores"], 0, 1) == pytest.approx(w1(whole["scores"], 0, 1), abs=1e-12)
-
-    def test_a_batch_without_a_group_shifts_nothing(self) -> None:
-        names = ["A", "B", "C"]
-        first = Counts.of([1, 0], [1, 0], [0, 2], names=names)
-        second = Counts.of([1, 1], [0, 1], [1, 1], names=names)
-        assert (first + second).rate("accuracy") == (1.0, 0.5, 1.0)
-
-    def test_tables_are_matched_by_name(self) -> None:
-        both = Counts.of([1], [1], [0], names=["B"]) + Counts.of([1, 0], [0, 0], [0, 1], names=["A", "B"])
-        assert both.names == ("B", "A")
-        assert both.sizes().tolist() == [2, 1]
-        assert both.rate("true_positive_rate") == (1.0, 0.0)
-
+class TestAbsentGroups:
     def test_absent_groups_change_nothing(self) -> None:
         rows = some_rows(3)
         plain = Counts.of(rows["y"], rows["p"], rows["g"], names=["0", "1", "2"])
@@ -222,6 +173,13 @@ class TestUndefined:
 
 
 class TestLosses:
+    def test_pooled_groups_equal_one_group(self) -> None:
+        rows = some_rows(5, rows=400, groups=4)
+        apart = Losses.of(1e6 + rows["s"], rows["g"], weights=rows["w"]).pooled(range(4), "all")
+        together = Losses.of(1e6 + rows["s"], np.zeros(len(rows["s"]), dtype=int), weights=rows["w"])
+        assert float(apart.mean) == pytest.approx(float(together.mean), abs=1e-8)
+        assert torch.allclose(apart.errors()[0], together.errors()[0], rtol=1e-6)
+
     def test_against_numpy(self) -> None:
         rows = some_rows(5)
         losses = Losses.of(rows["s"], rows["g"])
@@ -428,8 +386,6 @@ class TestRefusals:
             loss_gaps(Losses.of([1.0], [0]), level=95)
         with pytest.raises(ValueError, match="no rate is called 'tpr'"):
             Counts.of([0, 1], [0, 1], [0, 1]).rate("tpr")
-        with pytest.raises(ValueError, match=r"between 0 and 1, found 1\.5"):
-            Counts.soft([0], [1.5], [0])
 
 
 def test_few_heavy_examples_count_by_kish() -> None:

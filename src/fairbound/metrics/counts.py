@@ -1,7 +1,7 @@
 """One table of group x label x prediction, from which every count-based metric follows.
 
-Examples may come batch by batch, weighted, with groups that some or all batches lack: tables add up, and a group
-without examples is a row of zeros, whose rates are undefined (masked), never NaN and never another group's.
+Examples may have weights. A group without examples is a row of zeros, whose rates are undefined (masked), never NaN
+and never another group's.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ class Counts:
     >>> counts = Counts.of([0, 1, 1], [0, 1, 0], [0, 0, 1], names=["A", "B", "C"])
     >>> counts.examples.sum((1, 2)).tolist()
     [2, 1, 0]
-    >>> (counts + Counts.of([1], [1], [2], names=["A", "B", "C"])).rate("accuracy")
-    (1.0, 0.0, 1.0)
     >>> counts.rate("accuracy")  # no example of C was seen
     (1.0, 0.0, None)
     """
@@ -95,37 +93,10 @@ class Counts:
         return Counts(tuple(names), weight, squares, examples)
 
     @staticmethod
-    def soft(labels: Any, scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Counts:
-        """The same with every example split between both predictions by its score: means of scores in place of shares.
-        A mean of scores varies less than a share of examples, so the intervals are wider than need be."""
-        y, s, g = as_binary(labels, "labels"), as_scores(scores), as_numbers(groups)
-        same_length(labels=y, scores=s, groups=g)
-        names = group_names(g, names)
-        w = torch.ones_like(s) if weights is None else as_weights(weights)
-        examples = Counts.of(y, s >= 0.5, g, names=names).examples
-        parts = [(torch.ones_like(y), s), (torch.zeros_like(y), 1 - s)]
-        weight = sum(Counts.of(y, p, g, weights=w * share, names=names).weight for p, share in parts)
-        squares = sum(Counts.of(y, p, g, weights=w * share.sqrt(), names=names).squares for p, share in parts)
-        return Counts(tuple(names), weight, squares, examples)  # type: ignore[arg-type]
-
-    @staticmethod
     def from_cells(cells: dict[str, tuple[float, float, float, float]]) -> Counts:
         """From published numbers: name -> (false positives, true negatives, false negatives, true positives)."""
         weight = torch.tensor([[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64)
         return Counts(tuple(cells), weight, weight, weight.long())
-
-    def __add__(self, other: Counts) -> Counts:
-        """Both together; groups are matched by name, and those that one lacks count as empty there."""
-        if self.names == other.names:
-            return Counts(
-                self.names, self.weight + other.weight, self.squares + other.squares, self.examples + other.examples
-            )  # fmt: skip
-        names = (*self.names, *(name for name in other.names if name not in self.names))
-        return self.among(names) + other.among(names)
-
-    def among(self, names: Sequence[str]) -> Counts:
-        """The same table with these groups, in this order; those that it lacks are empty, its own must all be named."""
-        return Counts(tuple(names), *aligned(self.names, names, self.weight, self.squares, self.examples))
 
     def only(self, groups: Sequence[int]) -> Counts:
         """Some of the groups, by number."""
@@ -168,15 +139,6 @@ class Counts:
     def sizes(self) -> Tensor:
         """(G,) examples of every group."""
         return self.examples.sum((1, 2))
-
-
-def aligned(own: Sequence[str], names: Sequence[str], *parts: Tensor) -> list[Tensor]:
-    """Each part (groups, ...) with the groups `names` in place of its `own`; zeros for those that it lacks."""
-    if not set(own) <= set(names):
-        raise ValueError(f"{', '.join(sorted(set(own) - set(names))[:5])} would be lost")
-    place = {name: i for i, name in enumerate(names)}
-    at = torch.tensor([place[name] for name in own], dtype=torch.long)
-    return [part.new_zeros(len(names), *part.shape[1:]).index_copy(0, at, part) for part in parts]
 
 
 def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
@@ -225,14 +187,6 @@ def as_binary(values: Any, what: str) -> Tensor:
     return whole
 
 
-def as_scores(values: Any) -> Tensor:
-    tensor = as_vector(values).double()
-    if tensor.numel() and not bool(((tensor >= 0) & (tensor <= 1)).all()):
-        wrong = tensor[~((tensor >= 0) & (tensor <= 1))]
-        raise ValueError(f"scores must lie between 0 and 1, found {wrong[0].item():g} ({wrong.numel()} examples)")
-    return tensor
-
-
 def as_numbers(groups: Any) -> Tensor:
     tensor = as_vector(groups)
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
@@ -256,6 +210,14 @@ def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
     if len(set(names)) != len(names):
         raise ValueError("two groups have the same name")
     return names
+
+
+def numbered_reference(names: Sequence[str], reference: str) -> int:
+    """The number of the reference group."""
+    if reference not in names:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise ValueError(f"the reference group {reference!r} is none of {shown}")
+    return names.index(reference)
 
 
 def as_weights(weights: Any) -> Tensor:

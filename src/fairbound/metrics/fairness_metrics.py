@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts
+from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts, numbered_reference
 from fairbound.metrics.intervals import (
     DRAWS,
     MANY_DRAWS,
@@ -244,10 +244,7 @@ class _Views:
         self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0
     ) -> None:  # fmt: skip
         reference = largest_group(counts) if reference is None else reference
-        if reference not in counts.names:
-            shown = ", ".join(counts.names[:8]) + (", ..." if len(counts.names) > 8 else "")
-            raise ValueError(f"the reference group {reference!r} is none of {shown}")
-        at = counts.names.index(reference)
+        at = numbered_reference(counts.names, reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
             "all": counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist()) if min_size else counts,
