@@ -221,9 +221,8 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
             child.attrib |= {"text-anchor": anchor[1]} if anchor else {}
             settings = "" if anchor else settings
         if child.tag == "use" and "fill" in settings:
-            settings = ";".join(
-                part for part in settings.split(";") if part.startswith("fill")
-            )  # the mark has its stroke
+            # the mark has its stroke
+            settings = ";".join(part for part in settings.split(";") if part.startswith("fill"))
         for key in ("x", "y", "width", "height", "transform"):
             if key in child.attrib:
                 child.set(key, _rounded(child.attrib[key], 1))

@@ -106,9 +106,7 @@ def _undecidable(name: str, estimate: float, bound: float, minimum: bool, cells:
     return Gap(name, known, bound, minimum, cell.name, cell.examples, reason=cell.problem)
 
 
-def _decided(
-    name: str, estimate: float, bound: float, minimum: bool, noise: _Noise, scarcest: CellSummary
-) -> Gap:  # fmt: skip
+def _decided(name: str, estimate: float, bound: float, minimum: bool, noise: _Noise, scarcest: CellSummary) -> Gap:
     low, at_most = estimate - float(noise.below), estimate + float(noise.alone)
     decision: Decision = "violated" if low > bound else "holds" if at_most <= bound else "undecided"
     needed = float(scarcest.examples)

@@ -240,9 +240,7 @@ def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) 
 class _Views:
     """The tables that the metrics read (all groups; others and reference; overall), with their rates and draws."""
 
-    def __init__(
-        self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0
-    ) -> None:  # fmt: skip
+    def __init__(self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0) -> None:
         reference = largest_group(counts) if reference is None else reference
         at = numbered_reference(counts.names, reference)
         others = [g for g in range(len(counts.names)) if g != at]

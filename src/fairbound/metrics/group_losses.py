@@ -129,7 +129,7 @@ def _interval(losses: Losses, g: int, drawn: Tensor, level: float, known: bool) 
 
 def loss_gaps(
     losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> dict[str, IntervalEstimate]:  # fmt: skip
+) -> dict[str, IntervalEstimate]:
     """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples: losses are skewed,
     and the spread of so few is uncertain."""
     check_level(level)

@@ -128,7 +128,7 @@ def wd(scores: Scores, reference: int, other: int) -> float | None:
 
 def distances(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> dict[str, IntervalEstimate]:  # fmt: skip
+) -> dict[str, IntervalEstimate]:
     """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and another. Groups with
     fewer than FEWEST examples are skipped: an example resamples to itself, so that their noise would be missing."""
     return {
@@ -227,7 +227,7 @@ def _w1_of_many(
 
 def largest_wd(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> IntervalEstimate:  # fmt: skip
+) -> IntervalEstimate:
     """The largest Wd between the reference group (the largest unless given) and another."""
     check_level(level)
     sizes = torch.bincount(scores.groups, minlength=len(scores.names))
