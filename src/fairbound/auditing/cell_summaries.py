@@ -15,7 +15,7 @@ from torch import Tensor
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.statistics import HardClass, positive
 from fairbound.constraints.subgroups import is_missing
-from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights
+from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights, same_length
 
 MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain
 
@@ -42,11 +42,10 @@ class HeldOut(NamedTuple):
         if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
             raise ValueError("a verdict needs values; give losses=, predictions= (decisions) or outputs=")
         columns = dict(groups) if isinstance(groups, Mapping) else {} if groups is None else {"groups": groups}
-        lengths = {name: len(column) for name, column in (given | columns).items() if column is not None}
-        if len(set(lengths.values())) > 1:
-            raise ValueError("lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items()))
+        known = {name: column for name, column in (given | columns).items() if column is not None}
+        same_length(**known)
         if given["weight"] is None:
-            given["weight"] = torch.ones(next(iter(lengths.values())), dtype=torch.float64)
+            given["weight"] = torch.ones(len(next(iter(known.values()))), dtype=torch.float64)
         return HeldOut(groups, **given)  # type: ignore[arg-type]
 
     @property

@@ -6,7 +6,7 @@ and never another group's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -242,7 +242,7 @@ def examples_in_groups(
     return numbers[inside], g[inside], w[inside], listed
 
 
-def same_length(**columns: Tensor) -> None:
+def same_length(**columns: Sized) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError("lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items()))
