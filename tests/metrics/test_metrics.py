@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from fairlearn import metrics as fairlearn
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fairbound.metrics.counts import NAMES, Counts
-from fairbound.metrics.fairness_metrics import group_rates, metric_intervals, values
+from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
 from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import _GRID, BINS, GRID, Scores, _grid_edges, distances, w1, wd
@@ -109,7 +111,37 @@ def assert_rates_equal_fairlearn(y: np.ndarray, p: np.ndarray, g: np.ndarray, w:
         assert counts.overall().rate(name)[0] == pytest.approx(frame.overall[name], abs=1e-12)
 
 
-class TestAbsentGroups:
+class TestBatches:
+    @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.booleans(), st.randoms(use_true_random=False))
+    @settings(max_examples=30, deadline=None)
+    def test_batch_by_batch_equals_all_at_once(self, cuts, weighted, random) -> None:
+        rows = some_rows(len(cuts), rows=sum(cuts) + 50, groups=4)
+        w = rows["w"] if weighted else np.ones(len(rows["y"]))
+        pieces = np.split(np.arange(len(w)), np.cumsum(cuts))
+        random.shuffle(pieces)
+        names = ["A", "B", "C", "D", "never seen"]
+
+        def counts(i: np.ndarray) -> Counts:
+            return Counts.of(rows["y"][i], rows["p"][i], rows["g"][i], weights=w[i], names=names)
+
+        together, parts = counts(np.arange(len(w))), sum((counts(i) for i in pieces[1:]), counts(pieces[0]))
+        mine, theirs = values(parts), values(together)
+        assert all(mine[name] == pytest.approx(theirs[name], abs=1e-12) for name in METRICS)
+        assert torch.equal(parts.examples, together.examples)
+        assert torch.allclose(parts.squares, together.squares)
+
+    def test_a_batch_without_a_group_shifts_nothing(self) -> None:
+        names = ["A", "B", "C"]
+        first = Counts.of([1, 0], [1, 0], [0, 2], names=names)
+        second = Counts.of([1, 1], [0, 1], [1, 1], names=names)
+        assert (first + second).rate("accuracy") == (1.0, 0.5, 1.0)
+
+    def test_tables_are_matched_by_name(self) -> None:
+        both = Counts.of([1], [1], [0], names=["B"]) + Counts.of([1, 0], [0, 0], [0, 1], names=["A", "B"])
+        assert both.names == ("B", "A")
+        assert both.sizes().tolist() == [2, 1]
+        assert both.rate("true_positive_rate") == (1.0, 0.0)
+
     def test_absent_groups_change_nothing(self) -> None:
         rows = some_rows(3)
         plain = Counts.of(rows["y"], rows["p"], rows["g"], names=["0", "1", "2"])

@@ -1,7 +1,7 @@
 """One table of group x label x prediction, from which every count-based metric follows.
 
-Examples may have weights. A group without examples is a row of zeros, whose rates are undefined (masked), never NaN
-and never another group's.
+Examples may come batch by batch, weighted, with groups that some or all batches lack: tables add up, and a group
+without examples is a row of zeros, whose rates are undefined (masked), never NaN and never another group's.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Counts:
     >>> counts = Counts.of([0, 1, 1], [0, 1, 0], [0, 0, 1], names=["A", "B", "C"])
     >>> counts.examples.sum((1, 2)).tolist()
     [2, 1, 0]
+    >>> (counts + Counts.of([1], [1], [2], names=["A", "B", "C"])).rate("accuracy")
+    (1.0, 0.0, 1.0)
     >>> counts.rate("accuracy")  # no example of C was seen
     (1.0, 0.0, None)
     """
@@ -97,6 +99,19 @@ class Counts:
         """From published numbers: name -> (false positives, true negatives, false negatives, true positives)."""
         weight = torch.tensor([[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64)
         return Counts(tuple(cells), weight, weight, weight.long())
+
+    def __add__(self, other: Counts) -> Counts:
+        """Both together; groups are matched by name, and those that one lacks count as empty there."""
+        names = tuple(dict.fromkeys((*self.names, *other.names)))
+        parts = zip(self._among(names), other._among(names), strict=True)
+        return Counts(names, *(mine + theirs for mine, theirs in parts))
+
+    def _among(self, names: Sequence[str]) -> list[Tensor]:
+        """Weight, squares and examples with these groups, in this order; zeros for those that the table lacks."""
+        place = {name: i for i, name in enumerate(names)}
+        at = torch.tensor([place[name] for name in self.names], dtype=torch.long)
+        parts = self.weight, self.squares, self.examples
+        return [part.new_zeros(len(names), 2, 2).index_copy(0, at, part) for part in parts]
 
     def only(self, groups: Sequence[int]) -> Counts:
         """Some of the groups, by number."""
