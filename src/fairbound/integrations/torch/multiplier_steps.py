@@ -157,6 +157,11 @@ class MultiplierSteps(Steps):
         """Measure what the method asks for, where that is due; every mini-batch of an accumulated step adds to it."""
         m = len(estimate.c)
         goes_on = self._accumulated_step is not None and self._accumulated_step.probes
+        if self.probes is not None and self.probes.held_back and self._accumulated_step is not None:
+            raise ValueError(
+                f"{type(self.method).__name__} measures whole gradients, and set_requires_gradient_sync(False) "
+                "holds them back; omit it, or use DescentAscent()"
+            )
         if self.probes is None or not (goes_on or self.probes.is_due(self.progress.tried, m)):
             return
         row = self.probes.next_row(m, estimate.absent)
