@@ -4,7 +4,8 @@
 `ConstrainedTrainer` with a column of groups; everything else is Trainer.
 
 Comments of eight words are classified by tone. One writer in four uses another dialect, in which some words have the
-opposite tone, so a classifier of all comments errs more often there. The mean losses of the dialects may differ by .1.
+opposite tone, so a classifier of all comments errs more often there. The mean losses
+of the dialects must differ by at most 0.1.
 """
 
 import logging
