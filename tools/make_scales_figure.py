@@ -8,11 +8,13 @@ The constraint is a loss gap minus its bound, times 0.01, 1 and 100: the same pr
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from fairbound import AdaptivePI, Constrained, DescentAscent, constraints
+from fairbound.core import MultiplierMethod
 
 FIGURE = Path(__file__).parent.parent / "docs" / "reference" / "algorithms" / "adaptive_pi_scales.svg"
 BOUND, STEPS, EVERY = 0.02, 1500, 5
@@ -31,7 +33,7 @@ def gap(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return losses, losses[group[rows] == 1].mean() - losses[group[rows] == 0].mean()
 
 
-def gaps(method: AdaptivePI | DescentAscent, scale: float) -> list[float]:
+def gaps(method: MultiplierMethod[Any], scale: float) -> list[float]:
     """The gap over all examples along training."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
@@ -57,7 +59,8 @@ def main() -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.8), sharey=True, constrained_layout=True)
-    for axis, method in zip(axes, (AdaptivePI(), DescentAscent()), strict=True):
+    methods: tuple[MultiplierMethod[Any], ...] = AdaptivePI(), DescentAscent()
+    for axis, method in zip(axes, methods, strict=True):
         axis.axhline(BOUND, color="#888888", linewidth=1)
         for scale, (color, line, width) in STYLES.items():
             values = gaps(method, scale)
