@@ -44,6 +44,8 @@ CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a pa
     "reference/constraints.md": lambda space: "equalized_odds" in space["constraints"].NOTIONS,
 }
 
+SHOW_OUTPUT = {"README.md", "start/loop.md", "guides/choosing_a_method.md"}  # what they show is what their code prints
+
 
 def named(page: Path) -> str:
     return str(page.relative_to(DOCS)) if DOCS in page.parents else page.name
@@ -59,10 +61,19 @@ def blocks(page: Path) -> list[str]:
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     space: dict[str, Any] = {"__name__": "a page"}
-    with chdir(tmp_path), redirect_stdout(io.StringIO()):
+    with chdir(tmp_path), redirect_stdout(io.StringIO()) as output:
         for block in blocks(page):
             exec(compile(block, f"a block of {named(page)}", "exec", dont_inherit=True), space)
     assert CHECKS.get(named(page), lambda _: True)(space)
+    if named(page) in SHOW_OUTPUT:
+        shown = re.findall(r"^```\n\n```\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert shown
+        printed = without_numbers(output.getvalue())
+        assert [text for text in shown if without_numbers(text) not in printed] == []
+
+
+def without_numbers(text: str) -> str:
+    return " ".join(re.sub(r"[-+]?\d[\d,]*(?:\.\d+)?", "#", text).split())
 
 
 @pytest.mark.parametrize(("page", "test"), RUN_ELSEWHERE.items())
