@@ -7,15 +7,15 @@ the standard deviation of u, the error of a constraint is its value in units of 
     e  = clip(u / (T r + 2 sigma), -1, 1)
     e  = e / max(1, |e|_A)            A: those that pull, e > 0 or y > 0; together as hard as one at most
     w  = [y + 2 Y e]_+                the weights of this step: x moves along grad f + J'w
-    y+ = [y + Y e / (3 T)]_+
+    y+ = [y + Y e / T_I]_+            T_I = clip(k / 10, T, 3 T) at step k: fast at first, then slower against noise
     u+ = (u + c) / 2,   v+ = v + ((c - u)^2 - v) / 50,   sigma^2 = v / 3
 
 Equalities are not projected, and always pull. u is that of earlier mini-batches, independent of this one's Jacobian, so
 one mini-batch serves for everything without bias.
 
-Why these gains: w / Y - 1 moves c by about -r a step, so that c' = -r (y / Y - 1) - 2 c / T and y' = Y c / (3 r T^2).
-Both poles are real and negative (1/T times -1 +- sqrt(2/3)), whatever the units of f and c: c -> s c turns Y into Y / s
-and r into s r, and x does not change. T is the only time scale. Noise counts as reach: where 2 sigma exceeds T r, the
+Why these gains: w / Y - 1 moves c by about -r a step, so that c' = -r (y / Y - 1) - 2 c / T and y' = Y c / (r T T_I).
+Both poles are real and negative: -1/T twice at T_I = T (critical damping), 1/T times -1 +- sqrt(2/3) at T_I = 3 T,
+whatever the units of f and c: c -> s c turns Y into Y / s and r into s r, and x does not change. T is the only time scale. Noise counts as reach: where 2 sigma exceeds T r, the
 gains fall with it.
 
 The proportional part is that of nuPI (Sohrabi et al., ICML 2024), equal to an augmented Lagrangian's penalty; the gains
@@ -34,7 +34,7 @@ from fairbound._utils.settings import NONNEGATIVE, POSITIVE, require
 from fairbound.core import MultiplierMethod, Schedule, Sizes, equality_mask
 
 GAIN = 2.0  # of the proportional part: critical damping
-INTEGRAL = 3.0  # horizons in which the integral part follows: slower than critical, against noise
+INTEGRAL = 3.0  # horizons in which the integral part follows after 30 of them; at first 1, critical damping
 NOISE = 2.0  # standard deviations of u that count as reach
 MEMORY = 50.0  # mini-batches over which the variance of c is estimated
 
@@ -81,7 +81,8 @@ class AdaptivePI(MultiplierMethod[State]):
         e = torch.where(r > 0, u / scale.clamp(min=tiny), 0.0).clamp(-1.0, 1.0)
         pulls = (e > 0) | (y > 0) | (equality > 0)
         e = e / torch.linalg.vector_norm(e * pulls).clamp(min=1.0)
-        w, y = y + GAIN * Y * e, y + Y * e / (INTEGRAL * self.horizon)
+        T_I = torch.clamp(k / 10, self.horizon, INTEGRAL * self.horizon)
+        w, y = y + GAIN * Y * e, y + Y * e / T_I
         w, y = (torch.where(equality > 0, q, torch.relu(q)) for q in (w, y))
 
         n = n + 1

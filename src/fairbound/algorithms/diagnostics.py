@@ -21,7 +21,6 @@ VIOLATED = 1e-3  # kappa above this is a violation that the direction no longer 
 # A constraint's force this many times the objective's, and growing: constraints that contradict each other gain up to 1
 # in every 60 steps, without end; noise slows it down.
 FORCE = 5.0
-FORCE_GROWTH = 1.25  # between the middle of the run and its end; 2 without noise
 FULL = 0.99  # of an exact penalty's weight, as a mean over steps: the constraint is violated for good
 WINDOW = 5  # records whose median is a level: one bad mini-batch is no divergence
 LOSS_GROWTH = 10.0  # growth of the loss, in units of its size at the start, that is divergence
@@ -138,7 +137,7 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
 
 def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
     force, violation = history.get("force"), history.get("violation")
-    if force is None or violation is None or force[-1] < FORCE or force[-1] < FORCE_GROWTH * force[half]:
+    if force is None or violation is None or force[-1] < FORCE or force[-1] < GROWTH * force[half]:
         return None
     if violation[half:].median() < 0.5 * violation[: 2 * WINDOW].median():  # it is being met
         return None
