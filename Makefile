@@ -97,6 +97,10 @@ metrics: $(VENV)/.test
 verdict: $(VENV)/.report
 	$(BIN)/python benchmarks/verdict.py
 
+ifneq ($(wildcard ../shared/data),)
+classifier keras-experiment: export FAIRBOUND_DATA ?= $(abspath ../shared/data)
+endif
+
 classifier: $(VENV)/.report
 	$(BIN)/python -m pip install -q -c constraints.txt -r benchmarks/fair_classifier/requirements.txt
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fair_classifier

@@ -42,7 +42,8 @@ class Section:
     title: str
     budget: Budget
     reference: str  # where it stands in the paper
-    source: str  # of the data
+    data: str  # "real: acs:OK, 17,917 rows"
+    source: str  # of the data, with what was left out of them
     finding: str  # in words
     short: str  # in what the runs are fewer or shorter than the study's
     notes: Mapping[str, str]  # by row: where the paper contradicts itself, or is ambiguous
@@ -57,6 +58,7 @@ class Section:
             title=study.title,
             budget="examples" if results.equal_examples else results.budget,
             reference=study.reference,
+            data=results.card.data_name,
             source=results.source,
             finding=finding(results),
             short=results.short,
@@ -148,7 +150,8 @@ def page(sections: Sequence[Section], systems: Sequence[Mapping[str, Any]]) -> s
     if systems:
         details["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
     views = [_section_view(one, stem) for one, stem in zip(sections, file_stems(sections), strict=True)]
-    return render("benchmark.html", sections=views, details=details)
+    data = "; ".join(dict.fromkeys(one.data for one in sections))
+    return render("benchmark.html", sections=views, details=details, data=f"Data: {data}")
 
 
 def system_words(system: Mapping[str, Any]) -> str:

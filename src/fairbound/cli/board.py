@@ -97,7 +97,7 @@ def board_command(
     from fairbound.benchmark.problems.catalog import load
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.study import load as load_study
-    from fairbound.cli.engine import computing, engine_of
+    from fairbound.cli.engine import announce_data, computing, engine_of
 
     if show_list:
         _list()
@@ -121,6 +121,7 @@ def board_command(
         Plan(replace(study, rules=one.value), recompute=recompute) for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
     ]
     screen, store = console(), Store(out)
+    announce_data(plans[0].cards)
     words = f"{len(sent) + (0 if alone else len(study.entries))} methods x {len(study.problem_names())} problems, "
     words += f"{study.seeds} seeds, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
     screen.print(f"{words}; results in {out}", highlight=False)

@@ -60,7 +60,7 @@ def report_command(
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, planned
 
-    store, sections, boards = Store(out), list["Section"](), list["Board"]()
+    store, announced, sections, boards = Store(out), list["StoredStudy"](), list["Section"](), list["Board"]()
     for name in dict.fromkeys(studies):
         found: list[StoredStudy] = []
         for one in Budget if budget is None else (budget,):
@@ -77,10 +77,11 @@ def report_command(
             raise ValueError(
                 f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
             )
-        announce(found[0])
+        announced += found
         sections += [section_of(study, store) for study in found if study.page == "report"]
         boards += [Board.read(study, store) for study in found if study.page == "board"]
     screen = console()
+    announce(announced)
     if boards:
         screen.print(f"Page: {write_board(boards, to if not sections else to / 'board')}", highlight=False)
     if sections:

@@ -72,7 +72,7 @@ def run_command(
     )  # fmt: skip
     store, screen = Store(out), console()
     stored = plan.stored(store)
-    announce(stored)
+    announce([stored])
     screen.print(f"{len(stored.entries)} entries, {len(stored.runs)} runs; results in {out}", highlight=False)
     with computing(out, device) as advanced:
         done = plan.compute(store, engine, advanced)
