@@ -191,7 +191,7 @@ class Plan:
             records=study.records, last_states=study.last_states, short=study.short,
             measured=self.measured if study.page == "report" else (),
             entries=[self._method(entry, tasks) for entry in study.entries],
-            cards=self.cards, runs=runs,
+            cards=self.cards, runs=runs, shows=study.shows,
         )  # fmt: skip
 
     def _method(self, entry: Entry, tasks: Sequence[Task]) -> EntryInfo:

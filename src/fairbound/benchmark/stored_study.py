@@ -120,6 +120,7 @@ class StoredStudy:
     entries: Sequence[EntryInfo]
     cards: Sequence[Card]
     runs: Sequence[StoredRun]
+    shows: tuple[str, ...] = ()  # of a report's tables and figures these; empty: all that apply
 
     def to_json(self) -> dict[str, Any]:
         runs = [list(asdict(run).values()) for run in self.runs]
@@ -133,7 +134,7 @@ class StoredStudy:
         whole["entries"] = [EntryInfo(**one | {"paper": _paper(one["paper"])}) for one in content["entries"]]
         whole["cards"] = [_card(one) for one in content["cards"]]
         whole["runs"] = [StoredRun(**dict(zip(columns, line, strict=True))) for line in content["runs"]]
-        whole["measured"] = tuple(content["measured"])
+        whole["measured"], whole["shows"] = tuple(content["measured"]), tuple(content.get("shows", ()))
         return StoredStudy(**whole)
 
     @property

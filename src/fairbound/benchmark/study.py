@@ -74,6 +74,7 @@ class Study:
     last_states: Count = 1  # records at the end of a run whose mean the tables show and the choice reads
     budget: Budget = "paper"
     steps: Count | None = None  # no run is longer
+    shows: tuple[Text, ...] = ()  # tables and figures of its page; empty: all that apply
     # Of a board
     rules: Rules = "default"
     instances: tuple[Annotated[int, Field(ge=1)], ...] = ()  # of the robust track
@@ -172,7 +173,7 @@ class Study:
         ]
         if found["problem"] is not None:
             del found["problem"]["folder"], found["problem"]["title"]
-        del found["title"], found["reference"]
+        del found["title"], found["reference"], found["shows"]
         return hashlib.sha256(canonical_json(found, finite=False).encode()).hexdigest()[:12]
 
 
