@@ -55,7 +55,7 @@ def test_verdicts_are_counted(results: Results) -> None:
     assert answer_table(decided).frame["verdict"].tolist() == ["2 violated, 1 undecided", "3 holds"]
     last = findings(decided).splitlines()[-1]
     assert "holds at 95 % confidence in 3 of 6 runs, is violated in 2, and is undecided in 1" in last
-    assert last.endswith("it holds for Ascent.")
+    assert last.endswith("it holds for Ascent (3 of 3 runs).")
 
 
 def test_the_verdict_is_on_the_losses_of_the_held_out_examples() -> None:
@@ -90,6 +90,12 @@ def test_the_page_shows_what_the_study_asks_for(results: Results) -> None:
     wrong = Results(replace(results.study, shows=("anwser",)), results.folder, results.runs)
     with pytest.raises(ValueError, match=r"anwser.*answer"):
         Section.of(wrong)
+
+
+def test_another_table_has_another_title() -> None:
+    first = study.load("first")
+    assert first.on(source="synthetic:OK").title == first.title
+    assert first.on(source="people/my.csv", label="y", group="g").title == "The methods of first on my.csv"
 
 
 def test_the_first_study_is_the_papers_at_equal_examples() -> None:

@@ -15,12 +15,12 @@ import pandas as pd
 
 from fairbound.benchmark.front import TOLERANCE, difference, spread
 from fairbound.benchmark.report_table import ReportTable, frame_of
-from fairbound.benchmark.results import Results, mean_std, paper_metrics
+from fairbound.benchmark.results import Definition, Results, mean_std, paper_metrics
 
 DECISIONS = ("holds", "violated", "undecided")  # of a verdict, in this order
 NEXT = {  # command, and what it does
-    "fairbound board": "every method on every problem, scored",
-    "fairbound reproduce": "the whole paper: both experiments, every table",
+    "fairbound board": "every method on every problem; in a checkout: make board",
+    "fairbound reproduce": "the whole paper, both experiments and every table; in a checkout: make reproduce",
     "fairbound run first --source FILE.csv --label COLUMN --group COLUMN --to my-table": "the same on your own table",
 }
 
@@ -28,7 +28,8 @@ NEXT = {  # command, and what it does
 def answer_table(results: Results) -> ReportTable:
     """Loss and violation on training examples; violation, verdict, accuracy and fairness on held-out ones; seconds."""
     rows = results.rows()
-    metrics = paper_metrics("reported" if len(results.groups) == 2 else "printed")
+    definition: Definition = "reported" if len(results.groups) == 2 else "printed"
+    metrics = paper_metrics(definition)
     shown = {"accuracy": "accuracy"} | {name: metrics[name] for name in ("Ind", "Sp", "Sf")}
     test = results.final[results.final["part"] == "test"]
     held_out = mean_std(test.groupby("row", sort=False)[["violation", *shown.values()]]).reindex(rows.index)
@@ -49,7 +50,7 @@ def answer_table(results: Results) -> ReportTable:
         f"Violation: by how much the gap ({results.gap_in_words()}) exceeds the bound {results.bound:g}, at least 0.",
         "Verdict: runs for which held-out examples show at 95 % confidence that the bound holds or is violated; "
         "undecided: these examples are too few to tell.",
-        "Ind, Sp, Sf: independence, separation and sufficiency as the paper reports them; small is fair.",
+        f"Ind, Sp, Sf: independence, separation and sufficiency, as the paper {definition} them; small is fair.",
         "Seconds: CPU time of the steps of one run.",
         *results.notes()[1:],
     )
@@ -102,7 +103,7 @@ def _held_out(results: Results) -> str:
     total = sum(counts.values(), Counter[str]())
     size = next(iter(results.stored.values()))[0].tables["parts"]
     examples = int(size["counts"][size["part"].tolist().index("test")].sum())
-    holding = [row for row, count in counts.items() if count["holds"]]
+    holding = [f"{row} ({count['holds']} of {count.total()} runs)" for row, count in counts.items() if count["holds"]]
     said = (
         f"On {examples:,} held-out examples the bound holds at 95 % confidence in {total['holds']} of "
         f"{sum(total.values())} runs, is violated in {total['violated']}, and is undecided in {total['undecided']}"

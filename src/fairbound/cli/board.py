@@ -113,7 +113,7 @@ def board_command(
     given: dict[str, Any] = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "epochs": epochs}
     study = replace(load_study("board-short") if short else whole, **{k: v for k, v in given.items() if v is not None})
     study = replace(study, short=study.short or study.epochs is not None or study.seeds < whole.seeds)
-    own, sent = _own(entry or (), algorithm or (), study), [folder.sent() for folder in folders]
+    own, sent = _own(entry or (), algorithm or (), study), [folder.sent(Store(out)) for folder in folders]
     listed = whole if method else study  # --method names any of the board's entries
     study = replace(study, entries=listed.with_entries(own, only=method or ()).entries)
     alone = bool(folders) and not (method or own)
