@@ -27,7 +27,7 @@ X, y = data.X.numpy()[:12_000], data.y.numpy().astype(int)[:12_000]
 married = np.where(data.groups["MAR"].numpy()[:12_000] == 0, "married", "not married")
 
 classifier = FairPostprocessor(LogisticRegression(), constraint="demographic_parity", bound=0.2, random_state=0)
-pipeline = make_pipeline(StandardScaler(), classifier.set_fit_request(sensitive_features=True))
+pipeline = make_pipeline(StandardScaler(), classifier)
 scores = cross_validate(pipeline, X, y, cv=2, params={"sensitive_features": married})
 print(f"accuracy in cross-validation: {scores['test_score'].round(3)}")
 

@@ -74,7 +74,7 @@ def run_of(method: Algorithm[Any], steps: int) -> Iterator[Any]:
 
 def fit(method: Algorithm[Any] | None) -> None:
     X, y, group = make_data(300)
-    small(algorithm=method, epochs=1, cv=2, ensemble_size=2).fit(X, y, sensitive_features=group)
+    small(method=method, epochs=1, cv=2, ensemble_size=2).fit(X, y, sensitive_features=group)
 
 
 # The method's own step ------------------------------------------------------------------------------------------------

@@ -154,8 +154,9 @@ def expected(rule: Any, scores: Floats) -> Floats:
         return sum(p * expected(each, scores) for p, each in zip(rule.probabilities, rule.classifiers, strict=True))
     if isinstance(rule, BinaryClassifierAtROCDiagonal):
         return np.full(len(scores), float(rule.target_fpr))
-    assert isinstance(rule, BinaryClassifier), rule
-    return (scores >= rule.threshold).astype(float)
+    if isinstance(rule, BinaryClassifier):
+        return (scores >= rule.threshold).astype(float)
+    return np.asarray(rule(scores[:, None]), dtype=float)  # a constant, at a corner of the ROC curve
 
 
 # Chosen on OK, VA, KS and AL: of twelve settings the smallest log loss without a constraint and a good front with one.

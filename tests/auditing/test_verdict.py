@@ -276,3 +276,33 @@ def test_the_page_runs_and_its_table_is_computed() -> None:
     assert isinstance(space["found"], Verdict)
     rows = {float(bound): int(n.replace(",", "")) for bound, n in re.findall(r"\| (0\.\d+) \| ([\d,]+) \|", page)}
     assert rows == space["needed"]
+
+
+def test_how_many_more_examples_is_a_range_that_holds_the_point() -> None:
+    """A standard error to either side: of one sample the point alone varied by a factor of 50."""
+    parity = constraints.demographic_parity(["A", "B"], bound=0.1)
+    decided = np.concatenate([np.arange(500) < 275, np.arange(500) < 235]).astype(int)  # .55 and .47
+    found = verdict(parity, ["A"] * 500 + ["B"] * 500, predictions=decided)
+    gap = found.decisive
+    assert found.decision == "undecided"
+    assert gap.needed is not None
+    low, high = (re.search(r"([\d,]+) (?:to|or)", found.sentence), "any number of more examples" in found.sentence)
+    assert low is not None
+    assert int(low.group(1).replace(",", "")) < gap.needed - gap.examples
+    assert high  # the estimate is .02 from its bound, and its error is .03
+
+
+def test_simultaneous_limits_of_three_equal_groups_are_tukey_s() -> None:
+    """The studentized range of three means at 95 % is 3.314; each half width is 3.314 / sqrt(2) standard errors.
+
+    At 97.5 % it would be 2.60 of them."""
+    n = 20_000
+    decided = np.tile(np.arange(n) % 2, 3)
+    found = verdict(
+        constraints.demographic_parity(["A", "B", "C"], bound=0.1), np.repeat(list("ABC"), n), predictions=decided
+    )
+    error = np.sqrt(2 * 0.25 / n)
+    for gap in found.gaps:
+        assert gap.high is not None
+        assert gap.low is not None
+        assert (gap.high - gap.low) / 2 / error == pytest.approx(3.314 / np.sqrt(2), abs=0.06)

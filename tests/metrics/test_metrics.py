@@ -430,3 +430,12 @@ class TestRefusals:
             Counts.of([0, 1], [0, 1], [0, 1]).rate("tpr")
         with pytest.raises(ValueError, match=r"between 0 and 1, found 1\.5"):
             Counts.soft([0], [1.5], [0])
+
+
+def test_few_heavy_examples_count_by_kish() -> None:
+    """One success of weight 8 and two failures of weight 1: p (1 - p) / Var would be 4.2 examples, Kish says 1.5."""
+    counts = Counts.of([0, 0, 0], [1, 0, 0], [0, 0, 0], weights=[8.0, 1.0, 1.0], names=["A"])
+    rates = counts.rates()
+    at = NAMES.index("positive_rate")
+    assert float(rates.values[at, 0]) == pytest.approx(0.8)
+    assert float(rates.trials[at, 0]) == pytest.approx(100 / 66)

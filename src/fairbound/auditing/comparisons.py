@@ -8,7 +8,7 @@ independent samples, as two dates are; two models on the same examples vary toge
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,16 @@ class Comparison:
     groups: Mapping[str, Mapping[str, IntervalEstimate]]  # group in both -> rate, auc, ... -> second minus first
     only_first: tuple[str, ...] = ()  # groups
     only_second: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # shown on top of the page
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return dict(as_plain(self))
 
 
-def compare(first: Audit, second: Audit, names: tuple[str, str] = ("first", "second")) -> Comparison:
+def compare(
+    first: Audit, second: Audit, names: tuple[str, str] = ("first", "second"), notes: Sequence[str] = ()
+) -> Comparison:
     """The change of every metric, and of every rate of the groups that both audits have.
 
     >>> from fairbound.auditing import audit
@@ -67,6 +70,7 @@ def compare(first: Audit, second: Audit, names: tuple[str, str] = ("first", "sec
         {name: _group_change(own[name], others[name]) for name in shared},
         tuple(name for name in own if name not in others),
         tuple(name for name in others if name not in own),
+        tuple(notes),
     )
 
 

@@ -106,6 +106,7 @@ def comparison_page(comparison: Comparison, *, heading: str = "", command: str =
         title=heading or f"Comparison of two audits: {', '.join(comparison.names)}",
         names=comparison.names,
         details=_known(details, command),
+        caveats=comparison.notes,
         synthetic=any(audit.source.startswith("synthetic") for audit in (first, second)),
         smaller=[explained(name)[0] for name, gap in gaps.items() if (gap.high or 0) < 0],
         larger=[explained(name)[0] for name, gap in gaps.items() if (gap.low or 0) > 0],

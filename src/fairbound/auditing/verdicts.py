@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy.special import ndtri
+
 from fairbound.auditing.cell_summaries import HeldOut, TestedConstraint, summarize
 from fairbound.auditing.decisions import Decision, Gap, decide
 from fairbound.constraints.constraint import Constraint
@@ -146,11 +148,24 @@ def _sentence(gap: Gap, decision: Decision, level: float) -> str:
         return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
     remedy = "Its estimate equals the bound: if that is the truth, no number of examples decides."
     if not math.isinf(gap.needed):
-        remedy = (
-            f"If the estimate is right, about {_rough(gap.needed - gap.examples)} more examples of {gap.cell!r}, and "
-            "of the others in proportion, would decide."
-        )
+        remedy = f"{_more(gap, level)} more examples of {gap.cell!r}, and of the others in proportion, would decide."
     return f"Undecided: {gap.name!r} is between {_number(low)} and {_number(high)}, and {asked}. {remedy}"
+
+
+def _more(gap: Gap, level: float) -> str:
+    """The examples that decide if the truth is a standard error farther from the bound, and one nearer to it."""
+    assert gap.needed is not None
+    assert gap.estimate is not None
+    assert gap.at_most is not None
+    error, distance = (gap.at_most - gap.estimate) / float(ndtri(level)), abs(gap.estimate - gap.bound)
+    fewest, most = (
+        gap.needed * (distance / away) ** 2 - gap.examples if away > 0 else math.inf
+        for away in (distance + error, distance - error)
+    )
+    first = _rough(max(1.0, fewest))
+    if math.isinf(most) or most >= 1e9:
+        return f"{first} or, if the truth is nearer to the bound, any number of"
+    return f"{first} to {_rough(max(1.0, most))}"
 
 
 def _nearness(gap: Gap) -> float:

@@ -24,6 +24,7 @@ ANSWER = np.array(["no", "yes"])[Y.astype(int)]
 
 def fitted(model: Any, y: Any = ANSWER, **more: Any) -> FairClassifier:
     settings = {"epochs": 3, "ensemble_size": 2, "cv": 2, "learning_rate": 0.02, "bound": 0.3, "random_state": 0} | more
+    settings = {"constraint": "pairwise_loss_parity"} | settings
     return FairClassifier(module=model, **settings).fit(X, y, sensitive_features=SEX)
 
 

@@ -47,7 +47,8 @@ def rate_gap(decisions: Any, group: Any) -> float:
 
 def test_rates_are_equalized_on_data_that_nothing_has_seen() -> None:
     X, y, group = make_shifted(2000)
-    fair = small(constraint="demographic_parity", bound=0.1, epochs=5).fit(X, y, sensitive_features=group)
+    fair = small(constraint="demographic_parity", bound=0.1, epochs=5, max_accuracy_loss=1.0)
+    fair.fit(X, y, sensitive_features=group)
     new_X, _, new_group = make_shifted(5000, seed=1)
     assert rate_gap(fair.unconstrained_.predict(new_X), new_group) > 0.35
     assert abs(rate_gap(fair.predict(new_X), new_group)) < 0.12
@@ -238,7 +239,7 @@ def test_columns_that_a_module_cannot_take(X: Any, sentence: str) -> None:
 
 def test_a_method_of_ours_trains_the_networks() -> None:
     X, y, group = make_data(300)
-    fair = small(algorithm=SSLALM(samples=1), bound=0.1, epochs=1).fit(X, y, sensitive_features=group)
+    fair = small(method=SSLALM(samples=1), bound=0.1, epochs=1).fit(X, y, sensitive_features=group)
     plain = small(bound=0.1, epochs=1).fit(X, y, sensitive_features=group)
     assert np.isfinite(fair.predict_proba(X)).all()
     assert len(fair.networks_) == 4  # one after the other, each with its multipliers
@@ -249,7 +250,7 @@ def test_a_method_that_asks_for_several_mini_batches_and_a_module_of_several_cla
     X, y, group = make_data(300)
     three = y + (X[:, 1] > 1)
     module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    fair = small(module=module, algorithm=SSLALM(), constraint="loss_parity", bound=0.3, epochs=1)
+    fair = small(module=module, method=SSLALM(), constraint="loss_parity", bound=0.3, epochs=1)
     fair.fit(X, three, sensitive_features=group)
     assert fair.predict_proba(X).shape == (300, 3)
 
@@ -282,7 +283,7 @@ def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture
     X, y, group = make_data(300)
     small().fit(X, y, sensitive_features=group)
     assert capsys.readouterr().out == ""
-    small(verbose=True).fit(X, y, sensitive_features=group)
+    small(verbose=True, bound=0.0).fit(X, y, sensitive_features=group)
     out = capsys.readouterr().out
     assert "networks of the label: epoch 2.0 of 2, validation loss 0." in out
     assert "networks of the groups: epoch 2.0 of 2" in out
@@ -291,7 +292,7 @@ def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture
 def test_a_bound_that_cannot_be_certified_is_warned_of_before_training() -> None:
     X, y, group = make_data(300)
     with pytest.warns(
-        UserWarning, match=r"A bound of 0\.02 on 'A - B' cannot be certified with \d+ calibration examples"
+        UserWarning, match=r"A bound of 0\.02 on .A - B. is hard to certify with \d+ calibration examples"
     ):
         small().fit(X, y, sensitive_features=group)
     with warnings.catch_warnings():
@@ -320,7 +321,7 @@ def test_a_device() -> None:
         ({"epochs": "many"}, "epochs must be 'auto' or a whole number > 0, got 'many'"),
         ({"ensemble_size": 0}, "ensemble_size must be a whole number > 0, got 0"),
         ({"learning_rate": -1}, "learning_rate must be a number > 0, got -1"),
-        ({"algorithm": "sgd"}, r"algorithm must be a method such as SSLALM\(\), got 'sgd'"),
+        ({"method": "sgd"}, r"method must be one of fairbound.algorithms such as SSLALM\(\), got 'sgd'"),
         ({"module": nn.Linear(4, 2)}, r"one output \(a logit\) per example; for 2 examples it returns \(2, 2\)"),
         ({"module": "mlp"}, "a torch module or a Keras model, got str"),
         ({"bound": 5}, "bound=5 allows every difference of losses in practice"),

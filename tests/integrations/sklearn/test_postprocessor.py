@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from two_groups import make_data, make_shifted, postprocessor
 
 import fairbound
 from fairbound import constraints
-from fairbound.integrations.sklearn import FairPostprocessor, mixin
+from fairbound.integrations.sklearn import FairPostprocessor, certification, mixin
 
 WHY = "folds are random and their number is fixed, so an example given twice is another sample than one of weight 2"
 FAILS = {
@@ -36,7 +37,9 @@ FAILS = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([FairPostprocessor(LogisticRegression())], expected_failed_checks=lambda _: FAILS)
+@parametrize_with_checks(
+    [FairPostprocessor(LogisticRegression(), constraint="demographic_parity")], expected_failed_checks=lambda _: FAILS
+)
 def test_scikit_learn_s_contract(estimator: FairPostprocessor, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -112,6 +115,39 @@ def test_the_least_corrected_candidate_that_is_certified_is_chosen() -> None:
     assert names[-1] == "unconstrained" != fair.choice_
 
 
+def test_no_sample_certifies_beyond_the_chosen_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibration data on which everything seems to hold: the unconstrained model is not returned."""
+    judge = certification.judge
+
+    def lucky(*given: Any) -> Any:
+        return replace(judge(*given), decision="holds")
+
+    monkeypatch.setattr(certification, "judge", lucky)
+    X, y, group = make_shifted(1500)
+    fair = postprocessor(bound=0.2).fit(X, y, sensitive_features=group)
+    assert fair.choice_ == "corrected, strictness 0" != fair.candidates_[-1][0]
+    assert abs(rate_gap(fair.predict(X), group)) < 0.2
+
+
+def test_one_decision_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chosen model that alone would hold, after a stricter one did not: it is not certified, and not said to hold."""
+    judge = certification.judge
+    strictest: list[Any] = []
+
+    def unlucky(correction: Any, *given: Any) -> Any:
+        strictest.append(correction)
+        return replace(judge(correction, *given), decision="holds" if correction is not strictest[0] else "undecided")
+
+    monkeypatch.setattr(certification, "judge", unlucky)
+    monkeypatch.setattr(mixin, "judge", unlucky)
+    X, y, group = make_shifted(2000)
+    fair = postprocessor(bound=0.2).fit(X, y, sensitive_features=group)
+    assert (fair.certified_, fair.verdict_.decision) == (False, "undecided")
+    assert "the sequence of tests ended at a stricter correction" in fair.verdict_.sentence
+    for one in (fair, postprocessor(bound=0.3).fit(X, y, sensitive_features=group)):
+        assert one.certified_ == (one.verdict_.decision == "holds")
+
+
 def test_calibration_data_change_nothing_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other labels and inputs there change the verdict only; none is certified, so that it chooses nothing."""
     X, y, group = make_shifted(800)
@@ -185,6 +221,47 @@ def test_the_verdict_is_that_of_the_calibration_data() -> None:
     assert fair.judge(X[at], y[at], group[at]).gaps == fair.verdict_.gaps
 
 
+# Many groups, small groups, few examples -----------------------------------------------------------------------------
+
+
+def with_third(people: int, positives: bool = True, n: int = 3000) -> tuple[Any, Any, Any]:
+    """Two groups with another rate, and a third of a few people at random."""
+    X, y, group = make_shifted(n, shift=0.6)
+    third = np.random.default_rng(9).permutation(n)[:people]
+    group = group.astype(object)
+    group[third] = "third"
+    if not positives:
+        y[third] = 0
+    return X, y, group
+
+
+@pytest.mark.parametrize("group_at_prediction", [False, True])
+@pytest.mark.parametrize(("people", "positives"), [(3, True), (20, True), (60, True), (300, True), (150, False)])
+def test_a_random_third_group_costs_nearly_nothing(people: int, positives: bool, group_at_prediction: bool) -> None:
+    X, y, group = make_shifted(3000, shift=0.6)
+    two = postprocessor(bound=0.05, group_at_prediction=group_at_prediction).fit(X, y, sensitive_features=group)
+    X, y, group = with_third(people, positives)
+    three = postprocessor(bound=0.05, group_at_prediction=group_at_prediction).fit(X, y, sensitive_features=group)
+    new_X, new_y, new_group = make_shifted(8000, seed=1, shift=0.6)
+    given = {"sensitive_features": new_group} if group_at_prediction else {}
+    accuracies = [model.score(new_X, new_y, **given) for model in (two, three)]
+    assert accuracies[1] > accuracies[0] - (0.015 if positives else 0.05)  # of 8,000 examples, and other folds
+    assert 0.5 < three.predict(new_X, **given).mean() / three.unconstrained_.predict(new_X).mean() < 2
+
+
+def test_a_constant_rule_is_not_returned_unless_it_is_allowed() -> None:
+    """Nearly nobody may get a positive decision: only the word of the user makes that a rule."""
+    X, y, group = make_shifted(1500)
+    nearly_nobody = constraints.maximum_rate(0.01)
+    fair = postprocessor(constraint=nearly_nobody).fit(X, y, sensitive_features=group)
+    assert fair.choice_ == "unconstrained"
+    assert "7 candidates decide the same for nearly everybody and are left out" in " ".join(fair.report().split())
+    assert fair.verdict_.decision == "violated"
+    allowed = postprocessor(constraint=nearly_nobody, allow_constant=True).fit(X, y, sensitive_features=group)
+    assert allowed.predict(X).mean() < 0.1 * fair.predict(X).mean()
+    assert allowed.report().startswith("This is nearly a constant rule")
+
+
 # Classifiers and inputs of all kinds ----------------------------------------------------------------------------------
 
 
@@ -202,11 +279,13 @@ def test_pipelines_inside_and_outside(sparse: bool) -> None:
     encode = make_column_transformer(
         (OneHotEncoder(sparse_output=sparse), ["work"]), remainder=StandardScaler(), sparse_threshold=float(sparse)
     )
-    inside = postprocessor(make_pipeline(encode, LogisticRegression())).fit(X, y, sensitive_features=group)
+    inside = postprocessor(make_pipeline(encode, LogisticRegression()), pos_label="yes").fit(
+        X, y, sensitive_features=group
+    )
     assert inside.score(X, y) > 0.6
     assert set(inside.predict(X)) <= {"no", "yes"}
     with config_context(enable_metadata_routing=True):
-        outside = make_pipeline(clone(encode), postprocessor().set_fit_request(sensitive_features=True))
+        outside = make_pipeline(clone(encode), postprocessor(pos_label="yes"))
         outside.fit(X, y, sensitive_features=group)
     assert outside[-1].groups_ == {"group": ["f", "m"]}
     assert abs(rate_gap(outside.predict(X) == "yes", np.where(group == "m", "A", "B"))) < 0.15
@@ -217,7 +296,7 @@ def test_data_frames_reach_the_estimator_as_they_are() -> None:
     X["work"] = X["work"].astype("category")
     X.loc[::7, "age"] = np.nan
     trees = HistGradientBoostingClassifier(max_iter=5, categorical_features="from_dtype")
-    fair = postprocessor(trees).fit(X, y, sensitive_features=group)
+    fair = postprocessor(trees, pos_label="yes").fit(X, y, sensitive_features=group)
     assert fair.score(X, y) > 0.6
     with pytest.raises(ValueError, match="feature names"):
         fair.predict(X.rename(columns={"age": "years"}))
@@ -230,7 +309,6 @@ def test_a_fitted_estimator_is_kept_as_it_is() -> None:
     fair = postprocessor(FrozenEstimator(fitted)).fit(X, y, sensitive_features=group)
     np.testing.assert_allclose(fair.unconstrained_.predict_proba(X), fitted.predict_proba(X), atol=1e-5)
     assert fair.choice_.startswith("corrected")
-    assert fair.leverage_ is None  # it is not trained again
 
 
 def test_another_estimator_for_the_group() -> None:
@@ -249,20 +327,33 @@ def test_an_estimator_without_probabilities() -> None:
 # Classes --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pos_label", [None, "deny", "grant"])
-def test_the_positive_class(pos_label: str | None) -> None:
-    """A minimum of its rate; by default it is the second class."""
+@pytest.mark.parametrize("pos_label", ["deny", "grant"])
+def test_the_positive_class(pos_label: str) -> None:
+    """A minimum of its rate."""
     X, y, group = make_shifted(800)
     answer = np.array(["deny", "grant"])[y]
     wanted = constraints.minimum_rate(0.75)
     fair = postprocessor(constraint=wanted, pos_label=pos_label).fit(X, answer, sensitive_features=group)
-    assert (fair.predict(X) == (pos_label or "grant")).mean() > 0.72
+    assert (fair.predict(X) == pos_label).mean() > 0.72
+    assert fair.positive_class_ == pos_label
+    assert list(fair.multipliers_) == [f"class {pos_label}: rate of all >= 0.75"]
+    assert f"Positive class: {pos_label}." in " ".join(fair.report().split())
     assert fair.classes_.tolist() == ["deny", "grant"]
     p = fair.predict_proba(X)
     np.testing.assert_array_equal(fair.classes_[p.argmax(1)], fair.predict(X))
     np.testing.assert_array_equal(fair.decision_function(X) > 0, p[:, 1] > 0.5)
     plain = LogisticRegression().fit(X, answer).predict_proba(X)
     assert np.abs(fair.unconstrained_.predict_proba(X) - plain).max() < 0.1  # in the order of the classes
+
+
+def test_of_two_texts_the_positive_one_must_be_named() -> None:
+    """Sorted, "deny" comes first and "grant" last; "reject" would come after "accept"."""
+    X, y, group = make_shifted(300)
+    answer = np.array(["accept", "reject"])[y]
+    with pytest.raises(ValueError, match="say which one is positive, pos_label='reject' or pos_label='accept'"):
+        postprocessor().fit(X, answer, sensitive_features=group)
+    losses = postprocessor(constraint="pairwise_loss_parity").fit(X, answer, sensitive_features=group)
+    assert losses.classes_.tolist() == ["accept", "reject"]  # about no decision
 
 
 def test_a_positive_class_that_is_none() -> None:
@@ -375,13 +466,56 @@ def test_a_constraint_that_cannot_be_saved() -> None:
 def test_grid_search_and_cross_validation_route_the_groups() -> None:
     X, y, group = make_shifted(400)
     with config_context(enable_metadata_routing=True):
-        fair = postprocessor().set_fit_request(sensitive_features=True)
+        fair = postprocessor(group_at_prediction=True)
         scores = cross_val_score(fair, X, y, cv=2, params={"sensitive_features": group})
         search = GridSearchCV(fair, {"bound": [0.1, 0.8], "estimator__C": [1.0]}, cv=2)
         search.fit(X, y, sensitive_features=group)
     assert scores.min() >= 0.5
     assert search.best_params_["bound"] == 0.8  # accuracy alone rewards the loosest
     assert search.best_estimator_.groups_ == {"group": ["A", "B"]}
+
+
+def test_a_score_with_the_group_at_prediction() -> None:
+    X, y, group = make_shifted(600)
+    fair = postprocessor(group_at_prediction=True).fit(X, y, sensitive_features=group)
+    score = fair.score(X, y, sensitive_features=group)
+    assert score == (fair.predict(X, sensitive_features=group) == y).mean()
+    with pytest.raises(ValueError, match="give sensitive_features= to predict"):
+        fair.score(X, y)
+
+
+def test_an_index_in_another_order_is_refused() -> None:
+    X, y, group = make_shifted(300)
+    table, who = pd.DataFrame(X), pd.Series(group)
+    shuffled = who.sample(frac=1.0, random_state=0)
+    with pytest.raises(ValueError, match=r"sensitive_features has the index of X in another order.*loc\[X.index\]"):
+        postprocessor().fit(table, y, sensitive_features=shuffled)
+    with pytest.raises(ValueError, match="y has the index of X in another order"):
+        postprocessor().fit(table, pd.Series(y).loc[shuffled.index], sensitive_features=who)
+    fair = postprocessor(group_at_prediction=True).fit(table, y, sensitive_features=shuffled.loc[table.index])
+    with pytest.raises(ValueError, match="sensitive_features has the index of X in another order"):
+        fair.predict(table, sensitive_features=shuffled)
+    other = who.set_axis(range(1000, 1300))  # other labels: by position
+    np.testing.assert_array_equal(fair.predict(table, sensitive_features=other), fair.predict(table, group))
+
+
+def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    X, y, group = make_shifted(300)
+    postprocessor().fit(X, y, sensitive_features=group)
+    assert capsys.readouterr().out == ""
+    postprocessor(verbose=True).fit(X, y, sensitive_features=group)
+    out = capsys.readouterr().out
+    assert "models of the label: 4 of 4 folds" in out
+    assert "models of the groups: 4 of 4 folds" in out
+
+
+def test_the_hash_of_the_data_is_that_of_its_entries() -> None:
+    X, y, group = make_shifted(300)
+    one, same, other = (
+        postprocessor().fit(table, y, sensitive_features=who).data_hash_
+        for table, who in ((X, group), (pd.DataFrame(X), pd.Series(group)), (X + (np.arange(300) == 7)[:, None], group))
+    )
+    assert one == same != other
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------
@@ -396,6 +530,7 @@ def test_grid_search_and_cross_validation_route_the_groups() -> None:
         ({"cv": 1}, {}, "cv is a number of folds, 2 or more, got 1"),
         ({"cv": 2.5}, {}, "cv is a number of folds, 2 or more, got 2.5"),
         ({"calibration": 2}, {}, "calibration is a share of the examples, from 0 to below 1, got 2"),
+        ({"max_accuracy_loss": 5}, {}, "max_accuracy_loss is a share such as 0.05, got 5"),
         ({"level": 95}, {}, "level is a confidence level such as 0.95, got 95"),
         ({"subgroups": "all"}, {}, "subgroups must be one of 'intersectional', 'marginal', 'both', got 'all'"),
         ({}, {"sensitive_features": ["A"] * 60}, "one group only, 'A'"),
@@ -432,12 +567,12 @@ def test_small_tables_are_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) 
     X, y, group = make_data(400)
     torch.set_num_threads(2)
     try:
-        FairPostprocessor(Watched(), bound=0.3, random_state=0).fit(X, y, sensitive_features=group)
+        postprocessor(Watched(), constraint="pairwise_loss_parity", bound=0.3).fit(X, y, sensitive_features=group)
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
         seen.clear()
         monkeypatch.setattr(mixin, "SMALL_TABLE", 100)
-        FairPostprocessor(Watched(), bound=0.3, random_state=0).fit(X, y, sensitive_features=group)
+        postprocessor(Watched(), constraint="pairwise_loss_parity", bound=0.3).fit(X, y, sensitive_features=group)
         assert set(seen) == {2}
     finally:
         torch.set_num_threads(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from two_groups import make_data, make_shifted, postprocessor, small
 
 from fairbound import constraints
 from fairbound.integrations.sklearn.corrections import Correction, Scores
-from fairbound.integrations.sklearn.report import group_table
+from fairbound.integrations.sklearn.report import Predictions
 
 
 def joined(text: str) -> str:
@@ -31,12 +32,9 @@ def test_flattening_is_leveling_down() -> None:
     assert "changes no decision at one half: it is leveling down" in text
     assert "can be met so without helping anybody" in text
     assert "The correction moves decisions" not in text
-    assert "the loss rose for A" in text
-    changes = {row.name: row for row in fair._tables["group"]}
-    assert changes["A"].after[0] > changes["A"].before[0]
-    for row in changes.values():  # accuracy and decisions stay
-        assert row.before[1:] == row.after[1:]
-        assert f"{row.before[0]:.3f} -> {row.after[0]:.3f}" in text
+    assert "The loss rose for A" in text
+    assert text.count("0 to positive, 0 to negative") == 2
+    assert "It costs 0.000 [0.000, 0.000] of accuracy (95 %)" in text
 
 
 def test_rates_move_decisions() -> None:
@@ -45,10 +43,18 @@ def test_rates_move_decisions() -> None:
     text = joined(fair.report())
     assert "moves decisions: predict_proba are scores that are consistent with predict" in text
     assert "leveling down" not in text
-    table = fair._tables["group"]
-    assert [row.name for row in table] == ["A", "B"]
-    assert table[0].after[2] < table[0].before[2]  # fewer positive decisions in A
-    assert table[1].after[2] > table[1].before[2]
+    at = fair.calibration_
+    before, after = fair.unconstrained_.predict(X[at]), fair.predict(X[at])
+    for name in "AB":
+        one, other = before[group[at] == name], after[group[at] == name]
+        assert (
+            f"{((one == 0) & (other == 1)).sum()} to positive, {((one == 1) & (other == 0)).sum()} to negative" in text
+        )
+        assert f"selection rate {one.mean():.3f} [" in text
+        assert f"] {other.mean():.3f} [" in text
+    rates = [[decided[group[at] == name].mean() for name in "AB"] for decided in (before, after)]
+    assert f"largest: {min(rates[0]) / max(rates[0]):.3f} [" in text
+    assert f"before, {min(rates[1]) / max(rates[1]):.3f} [" in text
 
 
 def test_nothing_is_explained_away_where_nothing_was_corrected() -> None:
@@ -56,7 +62,7 @@ def test_nothing_is_explained_away_where_nothing_was_corrected() -> None:
     fair = postprocessor(bound=0.6).fit(X, y, sensitive_features=group)
     text = joined(fair.report())
     assert "Choice: unconstrained, the least corrected within its bounds out of fold that is certified, at 95 %" in text
-    assert "no loss changed" in text
+    assert "The loss" not in text
     assert "leveling down" not in text
     assert "The correction moves decisions" not in text
     assert "certify with" not in text
@@ -67,10 +73,12 @@ def test_all_parts_are_there() -> None:
     fair = postprocessor(constraint="pairwise_loss_parity", bound=0.02).fit(X, y, sensitive_features=group)
     text = joined(fair.report())
     assert f"Examples: {len(fair.development_):,} for development, {len(fair.calibration_):,} for calibration" in text
-    assert "Groups: A, B. Model: the average of 4 LogisticRegression" in text
+    assert "Groups: A, B. Positive class: 1. Model: the average of 4 LogisticRegression" in text
+    assert f"seed {fair.seed_}; fairbound 0.1.0, torch {torch.__version__}" in text
+    assert f"data {fair.data_hash_}" in text
+    assert "constraint='pairwise_loss_parity', bound=0.02" in text
     assert "A bound of 0.02 on" in text
-    assert "cannot be certified with" in text
-    assert "What re-weighting the groups can reach, out of fold" in text
+    assert "is hard to certify with" in text
     for name, found in fair.candidates_:
         assert f"{name} {found.violation:.4f} {found.accuracy:.4f} {found.loss:.4f}" in text
     assert f"Choice: {fair.choice_}, chosen on out-of-fold data; none could be certified" in text
@@ -113,21 +121,82 @@ def test_the_report_of_networks_says_when_they_were_selected_and_what_looks_like
     assert "if these are codes, name it in categorical_features" in text
 
 
-def test_the_table_of_groups() -> None:
-    """Loss, accuracy and rate of decisions of every group, before and after, against numpy."""
+def test_predictions_before_and_after() -> None:
+    """Rates, decisions that changed and the accuracy that is lost, against numpy."""
     rng = np.random.default_rng(0)
     z, y, g = rng.standard_normal(200), rng.integers(0, 2, 200), rng.integers(0, 2, 200)
+    weight = rng.random(200)
     ratios = torch.from_numpy(np.eye(2)[g] / np.bincount(g) * 200)
-    before = Scores(torch.from_numpy(z), (ratios,), torch.from_numpy(y), {"group": torch.from_numpy(g)}, None)
+    scores = Scores(
+        torch.from_numpy(z), (ratios,), torch.from_numpy(y), {"group": torch.from_numpy(g)}, torch.from_numpy(weight)
+    )
     parity = replace(constraints.demographic_parity(["A", "B"], bound=0.1), by="group")
     correction = Correction((parity,), torch.tensor([0.1, 0.0], dtype=torch.float64))
-    found = group_table(before, before, correction, "group", ["A", "B"])
-    sign = np.where(g == 0, 1, -1)
-    after = z - 2 * np.arctanh(0.1 * sign * 200 / np.bincount(g)[g])
-    for code, row in enumerate(found):
-        rows = g == code
-        for logits, numbers in ((z, row.before), (after, row.after)):
-            loss = np.log1p(np.exp(-np.where(y == 1, logits, -logits)))[rows].mean()
-            expected = [loss, ((logits > 0) == y)[rows].mean(), (logits > 0)[rows].mean()]
-            assert numbers == pytest.approx(expected)
-        assert row.examples == rows.sum()
+    predictions = Predictions.of(scores, scores, correction, positive=1)
+    after = z - 2 * np.arctanh(0.1 * np.where(g == 0, 1, -1) * 200 / np.bincount(g)[g])
+    np.testing.assert_array_equal(predictions.after > 0.5, after > 0)
+    lost = ((z > 0) == y).astype(float) - ((after > 0) == y)
+    mean = np.average(lost, weights=weight)
+    half = 1.959964 * np.sqrt((weight**2 * (lost - mean) ** 2).sum()) / weight.sum()
+    assert predictions.cost(0.95) == f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
+    for code in (0, 1):
+        up, down = ((z <= 0) & (after > 0))[g == code].sum(), ((z > 0) & (after <= 0))[g == code].sum()
+        assert predictions.changed("group", code) == f"{up} to positive, {down} to negative"
+    compared = predictions.comparison("group", ["A", "B"], "fair", 0.9, [])
+    rate = compared.second.groups[0].rates["positive_rate"]
+    assert rate.value == pytest.approx(np.average((after > 0)[g == 0], weights=weight[g == 0]))
+    assert compared.names == ("unconstrained", "fair")
+
+
+def test_side_effects_are_in_the_open() -> None:
+    """Equal rates where base rates differ: true positives turn around, and the report names both."""
+    rng = np.random.default_rng(0)
+    group = rng.choice(["A", "B"], 6000)
+    X = rng.standard_normal((6000, 2)) + np.where(group == "A", 1.0, 0.0)[:, None]
+    y = (X[:, 0] + rng.standard_normal(6000) > 0.7).astype(int)
+    fair = postprocessor(group_at_prediction=True, bound=0.02).fit(X, y, sensitive_features=group)
+    text = joined(fair.report())
+    assert "Difference of true positives: " in text
+    (line,) = [part for part in text.split("Difference of ") if part.startswith("true positives")]
+    assert "(A - B) before" in line
+    assert "(B - A) after" in line
+
+
+def test_a_page_for_those_who_do_not_run_python(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    X, y, group = make_shifted(800)
+    answer = np.where(y == 1, "grant", "deny")
+    fair = postprocessor(pos_label="grant").fit(X, answer, sensitive_features=np.where(group == "A", "<A>", "B"))
+    text = fair.report(html=tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "&lt;A&gt;" in page
+    assert "Positive class: grant" in joined(page)
+    assert f"data {fair.data_hash_}" in joined(page)
+    assert "of accuracy" in joined(page)
+    assert "Decisions of &lt;A&gt;: " in joined(page)
+    assert "class grant: &lt;A&gt; - B" in page or "class grant: <A> - B" in text
+    with pytest.warns(UserWarning, match="training is unconstrained"):
+        plain = postprocessor().fit(X, y)
+    with pytest.raises(ValueError, match="fitted without sensitive_features, so there are no groups"):
+        plain.report(html=tmp_path / "other.html")
+
+
+def test_the_price_is_said_and_what_a_higher_one_would_buy() -> None:
+    X, y, group = make_shifted(4000)
+    fair = postprocessor(max_accuracy_loss=0.03).fit(X, y, sensitive_features=group)
+    values = dict(fair.candidates_)
+    assert values[fair.choice_].accuracy >= values["unconstrained"].accuracy - 0.03
+    assert values[fair.choice_].violation < values["unconstrained"].violation
+    text = joined(fair.report())
+    assert text.startswith("No correction within max_accuracy_loss=0.03 keeps the bound out of fold")
+    admits = float(text.split("max_accuracy_loss=")[2].split(" ")[0])
+    more = postprocessor(max_accuracy_loss=admits).fit(X, y, sensitive_features=group)
+    assert dict(more.candidates_)[more.choice_].violation == 0
+    assert ("could be certified, and costs" in text) == more.certified_
+
+
+def test_small_groups_are_named() -> None:
+    X, y, group = make_shifted(1500)
+    group = np.where(np.arange(1500) % 75 == 0, "few", group)
+    fair = postprocessor().fit(X, y, sensitive_features=group)
+    assert "Too few examples to tell a violation from chance: few." in joined(fair.report())

@@ -10,16 +10,19 @@ import torch
 from torch import Tensor
 
 from fairbound import constraints
-from fairbound.integrations.sklearn.corrections import Evaluated, Scores, evaluate, no_correction, standard_errors
+from fairbound.integrations.sklearn.corrections import CellMeans, Correction, Evaluated, Scores, evaluate, no_correction
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
 from fairbound.integrations.sklearn.selection import (
     MARGIN_ERRORS,
     STRICTNESS,
     Candidate,
     ConstraintRows,
+    Margins,
+    choose,
     correction_path,
     drop_worse,
     group_weights,
+    is_constant,
     margins,
     reweighted,
 )
@@ -57,24 +60,112 @@ def test_rows_of_the_constraints() -> None:
     assert not ConstraintRows.of((LEVEL,)).correctable
 
 
+def value(correction: Correction, scores: Scores) -> Evaluated:
+    return evaluate(correction, CellMeans(correction.constraints, scores))
+
+
 def test_margins_are_standard_errors_of_at_most_the_bound_and_none_for_equalities() -> None:
     scores = unequal_scores()
     tight = replace(PARITY, bound=double(0.01, 0.01))
-    found = margins((PARITY, tight, LEVEL, EQUAL), scores)
-    errors = MARGIN_ERRORS * standard_errors((PARITY, LEVEL), scores)
+    margin = margins(CellMeans((PARITY, tight, LEVEL, EQUAL), scores))
+    errors = MARGIN_ERRORS * CellMeans((PARITY, LEVEL), scores).standard_errors()
     assert 0.01 < errors[0] < 0.1
-    torch.testing.assert_close(found, torch.cat([errors[:2], double(0.01, 0.01), errors[2:], double(0.0)]))
+    torch.testing.assert_close(margin.every, torch.cat([errors[:2], double(0.0, 0.0), errors[2:], double(0.0)]))
+    # two standard errors of 300 people are within .1, and not within .05
+    torch.testing.assert_close(margin.known, torch.cat([errors[:2], double(0.0, 0.0), errors[2:], double(0.0)]))
+    assert margin.small == ("A", "B")  # of the second
+    large = unequal_scores(4000)
+    wide = margins(CellMeans((replace(PARITY, bound=double(0.05, 0.05)),), large))
+    torch.testing.assert_close(wide.every, wide.known)
+    assert (wide.every > 0).all()
+    assert not wide.small
+
+
+def test_margins_of_a_small_cell_beside_a_large_one() -> None:
+    """Of 150 people a margin that may be left out; of 30 and of two small groups none."""
+    rng = np.random.default_rng(0)
+    g = np.repeat([0, 1, 2, 3], [3000, 150, 140, 30])
+    z = rng.standard_normal(len(g))
+    scores = Scores(
+        torch.from_numpy(z), (), torch.zeros(len(g), dtype=torch.int64), {"group": torch.from_numpy(g)}, None
+    )
+    parity = replace(constraints.demographic_parity(["A", "B", "C", "D"], bound=0.05), by="group")
+    margin = margins(CellMeans((parity,), scores))
+    every = dict(zip(parity.names, margin.every.tolist(), strict=True))
+    assert every["A - B"] > 0.03
+    assert every["B - A"] > 0.03
+    assert every["B - C"] == every["A - D"] == 0
+    assert not margin.known.any()
+    assert margin.small == ("B", "C", "D")
 
 
 def test_the_path_goes_from_the_tightened_bound_to_no_difference() -> None:
     scores, margin = unequal_scores(), double(0.02, 0.02)
-    path = correction_path((PARITY,), scores, margin)
-    assert len(path) == len(STRICTNESS)
-    gaps = [float(evaluate(one, scores).c[0]) + 0.1 for one in path]
+    path = correction_path(CellMeans((PARITY,), scores), Margins(margin, margin, ()), lowest=0.0)
+    assert [name for name, _ in path] == [f"corrected, strictness {strictness:g}" for strictness in STRICTNESS]
+    gaps = [float(value(correction, scores).c[0]) + 0.1 for _, correction in path]
     for strictness, gap in zip(STRICTNESS, gaps, strict=True):  # a decision in 300 is .003
         assert abs(gap) <= 0.1 - (0.02 + strictness * 0.08) + 0.006
     assert gaps[0] > 0.05  # not stricter than asked
-    assert float(evaluate(no_correction((PARITY,)), scores).c[0]) > 0.2
+    assert float(value(no_correction((PARITY,)), scores).c[0]) > 0.2
+
+
+def test_where_the_bound_costs_too_much_the_path_goes_up_to_what_it_may_cost() -> None:
+    scores, margin = unequal_scores(), double(0.02, 0.02)
+    means = CellMeans((PARITY,), scores)
+    plain, strict = (
+        value(c, scores)
+        for c in (no_correction((PARITY,)), correction_path(means, Margins(margin, margin, ()), 0.0)[0][1])
+    )
+    lowest = (plain.accuracy + strict.accuracy) / 2
+    path = correction_path(means, Margins(margin, margin, ()), lowest)
+    looser = [value(correction, scores) for name, correction in path if "looseness" in name]
+    affordable = [found for found in looser if found.accuracy >= lowest]
+    assert affordable
+    assert strict.violation < min(found.violation for found in affordable) < plain.violation - 0.02
+    assert any(found.accuracy < lowest for found in looser)  # and no farther
+
+
+def test_margins_of_small_cells_are_for_nothing_or_not_at_all() -> None:
+    """A third group whose margin costs accuracy: the path starts without it."""
+    scores = unequal_scores()
+    means = CellMeans((PARITY,), scores)
+    cautious, known = double(0.1, 0.1), double(0.0, 0.0)
+    starts = [correction_path(means, Margins(every, known, ()), 0.0)[0][1] for every in (cautious, known)]
+    gaps = [float(value(start, scores).c[0]) for start in starts]
+    assert gaps[0] == gaps[1] > -0.03  # no difference at all would cost more than .2 points
+
+
+# The choice -----------------------------------------------------------------------------------------------------------
+
+
+def candidate(name: str, violation: float, accuracy: float, positive: float = 0.4) -> Candidate:
+    shares = double(1 - positive, positive)
+    return Candidate(
+        name, numbered(0), no_correction((PARITY,)), Evaluated(double(violation, -0.1), accuracy, 0.5, shares)
+    )
+
+
+def test_the_most_accurate_within_the_stated_bounds_is_chosen() -> None:
+    strict, loose, plain = candidate("strict", -0.1, 0.7), candidate("loose", 0.0, 0.75), candidate("plain", 0.2, 0.8)
+    assert choose([strict, loose, plain]).name == "loose"
+    assert choose([strict, loose._replace(value=strict.value), plain]).name == "loose"  # ties: the less corrected
+    assert choose([strict, candidate("more accurate, by chance", -0.05, 0.76), loose, plain]).name.startswith("more")
+    assert choose([plain]).name == "plain"
+
+
+def test_where_none_is_within_them_a_violation_has_its_price() -> None:
+    nobody, fair, plain = candidate("dear", 0.01, 0.4), candidate("fair", 0.03, 0.78), candidate("plain", 0.2, 0.8)
+    assert choose([nobody, fair, plain]).name == "fair"
+    assert choose([nobody, plain]).name == "plain"
+
+
+def test_a_constant_rule_is_one_that_hardly_decides_for_a_class_any_more() -> None:
+    plain = candidate("plain", 0.2, 0.8).value
+    for positive, differences, levels in ((0.03, True, True), (0.05, False, False), (0.95, True, False)):
+        decided = candidate("", 0.0, 0.6, positive).value
+        assert is_constant(decided, plain, (PARITY,)) is differences
+        assert is_constant(decided, plain, (PARITY, EQUAL)) is levels  # a minimum may ask for .95
 
 
 def test_group_weights() -> None:
@@ -99,11 +190,11 @@ def test_candidates_worse_in_violation_and_accuracy_than_the_unconstrained_are_d
     wrong = scores._replace(logits=1.0 - 2 * scores.groups["group"].double())  # all of A, and none of B
     constant = scores._replace(logits=torch.ones(600, dtype=torch.float64))  # no gap, less accuracy
     made = {"wrong": wrong, "constant": constant, "unconstrained": scores}
-    values = {name: evaluate(no_correction((PARITY,)), one) for name, one in made.items()}
+    values = {name: value(no_correction((PARITY,)), one) for name, one in made.items()}
     assert values["wrong"].violation > values["unconstrained"].violation
     assert values["wrong"].accuracy < values["unconstrained"].accuracy
     assert values["constant"].accuracy < values["unconstrained"].accuracy
-    listed = [Candidate(name, numbered(0), no_correction((PARITY,)), value) for name, value in values.items()]
+    listed = [Candidate(name, numbered(0), no_correction((PARITY,)), found) for name, found in values.items()]
     assert [candidate.name for candidate in drop_worse(listed)] == ["constant", "unconstrained"]
     assert [candidate.name for candidate in drop_worse(listed[2:])] == ["unconstrained"]
 
@@ -126,7 +217,7 @@ def test_the_best_of_the_reweighted_models_or_the_plain_one() -> None:
 
     def evaluated(one: CrossFitted) -> Evaluated:
         gap, loss = values[int(one.out_of_fold)]
-        return Evaluated(double(gap, -0.3), 0.8, loss)
+        return Evaluated(double(gap, -0.3), 0.8, loss, double(0.5, 0.5))
 
     def fit(mu: Tensor) -> Any:
         given.append(mu)
@@ -144,7 +235,7 @@ def test_the_best_of_the_reweighted_models_or_the_plain_one() -> None:
 
 def test_only_the_rows_that_weights_serve_move_their_multipliers() -> None:
     def evaluated(one: CrossFitted) -> Evaluated:
-        return Evaluated(double(0.2, -0.4, 0.1, -0.3), 0.8, 0.4)
+        return Evaluated(double(0.2, -0.4, 0.1, -0.3), 0.8, 0.4, double(0.5, 0.5))
 
     given: list[Tensor] = []
 

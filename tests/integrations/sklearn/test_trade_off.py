@@ -26,7 +26,10 @@ def make_data(examples: int = 4000) -> tuple[NDArray[Any], NDArray[Any], NDArray
 
 
 def wrapped(**settings: Any) -> FairPostprocessor:
-    return FairPostprocessor(LogisticRegression(), **{"bound": 0.1, "random_state": 0} | settings)
+    return FairPostprocessor(
+        LogisticRegression(),
+        **{"constraint": "demographic_parity", "bound": 0.1, "max_accuracy_loss": 1.0, "random_state": 0} | settings,
+    )
 
 
 def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +43,7 @@ def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pyt
 
     monkeypatch.setattr("fairbound.integrations.sklearn.postprocessor.cross_fit_estimator", counted)
     curve = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.3, 0.05, 0.1])
-    assert len(fits) == 4  # the label, the two fits of the leverage, the group
+    assert len(fits) == 2  # the label and the group
     assert [point.bound for point in curve.points] == [0.05, 0.1, 0.3, None]
     gaps = [point.gap for point in curve.points]
     assert gaps == sorted(gaps)
@@ -93,11 +96,16 @@ def test_the_score_of_losses_and_of_several_classes() -> None:
         assert score == pytest.approx(expected)
 
 
+def test_a_scorer_without_metadata_routing_is_a_sentence() -> None:
+    with pytest.raises(ValueError, match=r"sklearn\.set_config\(enable_metadata_routing=True\) first"):
+        bounded_accuracy_scorer("demographic_parity", 0.1)
+
+
 def test_a_grid_search_does_not_choose_the_loosest_bound() -> None:
     X, y, group = make_data()
     with config_context(enable_metadata_routing=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        estimator = wrapped(constraint="demographic_parity").set_fit_request(sensitive_features=True)
+        estimator = wrapped()
         search = GridSearchCV(
             estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=bounded_accuracy_scorer("demographic_parity", 0.12)
         )

@@ -154,3 +154,34 @@ def test_all_examples_are_evaluated_in_chunks(monkeypatch: pytest.MonkeyPatch) -
     whole = forward_all(network, examples.features)
     monkeypatch.setattr(trainer, "CHUNK", 50)
     torch.testing.assert_close(forward_all(network, examples.features), whole)
+
+
+def test_networks_are_selected_by_the_weighted_validation_loss() -> None:
+    examples, network = make_examples(), ensemble()
+    weight = torch.rand(120, generator=torch.Generator().manual_seed(5)) ** 4
+    history = train(network, examples._replace(weight=weight), FOLDS, **SETTINGS)
+    outputs = forward_all(network, examples.features)
+    for s, fold in enumerate(FOLDS):
+        rows = examples.fold == fold
+        losses = cross_entropy(outputs[s][rows], examples.target[rows])
+        expected = float((losses * weight[rows]).sum() / weight[rows].sum())
+        assert float(history.losses[:, s].min()) == pytest.approx(expected, abs=1e-5)
+        assert abs(expected - float(losses.mean())) > 1e-3  # the plain mean is another one
+
+
+def test_weights_decay_and_biases_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients only decay moves parameters."""
+
+    def no_gradient(network: Any, examples: Examples, index: torch.Tensor) -> None:
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    monkeypatch.setattr(trainer, "EVALUATIONS", 1)
+    network = ensemble()
+    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    train(network, make_examples(), FOLDS, **SETTINGS, backward=no_gradient)
+    for name, parameter in network.named_parameters():
+        if "bias" in name:
+            assert torch.equal(parameter, before[name])
+        elif parameter.numel():
+            assert float(parameter.norm()) < 0.99 * float(before[name].norm())

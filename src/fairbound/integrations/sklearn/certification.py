@@ -10,6 +10,7 @@ sequence may end anywhere that was fixed without the calibration data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -56,6 +57,13 @@ def judge(correction: Correction, scores: Scores, level: float) -> Verdict:
     )
 
 
+def not_certified(verdict: Verdict) -> Verdict:
+    """The verdict on a model that alone would be said to hold, after the test of a stricter one ended the sequence."""
+    reason = "the sequence of tests ended at a stricter correction"
+    gaps = [replace(gap, decision="undecided", reason=reason, needed=None) for gap in verdict.gaps]
+    return replace(verdict, decision="undecided", gaps=tuple(gaps))
+
+
 class Power(NamedTuple):
     """What calibration data can show of the constraint that is hardest to certify."""
 
@@ -71,13 +79,11 @@ class Power(NamedTuple):
         """Where a certificate is unlikely; else empty."""
         if self.probability >= POWER:
             return ""
-        asked = f"A bound of {self.bound:g} on {self.name!r}"
-        have = f"{self.examples:,} calibration examples of {self.cell!r}"
-        more = f"about {self.needed:,} of them are needed for a probability of {POWER:g}."
-        if self.probability == 0:
-            return f"{asked} cannot be certified with {have}, not even for an exactly fair model: {more}"
-        chance = f"an exactly fair model would be certified with probability {self.probability:.2f}"
-        return f"{asked} is hard to certify with {have}: {chance}; {more}"
+        return (
+            f"A bound of {self.bound:g} on {self.name!r} is hard to certify with {self.examples:,} calibration "
+            f"examples of {self.cell!r}: by their number, a model without any difference has a chance of about "
+            f"{self.probability:.2f}; about {self.needed:,} of them give one of {POWER:g}."
+        )
 
 
 def certification_power(

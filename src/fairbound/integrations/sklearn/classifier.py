@@ -60,17 +60,20 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     """A classifier that keeps a bound on held-out data: networks, a correction of their scores, and a certificate.
 
     By default the networks are trained without a constraint, and no method of `fairbound.algorithms` runs: corrections
-    of their scores, chosen on out-of-fold data, keep the bound. With `algorithm=...`, that method trains them.
+    of their scores, chosen on out-of-fold data, keep the bound. With `method=...`, that method trains them.
 
     Args:
         constraint: the name of a notion of `fairbound.constraints`, a constraint, or a function of (names of the
             groups, bound=...) that gives one; several as a list, or as a mapping of names to bounds.
         bound: bound of the constraint; a list gives one for each of several constraints.
+        max_accuracy_loss: accuracy that the bound may cost, out of fold. Where it costs more, the model that comes
+            nearest to the bound at this price is returned, and the report says what a higher one would buy.
+        allow_constant: whether a rule may decide for a class less than a tenth as often as without the bound.
         group_at_prediction: whether `predict` may use the group; it then needs `sensitive_features`.
         subgroups: with several columns of sensitive features: "intersectional", "marginal" or "both".
-        pos_label: the class that is the positive decision; by default the second in sorted order, with several classes
-            each of them.
-        algorithm: a method of `fairbound.algorithms` that trains each network under the constraint; None: plain
+        pos_label: the class that is the positive decision; required for rates of two classes that are texts. By default
+            the larger of two numbers, with several classes each of them.
+        method: a method of `fairbound.algorithms` that trains each network under the constraint; None: plain
             training. The corrections follow in both cases.
         hidden: widths of the hidden layers; or give `module`, a torch module or a Keras model that takes the columns of
             X as they are and returns one logit (two classes) or one per class.
@@ -88,8 +91,9 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         random_state: seed.
         verbose: show progress.
 
-    After `fit`: `report()` explains the result; `verdict_`, `certified_`, `choice_`, `candidates_`, `leverage_`,
-    `power_`, `multipliers_`, `constraints_`, `groups_`, `networks_`, `unconstrained_`, `judge(X, y, ...)` on new data.
+    After `fit`: `report()` explains the result, `report(html="report.html")` as a page; `verdict_`, `certified_`,
+    `choice_`, `candidates_`, `power_`, `multipliers_`, `constraints_`, `groups_`, `positive_class_`, `networks_`,
+    `unconstrained_`, `judge(X, y, ...)` on new data.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -104,12 +108,14 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        constraint: Constraints = "pairwise_loss_parity",
-        bound: float | Sequence[float] = 0.02,
+        constraint: Constraints,
+        bound: float | Sequence[float] = 0.05,
+        max_accuracy_loss: float = 0.05,
+        allow_constant: bool = False,
         group_at_prediction: bool = False,
         subgroups: str = "intersectional",
         pos_label: Any = None,
-        algorithm: Algorithm[Any] | None = None,
+        method: Algorithm[Any] | None = None,
         hidden: Sequence[int] = (64, 32),
         module: Any = None,
         categorical_features: Any = "from_dtype",
@@ -128,10 +134,12 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     ) -> None:
         self.constraint = constraint
         self.bound = bound
+        self.max_accuracy_loss = max_accuracy_loss
+        self.allow_constant = allow_constant
         self.group_at_prediction = group_at_prediction
         self.subgroups = subgroups
         self.pos_label = pos_label
-        self.algorithm = algorithm
+        self.method = method
         self.hidden = hidden
         self.module = module
         self.categorical_features = categorical_features
@@ -193,9 +201,9 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         fold = torch.from_numpy(data.fold)
         folds = int(fold.max()) + 1
         members = folds * max(1, self.ensemble_size // self.cv) if main else folds
-        algorithm = self.algorithm if main and self.constraints_ else None
+        method = self.method if main and self.constraints_ else None
         outputs = 1 if classes == 2 else classes
-        network = self._network(data.inputs, outputs, members, data.seed, main=main, apart=algorithm is not None)
+        network = self._network(data.inputs, outputs, members, data.seed, main=main, apart=method is not None)
         examples = Examples(
             Features(*(part.to(self.device) for part in data.inputs)),
             target.to(self.device),
@@ -212,9 +220,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
             batch_size=None if self.batch_size == "auto" else int(self.batch_size),
             epochs=None if self.epochs == "auto" else int(self.epochs),
             seed=data.seed,
-            backward=constrained_backward(network, self.constraints_, algorithm, data.seed)
-            if algorithm
-            else plain_backward,
+            backward=constrained_backward(network, self.constraints_, method, data.seed) if method else plain_backward,
             progress=partial(_show, "label" if main else "groups") if self.verbose else None,
         )
         model = NetworkAverage(network)
@@ -259,8 +265,8 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
             raise ValueError(f"ensemble_size must be a whole number > 0, got {self.ensemble_size!r}")
         if not isinstance(self.learning_rate, int | float) or not 0 < self.learning_rate < np.inf:
             raise ValueError(f"learning_rate must be a number > 0, got {self.learning_rate!r}")
-        if not isinstance(self.algorithm, Algorithm | None):
-            raise TypeError(f"algorithm must be a method such as SSLALM(), got {self.algorithm!r}")
+        if not isinstance(self.method, Algorithm | None):
+            raise TypeError(f"method must be one of fairbound.algorithms such as SSLALM(), got {self.method!r}")
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:

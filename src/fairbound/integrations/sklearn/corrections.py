@@ -25,13 +25,13 @@ W > 0 and 0 where W < 0. Its smooth form, with "no correction" at mu = 0 (*selec
 No decision at one half is changed. It is leveling down: the model becomes less sure of examples like those of the group
 with the smaller loss.
 
-One rule without the group may fail: where the columns that tell the label are those that tell the group, the function
-2 p - 1 - B is near 0 for all examples at the multipliers that close the gap, and no deterministic rule is close to the
-optimum, which is random. There one threshold for all examples, up to "everybody" or "nobody", may be more accurate at
-the same bound; it is taken where out-of-fold data say so.
-
 The multipliers are found by dual ascent, mu <- max(0, mu + step * (c + margin)), where c is evaluated with the actual
-groups of the out-of-fold examples, never with the ratios.
+groups of the out-of-fold examples, never with the ratios. The best iterate has the largest accuracy (for losses the
+smallest loss) minus `PRICE` times its excess: where a bound cannot be met, it is not pursued at any price.
+
+**Small cells.** The mean of a cell is shrunk toward that of all examples (of its label), by its trust
+t = s^2 / (s^2 + error^2), where s is the bound, at least `MIN_SPREAD`: three people say nothing of their group's rate,
+and no rule follows them. With the group at prediction, thresholds of small groups are shrunk by the same trust.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from torch import Tensor
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import Constraint
-from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.statistics import HardClass
+from fairbound.integrations.sklearn.inputs import is_difference
 from fairbound.integrations.sklearn.trainer import cross_entropy
 
 KAPPA = 0.25  # of selective flattening; between 0.1 and 0.5 it changes little
@@ -54,7 +54,10 @@ MIN_CONFIDENCE = 1e-6  # T of an example: its decision can still be read from it
 MIN_PROBABILITY = 1e-3  # p_j - B_j of a class, for its logit
 MAX_SHIFT = 0.98  # |B| of rates: a probability of 0.99 is moved to a half
 ITERATIONS = 400  # of the dual ascent
-THRESHOLDS = 33  # that are tried for all examples
+TOLERANCE = 5e-4  # by which a tightened bound may be exceeded
+PRICE = 2.0  # accuracy that a unit of a gap may cost; where the group is known, it costs at most its share
+LOSS_PRICE = 10.0  # log loss that a unit of a gap of losses may cost
+MIN_SPREAD = 0.05  # of the means of cells: differences of this size are taken for possible
 LOSS_STEP = 4.0  # of losses, in the step of rates: they answer less to their multipliers
 
 
@@ -79,12 +82,12 @@ class Scores(NamedTuple):
         return MiniBatch(losses, dict(self.groups), self.labels, logits, self.weight)
 
     def accuracy(self, logits: Tensor) -> float:
-        return float(self._mean((decisions(logits) == self.labels).double()))
+        return float(self.mean((decisions(logits) == self.labels).double()))
 
     def loss(self, logits: Tensor) -> float:
-        return float(self._mean(self.batch(logits).losses))
+        return float(self.mean(self.batch(logits).losses))
 
-    def _mean(self, values: Tensor) -> Tensor:
+    def mean(self, values: Tensor) -> Tensor:
         return values.mean() if self.weight is None else (values * self.weight).sum() / self.weight.sum()
 
 
@@ -102,11 +105,10 @@ class Correction:
 
     constraints: tuple[Constraint, ...]
     multipliers: Tensor  # (m,) of all constraints, one after the other
-    threshold: float = 0.0  # of two classes: the logit above which all examples are decided 1, before the multipliers
 
     @property
     def is_nothing(self) -> bool:
-        return self.threshold == 0 and not bool(self.multipliers.any())
+        return not bool(self.multipliers.any())
 
     def apply(self, logits: Tensor, ratios: Sequence[Tensor]) -> Tensor:
         """(N,) or (N, classes), like the logits."""
@@ -126,7 +128,7 @@ class Correction:
                 shift[:, _outcome(constraint)] += B
         shifted = logits
         if logits.ndim == 1:
-            shifted = logits - self.threshold - 2 * torch.atanh(shift.clamp(-MAX_SHIFT, MAX_SHIFT))
+            shifted = logits - 2 * torch.atanh(shift.clamp(-MAX_SHIFT, MAX_SHIFT))
         elif bool(shift.any()):
             shifted = (logits.softmax(1) - shift).clamp(min=MIN_PROBABILITY).log()
         confidence = torch.sigmoid(weight / KAPPA) / torch.sigmoid(torch.tensor(1 / KAPPA, dtype=logits.dtype))
@@ -153,87 +155,122 @@ def no_correction(constraints: Sequence[Constraint]) -> Correction:
 class Evaluated(NamedTuple):
     """A corrected model on some examples."""
 
-    c: Tensor  # (m,) exact rates and losses minus the bounds; NaN where a cell is empty
+    c: Tensor  # (m,) rates and losses minus the bounds, small cells shrunk
     accuracy: float
     loss: float
 
+    shares: Tensor  # (classes,) of the decisions
+
     @property
     def violation(self) -> float:
-        values: list[float] = self.c[~self.c.isnan()].tolist()
-        return max([0.0, *values])
+        return max(0.0, float(self.c.max())) if len(self.c) else 0.0
 
 
-def evaluate(correction: Correction, scores: Scores) -> Evaluated:
+class CellMeans:
+    """Means of the cells of constraints over some examples, small cells shrunk toward all examples."""
+
+    def __init__(self, constraints: Sequence[Constraint], scores: Scores) -> None:
+        self.constraints, self.scores = tuple(constraints), scores
+        weight = torch.ones(len(scores.labels)).double() if scores.weight is None else scores.weight.double()
+        self._cells: list[Tensor] = []  # (K, N) what an example counts in the mean of every cell
+        self._shrunk: list[Tensor] = []  # (K, N) the same, shrunk
+        self.trust: list[Tensor] = []  # (K,)
+        for constraint, values in zip(self.constraints, self._statistics(scores.logits), strict=True):
+            bound = constraint.cells.bind(scores.groups[constraint.by or ""], scores.labels)
+            cells = torch.zeros(len(bound), len(weight), dtype=torch.float64)
+            everybody = torch.zeros_like(cells)
+            for k, (cell, members) in enumerate(zip(bound.items, bound.examples, strict=True)):
+                cells[k, members] = weight[members] / weight[members].sum().clamp(min=1e-12)
+                everybody[k] = weight if cell.label is None else weight * (scores.labels == cell.label)
+            everybody /= everybody.sum(1, keepdim=True).clamp(min=1e-12)
+            trust = _trust(constraint, cells, everybody @ values.square() - (everybody @ values).square())
+            self._cells.append(cells)
+            self._shrunk.append(torch.lerp(everybody, cells, trust[:, None]))
+            self.trust.append(trust)
+
+    def c(self, logits: Tensor) -> Tensor:
+        """(m,) the constraints' values with these logits."""
+        parts = [torch.zeros(0, dtype=torch.float64)]
+        for constraint, shrunk, values in zip(self.constraints, self._shrunk, self._statistics(logits), strict=True):
+            parts.append(constraint.contrast.apply(shrunk @ values) - constraint.bound)
+        return torch.cat(parts)
+
+    def standard_errors(self) -> Tensor:
+        """(m,) of the constraints' values without a correction, cells taken as independent."""
+        errors, uncorrected = [], self._statistics(self.scores.logits)
+        for constraint, cells, trust, values in zip(
+            self.constraints, self._cells, self.trust, uncorrected, strict=True
+        ):
+            variances = (cells * (values - (cells @ values)[:, None])).square().sum(1)
+            errors.append((constraint.contrast.matrix().square() @ (trust.square() * variances)).sqrt())
+        return torch.cat(errors)
+
+    def unknown(self, errors: float) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+        """(m,) each: differences that so many standard errors do not tell from 0 within the bound, and those that are
+        mostly chance: of a cell with an error as large as the bound, or of small cells only. Names of the small cells.
+        """
+        unknown, chance, names = [], [], []
+        for constraint, trust in zip(self.constraints, self.trust, strict=True):
+            squares, M = 1 / trust - 1, constraint.contrast.matrix()  # (error / spread)^2 of the cells
+            compared, small = M.abs() >= 0.5, squares > 1 / errors**2
+            # in a mean of all cells small ones are shrunk
+            unknown.append((M * torch.where(compared, 1.0, trust)).square() @ squares > 1 / errors**2)
+            chance.append((compared & (trust < 0.5)).any(1) | (~compared | small).all(1))
+            names += [constraint.cells.names[k] for k in small.nonzero()[:, 0].tolist()]
+        return torch.cat(unknown), torch.cat(chance), tuple(dict.fromkeys(names))
+
+    def _statistics(self, logits: Tensor) -> list[Tensor]:
+        """(N,) what every constraint takes means of."""
+        rates = [constraint.statistic for constraint in self.constraints]
+        losses = self.scores.batch(logits).losses if None in rates else torch.empty(0)
+        return [losses if rate is None else rate.reported(logits, self.scores.labels).double() for rate in rates]
+
+
+def _trust(constraint: Constraint, cells: Tensor, variance: Tensor) -> Tensor:
+    """(K,) of the cells, from the variance (K,) of everybody; 1 for bounds on levels, set for a cell by itself."""
+    if not bool(is_difference(constraint).all()):
+        return torch.ones(len(cells), dtype=torch.float64)
+    spread = max(float(constraint.bound.max()), MIN_SPREAD)
+    effective = 1 / cells.square().sum(1).clamp(min=1e-12)  # Kish's number of examples
+    trust = effective / (effective + variance.clamp(min=0) / spread**2)
+    return torch.where(cells.any(1), trust, 1e-9)
+
+
+def evaluate(correction: Correction, means: CellMeans) -> Evaluated:
     """The constraints, accuracy and loss of the corrected model."""
+    scores = means.scores
     logits = correction.apply(scores.logits, scores.ratios)
-    c = ConstraintSet(correction.constraints).evaluate(scores.batch(logits), exact=True)[1:]
-    return Evaluated(c, scores.accuracy(logits), scores.loss(logits))
+    classes = 2 if logits.ndim == 1 else logits.shape[1]
+    shares = torch.stack([scores.mean((decisions(logits) == k).double()) for k in range(classes)])
+    return Evaluated(means.c(logits), scores.accuracy(logits), scores.loss(logits), shares)
 
 
-def standard_errors(constraints: Sequence[Constraint], scores: Scores) -> Tensor:
-    """(m,) of the constraints' values on these examples, cells taken as independent."""
-    batch = scores.batch(scores.logits)
-    weight = torch.ones_like(batch.losses) if scores.weight is None else scores.weight
-    errors = []
-    for constraint in constraints:
-        statistic = constraint.statistic
-        values = batch.losses if statistic is None else statistic.reported(scores.logits, scores.labels)
-        cells = constraint.cells.bind(batch.column(constraint.by), scores.labels).examples
-        variances = torch.stack([_variance_of_mean(values[cell], weight[cell]) for cell in cells])
-        errors.append((constraint.contrast.matrix().square() @ variances).sqrt())
-    return torch.cat(errors)
-
-
-def _variance_of_mean(values: Tensor, weight: Tensor) -> Tensor:
-    if len(values) < 2:
-        return torch.zeros((), dtype=torch.float64)
-    share = weight / weight.sum()
-    return (share * (values - share @ values)).square().sum().double()
-
-
-def fit_correction(
-    constraints: Sequence[Constraint], scores: Scores, margin: Tensor, start: Correction | None = None
-) -> Correction:
+def fit_correction(means: CellMeans, margin: Tensor, start: Correction | None = None) -> Correction:
     """The correction with which c <= -margin, (m,), on these examples; of those that meet it, the least harmful.
 
-    Its steps are one over the curvature of the dual, bounded row by row: E[r_k^2] is how fast cell k answers. The best
-    iterate is kept: the smallest violation, rounded to a thousandth; then the smallest loss, or for rates the largest
-    accuracy.
+    Its steps are one over the curvature of the dual, bounded row by row: E[r_k^2] is how fast cell k answers.
     """
-    constraints = tuple(constraints)
+    constraints, scores = means.constraints, means.scores
     step = torch.cat([_step(constraint, ratio) for constraint, ratio in zip(constraints, scores.ratios, strict=True)])
     equality = torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in constraints])
     only_losses = all(constraint.statistic is None for constraint in constraints)
-
-    def excess_and_harm(tried: Correction) -> tuple[tuple[float, float], Tensor]:
-        """What is to be small, and by how much each constraint is exceeded."""
-        value = evaluate(tried, scores)
-        excess = torch.where(value.c.isnan(), 0.0, value.c + margin * ~equality)
-        size = torch.where(equality, excess.abs(), excess)
-        return (max(0.0, round(float(size.max()), 3)), value.loss if only_losses else -value.accuracy), excess
-
+    price = LOSS_PRICE if only_losses else PRICE
     mu = (start or no_correction(constraints)).multipliers.clone()
-    best, best_key = Correction(constraints, mu), (torch.inf, torch.inf)
+    best, best_key = mu, torch.inf
     for iteration in range(ITERATIONS):
-        tried = Correction(constraints, mu)
-        key, excess = excess_and_harm(tried)
-        if key < best_key:
-            best, best_key = tried, key
+        logits = Correction(constraints, mu).apply(scores.logits, scores.ratios)
+        c = means.c(logits)
+        excess = c + margin * ~equality
+        largest = float(torch.where(equality, excess.abs(), excess).max())
+        harm = scores.loss(logits) if only_losses else -scores.accuracy(logits)
+        key = harm + price * max(0.0, largest - TOLERANCE)
+        best, best_key = (mu, key) if key < best_key else (best, best_key)
         moved = mu + step / (1 + iteration / 50) * excess
         moved = torch.where(equality, moved, moved.clamp(min=0))
         if torch.equal(moved, mu):
             break
         mu = moved
-    if scores.logits.ndim == 1 and not only_losses and not best.is_nothing:
-        best_key = (round(best_key[0], 2), best_key[1])  # a hundredth beyond a tightened bound is no reason for it
-        levels = torch.quantile(scores.logits, torch.linspace(0, 1, THRESHOLDS, dtype=torch.float64))
-        outside = levels[[0, -1]] + torch.tensor([-1.0, 1.0], dtype=torch.float64)
-        for threshold in [*levels.tolist(), *outside.tolist()]:
-            tried = Correction(constraints, torch.zeros_like(mu), threshold)
-            (size, harm), _ = excess_and_harm(tried)
-            if (round(size, 2), harm) < best_key:
-                best, best_key = tried, (round(size, 2), harm)
-    return best
+    return Correction(constraints, best)
 
 
 def _step(constraint: Constraint, ratio: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ time on all examples, so that what was chosen on out-of-fold scores belongs to t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -113,6 +113,7 @@ def cross_fit_estimator(
     names: NDArray[Any],
     weight: NDArray[np.float64] | None,
     fold: NDArray[np.int64],
+    progress: Callable[[int, int], None] | None = None,
 ) -> CrossFitted:
     """Clones of a classifier, one for every fold; `names` are the classes, and `weight` 0 leaves an example out."""
     used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
@@ -125,6 +126,8 @@ def cross_fit_estimator(
         train, held_out = np.flatnonzero((fold != k) & used), np.flatnonzero(fold == k)
         weights = {} if weight is None else {"sample_weight": weight[train]}
         fitted.append(clone(estimator).fit(_safe_indexing(X, train), y[train], **weights))
+        if progress is not None:
+            progress(k + 1, int(fold.max()) + 1)
         probabilities[held_out] = class_probabilities(fitted[-1], _safe_indexing(X, held_out), names)
     note = f"the average of {len(fitted)} {type(estimator).__name__}"
     return CrossFitted(EstimatorAverage(fitted, names), as_logits(probabilities), note)

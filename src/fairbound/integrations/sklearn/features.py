@@ -123,7 +123,7 @@ class FeatureEncoder:
                 "from_dtype": columns of categories, text or booleans, and of objects unless some of them are numbers.
             bins: number of quantile bins of the piecewise-linear encoding; 0: none.
         """
-        X = _as_frame(X)
+        X = as_frame(X)
         mask = _mask(categorical_features, list(X.columns))
         columns: list[NumericColumn | CategoricalColumn] = []
         notes: list[str] = []
@@ -147,7 +147,7 @@ class FeatureEncoder:
 
     def transform(self, X: Any) -> Features:
         """Both in the order of the columns of X; the parts of a numeric column are side by side."""
-        X = _as_frame(X)
+        X = as_frame(X)
         numeric, codes = [np.empty((len(X), 0), np.float32)], [np.empty((len(X), 0), np.int64)]
         for (name, column, kind), each in zip(_columns(X), self.columns, strict=True):
             if isinstance(each, CategoricalColumn):
@@ -157,7 +157,7 @@ class FeatureEncoder:
         return Features(torch.from_numpy(np.hstack(numeric)), torch.from_numpy(np.hstack(codes)))
 
 
-def _as_frame(X: Any) -> Any:
+def as_frame(X: Any) -> Any:
     """A pandas frame with one row and one column or more."""
     if issparse(X):
         if X.shape[0] * X.shape[1] > MAX_DENSE:

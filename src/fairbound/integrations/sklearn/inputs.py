@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from fairbound._utils.optional import need
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.notions import NOTIONS, make_constraint
 from fairbound.integrations.groups import GroupColumn
+from fairbound.integrations.sklearn.features import as_frame
+
+pd = need("pandas", "data", "FairClassifier")
 
 Notion = str | Constraint | Callable[..., Constraint]
 Constraints = Notion | Sequence[Notion] | Mapping[str, float]  # one, several, or names with their bounds
@@ -25,11 +30,11 @@ def make_constraints(
     constraint: Constraints,
     bound: float | Sequence[float],
     columns: Mapping[str, GroupColumn],
-    outcomes: Mapping[int, str] | None,
+    outcomes: Mapping[int | None, str] | None = None,
 ) -> tuple[Constraint, ...]:
     """Every notion over every column of groups, with distinct names.
 
-    outcomes: with several classes, those that rates are about, and their names; else None.
+    outcomes: the classes that rates are about, and their names; {None: name of the positive one} where there are two.
     """
     if isinstance(constraint, Mapping):
         notions: list[Any] = list(constraint)
@@ -59,18 +64,19 @@ def make_constraints(
 
 
 def _of_classes(
-    notion: Notion, names: Sequence[str], bound: float, outcomes: Mapping[int, str] | None
+    notion: Notion, names: Sequence[str], bound: float, outcomes: Mapping[int | None, str] | None
 ) -> list[tuple[str, Constraint]]:
-    """The constraint, or with several classes one on the rates of each."""
-    named = isinstance(notion, str) and notion in NOTIONS
-    if outcomes is None or not named or "loss" in str(notion):
-        return [("", make_constraint(notion, names, bound))]
+    """The constraint, or with several classes one on the rates of each; with the name of the class."""
+    outcomes = outcomes or {None: ""}
+    if not isinstance(notion, str) or notion not in NOTIONS or "loss" in notion or None in outcomes:
+        made = make_constraint(notion, names, bound)
+        return [("" if made.statistic is None else outcomes.get(None, ""), made)]
     if notion not in RATES_OF_A_CLASS:
         raise ValueError(
             f"{notion!r} is about two classes; with several use {' or '.join(map(repr, RATES_OF_A_CLASS))}, or a "
             "constraint of fairbound.constraints with outcome="
         )
-    return [(name, NOTIONS[str(notion)](names, bound=bound, outcome=k)) for k, name in outcomes.items()]
+    return [(name, NOTIONS[notion](names, bound=bound, outcome=k)) for k, name in outcomes.items()]
 
 
 def _check_bound(bound: Any) -> None:
@@ -107,6 +113,29 @@ def refuse_empty_cells(constraints: Sequence[Constraint], groups: Mapping[str, T
                 f"there are no examples of {', '.join(map(repr, empty[:4]))}, which the constraint "
                 f"{constraint.names[0]!r} is about; merge groups, or choose a notion that does not need them"
             )
+
+
+def refuse_permuted(X: Any, **columns: Any) -> None:
+    """Columns are matched to X by position; one with the labels of X in another order was not meant so."""
+    index = getattr(X, "index", None)
+    for name, column in columns.items():
+        other = getattr(column, "index", None)
+        if index is None or other is None or callable(other) or callable(index) or len(index) != len(other):
+            continue
+        if not index.equals(other) and index.sort_values().equals(other.sort_values()):
+            raise ValueError(
+                f"{name} has the index of X in another order, and examples are matched by position; use "
+                f"{name}.loc[X.index], or .to_numpy() if the order is right"
+            )
+
+
+def data_hash(X: Any, *columns: Any) -> str:
+    """Of the entries, whatever kind of table or column they are in."""
+    frames = [as_frame(X), *(pd.DataFrame(np.asarray(column, object)) for column in columns if column is not None)]
+    total = hashlib.sha256()
+    for frame in frames:
+        total.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
 # Weights and strata ---------------------------------------------------------------------------------------------------

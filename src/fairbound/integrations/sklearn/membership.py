@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairbound.constraints.cells import Cell
 from fairbound.constraints.constraint import Constraint
+from fairbound.integrations.sklearn.corrections import CellMeans
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Model
 
 
@@ -31,6 +33,7 @@ class Membership:
 
     constraints: tuple[Constraint, ...]
     shares: tuple[Tensor, ...]  # (K,) P(cell), of every constraint
+    trust: tuple[Tensor, ...]  # (K,) how far cells are known by themselves (`CellMeans`), of every constraint
     classes: int
     with_labels: bool  # whether models predict group and label together
     models: Mapping[str, Model] | None  # by column; None: the group is used at prediction
@@ -46,34 +49,46 @@ class Membership:
 
         logits: of the label. group_logits: of the models, by column. groups: (N,) numbers, where there are no models.
         """
-        label, ratios = probabilities(logits), []
-        for constraint, shares in zip(self.constraints, self.shares, strict=True):
-            by = constraint.by or ""
-            joint = probabilities(group_logits[by]) if by in group_logits else None
-            known = groups[by] if self.models is None else None
-            cells = [self._cell(cell.group, cell.label, label, joint, known) for cell in constraint.cells.items]
-            ratios.append(torch.stack(cells, 1) / shares.clamp(min=1e-12))
+        of_label, ratios = probabilities(logits), []
+        for constraint, shares, trust in zip(self.constraints, self.shares, self.trust, strict=True):
+            by, cells = constraint.by or "", constraint.cells.items
+            if self.models is None:
+                parts = self._known(cells, shares, trust, groups[by])
+            else:
+                joint = probabilities(group_logits[by]) if by in group_logits else None
+                parts = [self._predicted(cell, joint, len(of_label)) for cell in cells]
+            for k, cell in enumerate(cells):  # a model of group and label has the label in it
+                if cell.label is not None and (self.models is None or cell.group is None):
+                    parts[k] = parts[k] * of_label[:, int(cell.label)]
+            ratios.append(torch.stack(parts, 1) / shares.clamp(min=1e-12))
         return tuple(ratios)
 
-    def _cell(
-        self, group: int | None, label: float | None, of_label: Tensor, joint: Tensor | None, known: Tensor | None
-    ) -> Tensor:
-        if group is None:
-            return torch.ones(len(of_label), dtype=of_label.dtype) if label is None else of_label[:, int(label)]
-        if known is not None:
-            inside = (known == group).to(of_label.dtype)
-            return inside if label is None else inside * of_label[:, int(label)]
+    def _known(self, cells: Sequence[Cell], shares: Tensor, trust: Tensor, known: Tensor) -> list[Tensor]:
+        """P(group) of every cell: 1 for that of the example, and for a small one in part that of everybody."""
+        parts = []
+        for cell in cells:
+            alike = [k for k, other in enumerate(cells) if other.label == cell.label and other.group is not None]
+            if cell.group is None or not alike:
+                parts.append(torch.ones(len(known), dtype=torch.float64))
+                continue
+            by_group = torch.ones(max(int(known.max()), *(cells[k].group or 0 for k in alike)) + 1, dtype=torch.float64)
+            by_group[[cells[k].group for k in alike]] = trust[alike]
+            own, everybody = by_group[known], shares[cells.index(cell)] / shares[alike].sum().clamp(min=1e-12)
+            parts.append(torch.lerp(everybody.expand(len(known)), (known == cell.group).double(), own))
+        return parts
+
+    def _predicted(self, cell: Cell, joint: Tensor | None, size: int) -> Tensor:
+        if cell.group is None:
+            return torch.ones(size, dtype=torch.float64)
         assert joint is not None
         if not self.with_labels:
-            return joint[:, group]
-        columns = joint[:, group * self.classes : (group + 1) * self.classes]
-        return columns.sum(1) if label is None else columns[:, int(label)]
+            return joint[:, cell.group]
+        columns = joint[:, cell.group * self.classes : (cell.group + 1) * self.classes]
+        return columns.sum(1) if cell.label is None else columns[:, int(cell.label)]
 
 
 def fit_membership(
-    constraints: Sequence[Constraint],
-    groups: Mapping[str, Tensor],
-    labels: Tensor,
+    means: CellMeans,
     classes: int,
     cross_fit: Callable[[Tensor, int], CrossFitted] | None,
 ) -> tuple[Membership, dict[str, Tensor]]:
@@ -81,12 +96,13 @@ def fit_membership(
 
     cross_fit: (target, number of classes) -> models of it; None: the group is used at prediction.
     """
+    constraints, groups, labels = means.constraints, means.scores.groups, means.scores.labels
     shares = []
     for constraint in constraints:
         cells = constraint.cells.bind(groups[constraint.by or ""], labels).examples
         shares.append(torch.tensor([len(cell) / len(labels) for cell in cells], dtype=torch.float64))
     with_labels = any(constraint.cells.needs_labels for constraint in constraints)
-    membership = Membership(tuple(constraints), tuple(shares), classes, with_labels, None)
+    membership = Membership(constraints, tuple(shares), tuple(means.trust), classes, with_labels, None)
     if cross_fit is None:
         return membership, {}
     fitted: dict[str, CrossFitted] = {}

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -27,21 +30,39 @@ from torch import Tensor
 
 from fairbound._utils.frames import frames_of_ours
 from fairbound.auditing import Verdict
+from fairbound.auditing.page import write_page
 from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.groups import SUBGROUPS, GroupEncoder
-from fairbound.integrations.sklearn.certification import Power, certification_power, certify, judge
-from fairbound.integrations.sklearn.corrections import Scores, no_correction
+from fairbound.integrations.sklearn.certification import (
+    Certificate,
+    Power,
+    certification_power,
+    certify,
+    judge,
+    not_certified,
+)
+from fairbound.integrations.sklearn.corrections import TOLERANCE, Scores, no_correction
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, calibration_split, stratified_folds
 from fairbound.integrations.sklearn.inputs import (
     checked_weight,
+    data_hash,
     make_constraints,
     normalized_weight,
     refuse_empty_cells,
+    refuse_permuted,
     strata_of,
 )
 from fairbound.integrations.sklearn.membership import probabilities
-from fairbound.integrations.sklearn.report import group_table, write_report
-from fairbound.integrations.sklearn.selection import Candidate, CandidateSearch, Selection
+from fairbound.integrations.sklearn.report import (
+    Predictions,
+    SearchNotes,
+    choice_of,
+    facts_of,
+    side_effects,
+    warnings_of,
+    write_report,
+)
+from fairbound.integrations.sklearn.selection import Candidate, CandidateSearch, Selection, is_constant
 
 SMALL_TABLE = 100_000  # examples: below, several threads cost more than they save (18,000: 48 CPU s on two, 11 on one)
 
@@ -64,6 +85,9 @@ class FairClassifierMixin(ClassifierMixin):
     An estimator has a method `_cross_fit` as `cross_fitting.CrossFit` describes it, and may replace the methods of the
     section "Models" below. Inside, labels are numbers, and of two classes the positive one is 1.
     """
+
+    __metadata_request__fit = {"sensitive_features": True}  # noqa: RUF012  what metadata routing passes on by itself
+    __metadata_request__score = {"sensitive_features": True}  # noqa: RUF012
 
     cross_fit_cache: dict[Any, CrossFitted] | None = None  # models of other fits with the same examples and seed
 
@@ -100,7 +124,7 @@ class FairClassifierMixin(ClassifierMixin):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         X = self._validate(X, reset=True)
-        y = column_or_1d(y, warn=True)
+        y_given, y = y, column_or_1d(y, warn=True)
         check_consistent_length(X, y)
         check_classification_targets(y)
         self.classes_ = np.unique(y)
@@ -116,11 +140,13 @@ class FairClassifierMixin(ClassifierMixin):
             train_weight = by_class if weight is None else weight * by_class
         if len(y) < 2:
             raise ValueError(f"X has n_samples = {len(y)}, and cross-fitting needs 2 or more")
+        refuse_permuted(X, y=y_given, sensitive_features=sensitive_features)
         self._fit(X, self._numbered(y), sensitive_features, weight, train_weight)
+        self.data_hash_ = data_hash(X, y, sensitive_features)
         return self
 
     def _fit(self, X: Any, labels: Tensor, sensitive: Any, weight: Any, train_weight: Any) -> None:
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         groups = self._make_constraints(sensitive, labels)
         strata = strata_of(groups, labels)
         self.development_, self.calibration_ = calibration_split(strata, float(self.calibration), seed)
@@ -146,6 +172,8 @@ class FairClassifierMixin(ClassifierMixin):
             self._cross_fit_once,
             self.group_at_prediction,
             self._retrainable,
+            float(self.max_accuracy_loss),
+            bool(self.allow_constant),
         )
         with one_thread_if(len(labels) < SMALL_TABLE):
             self._choose(search.run(), held_out)
@@ -161,6 +189,7 @@ class FairClassifierMixin(ClassifierMixin):
         groups = self._encoder.transform(sensitive, len(labels))
         columns = self._encoder.columns
         self.constraints_ = make_constraints(self.constraint, self.bound, columns, self._outcomes())
+        self._refuse_unnamed_class()
         refuse_empty_cells(self.constraints_, groups, labels)
         self.groups_ = {by: list(column.names) for by, column in columns.items()}
         return groups
@@ -185,22 +214,26 @@ class FairClassifierMixin(ClassifierMixin):
         self, selection: Selection, held_out: tuple[Any, Tensor, dict[str, Tensor], Tensor | None] | None
     ) -> None:
         """The certified candidate, or the one that was chosen on out-of-fold data, and what the report says of it."""
-        self._membership, self.leverage_ = selection.membership, selection.leverage
+        self._membership = selection.membership
         self._candidate, self._plain = self._certified(selection, held_out), selection.candidates[-1]
         self.choice_, correction = self._candidate.name, self._candidate.correction
         names = [name for constraint in self.constraints_ for name in constraint.names]
         self.multipliers_ = dict(zip(names, correction.multipliers.tolist(), strict=True))
         self.candidates_ = [(candidate.name, candidate.value) for candidate in selection.candidates]
-        before = selection.plain_scores
-        after = before if self._candidate is self._plain else selection.base_scores
-        self._tables = {by: group_table(before, after, correction, by, names) for by, names in self.groups_.items()}
+        constant = is_constant(self._candidate.value, self._plain.value, self.constraints_)
+        beyond = self._beyond and (self._beyond.name, self._plain.value.accuracy - self._beyond.value.accuracy)
+        self._search = SearchNotes(constant, len(selection.constant), selection.small, beyond, self._could_be_certified)
 
     def _certified(self, selection: Selection, held_out: Any) -> Candidate:
         """The last certified candidate up to the chosen one; the chosen one where none is certified."""
         self.verdict_: Verdict | None = None
-        self.certified_ = False
+        within = [candidate for candidate in selection.rejected if candidate.value.violation <= TOLERANCE]
+        self._beyond = within[-1] if within else None  # what max_accuracy_loss keeps from being returned
+        self._could_be_certified = False
         candidates, chosen = selection.candidates, selection.chosen
         if not self.constraints_ or held_out is None:
+            after = selection.plain if chosen is candidates[-1] else selection.base
+            self._remember(selection.plain.scores, after.scores, chosen)
             return chosen
         inputs, labels, groups, weight = held_out
         membership, scores = selection.membership, {}
@@ -209,16 +242,33 @@ class FairClassifierMixin(ClassifierMixin):
             logits = fitted.model.logits(inputs)
             ratios = () if membership is None else membership.ratios(logits, group_logits, groups)
             scores[id(fitted)] = Scores(logits, ratios, labels, groups, weight)
+
+        def tested(sequence: Sequence[Candidate]) -> Certificate:
+            return certify([(candidate.correction, scores[id(candidate.fitted)]) for candidate in sequence], self.level)
+
         # the sequence ends at the chosen candidate: a lucky sample certifies nothing beyond it
         sequence = candidates[: 1 + next(i for i, candidate in enumerate(candidates) if candidate is chosen)]
-        certificate = certify(
-            [(candidate.correction, scores[id(candidate.fitted)]) for candidate in sequence], self.level
-        )
+        certificate = tested(sequence)
         self._first_verdict = certificate.verdicts[0]
         if certificate.chosen is not None:
-            chosen, self.certified_ = candidates[certificate.chosen], True
+            chosen = candidates[certificate.chosen]
+        elif (dear := tested(selection.rejected).chosen) is not None:
+            self._beyond, self._could_be_certified = selection.rejected[dear], True
         self.verdict_ = judge(chosen.correction, scores[id(chosen.fitted)], self.level)
+        if certificate.chosen is None and self.verdict_.decision == "holds":
+            self.verdict_ = not_certified(self.verdict_)
+        self._remember(scores[id(candidates[-1].fitted)], scores[id(chosen.fitted)], chosen)
         return chosen
+
+    def _remember(self, before: Scores, after: Scores, chosen: Candidate) -> None:
+        """What the report compares: predictions for the calibration data, else out of fold."""
+        positive = int(np.flatnonzero(self.classes_ == self.positive_class_)[0])
+        self._predictions = Predictions.of(before, after, chosen.correction, positive)
+
+    @property
+    def certified_(self) -> bool:
+        """Whether the verdict on the calibration data is "holds"."""
+        return self.verdict_ is not None and self.verdict_.decision == "holds"
 
     # Classes ----------------------------------------------------------------------------------------------------------
 
@@ -232,12 +282,27 @@ class FairClassifierMixin(ClassifierMixin):
             raise ValueError(f"pos_label={self.pos_label!r} is not among the classes {self.classes_.tolist()}")
         return order[::-1] if len(order) == 2 and places[0] == 0 else order
 
-    def _outcomes(self) -> dict[int, str] | None:
-        """With several classes: those that rates are about, `pos_label` or all."""
+    @property
+    def positive_class_(self) -> Any:
+        """The class that is the positive decision; the last one where `pos_label` names none."""
+        return self.classes_[self._order[-1]] if self.pos_label is None else self.pos_label
+
+    def _outcomes(self) -> dict[int | None, str]:
+        """The classes that rates are about, and their names in constraints; with two classes the positive one."""
         if len(self.classes_) == 2:
-            return None
+            return {None: "" if self.pos_label is None else f"class {self.pos_label}"}
         names = enumerate(self.classes_.tolist())
         return {k: f"class {name}" for k, name in names if self.pos_label is None or name == self.pos_label}
+
+    def _refuse_unnamed_class(self) -> None:
+        """Of two texts neither is the positive one by itself."""
+        rates = any(constraint.statistic is not None for constraint in self.constraints_)
+        if rates and len(self.classes_) == 2 and self.pos_label is None and self.classes_.dtype.kind in "OUST":
+            one, other = self.classes_.tolist()
+            raise ValueError(
+                f"the classes are {one!r} and {other!r}, and the constraint is about positive decisions: say which one "
+                f"is positive, pos_label={other!r} or pos_label={one!r}"
+            )
 
     def _numbered(self, y: NDArray[Any]) -> Tensor:
         """(n,) the number of every example's class."""
@@ -267,6 +332,10 @@ class FairClassifierMixin(ClassifierMixin):
         classes: NDArray[Any] = self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
         return classes
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> float:
+        """Accuracy; `sensitive_features` is needed with `group_at_prediction=True` only."""
+        return float(accuracy_score(y, self.predict(X, sensitive_features), sample_weight=sample_weight))
+
     def judge(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any = None) -> Verdict:
         """Whether the constraints hold in the population that these examples, new to the model, were drawn from."""
         check_is_fitted(self)
@@ -279,10 +348,26 @@ class FairClassifierMixin(ClassifierMixin):
         scores = Scores(logits, (), labels, groups, None if weight is None else torch.from_numpy(weight))
         return judge(no_correction(self.constraints_), scores, self.level)
 
-    def report(self) -> str:
-        """What `fit` did and what it means, in 80 columns."""
+    def report(self, html: str | Path | None = None) -> str:
+        """What `fit` did and what it means, in 80 columns; `html`: also as a page, written to that file.
+
+        Rates and changed decisions are those of the calibration data, or of out-of-fold predictions without them. With
+        several columns of groups the page is about the first.
+        """
         check_is_fitted(self)
-        return write_report(self)
+        notes = [] if html is None else [*warnings_of(self), *facts_of(self), choice_of(self)]
+        compared = [
+            self._predictions.comparison(by, names, self.choice_, self.level, notes)
+            for by, names in self.groups_.items()
+        ]
+        if html is not None:
+            if not compared:
+                raise ValueError("the model was fitted without sensitive_features, so there are no groups to compare")
+            by, names = next(iter(self.groups_.items()))
+            notes += [f"Decisions of {name}: {self._predictions.changed(by, k)}." for k, name in enumerate(names)]
+            notes = [note.removesuffix(".") for note in (*notes, *side_effects(compared[0]))]  # the page adds it
+            write_page(replace(compared[0], notes=tuple(notes)), html, heading="Before and after the bound")
+        return write_report(self, compared)
 
     @property
     def unconstrained_(self) -> Any:
@@ -294,6 +379,7 @@ class FairClassifierMixin(ClassifierMixin):
 
     def _corrected(self, X: Any, sensitive: Any) -> Tensor:
         """(N,) or (N, classes) logits after the correction; X is validated."""
+        refuse_permuted(X, sensitive_features=sensitive)
         inputs, correction = self._inputs(X), self._candidate.correction
         logits: Tensor = self._candidate.fitted.model.logits(inputs)
         if correction.is_nothing:
@@ -326,6 +412,8 @@ class FairClassifierMixin(ClassifierMixin):
             raise ValueError(f"calibration is a share of the examples, from 0 to below 1, got {self.calibration!r}")
         if not isinstance(self.level, int | float) or not 0.5 < self.level < 1:
             raise ValueError(f"level is a confidence level such as 0.95, got {self.level!r}")
+        if not isinstance(self.max_accuracy_loss, int | float) or not 0 <= self.max_accuracy_loss <= 1:
+            raise ValueError(f"max_accuracy_loss is a share such as 0.05, got {self.max_accuracy_loss!r}")
         if isinstance(self.cv, bool) or not isinstance(self.cv, int | np.integer) or self.cv < 2:
             raise ValueError(f"cv is a number of folds, 2 or more, got {self.cv!r}")
 

@@ -1,16 +1,30 @@
-"""The report of a fit: what was done, what it means and which groups it helped or harmed; 80 columns wide."""
+"""The report of a fit: what was done, what it costs, and every group's rates before and after; 80 columns wide."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from scipy.special import ndtri
+from torch import Tensor
 
-from fairbound.integrations.sklearn.corrections import Correction, Scores, decisions
+from fairbound.auditing import Audit, Comparison, audit, compare
+from fairbound.integrations.sklearn.corrections import TOLERANCE, Correction, Scores, decisions
+from fairbound.integrations.sklearn.membership import probabilities
 
 WIDTH = 80
+FOUR_FIFTHS = 0.8  # smallest selection rate over the largest: below, US agencies look closer (29 CFR 1607.4 D)
+RATES = {  # those of the audit, and their short names
+    "positive_rate": "selection rate",
+    "true_positive_rate": "true positives",
+    "false_positive_rate": "false positives",
+    "positive_predictive_value": "precision",
+}
+PACKAGES = ("fairbound", "torch", "scikit-learn", "numpy")
 LEVELING_DOWN = (
     "The correction makes the model less sure of some examples and changes no decision at one half: it is leveling "
     "down. A bound on a difference of losses can be met so without helping anybody; rates, or bounded_group_loss, say "
@@ -20,53 +34,70 @@ MOVED_DECISIONS = (
     "The correction moves decisions: predict_proba are scores that are consistent with predict, no longer "
     "probabilities of the label."
 )
-ONE_THRESHOLD = (
-    "Decisions are moved by one threshold for all examples: the columns that tell the group tell the label too, and no "
-    "correction by groups was more accurate within the bounds."
-)
 
 
-class GroupChange(NamedTuple):
-    """A group before and after: out-of-fold loss, accuracy and rate of decisions for the last class."""
+class SearchNotes(NamedTuple):
+    """What the search for candidates has to say."""
 
-    name: str
-    examples: int
-    before: tuple[float, float, float]
-    after: tuple[float, float, float]
-
-
-def group_table(
-    before: Scores, after: Scores, correction: Correction, by: str, names: Sequence[str]
-) -> tuple[GroupChange, ...]:
-    """Every group of a column."""
-    corrected = correction.apply(after.logits, after.ratios)
-    table = []
-    for code, name in enumerate(names):
-        rows = (before.groups[by] == code).nonzero()[:, 0]
-        numbers = [_numbers(scores, logits, rows) for scores, logits in ((before, before.logits), (after, corrected))]
-        table.append(GroupChange(name, len(rows), *numbers))
-    return tuple(table)
+    is_constant: bool  # whether the chosen one is
+    constant: int  # candidates that are left out because they are
+    small: tuple[str, ...]  # cells without a margin
+    beyond: tuple[str, float] | None  # a candidate that costs too much accuracy, and how much
+    certifiable: bool  # whether that one could be certified
 
 
-def _numbers(scores: Scores, logits: torch.Tensor, rows: torch.Tensor) -> tuple[float, float, float]:
-    decided, last = decisions(logits), 1 if logits.ndim == 1 else logits.shape[1] - 1
-    losses = scores.batch(logits).losses[rows]
-    right = (decided == scores.labels)[rows].double()
-    return float(losses.mean()), float(right.mean()), float((decided == last)[rows].double().mean())
+class Predictions(NamedTuple):
+    """What the unconstrained and the chosen model predict for examples that have trained neither."""
+
+    labels: Tensor  # (N,) bool: of the positive class
+    groups: dict[str, Tensor]  # (N,) by column
+    weight: Tensor | None  # (N,)
+    before: Tensor  # (N,) the probability of the positive class; of several classes, 1 where it is decided
+    after: Tensor
+    right: Tensor  # (N, 2) whether the decision is right, before and after
+
+    @staticmethod
+    def of(before: Scores, after: Scores, correction: Correction, positive: int) -> Predictions:
+        corrected = correction.apply(after.logits, after.ratios)
+        columns = []
+        for logits in (before.logits, corrected):
+            columns.append(probabilities(logits)[:, 1] if logits.ndim == 1 else (logits.argmax(1) == positive).double())
+        right = (decisions(before.logits) == before.labels, decisions(corrected) == before.labels)
+        labels = before.labels == (1 if corrected.ndim == 1 else positive)
+        return Predictions(labels, dict(before.groups), before.weight, columns[0], columns[1], torch.stack(right, 1))
+
+    def comparison(self, by: str, names: Sequence[str], title: str, level: float, notes: Sequence[str]) -> Comparison:
+        """The audits of both models, by one column of groups."""
+        given: dict[str, Any] = {"weights": self.weight, "names": names, "attributes": [by], "level": level}
+        two = [
+            audit(self.labels.long(), self.groups[by], scores=scores, threshold=0.5, draws=2_000, **given)
+            for scores in (self.before, self.after)
+        ]
+        return compare(two[0], two[1], ("unconstrained", title), notes)
+
+    def cost(self, level: float) -> str:
+        """The accuracy that is lost, with its interval."""
+        weight = np.ones(len(self.labels)) if self.weight is None else self.weight.numpy()
+        lost = np.asarray(self.right[:, 0], float) - np.asarray(self.right[:, 1], float)
+        mean = float(np.average(lost, weights=weight))
+        half = float(ndtri((1 + level) / 2) * np.sqrt(((weight * (lost - mean)) ** 2).sum()) / weight.sum())
+        return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
+
+    def changed(self, by: str, group: int) -> str:
+        """How many decisions of a group become positive and negative."""
+        inside = self.groups[by] == group
+        before, after = self.before[inside] > 0.5, self.after[inside] > 0.5
+        return f"{int((~before & after).sum()):,} to positive, {int((before & ~after).sum()):,} to negative"
 
 
-def write_report(fitted: Any) -> str:
+def write_report(fitted: Any, comparisons: Sequence[Comparison]) -> str:
     """Of a fitted estimator."""
-    sections = [_data(fitted), *map(_wrapped, getattr(fitted, "notes_", []))]
-    if fitted.power_ is not None and fitted.power_.sentence:
-        sections.append(_wrapped(fitted.power_.sentence))
-    if fitted.leverage_ is not None:
-        sections.append(f"What re-weighting the groups can reach, out of fold:\n{fitted.leverage_}")
-        sections.append(_wrapped(fitted.leverage_.sentence))
+    sections = [_wrapped(sentence) for sentence in (*warnings_of(fitted), *facts_of(fitted))]
     if fitted.constraints_:
-        sections += [_candidates(fitted), _choice(fitted)]
-        sections += [_groups(by, table, len(fitted._tables)) for by, table in fitted._tables.items()]
-        sections += _meaning(fitted)
+        sections += [_candidates(fitted), _wrapped(choice_of(fitted))]
+        for compared in comparisons:
+            sections += [_groups(fitted, compared), *map(_wrapped, side_effects(compared))]
+        sections += map(_wrapped, _meaning(fitted))
     if fitted.verdict_ is not None:
         examples = f"{len(fitted.calibration_):,} calibration examples"
         sections.append(f"On {examples}, which nothing else has used:\n{fitted.verdict_}")
@@ -79,15 +110,61 @@ def _wrapped(sentence: str) -> str:
     return "\n".join(textwrap.wrap(sentence, WIDTH))
 
 
-def _data(fitted: Any) -> str:
+def warnings_of(fitted: Any) -> Iterator[str]:
+    """What a reader must know first."""
+    search, value = fitted._search, fitted._candidate.value
+    if fitted.allow_constant and search.is_constant:
+        yield "This is nearly a constant rule: a class is decided for less than a tenth as often as without the bound."
+    if fitted.constraints_ and value.violation > TOLERANCE:
+        yield (
+            f"No correction within max_accuracy_loss={fitted.max_accuracy_loss:g} keeps the bound out of fold: it is "
+            f"exceeded by {value.violation:.3f}, the least for its accuracy."
+        )
+    if search.constant:
+        yield (
+            f"{search.constant} candidates decide the same for nearly everybody and are left out; allow_constant=True "
+            "admits them."
+        )
+    if search.beyond is not None and not fitted.certified_:
+        name, lost = search.beyond
+        does = "could be certified" if search.certifiable else "keeps the bound out of fold"
+        yield f"{name!r} {does}, and costs {lost:.3f} of accuracy: max_accuracy_loss={lost + 0.005:.2f} admits it."
+
+
+def facts_of(fitted: Any) -> Iterator[str]:
+    """Data, model, settings."""
     groups = "; ".join(
         (f"{by}: " if len(fitted.groups_) > 1 else "") + ", ".join(names) for by, names in fitted.groups_.items()
     )
     held_out = f"{len(fitted.calibration_):,} for calibration" if len(fitted.calibration_) else "none held out"
-    return _wrapped(
+    yield (
         f"Examples: {len(fitted.development_):,} for development, {held_out}. Groups: {groups or 'none were given'}. "
-        f"Model: {fitted._plain.fitted.note}."
+        f"Positive class: {fitted.positive_class_}. Model: {fitted._plain.fitted.note}."
     )
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    settings = ", ".join(
+        f"{name}={getattr(fitted, name)!r}" for name in ("constraint", "bound", "level", "calibration")
+    )
+    yield f"Settings: {settings}; seed {fitted.seed_}; {versions}; data {fitted.data_hash_}."
+    yield from getattr(fitted, "notes_", [])
+    if fitted._search.small:
+        yield (
+            f"Too few examples to tell a violation from chance: {', '.join(fitted._search.small)}. Their rates are "
+            "shrunk toward those of everybody, and the bound is not tightened for them."
+        )
+    if fitted.power_ is not None and fitted.power_.sentence and not fitted.certified_:
+        yield fitted.power_.sentence
+
+
+def choice_of(fitted: Any) -> str:
+    level = f"{100 * fitted.level:g} %"
+    if fitted.certified_:
+        why = f"the least corrected within its bounds out of fold that is certified, at {level} confidence"
+    elif fitted.verdict_ is None:
+        why = "chosen on out-of-fold data; there are too few examples for a certificate"
+    else:
+        why = "chosen on out-of-fold data; none could be certified with these calibration data"
+    return f"Choice: {fitted.choice_}, {why}. It costs {fitted._predictions.cost(fitted.level)} of accuracy ({level})."
 
 
 def _candidates(fitted: Any) -> str:
@@ -97,37 +174,54 @@ def _candidates(fitted: Any) -> str:
     return "\n".join(lines)
 
 
-def _choice(fitted: Any) -> str:
-    if fitted.certified_:
-        level = f"{100 * fitted.level:g} % confidence"
-        why = f"the least corrected within its bounds out of fold that is certified, at {level}"
-    elif fitted.verdict_ is None:
-        why = "chosen on out-of-fold data; there are too few examples for a certificate"
-    else:
-        why = "chosen on out-of-fold data; none could be certified with these calibration data"
-    return _wrapped(f"Choice: {fitted.choice_}, {why}.")
-
-
-def _groups(by: str, table: Sequence[Any], columns: int) -> str:
-    width = min(22, max(5, *(len(row.name) for row in table)))  # the rest takes 58 columns
-    title = "group" if columns == 1 else by
-    heads = f"{'examples':>8}  {'loss':^15}  {'accuracy':^14}  {'decisions':^14}"
-    lines = [f"{title[:width]:<{width}} {heads}"]
-    for row in table:
-        pairs = [f"{a:.3f} -> {b:.3f}" for a, b in zip(row.before, row.after, strict=True)]
-        lines.append(f"{row.name[:width]:<{width}} {row.examples:>8,}  {pairs[0]:>15}  {pairs[1]:>14}  {pairs[2]:>14}")
-    rose = [row.name for row in table if row.after[0] > row.before[0] + 5e-4]
-    fell = [row.name for row in table if row.after[0] < row.before[0] - 5e-4]
-    ends = [f"the loss {verb} for {', '.join(names)}" for verb, names in (("rose", rose), ("fell", fell)) if names]
-    lines += textwrap.wrap(f"Unconstrained -> chosen, out of fold: {'; '.join(ends) or 'no loss changed'}.", WIDTH)
+def _groups(fitted: Any, compared: Comparison) -> str:
+    """Rates of every group before and after, and how many of its decisions changed."""
+    (by,) = compared.first.attributes
+    lines = [f"{by[:22]:<22} {'':<15} {'unconstrained':^20} {'chosen':^20}"]
+    for code, (before, after) in enumerate(zip(compared.first.groups, compared.second.groups, strict=True)):
+        heads = [before.name[:22], f"  {before.examples:,} examples", "", ""]
+        for head, (rate, name) in zip(heads, RATES.items(), strict=True):
+            cells = [_interval(model.rates[rate]) for model in (before, after)]
+            lines.append(f"{head:<22} {name:<15} {cells[0]:>20} {cells[1]:>20}".rstrip())
+        lines.append(f"{'':<22} {'changed':<15} {fitted._predictions.changed(by, code)}")
     return "\n".join(lines)
 
 
+def _interval(rate: Any) -> str:
+    if rate.value is None:
+        return "none"
+    ends = "" if rate.low is None else f" [{rate.low:.3f}, {rate.high:.3f}]"
+    return f"{rate.value:.3f}{ends}"
+
+
+def side_effects(compared: Comparison) -> Iterator[str]:
+    """Ratio of the selection rates, differences that grew, and whose loss rose."""
+    before, after = (found.metrics["demographic_parity_ratio"] for found in (compared.first, compared.second))
+    if after.value is not None:
+        below = " It is below four fifths." if after.value < FOUR_FIFTHS else ""
+        yield f"Smallest selection rate over the largest: {_interval(before)} before, {_interval(after)} after.{below}"
+    for rate, name in RATES.items():
+        first, second = (_difference(found, rate) for found in (compared.first, compared.second))
+        if first is not None and second is not None and (second[0] > first[0] + 0.01 or first[1] != second[1]):
+            yield f"Difference of {name}: {first[0]:.3f} ({first[1]}) before, {second[0]:.3f} ({second[1]}) after."
+    for verb, sign in (("rose", 1), ("fell", -1)):
+        names = [name for name, changes in compared.groups.items() if sign * (changes["loss"].value or 0.0) > 5e-4]
+        if names:
+            yield f"The loss {verb} for {', '.join(names)}."
+
+
+def _difference(found: Audit, rate: str) -> tuple[float, str] | None:
+    """The largest difference of two groups, and who they are."""
+    known = {group.name: group.rates[rate].value for group in found.groups if group.rates[rate].value is not None}
+    if len(known) < 2:
+        return None
+    high, low = (pick(known, key=lambda name: known[name] or 0.0) for pick in (max, min))
+    return (known[high] or 0.0) - (known[low] or 0.0), f"{high} - {low}"
+
+
 def _meaning(fitted: Any) -> list[str]:
-    correction = fitted._candidate.correction
-    mus = correction.multipliers.split([constraint.m for constraint in fitted.constraints_])
+    mus = fitted._candidate.correction.multipliers.split([constraint.m for constraint in fitted.constraints_])
     used = [constraint for constraint, mu in zip(fitted.constraints_, mus, strict=True) if bool(mu.any())]
-    moved = bool(correction.threshold) or any(constraint.statistic is not None for constraint in used)
+    moved = any(constraint.statistic is not None for constraint in used)
     flattened = any(constraint.statistic is None for constraint in used)
-    sentences = {LEVELING_DOWN: flattened, ONE_THRESHOLD: bool(correction.threshold), MOVED_DECISIONS: moved}
-    return [_wrapped(sentence) for sentence, is_true in sentences.items() if is_true]
+    return [sentence for sentence, is_true in ((LEVELING_DOWN, flattened), (MOVED_DECISIONS, moved)) if is_true]

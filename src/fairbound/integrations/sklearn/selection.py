@@ -2,10 +2,12 @@
 
 1. A model is cross-fitted without any constraint. It is the only candidate where it is within the bounds, tightened by
    their standard errors on out-of-fold data.
-2. The leverage of group weights is measured. For bounds on the losses themselves, models are trained with such weights.
+2. For bounds on the losses themselves, models are trained with other weights of the groups.
 3. A second model is cross-fitted for the probability of each group, unless the group may be used at prediction.
-4. Corrections of the scores are chosen on out-of-fold data: for the tightened bounds, and for stricter ones.
-5. Candidates that are worse than the unconstrained model in violation and in accuracy are dropped.
+4. Corrections of the scores are made on out-of-fold data: for the tightened bounds, for stricter ones, and for looser
+   ones where the tightened bounds cost more than `max_accuracy_loss`.
+5. Of the candidates that cost at most that much and are not constant, the most accurate within the stated bounds is
+   chosen; where none is within them, the one that violates them least for the accuracy that it costs.
 """
 
 from __future__ import annotations
@@ -19,21 +21,24 @@ from torch import Tensor
 
 from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.sklearn.corrections import (
+    PRICE,
+    TOLERANCE,
+    CellMeans,
     Correction,
     Evaluated,
     Scores,
     evaluate,
     fit_correction,
     no_correction,
-    standard_errors,
 )
 from fairbound.integrations.sklearn.cross_fitting import CrossFit, CrossFitted, Development
 from fairbound.integrations.sklearn.inputs import is_difference
-from fairbound.integrations.sklearn.leverage import Leverage, measure_leverage
 from fairbound.integrations.sklearn.membership import Membership, fit_membership
 
-MAX_LEVERAGE_GROUPS = 6  # a model each
 STRICTNESS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # of the path: from the tightened bounds to no difference at all
+HALVINGS = 4  # of the way from the tightened bounds to no correction, where those cost too much accuracy
+CHEAP = 0.002  # accuracy that the margins of small cells may cost
+CONSTANT = 0.1  # a class that is decided for less than this share as often as before: a constant rule
 MARGIN_ERRORS = 2.0  # standard errors by which bounds are tightened, as the Seldonian toolkit does
 LEVEL_MARGINS = 2.0  # such margins inside a bound on a level (a rate, a loss), at the strict end of the path
 REWEIGHTINGS = 4  # models with other weights of the groups
@@ -54,11 +59,13 @@ class Selection(NamedTuple):
     """The candidates that development data give."""
 
     candidates: list[Candidate]  # the most corrected first, the unconstrained model last
-    chosen: Candidate  # the least corrected for the tightened bounds
-    plain_scores: Scores  # of the unconstrained model, out of fold
-    base_scores: Scores  # of the model of all other candidates
+    chosen: Candidate
+    plain: CellMeans  # of the unconstrained model, out of fold
+    base: CellMeans  # of the model of all other candidates
     membership: Membership | None = None  # None where no scores are corrected
-    leverage: Leverage | None = None
+    rejected: tuple[Candidate, ...] = ()  # more corrected ones that cost too much accuracy
+    constant: tuple[Candidate, ...] = ()  # those that are left out because they decide the same for nearly everybody
+    small: tuple[str, ...] = ()  # cells too small for a margin
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,35 +78,48 @@ class CandidateSearch:
     cross_fit: CrossFit
     group_at_prediction: bool
     retrainable: bool  # whether models can be trained with other weights
+    max_accuracy_loss: float
+    allow_constant: bool
 
     def run(self) -> Selection:
         nothing = no_correction(self.constraints)
         plain = self._fit(self.data.train_weight, main=True)
-        unconstrained = Candidate("unconstrained", plain, nothing, self._evaluate(plain))
-        scores = self._scores(plain)
-        margin = margins(self.constraints, scores) if self.constraints else torch.zeros(0)
-        if not bool((unconstrained.value.c > -margin).any()):
-            return Selection([unconstrained], unconstrained, scores, scores)
+        plain_means = CellMeans(self.constraints, self._scores(plain))
+        unconstrained = Candidate("unconstrained", plain, nothing, evaluate(nothing, plain_means))
+        margin = margins(plain_means) if self.constraints else Margins(torch.zeros(0), torch.zeros(0), ())
+        if not bool((unconstrained.value.c > -margin.known).any()):
+            return Selection([unconstrained], unconstrained, plain_means, plain_means, small=margin.small)
         rows = ConstraintRows.of(self.constraints)
-        leverage = self._measure_leverage(unconstrained.value) if self.retrainable else None
-        base = self._reweight(unconstrained, rows.weighted, margin) if self.retrainable else plain
-        candidates, base_scores, membership = [unconstrained], self._scores(base), None
+        base = self._reweight(unconstrained, rows.weighted, margin.known) if self.retrainable else plain
+        candidates, membership = [unconstrained], None
+        base_means = plain_means if base is plain else CellMeans(self.constraints, self._scores(base))
         if base is not plain:
-            candidates.insert(0, Candidate("re-weighted", base, nothing, self._evaluate(base)))
-        chosen = candidates[0]
+            candidates.insert(0, Candidate("re-weighted", base, nothing, evaluate(nothing, base_means)))
         if rows.correctable:
-            membership, group_logits = self._fit_membership()
+            membership, group_logits = self._fit_membership(base_means)
             ratios = membership.ratios(base.out_of_fold, group_logits, self.data.groups)
-            base_scores = base_scores._replace(ratios=ratios)
-            path = correction_path(self.constraints, base_scores, margin)
+            base_means = CellMeans(self.constraints, base_means.scores._replace(ratios=ratios))
+            lowest = unconstrained.value.accuracy - self.max_accuracy_loss
             corrected = [
-                Candidate(f"corrected, strictness {strictness:g}", base, correction, evaluate(correction, base_scores))
-                for strictness, correction in zip(STRICTNESS, path, strict=True)
+                Candidate(name, base, correction, evaluate(correction, base_means))
+                for name, correction in correction_path(base_means, margin, lowest)
             ]
-            candidates, chosen = [*reversed(corrected), *candidates], corrected[0]
-        candidates = drop_worse(candidates)
-        chosen = next((candidate for candidate in candidates if candidate is chosen), unconstrained)
-        return Selection(candidates, chosen, scores, base_scores, membership, leverage)
+            candidates = [*reversed(corrected), *candidates]
+        kept, rejected, constant = self._sorted_out(drop_worse(candidates))
+        chosen = choose(kept)
+        return Selection(kept, chosen, plain_means, base_means, membership, rejected, constant, margin.small)
+
+    def _sorted_out(
+        self, candidates: Sequence[Candidate]
+    ) -> tuple[list[Candidate], tuple[Candidate, ...], tuple[Candidate, ...]]:
+        """Candidates that may be returned, those that cost too much, and constant ones."""
+        plain = candidates[-1].value
+        constant = (
+            [] if self.allow_constant else [c for c in candidates if is_constant(c.value, plain, self.constraints)]
+        )
+        others = [candidate for candidate in candidates if candidate not in constant]
+        rejected = [c for c in others if c.value.accuracy < plain.accuracy - self.max_accuracy_loss]
+        return [c for c in others if c not in rejected], tuple(rejected), tuple(constant)
 
     def _fit(self, weight: Tensor | None, *, main: bool) -> CrossFitted:
         """Models of the label."""
@@ -111,7 +131,7 @@ class CandidateSearch:
 
     def _evaluate(self, fitted: CrossFitted) -> Evaluated:
         """A model without correction, out of fold."""
-        return evaluate(no_correction(self.constraints), self._scores(fitted))
+        return evaluate(no_correction(self.constraints), CellMeans(self.constraints, self._scores(fitted)))
 
     def _reweight(self, unconstrained: Candidate, rows: Tensor, margin: Tensor) -> CrossFitted:
         """The model with the best weights of the groups; the plain one where weights serve no violated constraint."""
@@ -127,27 +147,7 @@ class CandidateSearch:
     def _times_train_weight(self, weight: Tensor) -> Tensor:
         return weight if self.data.train_weight is None else weight * self.data.train_weight
 
-    def _measure_leverage(self, unweighted: Evaluated) -> Leverage | None:
-        """None where there are too many groups, or too few examples without one of them."""
-        data = self.data
-        columns = {constraint.by or "" for constraint in self.constraints if constraint.cells.needs_groups}
-        sizes = {by: int(data.groups[by].max()) + 1 for by in columns}
-        if not columns or max(sizes.values()) > MAX_LEVERAGE_GROUPS or min(sizes.values()) < 2:
-            return None
-        enough = 10 * (int(data.fold.max()) + 1)
-        for by, count in sizes.items():
-            for group in range(count):
-                others = data.labels[data.groups[by] != group]
-                if len(others) < enough or torch.bincount(others).min() < enough:
-                    return None
-
-        def without(by: str, group: int) -> Evaluated:
-            weight = self._times_train_weight((data.groups[by] != group).double())
-            return self._evaluate(self._fit(weight, main=False))
-
-        return measure_leverage(self.constraints, unweighted, without)
-
-    def _fit_membership(self) -> tuple[Membership, dict[str, Tensor]]:
+    def _fit_membership(self, means: CellMeans) -> tuple[Membership, dict[str, Tensor]]:
         """Models of the groups, and their out-of-fold logits; none where the group is used at prediction."""
         data = self.data
 
@@ -155,7 +155,7 @@ class CandidateSearch:
             return self.cross_fit(data, target, classes, data.weight, main=False)
 
         cross_fit = None if self.group_at_prediction else models
-        return fit_membership(self.constraints, data.groups, data.labels, self.classes, cross_fit)
+        return fit_membership(means, self.classes, cross_fit)
 
 
 class ConstraintRows(NamedTuple):
@@ -190,21 +190,69 @@ class ConstraintRows(NamedTuple):
         return self.loss & ~self.difference
 
 
-def margins(constraints: Sequence[Constraint], scores: Scores) -> Tensor:
+class Margins(NamedTuple):
     """(m,) by which bounds are tightened: standard errors, at most the bound of a difference; 0 for equalities."""
-    rows, errors = ConstraintRows.of(constraints), MARGIN_ERRORS * standard_errors(constraints, scores)
-    return torch.where(rows.equality, 0.0, torch.where(rows.difference, torch.minimum(errors, rows.bound), errors))
+
+    every: Tensor  # 0 for differences that are mostly chance
+    known: Tensor  # 0 for all that two standard errors do not tell from 0 within the bound
+    small: tuple[str, ...]  # the cells that make them so
 
 
-def correction_path(constraints: Sequence[Constraint], scores: Scores, margin: Tensor) -> list[Correction]:
-    """Corrections from the tightened bounds to the strictest, one for every `STRICTNESS`."""
-    rows = ConstraintRows.of(constraints)
-    strict = torch.where(rows.difference, rows.bound, LEVEL_MARGINS * margin).maximum(margin)
-    path: list[Correction] = []
-    for strictness in STRICTNESS:
-        tightening = torch.where(rows.equality, 0.0, torch.lerp(margin, strict, strictness))
-        path.append(fit_correction(constraints, scores, tightening, path[-1] if path else None))
+def margins(means: CellMeans) -> Margins:
+    rows, errors = ConstraintRows.of(means.constraints), MARGIN_ERRORS * means.standard_errors()
+    every = torch.where(rows.difference, torch.minimum(errors, rows.bound), errors)
+    every = torch.where(rows.equality, 0.0, every)
+    unknown, chance, small = means.unknown(MARGIN_ERRORS)
+    return Margins(torch.where(chance, 0.0, every), torch.where(unknown, 0.0, every), small)
+
+
+def correction_path(means: CellMeans, margin: Margins, lowest: float) -> list[tuple[str, Correction]]:
+    """Corrections from looser bounds to the strictest, with their names.
+
+    lowest: the accuracy below which the tightened bounds are given up for looser ones.
+    """
+    rows = ConstraintRows.of(means.constraints)
+    first, cautious = (fit_correction(means, tightening) for tightening in (margin.known, margin.every))
+    start = margin.known
+    if evaluate(cautious, means).accuracy >= evaluate(first, means).accuracy - CHEAP:
+        first, start = cautious, margin.every
+    path: list[tuple[str, Correction]] = [("corrected, strictness 0", first)]
+    strict = torch.where(rows.difference, rows.bound, LEVEL_MARGINS * margin.every).maximum(start)
+    for strictness in STRICTNESS[1:]:
+        tightening = torch.where(rows.equality, 0.0, torch.lerp(start, strict, strictness))
+        path.append((f"corrected, strictness {strictness:g}", fit_correction(means, tightening, path[-1][1])))
+    if evaluate(first, means).accuracy < lowest:
+        c = evaluate(no_correction(means.constraints), means).c
+        none = torch.minimum(start, -c)
+        dear, cheap, looser = 0.0, 1.0, {}
+        for _ in range(HALVINGS):
+            looseness = (dear + cheap) / 2
+            looser[looseness] = fit_correction(means, torch.lerp(start, none, looseness))
+            too_dear = evaluate(looser[looseness], means).accuracy < lowest
+            dear, cheap = (looseness, cheap) if too_dear else (dear, looseness)
+        path = [*((f"corrected, looseness {k:g}", looser[k]) for k in sorted(looser, reverse=True)), *path]
     return path
+
+
+def is_constant(value: Evaluated, plain: Evaluated, constraints: Sequence[Constraint]) -> bool:
+    """Whether a class is hardly decided for any more; a bound on a rate itself may ask for few negative decisions."""
+    rarely = value.shares < CONSTANT * plain.shares
+    differences = all(bool(is_difference(constraint).all()) for constraint in constraints)
+    return bool(rarely.any() if differences or len(rarely) > 2 else rarely[1])
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The most accurate within the stated bounds, else the smallest violation for its accuracy; ties: less corrected.
+
+    The last, the unconstrained model, exceeds the tightened bounds and is not taken for one within them.
+    """
+    within = [candidate for candidate in candidates[:-1] if candidate.value.violation <= TOLERANCE]
+
+    def worth(candidate: Candidate) -> tuple[float, float]:
+        value = candidate.value
+        return value.accuracy - (0.0 if within else PRICE * value.violation), -value.loss
+
+    return max(reversed(within or candidates), key=worth)
 
 
 def reweighted(
@@ -227,7 +275,7 @@ def reweighted(
         value = evaluated(fitted)
         if _key(value, margin) < _key(best_value, margin):
             best, best_value, mu = fitted, value, tried
-        else:  # too far: where weights have much leverage, longer steps swing from one group to the other
+        else:  # too far: where weights change much, longer steps swing from one group to the other
             step /= 2
     return best
 
@@ -251,5 +299,4 @@ def drop_worse(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _key(value: Evaluated, margin: Tensor) -> tuple[float, float]:
-    excess = torch.where(value.c.isnan(), 0.0, value.c + margin)
-    return max(0.0, round(float(excess.max()), 3)), value.loss
+    return max(0.0, round(float((value.c + margin).max()), 3)), value.loss

@@ -112,7 +112,7 @@ def trade_off_curve(
         constraints: names of notions.
         test_size: share of the examples that are held out.
     """
-    base = clone(FairClassifier() if estimator is None else estimator)
+    base = clone(FairClassifier(constraint=constraints[0]) if estimator is None else estimator)
     seed = int(check_random_state(base.random_state).randint(2**31 - 1))
     train, test = train_test_split(np.arange(len(y)), test_size=test_size, random_state=seed, stratify=np.asarray(y))
     parts = [[_safe_indexing(column, rows) for column in (X, y, sensitive_features)] for rows in (train, test)]
@@ -161,7 +161,8 @@ def bounded_accuracy(
     """
     y, classes = np.asarray(y), np.unique(y)
     encoder = GroupEncoder.fit(sensitive_features, len(y), "intersectional")
-    outcomes = None if len(classes) == 2 else {k: str(name) for k, name in enumerate(classes.tolist())}
+    named: dict[int | None, str] = {k: str(name) for k, name in enumerate(classes.tolist())}
+    outcomes = None if len(classes) == 2 else named
     constraints = make_constraints(constraint, bound, encoder.columns, outcomes)
     probabilities = predicted if predicted.ndim == 2 else (predicted[:, None] == classes).astype(float)
     logits = torch.from_numpy(probabilities).clamp(1e-12, 1.0).log()
@@ -180,14 +181,20 @@ def bounded_accuracy_scorer(constraint: Notion = "demographic_parity", bound: fl
     groups: `sklearn.set_config(enable_metadata_routing=True)`, and `sensitive_features` among the search's parameters
     of `fit`.
 
-    >>> bounded_accuracy_scorer("demographic_parity", 0.1)
+    >>> from sklearn import config_context
+    >>> with config_context(enable_metadata_routing=True):
+    ...     bounded_accuracy_scorer("demographic_parity", 0.1)
     make_scorer(bounded_accuracy, response_method='predict', constraint=demographic_parity, bound=0.1)
     >>> y, predicted, group = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 1]), ["A", "A", "B", "B"]
     >>> bounded_accuracy(y, predicted, sensitive_features=group, constraint="demographic_parity", bound=0.1)
     -0.4
     """
+    if not get_config()["enable_metadata_routing"]:
+        raise ValueError(
+            "the score needs the groups, which scikit-learn passes to scorers with metadata routing only; call "
+            "sklearn.set_config(enable_metadata_routing=True) first"
+        )
     losses = "loss" in str(constraint) or getattr(constraint, "statistic", 0) is None
     method = "predict_proba" if losses else "predict"
     scorer = make_scorer(bounded_accuracy, response_method=method, constraint=constraint, bound=bound)
-    routed = bool(get_config()["enable_metadata_routing"])
-    return scorer.set_score_request(sensitive_features=True) if routed else scorer
+    return scorer.set_score_request(sensitive_features=True)

@@ -41,7 +41,7 @@ class Examples(NamedTuple):
     target: Tensor  # (N,) labels or classes
     weight: Tensor | None  # (N,)
     fold: Tensor  # (N,) 0 ... K-1
-    groups: dict[str, Tensor] | None = None  # (N,) each, for a constrained algorithm
+    groups: dict[str, Tensor] | None = None  # (N,) each, for a constrained method
 
     def at(self, index: Tensor) -> tuple[Features, Tensor, Tensor | None]:
         """The examples (S, B) of a step."""
@@ -75,13 +75,13 @@ def plain_backward(network: Any, examples: Examples, index: Tensor) -> None:
 
 
 def constrained_backward(
-    network: Any, constraints: tuple[Constraint, ...], algorithm: Algorithm[Any], seed: int
+    network: Any, constraints: tuple[Constraint, ...], method: Algorithm[Any], seed: int
 ) -> Backward:
     """The direction of a constrained method; every network has its own multipliers."""
-    methods = [Constrained(copy, constraints, algorithm, seed=seed) for copy in network.copies]
+    copies = [Constrained(copy, constraints, method, seed=seed) for copy in network.copies]
 
     def backward(network: Any, examples: Examples, index: Tensor) -> None:
-        for copy, method, rows in zip(network.copies, methods, index, strict=True):
+        for copy, constrained, rows in zip(network.copies, copies, index, strict=True):
 
             def evaluate(size: int, copy: nn.Module = copy, rows: Tensor = rows) -> MiniBatch:
                 # a method that asks for several mini-batches gets random ones of the step's examples
@@ -92,7 +92,7 @@ def constrained_backward(
                 logits = outputs[:, 0] if outputs.shape[-1] == 1 else outputs
                 return MiniBatch(cross_entropy(outputs, target), groups, target, logits, weight)
 
-            method.backward_closure(evaluate)
+            constrained.backward_closure(evaluate)
 
     return backward
 

@@ -133,6 +133,11 @@ class MultiplierSteps(Steps):
         self.move(answer, estimates, [examples.cells for examples in statistics], made)
         return StepInfo(estimates[self.main], made)
 
+    def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
+        if self.probes is not None:
+            self.probes.pending = False  # what was measured is not finite, and no step follows
+        return super().skip(estimate, scaler)
+
     def ask(self, estimates: Sequence[BatchEstimate]) -> Answer:
         """The method's weights and next state; nothing is changed."""
         main = estimates[self.main]
@@ -157,6 +162,11 @@ class MultiplierSteps(Steps):
         """Measure what the method asks for, where that is due; every mini-batch of an accumulated step adds to it."""
         m = len(estimate.c)
         goes_on = self._accumulated_step is not None and self._accumulated_step.probes
+        if self.probes is not None and self.probes.held_back and self._accumulated_step is not None:
+            raise ValueError(
+                f"{type(self.method).__name__} measures whole gradients, and set_requires_gradient_sync(False) "
+                "holds them back; omit it, or use DescentAscent()"
+            )
         if self.probes is None or not (goes_on or self.probes.is_due(self.progress.tried, m)):
             return
         row = self.probes.next_row(m, estimate.absent)

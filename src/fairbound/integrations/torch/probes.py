@@ -41,6 +41,7 @@ class Probes:
         self.measured = Measurements.begin(parameters.like, rows, len(self.weights))
         self._sizes: tuple[int, Sizes] | None = None  # of so many constraints, until something is measured
         self._version = self._waited = 0
+        self._overdue = False
         self.pending = False  # whether the step after the last probe is still to be seen
 
     def _sampled(self, tensors: Sequence[Tensor | None]) -> Tensor:
@@ -71,7 +72,15 @@ class Probes:
         return sums
 
     def is_due(self, step: int, m: int) -> bool:
-        return not self.pending and is_probe(step, m)
+        """Whether to probe now; where sharded gradients are held back, as soon as they are not."""
+        due = not self.pending and (self._overdue or is_probe(step, m))
+        self._overdue = due and self.held_back
+        return due and not self.held_back
+
+    @property
+    def held_back(self) -> bool:
+        """Whether a backward pass would leave gradients of sharded parameters with their process."""
+        return self.parameters.sharded and self.processes.out_of_step
 
     def next_row(self, m: int, absent: Tensor | None) -> Tensor:
         """(m,) 1 for the constraint to probe."""
