@@ -8,18 +8,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from fairbound import DescentAscent, constraints
+from fairbound import AdaptivePI, constraints
 from fairbound.algorithms.schedules import Linear
 from fairbound.integrations.keras import Constrained, fit
 
-BOUND, STEPS, BATCH = 0.02, 500, 128
+BOUND, STEPS, BATCH = 0.02, 1500, 128
 rng = np.random.default_rng(0)
 
 
 def examples(count):
     group = (rng.random(count) < 0.3).astype(int)  # 0 is A, 1 is B
     X = rng.normal(size=(count, 5)).astype("float32")
-    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=count) > 0).astype("float32")  # B follows a rule of its own
+    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=count) > 0).astype("float32")  # B follows another rule
     return X, y, group
 
 
@@ -46,16 +46,16 @@ plain.fit(X, y, batch_size=BATCH, epochs=STEPS * BATCH // len(X), verbose=0)
 show("plain", plain)
 
 model, names = network(), np.array(["A", "B"])
-method = DescentAscent(tau=Linear(0.2, STEPS), eta=Linear(0.3, STEPS))
+method = AdaptivePI(tau=Linear(0.2, STEPS))  # the default, with a learning rate that decays
 print(fit(model, X, y, sensitive_features=names[group], bound=BOUND, method=method, steps=STEPS))
 show("fit", model)
 
 model, optimizer = network(), keras.optimizers.SGD(decaying)
-fair = Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND), method)
+fair = Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND))
 forward = tf.function(lambda X: model(X, training=True)[:, 0])  # optional: ten times faster than an eager pass
 for _ in range(STEPS):
     batch = rng.integers(len(X), size=BATCH)
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent=True) as tape:
         losses = tf.nn.sigmoid_cross_entropy_with_logits(y[batch], forward(X[batch]))
     gradients = fair.gradients(tape, losses, group[batch])  # in place of tape.gradient(the mean loss, ...)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))

@@ -2,7 +2,7 @@
 ======================
 
 A CSV file, two sensitive columns, a bound on recall, and a verdict on it.
-The groups are the intersections of both columns. Recall of no group may be below .6, or .9.
+The groups are the intersections of both columns. The recall of every group must be at least 0.6, or 0.9.
 """
 
 import tempfile

@@ -4,7 +4,7 @@
 `FairPostprocessor` around a model of your own, cross-validation with groups, a verdict.
 
 A synthetic census of Virginia: who earns more than 50,000 dollars a year? The rates of positive predictions of people
-by marital status may differ by .2, and marital status is not used to predict.
+by marital status must differ by at most 0.2, and marital status is not used to predict.
 """
 
 import numpy as np

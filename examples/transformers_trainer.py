@@ -4,7 +4,8 @@
 `ConstrainedTrainer` with a column of groups; everything else is Trainer.
 
 Comments of eight words are classified by tone. One writer in four uses another dialect, in which some words have the
-opposite tone, so a classifier of all comments errs more often there. The mean losses of the dialects may differ by .1.
+opposite tone, so a classifier of all comments errs more often there. The mean losses
+of the dialects must differ by at most 0.1.
 """
 
 import logging
@@ -53,7 +54,7 @@ args = TrainingArguments(
     seed=0, use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", logging_strategy="no",
 )  # fmt: skip
 print(f"bound {BOUND}")
-for method in (SGD(), DescentAscent(eta=0.1)):
+for method in (SGD(), DescentAscent(eta=0.1)):  # so few steps are too short for the default method
     torch.manual_seed(0)
     model = BertForSequenceClassification(config)  # its weights are random: nothing is downloaded
     fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), method)

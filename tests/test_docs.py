@@ -44,6 +44,8 @@ CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a pa
     "reference/constraints.md": lambda space: "equalized_odds" in space["constraints"].NOTIONS,
 }
 
+SHOW_OUTPUT = {"README.md", "start/loop.md", "guides/choosing_a_method.md"}  # what they show is what their code prints
+
 
 def named(page: Path) -> str:
     return str(page.relative_to(DOCS)) if DOCS in page.parents else page.name
@@ -59,10 +61,19 @@ def blocks(page: Path) -> list[str]:
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     space: dict[str, Any] = {"__name__": "a page"}
-    with chdir(tmp_path), redirect_stdout(io.StringIO()):
+    with chdir(tmp_path), redirect_stdout(io.StringIO()) as output:
         for block in blocks(page):
             exec(compile(block, f"a block of {named(page)}", "exec", dont_inherit=True), space)
     assert CHECKS.get(named(page), lambda _: True)(space)
+    if named(page) in SHOW_OUTPUT:
+        shown = re.findall(r"^```\n\n```\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert shown
+        printed = without_numbers(output.getvalue())
+        assert [text for text in shown if without_numbers(text) not in printed] == []
+
+
+def without_numbers(text: str) -> str:
+    return " ".join(re.sub(r"[-+]?\d[\d,]*(?:\.\d+)?", "#", text).split())
 
 
 @pytest.mark.parametrize(("page", "test"), RUN_ELSEWHERE.items())
@@ -94,25 +105,22 @@ def test_the_commands_are_at_the_top_of_the_readme() -> None:
     assert all(command in top for command in ("make test ", "make test-slow", "make bench"))
 
 
-def rows(page: Path) -> dict[str, list[str]]:
-    """The tables of a page: their first cells, and the others."""
-    lines = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page.read_text().splitlines()
-        if line[:1] == "|"
-    ]
-    return {first: others for first, *others in lines}
+def tables(page: Path) -> list[list[str]]:
+    """The rows of a page's tables."""
+    lines = [line for line in page.read_text().splitlines() if line[:1] == "|"]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_table_of_the_readme_is_that_of_the_capabilities() -> None:
-    ours, whole = rows(README), rows(DOCS / "background" / "capabilities.md")
-    shared = (ours.keys() & whole.keys()) - {"---"}
-    assert len(shared) >= 5
-    peers = ours["what others do not have"]
-    assert peers == whole["capability"][: len(peers)]
-    for name in shared:
-        assert [cell.split(",")[0].split(" ")[0] for cell in whole[name][: len(peers)]] == ours[name]
-        assert "yes" not in ours[name][1:]
+def test_the_readme_tells_what_peers_have_and_we_do_not() -> None:
+    (_, ours, *peers), _, *capabilities = tables(DOCS / "background" / "capabilities.md")
+    assert ours == "fairbound"
+    compared = {row[0].split(" ")[0]: row[1] for row in tables(README) if len(row) == 3}
+    for peer in ("Cooper", "humancompatible-train", "TFCO"):
+        column = 2 + peers.index(peer)
+        missing_here = " ".join(row[column] for row in capabilities if row[1] == "no" and row[column] != "no")
+        assert missing_here
+        assert all(name in missing_here for name in re.findall(r"`([^`]+)`", compared[peer]))
+    assert {"Fairlearn", "AIF360", "TorchJD"} <= compared.keys()
 
 
 # The site -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fairbound import SGD, BatchSpec, DescentAscent, Problem, Sampler, constraints, initial_points, make_functional, run
+from fairbound import SGD, AdaptivePI, BatchSpec, Problem, Sampler, constraints, initial_points, make_functional, run
 from fairbound.algorithms.schedules import Linear
 from fairbound.data import load, random_split, scaled
 
@@ -21,7 +21,7 @@ BOUND, STEPS, RUNS, EVERY = 0.05, 1500, 10, 50
 STEP = Linear(0.2, STEPS)  # decays to 5 %
 METHODS = {
     "unconstrained: SGD": (SGD(tau=STEP), "#b3541e"),
-    "constrained: DescentAscent": (DescentAscent(tau=STEP, eta=Linear(0.5, STEPS)), "#1b6ca8"),
+    "constrained: AdaptivePI": (AdaptivePI(tau=STEP), "#1b6ca8"),
 }
 
 data = load("synthetic:VA").dataset("MAR=1")  # two groups, and MAR is no input of the model

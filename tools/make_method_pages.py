@@ -14,12 +14,14 @@ import inspect
 import re
 import sys
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairbound._utils.measuring import is_probe
 from fairbound.algorithms import ALGORITHMS
 from fairbound.core import Algorithm, Draw, MultiplierMethod, Sample
 from fairbound.training.contract import trial_step
@@ -115,9 +117,9 @@ def markdown(text: str) -> str:
 
 def facts(method: Algorithm[Any]) -> dict[str, str]:
     """What a step costs and needs: what the method declares, and what a trial step finds."""
-    x, m, seen = torch.zeros(1000), 2, trial_step(method)
+    x, m, seen = torch.zeros(100_000), 2, trial_step(method)  # far more than a method that measures samples
     leaves = torch.utils._pytree.tree_leaves(method.init(x, m, None))
-    vectors = sum(leaf.numel() // 1000 for leaf in leaves)
+    vectors = sum(leaf.numel() // len(x) for leaf in leaves)
     random = method.batch_size_probs is not None
     loop = "on flat vectors, in one process"
     if seen.several_gradients:
@@ -163,8 +165,8 @@ def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tenso
             noises = torch.cat([noises[:1], halves.mean(0, keepdim=True), halves])
         return Draw.of(*(sampled(problem, noise) for noise in noises), weight=1 / probs[level])
 
-    def step(x: Tensor, state: Any, noises: Tensor, level: Tensor) -> Any:
-        d, new = method.update(x, state, draw(noises, level))
+    def step(x: Tensor, state: Any, noises: Tensor, level: Tensor, **when: bool) -> Any:
+        d, new = method.update(x, state, draw(noises, level), **when)
         return x + d, new
 
     def noise(draws: int) -> Tensor:
@@ -173,9 +175,11 @@ def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tenso
     x = problem.start.expand(REPLICATES, -1)
     state = torch.func.vmap(lambda x, own: method.init(x, problem.m, sampled(problem, own)(x)))(x, noise(1)[:, 0])
     shown = sorted({round(STEPS ** (i / SHOWN)) for i in range(SHOWN + 1)})
-    stepped, found = torch.func.vmap(step), []
+    found = []
     for k in range(1, STEPS + 1):
         level = torch.multinomial(probs, REPLICATES, replacement=True, generator=generator)
+        when = {"probe": is_probe(k - 1, problem.m)} if isinstance(method, MultiplierMethod) else {}
+        stepped = torch.func.vmap(partial(step, **when))
         x, state = stepped(x, state, noise(method.draws), level)
         if k in shown:
             worst = torch.func.vmap(lambda point: problem.at(point).c.max().clamp(min=0.0))(x)

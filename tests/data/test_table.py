@@ -298,8 +298,6 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
     ("call", "sentence"),
     [
         (lambda: people(hours=GAP).dataset(SEX), "is missing in 1 of 6 rows, and the mean .* train=split.train"),
-        (lambda: people(hours=GAP).dataset(SEX, missing="refuse"), "column 'hours' is missing in 1 of 6 rows"),
-        (lambda: people().dataset(SEX, missing="median"), "filled with the \"mean\" or \"refuse\"d, got 'median'"),
         (lambda: people(hours=[None] * 6).dataset(SEX, train=torch.arange(3)), "'hours' is missing in all 3 training"),
         (lambda: people(hours=[1.0, np.inf, 3, 4, 5, 6]).dataset(SEX), r"infinite in 1 of 6 rows \(first: row 3"),
         (lambda: people(hours=["1", "2", "?", "4", "5", "6"]).dataset(SEX), r"text such as '\?' in 1 of 6 rows"),

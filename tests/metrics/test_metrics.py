@@ -58,18 +58,6 @@ class TestPublished:
         german = Counts.from_cells({"> 25": (0, 220, 590, 0), "else": (0, 80, 110, 0)})
         assert np.round(german.rate("base_rate"), 6).tolist() == [0.728395, 0.578947]
 
-    def test_unit_arrays(self) -> None:
-        soft = Counts.soft([0, 1, 0, 1], [0.2, 0.6, 0.9, 0.8], [0, 0, 1, 1])
-        expected = {
-            "positive_rate": (0.4, 0.85),
-            "true_positive_rate": (0.6, 0.8),
-            "false_positive_rate": (0.2, 0.9),
-            "accuracy": (0.7, 0.45),
-        }
-        for name, numbers in expected.items():
-            assert soft.rate(name) == pytest.approx(numbers, abs=1e-12)
-        assert soft.sizes().tolist() == [2, 2]
-
 
 class TestFairlearn:
     @pytest.mark.parametrize("seed", range(4))
@@ -132,20 +120,15 @@ class TestBatches:
         pieces = np.split(np.arange(len(w)), np.cumsum(cuts))
         random.shuffle(pieces)
         names = ["A", "B", "C", "D", "never seen"]
-        pick = {
-            "counts": lambda i: Counts.of(rows["y"][i], rows["p"][i], rows["g"][i], weights=w[i], names=names),
-            "losses": lambda i: Losses.of(1e6 + rows["s"][i], rows["g"][i], weights=w[i], names=names),
-            "scores": lambda i: Scores.of(rows["s"][i], rows["g"][i], weights=w[i], names=names),
-        }
-        whole = {name: make(np.arange(len(w))) for name, make in pick.items()}
-        parts = {name: sum((make(i) for i in pieces[1:]), make(pieces[0])) for name, make in pick.items()}
-        mine, theirs = values(parts["counts"]), values(whole["counts"])
+
+        def counts(i: np.ndarray) -> Counts:
+            return Counts.of(rows["y"][i], rows["p"][i], rows["g"][i], weights=w[i], names=names)
+
+        together, parts = counts(np.arange(len(w))), sum((counts(i) for i in pieces[1:]), counts(pieces[0]))
+        mine, theirs = values(parts), values(together)
         assert all(mine[name] == pytest.approx(theirs[name], abs=1e-12) for name in METRICS)
-        assert torch.equal(parts["counts"].examples, whole["counts"].examples)
-        assert parts["losses"].mean[:4].tolist() == pytest.approx(whole["losses"].mean[:4].tolist(), abs=1e-8)
-        errors = (parts["losses"].errors()[0], whole["losses"].errors()[0])
-        assert torch.allclose(*errors, rtol=1e-6, atol=1e-10)
-        assert w1(parts["scores"], 0, 1) == pytest.approx(w1(whole["scores"], 0, 1), abs=1e-12)
+        assert torch.equal(parts.examples, together.examples)
+        assert torch.allclose(parts.squares, together.squares)
 
     def test_a_batch_without_a_group_shifts_nothing(self) -> None:
         names = ["A", "B", "C"]
@@ -222,6 +205,13 @@ class TestUndefined:
 
 
 class TestLosses:
+    def test_pooled_groups_equal_one_group(self) -> None:
+        rows = some_rows(5, rows=400, groups=4)
+        apart = Losses.of(1e6 + rows["s"], rows["g"], weights=rows["w"]).pooled(range(4), "all")
+        together = Losses.of(1e6 + rows["s"], np.zeros(len(rows["s"]), dtype=int), weights=rows["w"])
+        assert float(apart.mean) == pytest.approx(float(together.mean), abs=1e-8)
+        assert torch.allclose(apart.errors()[0], together.errors()[0], rtol=1e-6)
+
     def test_against_numpy(self) -> None:
         rows = some_rows(5)
         losses = Losses.of(rows["s"], rows["g"])
@@ -428,8 +418,6 @@ class TestRefusals:
             loss_gaps(Losses.of([1.0], [0]), level=95)
         with pytest.raises(ValueError, match="no rate is called 'tpr'"):
             Counts.of([0, 1], [0, 1], [0, 1]).rate("tpr")
-        with pytest.raises(ValueError, match=r"between 0 and 1, found 1\.5"):
-            Counts.soft([0], [1.5], [0])
 
 
 def test_few_heavy_examples_count_by_kish() -> None:

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
@@ -46,7 +46,6 @@ TITLE = "title: "  # how a group's id begins that becomes a title
 DEFAULTS = {"font-size": f"{FONT_SIZE}px", "text-anchor": "start", "fill": "none", "stroke-width": "1"}  # on the page
 UNUSED = ("font-family", "stroke-linejoin", "stroke-linecap", "stroke-dashoffset")
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # that no XML may hold
-GRID = "stroke:var(--line)"
 TURNS = (2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8, 4, 12)  # sixteenths: where error bars are not, first
 STUB = 14  # length of an error bar that leaves the axes
 
@@ -198,11 +197,6 @@ def svg(figure: Any, prefix: str = "figure") -> str:
         element = ElementTree.Element("svg", size)
         element.extend([*parts, groups[f"subfigure_{number}"]])
         _shrink(element, ids)
-        grid = [path for path in element if path.get("style") == GRID]
-        for path in grid[1:]:  # in one path, below all else; it ends with its axes
-            grid[0].attrib = {"style": GRID, "d": grid[0].attrib["d"] + path.attrib["d"]}
-            element.remove(path)
-        _join_clipped(element)
         elements.append(ElementTree.tostring(element, encoding="unicode").replace(" />", "/>"))
         parts = []
     return "\n".join(elements)
@@ -227,14 +221,13 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
             child.attrib |= {"text-anchor": anchor[1]} if anchor else {}
             settings = "" if anchor else settings
         if child.tag == "use" and "fill" in settings:
-            settings = ";".join(
-                part for part in settings.split(";") if part.startswith("fill")
-            )  # the mark has its stroke
+            # the mark has its stroke
+            settings = ";".join(part for part in settings.split(";") if part.startswith("fill"))
         for key in ("x", "y", "width", "height", "transform"):
             if key in child.attrib:
                 child.set(key, _rounded(child.attrib[key], 1))
         if "d" in child.attrib:
-            child.set("d", _short_path(child.attrib["d"]))
+            child.set("d", _rounded(child.attrib["d"], 2 if re.search("[CQ]", child.attrib["d"]) else 1))
         if child.get("transform", "").startswith("rotate(0 "):
             del child.attrib["transform"]
         child.attrib |= ({"style": settings} if settings else {}) | ({"id": ids[name]} if name in ids else {})
@@ -247,42 +240,9 @@ def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
     parent[:] = children
 
 
-def _join_clipped(element: ElementTree.Element) -> None:
-    """In place: neighbors that end at the same axes become a group."""
-    children: list[ElementTree.Element] = []
-    for clip, neighbors in groupby(element, key=lambda child: child.attrib.pop("clip-path", None)):
-        group = ElementTree.Element("g", {} if clip is None else {"clip-path": clip})
-        group.extend(neighbors)
-        children += group if clip is None else [group]
-    element[:] = children
-
-
 def _rounded(text: str, digits: int) -> str:
     text = re.sub(r"-?\d+\.\d+(e-\d+)?", lambda found: f"{float(found[0]):.{digits}f}".rstrip("0").rstrip("."), text)
     return re.sub(r"\s*([A-Zz])\s*", r"\1", text).replace("-0 ", "0 ").strip()
-
-
-def _short_path(text: str) -> str:
-    """Straight lines from point to point, in tenths of a pixel.
-
-    >>> _short_path("M 10.04 20 L 12 20 L 12 19.5 L 13 19 z")
-    'M10 20h2v-.5l1-.5z'
-    """
-    if "C" in text or "Q" in text:
-        return _rounded(text, 2)
-    parts, x, y = [], 0, 0
-    for command, *numbers in re.findall(r"([MLz])(?: (\S+) (\S+))?", text):
-        if command == "z":
-            parts.append("z")
-            continue
-        to_x, to_y = (round(10 * float(number)) for number in numbers)
-        right, down = f"{(to_x - x) / 10:g}", f"{(to_y - y) / 10:g}"
-        if command == "M":
-            parts.append(f"M{to_x / 10:g} {to_y / 10:g}")
-        else:
-            parts.append(f"v{down}" if to_x == x else f"h{right}" if to_y == y else f"l{right} {down}")
-        x, y = to_x, to_y
-    return re.sub(r" -", "-", re.sub(r"(?<!\d)0\.", ".", "".join(parts)))
 
 
 def _short_style(text: str) -> str:

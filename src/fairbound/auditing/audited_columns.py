@@ -15,7 +15,7 @@ from fairbound.auditing.audits import Audit, audit
 from fairbound.auditing.text import own_group
 from fairbound.constraints.subgroups import Attribute, Intersection, is_missing, no_column, text_among_numbers
 from fairbound.data.attributes import is_census_export, parse_attributes
-from fairbound.data.outcomes import binary, binary_like, class_count, like_one_against_rest, one_against_rest
+from fairbound.data.outcomes import binary, binary_like, class_count, one_against_rest
 from fairbound.data.where import rows_where
 
 Rows = NDArray[np.int64]  # numbers of rows
@@ -58,16 +58,20 @@ def audit_columns(
         notes.append("groups are named by the labels of the American Community Survey's code book")
     notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
     truth = columns[label]
-    several = positive is not None and class_count(truth, label) > 2
-    if several:
-        y, others = one_against_rest(truth, label, positive)
-        notes.append(f"the label {label!r} has {len(others) + 1} classes: {positive} counts as 1, all others as 0")
+    classes = class_count(truth, label)
+    if positive is not None and classes > 2:
+        y = one_against_rest(truth, label, positive)
+        notes.append(f"the label {label!r} has {classes} classes: {positive} counts as 1, all others as 0")
+    elif classes > 2 and (classes <= MAX_CLASSES or truth.dtype.kind == "O"):
+        raise ValueError(
+            f"the column {label!r} is not binary: {classes} different values in {len(truth)} rows; name the one that "
+            f"counts as 1, against the rest: --positive {np.unique(truth)[-1]} (positive)"
+        )
     else:
-        y = _binary_label(truth, label, positive)
+        y = binary(truth, label, positive)
     made: dict[str, Any] = {}
     if prediction is not None:
-        as_label = like_one_against_rest if several else binary_like
-        made["predictions"] = as_label(columns[prediction], prediction, truth, label, positive)
+        made["predictions"] = binary_like(columns[prediction], prediction, truth, label, positive)
     if score is not None:
         made["scores"] = _numbers(columns[score], score, number)
     if weight is not None:
@@ -105,16 +109,6 @@ def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
         raise ValueError(
             f"the column {name!r} is missing in {marked_rows(missing, number)}; drop those rows (--drop-missing)"
         )
-
-
-def _binary_label(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
-    several = class_count(column, name)
-    if positive is None and several > 2 and (several <= MAX_CLASSES or column.dtype.kind == "O"):
-        raise ValueError(
-            f"the column {name!r} is not binary: {several} different values in {len(column)} rows; name the one that "
-            f"counts as 1, against the rest: --positive {np.unique(column[~is_missing(column)])[-1]} (positive)"
-        )
-    return binary(column, name, positive)
 
 
 def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:

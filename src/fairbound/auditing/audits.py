@@ -178,7 +178,7 @@ def audit(
     if given.scores is not None:
         scored = audit_scores(
             given.scores, given.labels, given.groups, given.weights, counts, reference, min_size, settings, intervals
-        )  # fmt: skip
+        )
     return Audit(
         attributes=tuple(attributes),
         examples=len(given.labels),

@@ -5,47 +5,19 @@ Columns of any kind (arrays, tensors, pandas, polars) are converted here, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.constraints.cells import Cell
 from fairbound.constraints.constraint import Constraint
-from fairbound.constraints.statistics import HardClass, PerExample, positive
+from fairbound.constraints.statistics import HardClass, positive
 from fairbound.constraints.subgroups import is_missing
-from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights
+from fairbound.metrics.counts import as_binary, as_numbers, as_vector, as_weights, same_length
 
 MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain
-
-
-class TestedConstraint(NamedTuple):
-    """What a verdict needs of a constraint."""
-
-    name: str  # of its first row, for messages
-    cells: Sequence[Cell]
-    contrast: Tensor  # (m, K) float64
-    bound: Tensor  # (m,) float64
-    statistic: PerExample | None  # what is averaged: exact, never the surrogate; None: the loss
-    by: str | None  # the column of groups that is meant, where there are several
-    groups: int | None  # how many groups there are
-    members: Callable[[Tensor, Tensor | None], Sequence[Tensor]]  # groups, labels -> the examples of every cell
-
-    @staticmethod
-    def of(constraint: Constraint) -> TestedConstraint:
-        """The only place that reads the constraint's own fields."""
-        return TestedConstraint(
-            name=constraint.names[0],
-            cells=constraint.cells.items,
-            contrast=constraint.contrast.matrix(),
-            bound=constraint.bound.double().cpu(),
-            statistic=None if constraint.statistic is None else constraint.statistic.reported,
-            by=constraint.by,
-            groups=constraint.cells.groups,
-            members=lambda groups, labels: constraint.cells.bind(groups, labels).examples,
-        )
 
 
 class HeldOut(NamedTuple):
@@ -70,72 +42,74 @@ class HeldOut(NamedTuple):
         if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
             raise ValueError("a verdict needs values; give losses=, predictions= (decisions) or outputs=")
         columns = dict(groups) if isinstance(groups, Mapping) else {} if groups is None else {"groups": groups}
-        lengths = {name: len(column) for name, column in (given | columns).items() if column is not None}
-        if len(set(lengths.values())) > 1:
-            raise ValueError("lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items()))
+        known = {name: column for name, column in (given | columns).items() if column is not None}
+        same_length(**known)
         if given["weight"] is None:
-            given["weight"] = torch.ones(next(iter(lengths.values())), dtype=torch.float64)
+            given["weight"] = torch.ones(len(next(iter(known.values()))), dtype=torch.float64)
         return HeldOut(groups, **given)  # type: ignore[arg-type]
 
     @property
     def size(self) -> int:
         return len(self.weight)
 
-    def values(self, tested: TestedConstraint) -> Tensor:
+    def values(self, constraint: Constraint) -> Tensor:
         """(n,) what the constraint takes means of: the losses, or decisions."""
-        if tested.statistic is None:
-            return _needed(self.losses, "losses", "one for every example (reduction='none')", tested)
-        if self.predictions is not None and isinstance(tested.statistic, HardClass):
-            return (self.predictions == tested.statistic.outcome).double()
-        if self.predictions is not None and tested.statistic is positive:
+        if constraint.statistic is None:
+            return _needed(self.losses, "losses", "one for every example (reduction='none')", constraint)
+        statistic = constraint.statistic.reported  # exact, never the surrogate
+        if self.predictions is not None and isinstance(statistic, HardClass):
+            return (self.predictions == statistic.outcome).double()
+        if self.predictions is not None and statistic is positive:
             return as_binary(self.predictions, "predictions").double()
-        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", tested)
-        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and tested.statistic is positive:
+        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", constraint)
+        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and statistic is positive:
             raise ValueError(
                 f"outputs lie between {float(outputs.min()):g} and {float(outputs.max()):g} like probabilities, "
                 "and as logits all of them would be positive decisions; give predictions=, e.g. p > 0.5"
             )
-        found = tested.statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
+        found = statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
         if found.numel() != self.size:
             raise ValueError(
-                f"the statistic of {tested.name!r} must be one number per example, got {tuple(found.shape)}"
+                f"the statistic of {constraint.names[0]!r} must be one number per example, got {tuple(found.shape)}"
             )
-        return _finite(found, f"values of {tested.name!r}")
+        return _finite(found, f"values of {constraint.names[0]!r}")
 
-    def codes(self, tested: TestedConstraint) -> Tensor:
+    def codes(self, constraint: Constraint) -> Tensor:
         """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
-        if all(cell.group is None for cell in tested.cells):
+        if all(cell.group is None for cell in constraint.cells.items):
             return torch.zeros(self.size, dtype=torch.int64)
-        column = self._column(tested)
+        column = self._column(constraint)
         array = column.detach().cpu().numpy() if isinstance(column, Tensor) else np.asarray(column)
         if array.dtype.kind in "OUS":
-            return _from_text(array, tested)
+            return _from_text(array, constraint)
         codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
-        if tested.groups is not None and codes.numel() and int(codes.max()) >= tested.groups:
+        if constraint.cells.groups is not None and codes.numel() and int(codes.max()) >= constraint.cells.groups:
             raise ValueError(
-                f"groups must be 0 to {tested.groups - 1}, or -1 for none, found {int(codes.max())} for the constraint "
-                f"{tested.name!r}"
+                f"groups must be 0 to {constraint.cells.groups - 1}, or -1 for none, found {int(codes.max())} for the "
+                f"constraint {constraint.names[0]!r}"
             )
         return codes
 
-    def _column(self, tested: TestedConstraint) -> Any:
+    def _column(self, constraint: Constraint) -> Any:
         if self.groups is None:
-            raise ValueError(f"the constraint {tested.name!r} is about groups; give them, one for every example")
+            raise ValueError(
+                f"the constraint {constraint.names[0]!r} is about groups; give them, one for every example"
+            )
         if not isinstance(self.groups, Mapping):
             return self.groups
-        if tested.by is None and len(self.groups) == 1:
+        if constraint.by is None and len(self.groups) == 1:
             return next(iter(self.groups.values()))
-        if tested.by not in self.groups:
+        if constraint.by not in self.groups:
             raise ValueError(
                 f"groups has the columns {sorted(self.groups)}; a constraint must name one of them with by=, "
-                f"got by={tested.by!r}"
+                f"got by={constraint.by!r}"
             )
-        return self.groups[tested.by]
+        return self.groups[constraint.by]
 
 
-def _needed(column: Tensor | None, name: str, what: str, tested: TestedConstraint) -> Tensor:
+def _needed(column: Tensor | None, name: str, what: str, constraint: Constraint) -> Tensor:
     if column is None:
-        raise ValueError(f"the constraint {tested.name!r} needs {name}=, {what}")
+        raise ValueError(f"the constraint {constraint.names[0]!r} needs {name}=, {what}")
     return column
 
 
@@ -157,18 +131,19 @@ def _logits(outputs: Any) -> Tensor:
     return tensor
 
 
-def _from_text(array: np.ndarray[Any, Any], tested: TestedConstraint) -> Tensor:
+def _from_text(array: np.ndarray[Any, Any], constraint: Constraint) -> Tensor:
     """Groups by their names in the constraint; a missing one is none."""
-    names = {cell.group_name: cell.group for cell in tested.cells if cell.group is not None}
+    names = {cell.group_name: cell.group for cell in constraint.cells.items if cell.group is not None}
     text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
     for name, code in names.items():
         codes[text == name] = code
     unknown = text[(codes < 0) & ~is_missing(array)].tolist()
     # where the constraint names some groups only (the recall of B), the others may have any name
-    if unknown and len(names) == tested.groups:
+    if unknown and len(names) == constraint.cells.groups:
         raise ValueError(
-            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint {tested.name!r} has "
-            f"{', '.join(list(names)[:6])}; name all groups in the constraint, or mark examples of no group as missing"
+            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint "
+            f"{constraint.names[0]!r} has {', '.join(list(names)[:6])}; name all groups in the constraint, or mark "
+            "examples of no group as missing"
         )
     if unknown and not (codes >= 0).any():
         raise ValueError(f"no example belongs to {', '.join(names)}; there is {', '.join(sorted(set(unknown))[:6])}")
@@ -200,16 +175,16 @@ class CellSummaries(NamedTuple):
     correlation: Tensor  # (K, K) of the means: one example may be in cells of several constraints
 
 
-def summarize(constraints: Sequence[TestedConstraint], held_out: HeldOut) -> CellSummaries:
+def summarize(constraints: Sequence[Constraint], held_out: HeldOut) -> CellSummaries:
     """Every cell of every constraint."""
     cells: list[CellSummary] = []
     places: list[Tensor] = []  # the examples of every cell, and
     influences: list[Tensor] = []  # the influence of each on its mean
-    for tested in constraints:
-        values = held_out.values(tested)
+    for constraint in constraints:
+        values = held_out.values(constraint)
         is_rate = bool(((values == 0) | (values == 1)).all())
-        members = tested.members(held_out.codes(tested), held_out.labels)
-        for cell, inside in zip(tested.cells, members, strict=True):
+        members = constraint.cells.bind(held_out.codes(constraint), held_out.labels).examples
+        for cell, inside in zip(constraint.cells.items, members, strict=True):
             place = inside[held_out.weight[inside] > 0]
             summary, influence = _summary(cell.name, values[place], held_out.weight[place], is_rate)
             cells.append(summary)

@@ -31,7 +31,8 @@ import torch
 from scipy.special import ndtr, ndtri, stdtrit
 from torch import Tensor
 
-from fairbound.auditing.cell_summaries import MIN_EXAMPLES, CellSummaries, CellSummary, TestedConstraint
+from fairbound.auditing.cell_summaries import MIN_EXAMPLES, CellSummaries, CellSummary
+from fairbound.constraints.constraint import Constraint
 from fairbound.metrics.intervals import quantile
 
 Decision = Literal["holds", "violated", "undecided"]
@@ -76,11 +77,11 @@ class _Noise(NamedTuple):
 
 
 def decide(
-    constraints: Sequence[TestedConstraint], names: Sequence[str], found: CellSummaries, level: float, seed: int
+    constraints: Sequence[Constraint], names: Sequence[str], found: CellSummaries, level: float, seed: int
 ) -> tuple[Gap, ...]:
     """Every row of the constraints."""
-    contrast = torch.block_diag(*(tested.contrast for tested in constraints))
-    bound = torch.cat([tested.bound for tested in constraints]).tolist()
+    contrast = torch.block_diag(*(constraint.contrast.matrix() for constraint in constraints))
+    bound = torch.cat([constraint.bound.double().cpu() for constraint in constraints]).tolist()
     problem = torch.tensor([bool(cell.problem) for cell in found.cells])
     usable = ~((contrast != 0) & problem).any(1)
     noise = _noise(found, contrast, usable, level, seed)
@@ -105,9 +106,7 @@ def _undecidable(name: str, estimate: float, bound: float, minimum: bool, cells:
     return Gap(name, known, bound, minimum, cell.name, cell.examples, reason=cell.problem)
 
 
-def _decided(
-    name: str, estimate: float, bound: float, minimum: bool, noise: _Noise, scarcest: CellSummary
-) -> Gap:  # fmt: skip
+def _decided(name: str, estimate: float, bound: float, minimum: bool, noise: _Noise, scarcest: CellSummary) -> Gap:
     low, at_most = estimate - float(noise.below), estimate + float(noise.alone)
     decision: Decision = "violated" if low > bound else "holds" if at_most <= bound else "undecided"
     needed = float(scarcest.examples)

@@ -42,9 +42,7 @@ def _answer(audit: Audit, rate: str) -> Answer:
     words = QUESTIONS[rate]
     compared = [(group, group.against_reference[rate]) for group in audit.groups if rate in group.against_reference]
     compared.sort(key=lambda line: -line[0].examples)
-    return Answer(
-        rate, *words, ((_base(audit), None), *compared[:MAX_LINES]), _sentence(audit, rate, compared)
-    )  # fmt: skip
+    return Answer(rate, *words, ((_base(audit), None), *compared[:MAX_LINES]), _sentence(audit, rate, compared))
 
 
 def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, ReferenceGap]]) -> str:

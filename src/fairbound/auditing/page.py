@@ -129,9 +129,7 @@ def comparison_page(comparison: Comparison, *, heading: str = "", command: str =
     )
 
 
-def write_page(
-    found: Audit | Comparison, path: str | Path, *, heading: str = "", command: str = ""
-) -> Path:  # fmt: skip
+def write_page(found: Audit | Comparison, path: str | Path, *, heading: str = "", command: str = "") -> Path:
     """Write the page; a page that was there is replaced in one step, so that no reader sees half of one."""
     make: Any = comparison_page if isinstance(found, Comparison) else page
     write_text(path, make(found, heading=heading, command=command))
@@ -259,4 +257,4 @@ def _change_cell(change: IntervalEstimate, why: str) -> TableCell:
     words = "undefined" if change.value is None else f"{change.value:+.3f}"
     return TableCell(
         words, change.value, small=why if change.value is None else ends(change), is_alert=excludes_zero(change)
-    )  # fmt: skip
+    )

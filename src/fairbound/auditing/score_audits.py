@@ -103,15 +103,13 @@ def _add_distances(
         found.pairs["w1"] = _pair("mean_score", pair, means.__getitem__, counts)
 
 
-def _add_auc(
-    found: ScoreAudit, ranked: Ranked, counts: Counts, large: Tensor, settings: Mapping[str, Any]
-) -> None:  # fmt: skip
+def _add_auc(found: ScoreAudit, ranked: Ranked, counts: Counts, large: Tensor, settings: Mapping[str, Any]) -> None:
     measured = auc(ranked)
     for group, estimate in zip(found.groups, auc_intervals(measured, settings["level"]), strict=True):
         group.auc = estimate
     found.metrics["auc_difference"], pair = auc_difference(
         ranked._replace(examples=ranked.examples * large), measured, **settings
-    )  # fmt: skip
+    )
     if pair is not None:
         found.pairs["auc_difference"] = _pair("auc", pair, lambda side: float(measured.value[pair[side]]), counts)
     for i in _largest(counts, MAX_CURVES):

@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy.special import ndtri
 
-from fairbound.auditing.cell_summaries import HeldOut, TestedConstraint, summarize
+from fairbound.auditing.cell_summaries import HeldOut, summarize
 from fairbound.auditing.decisions import Decision, Gap, decide
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet, Given
@@ -105,7 +105,7 @@ def verdict(
                 f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is about constraints "
                 "on means (loss_parity, demographic_parity, ...): drop it"
             )
-    tested = [TestedConstraint.of(constraint) for constraint in listed if isinstance(constraint, Constraint)]
+    tested = [constraint for constraint in listed if isinstance(constraint, Constraint)]
     held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
     gaps = decide(tested, names, summarize(tested, held_out), level, seed)
     found = {gap.decision for gap in gaps}

@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
+from fairbound._utils.sentences import did_you_mean
 from fairbound.data import synthetic
 from fairbound.data.tasks import TASKS, CensusTask
 
@@ -135,9 +135,7 @@ def states_of(states: Sequence[str], also: Sequence[str] = ()) -> tuple[str, ...
     known = {name.lower(): name for name in (*STATES, *also)}
     for state in asked:
         if state.lower() not in known:
-            close = get_close_matches(state.lower(), list(known), n=3)
-            hint = f"; did you mean {' or '.join(known[name] for name in close)}?" if close else ""
-            raise ValueError(f"no state is abbreviated {state!r}{hint} (two letters, such as OK, DC or PR)")
+            raise ValueError(f"no state is abbreviated {state!r}; {did_you_mean(state, known.values())}")
     names = [known[state.lower()] for state in asked]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -21,14 +20,10 @@ class Dataset:
 
     X: Tensor  # (rows, ...) inputs of the model
     y: Tensor  # (rows, ...) labels
-    groups: Mapping[str, Tensor] = field(
-        default_factory=lambda: MappingProxyType({})
-    )  # name -> (rows,) whole numbers >= 0
+    groups: Mapping[str, Tensor] = field(default_factory=dict)  # name -> (rows,) whole numbers >= 0
     names: Sequence[str] = ()  # of the columns of X
     source: str = ""  # where the data come from
-    levels: Mapping[str, Sequence[str]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )  # name -> names of the groups 0, 1, ...
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # name -> names of the groups 0, 1, ...
 
     def __post_init__(self) -> None:
         rows = self.X.shape[0]

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,21 +53,16 @@ class Encoder:
         features: Sequence[str],
         rows: Sequence[int] | NDArray[np.int64] | None = None,
         *,
-        missing: Literal["mean", "refuse"] = "mean",
         categorical: Sequence[str] = (),
     ) -> Encoder:
         """Learn levels and means from `rows` (all, where None). `categorical` names columns whose values, also numbers,
         are levels."""
         impute = need("sklearn.impute", "data", "Encoding features").SimpleImputer
         one_hot = need("sklearn.preprocessing", "data", "Encoding features").OneHotEncoder
-        if missing not in ("mean", "refuse"):
-            raise ValueError(f'missing values are filled with the "mean" or "refuse"d, got {missing!r}')
         fitted = {}
         for name in features:
             column = columns[name]
             chosen = column if rows is None else column[np.asarray(rows)]
-            if missing == "refuse":
-                _refuse_missing(name, column)
             if name in categorical or not holds_numbers(column):
                 _refuse_bad_levels(name, column, chosen, name in categorical)
                 # A missing value is a level too; one that the fitted rows lack is all 0.
@@ -112,12 +107,6 @@ def holds_numbers(column: Column) -> bool:
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
-
-
-def _refuse_missing(name: str, column: Column) -> None:
-    missing = is_missing(column)
-    if missing.any():
-        raise ValueError(f"the column {name!r} is missing in {marked_rows(missing)}; fill them or drop them")
 
 
 def _refuse_bad_numbers(name: str, column: Column, chosen: Column) -> None:

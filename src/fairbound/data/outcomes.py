@@ -56,56 +56,46 @@ def binary_like(
 
     They may have the label's values, even if all are equal. Unless the label contradicts it, they may also be 0/1,
     -1/1, booleans or evident words: for a label of yes and no a prediction of 1 is a yes, but for a label of 1 and 2
-    it could be the label's 1.
+    it could be the label's 1. Of a label with several classes, `positive` counts as 1 and the others as 0.
 
     >>> binary_like(np.array([2, 2]), "guess", np.array([1, 2]), "truth", positive=2)
     array([1, 1])
     >>> binary_like(np.array([0, 1]), "guess", np.array(["yes", "no"]), "truth")
     array([0, 1])
-    """
-    label = two_values(label_column, label_name, positive)
-    values = _different(column, name)
-    meanings = (meaning(label[0]), meaning(label[1]))
-    pair = _pair_with(values, [meanings, *(EVIDENT if positive is None or not _speaks_for_itself(meanings) else ())])
-    if pair is None:
-        score = "; scores are no predictions (score, --score)" if column.dtype.kind == "f" and len(values) > 2 else ""
-        raise ValueError(
-            f"the column {name!r} holds {_shown(values)}, but the label {label_name!r} holds {label[0]!r} (0) and "
-            f"{label[1]!r} (1), and which means which is not evident; give predictions in the label's values{score}"
-        )
-    return _marked(column, [value for value in values if meaning(value) == pair[1]])
-
-
-def one_against_rest(column: Column, name: str, positive: Any) -> tuple[NDArray[np.int64], list[Any]]:
-    """(rows,) 1 where a column of several classes has this one, and the other classes.
-
-    >>> one_against_rest(np.array(["low", "high", "middle"]), "risk", "high")
-    (array([0, 1, 0]), ['low', 'middle'])
-    """
-    values = _different(column, name)
-    chosen = _named_positive(values, name, positive)
-    return _marked(column, [chosen]), [value for value in values if value is not chosen]
-
-
-def like_one_against_rest(
-    column: Column, name: str, label_column: Column, label_name: str, positive: Any
-) -> NDArray[np.int64]:
-    """(rows,) predictions of a class, as 1 where it is that class; 0/1, yes/no and the like say whether it is.
-
-    >>> like_one_against_rest(np.array(["low", "high"]), "guess", np.array(["low", "mid", "high"]), "risk", "high")
+    >>> binary_like(np.array(["low", "high"]), "guess", np.array(["low", "mid", "high"]), "risk", "high")
     array([0, 1])
     """
     classes, values = _different(label_column, label_name), _different(column, name)
-    chosen = meaning(_named_positive(classes, label_name, positive))
+    evident: Sequence[tuple[Any, Any]] = EVIDENT
+    if positive is not None and len(classes) > 2:
+        chosen = meaning(_named_positive(classes, label_name, positive))
+        held, remedy = _shown(classes), "give predictions in the label's classes, or 0 and 1"
+    else:
+        zero, one = two_values(label_column, label_name, positive)
+        chosen = meaning(one)
+        if positive is not None and _speaks_for_itself((meaning(zero), chosen)):
+            evident = ()
+        held = f"{zero!r} (0) and {one!r} (1), and which means which is not evident"
+        remedy = "give predictions in the label's values"
     if not set(map(meaning, values)) <= set(map(meaning, classes)):
-        pair = _pair_with(values, EVIDENT)
+        pair = _pair_with(values, evident)
         if pair is None:
+            is_score = column.dtype.kind == "f" and len(values) > 2
+            hint = "; scores are no predictions (score, --score)" if is_score else ""
             raise ValueError(
-                f"the column {name!r} holds {_shown(values)}, but the label {label_name!r} holds {_shown(classes)}; "
-                "give predictions in the label's classes, or 0 and 1"
+                f"the column {name!r} holds {_shown(values)}, but the label {label_name!r} holds {held}; {remedy}{hint}"
             )
         chosen = pair[1]
     return _marked(column, [value for value in values if meaning(value) == chosen])
+
+
+def one_against_rest(column: Column, name: str, positive: Any) -> NDArray[np.int64]:
+    """(rows,) 1 where a column of several classes has this one.
+
+    >>> one_against_rest(np.array(["low", "high", "middle"]), "risk", "high")
+    array([0, 1, 0])
+    """
+    return _marked(column, [_named_positive(_different(column, name), name, positive)])
 
 
 def class_count(column: Column, name: str) -> int:

@@ -64,13 +64,12 @@ class Sampler:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
         self.pooled = self.cells.members is None
+        _refuse_masks(split)
         if self.pooled:
-            _refuse_masks(split)
             examples = 1 + max((int(pool.max()) for pool in split if pool.numel()), default=-1)
             self.cells = Cells.of_members(("all",), (torch.arange(examples),))
         self.sizes = sizes if isinstance(sizes, BatchSpec) else tuple(sizes)
         self.seed = checked_seed(seed)
-        _refuse_masks(split)
         specs = [self.sizes] if isinstance(self.sizes, BatchSpec) else self.sizes
         self.min_rows = 1 + max((int(r.max()) for r in (*split, *self.cells.examples) if r.numel()), default=-1)
         self._cells = {spec.pool: self.cells.within(split.pool(spec.pool), self.min_rows) for spec in specs}
@@ -193,15 +192,11 @@ class SamplerStack:
         self.runs = len(samplers)
         self.device = torch.device(device)
         self.key = keys(torch.tensor([s.seed for s in samplers])).to(self.device)  # (R,)
-        self.law = (
-            None
-            if batch_size_probs is None
-            else torch.tensor(batch_size_probs, dtype=torch.float64, device=self.device)
-        )
+        self.law: Tensor | None = None
+        if batch_size_probs is not None:
+            self.law = torch.tensor(batch_size_probs, dtype=torch.float64, device=self.device)
         if batch_size_probs is not None and len(set(self.specs)) > 1:
-            raise ValueError(
-                "a method that draws random sizes needs equal sizes in every draw; give the sampler one size"
-            )
+            raise ValueError("a method that draws random sizes needs equal sizes in every draw; give the sampler one")
         self._lay_out(samplers)
 
     def _lay_out(self, samplers: Sequence[Sampler]) -> None:
@@ -275,12 +270,9 @@ class SamplerStack:
         spec = self.specs[0]
         size = 1 + (2 << level)  # (R,) chunks of each run
         run = torch.repeat_interleave(torch.arange(self.runs, device=self.device), size)
-        number = (
-            torch.arange(run.numel(), device=self.device) - (size.cumsum(0) - size)[run]
-        )  # 0, 1, ... within the run
-        column = self.column[
-            : spec.objective + spec.cell * self.cells
-        ]  # every draw of such a method has the same columns
+        number = torch.arange(run.numel(), device=self.device) - (size.cumsum(0) - size)[run]  # 0, 1, ... in a run
+        # every draw of such a method has the same columns
+        column = self.column[: spec.objective + spec.cell * self.cells]
         slot = EXAMPLES + number[:, None] * column.numel() + torch.arange(column.numel(), device=self.device)
         count, start = self.count[:, column][run], self.start[:, column][run]  # (C, slots)
         drawn = self.drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)

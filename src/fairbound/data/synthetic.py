@@ -165,6 +165,7 @@ def load(state: str, seed: int = 0, task: str = "Income") -> Table:
     return synthetic.sample(seed)
 
 
+@cache
 def population(state: str) -> Population:
     """The synthetic population of a state.
 
@@ -175,7 +176,7 @@ def population(state: str) -> Population:
         raise ValueError(
             f"there is no synthetic census of {state!r}; there are {', '.join(STATES)}; {real_data(state.upper())}"
         )
-    return _population(state.upper())
+    return Population.of(state.upper(), facts())
 
 
 def real_data(state: str, task: str = "Income") -> str:
@@ -191,11 +192,6 @@ def real_data(state: str, task: str = "Income") -> str:
 def facts() -> dict[str, Any]:
     """The calibrated numbers: aggregates that `tools/calibrate_synthetic.py` wrote, never rows."""
     return tomllib.loads(resources.files("fairbound.data").joinpath("synthetic.toml").read_text(encoding="utf-8"))
-
-
-@cache
-def _population(state: str) -> Population:
-    return Population.of(state, facts())
 
 
 def generator(seed: int, use: int) -> np.random.Generator:

@@ -100,7 +100,6 @@ class Table:
         train: Tensor | None = None,
         min_size: int = 0,
         small: Small = "merge",
-        missing: Literal["mean", "refuse"] = "mean",
         keep_group: bool = False,
         categorical: Sequence[str] = (),
         dtype: torch.dtype = torch.float32,
@@ -129,9 +128,9 @@ class Table:
         protected = [attribute.name for attribute in grouping.attributes]
         features = self._inputs(protected, keep_group, categorical)
         fitted = rows if train is None else rows[_row_numbers(train, len(rows))]
-        if train is None and missing == "mean":
+        if train is None:
             self._refuse_leaking_means(features, categorical)
-        encoder = Encoder.fit(self.columns, features, fitted.numpy(), missing=missing, categorical=categorical)
+        encoder = Encoder.fit(self.columns, features, fitted.numpy(), categorical=categorical)
         name = " x ".join(protected)
         return Dataset(
             X=encoder.transform(self.columns, dtype)[rows],

@@ -118,9 +118,8 @@ class CsvFile:
             file.seek(0)
             head = file.read(HEAD_BYTES)
         lines = head.decode(encoding, errors="replace").splitlines()
-        lines = [
-            line for line in lines[: -1 if len(head) == HEAD_BYTES else None] if line.strip()
-        ]  # the last may be cut
+        whole_lines = lines[: -1 if len(head) == HEAD_BYTES else None]  # the last may be cut
+        lines = [line for line in whole_lines if line.strip()]
         if not lines:
             raise ValueError(f"{path} is empty")
         if "\ufffd" in lines[0]:

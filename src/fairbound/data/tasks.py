@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbound._utils.sentences import did_you_mean
 from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
 
@@ -115,9 +116,7 @@ def task_of(name: str | CensusTask) -> CensusTask:
     if isinstance(name, CensusTask):
         return name
     if name not in TASKS:
-        close = get_close_matches(name.lower(), [known.lower() for known in TASKS], n=1)
-        hint = [f"; did you mean {known}?" for known in TASKS if known.lower() in close]
-        raise ValueError(f"no task is called {name!r}; there are {', '.join(TASKS)}" + "".join(hint))
+        raise ValueError(f"no task is called {name!r}; {did_you_mean(name, TASKS)}")
     return TASKS[name]
 
 

@@ -6,7 +6,7 @@ without examples is a row of zeros, whose rates are undefined (masked), never Na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,20 +95,6 @@ class Counts:
         return Counts(tuple(names), weight, squares, examples)
 
     @staticmethod
-    def soft(labels: Any, scores: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Counts:
-        """The same with every example split between both predictions by its score: means of scores in place of shares.
-        A mean of scores varies less than a share of examples, so the intervals are wider than need be."""
-        y, s, g = as_binary(labels, "labels"), as_scores(scores), as_numbers(groups)
-        same_length(labels=y, scores=s, groups=g)
-        names = group_names(g, names)
-        w = torch.ones_like(s) if weights is None else as_weights(weights)
-        examples = Counts.of(y, s >= 0.5, g, names=names).examples
-        parts = [(torch.ones_like(y), s), (torch.zeros_like(y), 1 - s)]
-        weight = sum(Counts.of(y, p, g, weights=w * share, names=names).weight for p, share in parts)
-        squares = sum(Counts.of(y, p, g, weights=w * share.sqrt(), names=names).squares for p, share in parts)
-        return Counts(tuple(names), weight, squares, examples)  # type: ignore[arg-type]
-
-    @staticmethod
     def from_cells(cells: dict[str, tuple[float, float, float, float]]) -> Counts:
         """From published numbers: name -> (false positives, true negatives, false negatives, true positives)."""
         weight = torch.tensor([[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64)
@@ -116,16 +102,16 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         """Both together; groups are matched by name, and those that one lacks count as empty there."""
-        if self.names == other.names:
-            return Counts(
-                self.names, self.weight + other.weight, self.squares + other.squares, self.examples + other.examples
-            )  # fmt: skip
-        names = (*self.names, *(name for name in other.names if name not in self.names))
-        return self.among(names) + other.among(names)
+        names = tuple(dict.fromkeys((*self.names, *other.names)))
+        parts = zip(self._among(names), other._among(names), strict=True)
+        return Counts(names, *(mine + theirs for mine, theirs in parts))
 
-    def among(self, names: Sequence[str]) -> Counts:
-        """The same table with these groups, in this order; those that it lacks are empty, its own must all be named."""
-        return Counts(tuple(names), *aligned(self.names, names, self.weight, self.squares, self.examples))
+    def _among(self, names: Sequence[str]) -> list[Tensor]:
+        """Weight, squares and examples with these groups, in this order; zeros for those that the table lacks."""
+        place = {name: i for i, name in enumerate(names)}
+        at = torch.tensor([place[name] for name in self.names], dtype=torch.long)
+        parts = self.weight, self.squares, self.examples
+        return [part.new_zeros(len(names), 2, 2).index_copy(0, at, part) for part in parts]
 
     def only(self, groups: Sequence[int]) -> Counts:
         """Some of the groups, by number."""
@@ -168,15 +154,6 @@ class Counts:
     def sizes(self) -> Tensor:
         """(G,) examples of every group."""
         return self.examples.sum((1, 2))
-
-
-def aligned(own: Sequence[str], names: Sequence[str], *parts: Tensor) -> list[Tensor]:
-    """Each part (groups, ...) with the groups `names` in place of its `own`; zeros for those that it lacks."""
-    if not set(own) <= set(names):
-        raise ValueError(f"{', '.join(sorted(set(own) - set(names))[:5])} would be lost")
-    place = {name: i for i, name in enumerate(names)}
-    at = torch.tensor([place[name] for name in own], dtype=torch.long)
-    return [part.new_zeros(len(names), *part.shape[1:]).index_copy(0, at, part) for part in parts]
 
 
 def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
@@ -225,14 +202,6 @@ def as_binary(values: Any, what: str) -> Tensor:
     return whole
 
 
-def as_scores(values: Any) -> Tensor:
-    tensor = as_vector(values).double()
-    if tensor.numel() and not bool(((tensor >= 0) & (tensor <= 1)).all()):
-        wrong = tensor[~((tensor >= 0) & (tensor <= 1))]
-        raise ValueError(f"scores must lie between 0 and 1, found {wrong[0].item():g} ({wrong.numel()} examples)")
-    return tensor
-
-
 def as_numbers(groups: Any) -> Tensor:
     tensor = as_vector(groups)
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
@@ -258,6 +227,14 @@ def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
     return names
 
 
+def numbered_reference(names: Sequence[str], reference: str) -> int:
+    """The number of the reference group."""
+    if reference not in names:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise ValueError(f"the reference group {reference!r} is none of {shown}")
+    return names.index(reference)
+
+
 def as_weights(weights: Any) -> Tensor:
     tensor = as_vector(weights).double()
     if tensor.numel() and not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
@@ -280,7 +257,7 @@ def examples_in_groups(
     return numbers[inside], g[inside], w[inside], listed
 
 
-def same_length(**columns: Tensor) -> None:
+def same_length(**columns: Sized) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError("lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items()))

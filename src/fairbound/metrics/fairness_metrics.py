@@ -1,24 +1,7 @@
 """Fairness metrics of predictions, each published definition under its own name, each with an interval.
 
-Everything here follows from the table of group x label x prediction (`Counts`). P_i are rates of group i:
-
-| name | definition | published by |
-|---|---|---|
-| demographic_parity_difference, _ratio | largest minus smallest PR; smallest over largest | Fairlearn |
-| equalized_odds_difference, _ratio | the same for TPR and for FPR, the worse of the two | Fairlearn |
-| equalized_odds_difference_mean | the mean of both | Fairlearn, agg="mean" |
-| statistical_parity_difference, disparate_impact | PR of the others minus (over) PR of the reference group | AIF360 |
-| equal_opportunity_difference | TPR of the others minus TPR of the reference group | AIF360 |
-| average_odds_difference | mean of that and of the same for FPR | AIF360 |
-| average_absolute_odds_difference | the mean of abs(dTPR) and abs(dFPR) | AIF360 |
-| independence_printed | mean_i abs(PR_i - mean_j PR_j) | the paper, Table 2 |
-| separation_printed | the same for TPR and for FPR, halved and added | the paper, Table 2 |
-| sufficiency_printed | the same for P(y=1 given prediction 1) and P(y=1 given prediction 0) | the paper, Table 2 |
-| independence_reported | two groups: abs(dPR) | the paper's results |
-| separation_reported | two groups: abs(dTPR) + abs(dFPR) | the paper's results |
-| sufficiency_reported | two groups: abs(dPPV) + abs(dNPV) | the paper's results |
-| accuracy_difference | largest minus smallest accuracy | the paper's DifAcc |
-| inaccuracy | share of wrong predictions, overall | the paper's Ina |
+Everything here follows from the table of group x label x prediction (`Counts`). `METRICS` has the definitions with
+their words and sources, docs/background/metrics.md their formulas.
 
 Groups without examples are skipped, and so is a rate without examples in its mean or maximum. With fewer
 than two groups a comparison is undefined (None). A new metric is one entry of METRICS: audits, their JSON, their text
@@ -36,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts
+from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts, numbered_reference
 from fairbound.metrics.intervals import (
     DRAWS,
     MANY_DRAWS,
@@ -240,14 +223,9 @@ def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) 
 class _Views:
     """The tables that the metrics read (all groups; others and reference; overall), with their rates and draws."""
 
-    def __init__(
-        self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0
-    ) -> None:  # fmt: skip
+    def __init__(self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0) -> None:
         reference = largest_group(counts) if reference is None else reference
-        if reference not in counts.names:
-            shown = ", ".join(counts.names[:8]) + (", ..." if len(counts.names) > 8 else "")
-            raise ValueError(f"the reference group {reference!r} is none of {shown}")
-        at = counts.names.index(reference)
+        at = numbered_reference(counts.names, reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
             "all": counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist()) if min_size else counts,

@@ -1,7 +1,6 @@
 """Group losses and their gaps: means of per-example losses, with intervals from per-group moments.
 
-Moments are kept about each group's mean and merged, so that batches in any order give the same numbers, and large
-losses that differ little lose no digits.
+Moments are kept about each group's mean, so that large losses that differ little lose no digits.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from fairbound.metrics.counts import aligned, examples_in_groups
+from fairbound.metrics.counts import examples_in_groups, numbered_reference
 from fairbound.metrics.intervals import (
     DRAWS,
     MANY_GROUPS,
@@ -62,31 +61,6 @@ class Losses:
         sums = (torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square()))
         return Losses(names, examples, weight, mean, *sums)
 
-    def __add__(self, other: Losses) -> Losses:
-        """Both together, groups matched by name."""
-        if self.names != other.names:
-            names = (*self.names, *(name for name in other.names if name not in self.names))
-            return self.among(names) + other.among(names)
-        weight = self.weight + other.weight
-        share = other.weight / weight.where(weight > 0, torch.ones_like(weight))
-        mean = self.mean + (other.mean - self.mean) * share
-        mine, theirs = self._about(mean), other._about(mean)
-        sums = (a + b for a, b in zip(mine, theirs, strict=True))
-        return Losses(self.names, self.examples + other.examples, weight, mean, *sums)
-
-    def _about(self, center: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The three sums of squared weights, taken about another center."""
-        shift = self.mean - center
-        return (
-            self.squares,
-            self.first + shift * self.squares,
-            self.second + 2 * shift * self.first + shift.square() * self.squares,
-        )
-
-    def among(self, names: Sequence[str]) -> Losses:
-        """The same with these groups, in this order; those that it lacks are empty."""
-        return Losses(tuple(names), *aligned(self.names, names, *(getattr(self, f.name) for f in fields(self)[1:])))
-
     def means(self) -> tuple[float | None, ...]:
         """The mean loss of every group; None for a group without examples."""
         return tuple(m if w > 0 else None for m, w in zip(self.mean.tolist(), self.weight.tolist(), strict=True))
@@ -107,7 +81,10 @@ class Losses:
         chosen = Losses(tuple(self.names[i] for i in members), *(getattr(self, f.name)[at] for f in fields(self)[1:]))
         weight = chosen.weight.sum(0, keepdim=True)
         mean = (chosen.weight * chosen.mean).sum(0, keepdim=True) / weight.where(weight > 0, torch.ones_like(weight))
-        sums = (part.sum(0, keepdim=True) for part in chosen._about(mean))
+        shift = chosen.mean - mean
+        first = chosen.first + shift * chosen.squares
+        second = chosen.second + 2 * shift * chosen.first + shift.square() * chosen.squares
+        sums = (part.sum(0, keepdim=True) for part in (chosen.squares, first, second))
         return Losses((name,), chosen.examples.sum(0, keepdim=True), weight, mean, *sums)
 
 
@@ -152,14 +129,15 @@ def _interval(losses: Losses, g: int, drawn: Tensor, level: float, known: bool) 
 
 def loss_gaps(
     losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> dict[str, IntervalEstimate]:  # fmt: skip
+) -> dict[str, IntervalEstimate]:
     """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples: losses are skewed,
     and the spread of so few is uncertain."""
     check_level(level)
     present = (losses.weight > 0).nonzero().flatten().tolist()
     if not present:
         return dict.fromkeys(LOSS_GAPS, UNDEFINED)
-    at = _reference(losses, reference)
+    largest_group = int((losses.examples * (losses.weight > 0)).argmax())
+    at = largest_group if reference is None else numbered_reference(losses.names, reference)
     others = [g for g in present if g != at]
     overall = losses.pooled(present, "overall")
     gaps = {"loss": group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]}
@@ -179,18 +157,10 @@ def loss_gaps(
     return gaps
 
 
-def _reference(losses: Losses, reference: str | None) -> int:
-    """The number of the reference group: of those with weight, the one with the most examples unless named."""
-    if reference is None:
-        return int((losses.examples * (losses.weight > 0)).argmax())
-    if reference not in losses.names:
-        raise ValueError(f"the reference group {reference!r} is none of {', '.join(losses.names[:8])}")
-    return losses.names.index(reference)
-
-
 def _signed(losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int) -> IntervalEstimate:
-    names = ("others", "reference")
-    pair = losses.pooled(others, names[0]).among(names) + losses.pooled([at], names[1]).among(names)
+    sides = losses.pooled(others, "others"), losses.pooled([at], "reference")
+    columns = (torch.cat([getattr(side, f.name) for side in sides]) for f in fields(losses)[1:])
+    pair = Losses(("others", "reference"), *columns)
     value = float(pair.mean[0] - pair.mean[1])
     if bool((pair.errors()[1] <= 0).any()):
         return IntervalEstimate(value)

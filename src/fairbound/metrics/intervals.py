@@ -146,7 +146,7 @@ def rate_noise(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Gen
     """(draws, G) how far rates may lie from the true ones. The rates of the resamples are shrunk towards 1/2 and the
     noise is scaled up, because a variance p (1-p) / n that is estimated from the n examples is too small on average,
     and a mean over many groups would show it."""
-    n = trials.floor().clamp(min=1.0)
+    n = _whole(trials)
     chance = (successes.minimum(n) + 2) / (n + 4)
     hits = rng.binomial(n.long().unsqueeze(-1).numpy(), chance.unsqueeze(-1).numpy(), (len(n), draws))
     scale = ((n + 1) / (n - 1).clamp(min=1.0)).sqrt()
@@ -191,8 +191,9 @@ def spread(numbers: Tensor) -> Tensor:
 
 def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """Ends for the largest difference of two groups over all parts."""
-    if max(len(part.center) for part in parts) > (MAX_PAIRED if _all_large(parts) else FEW_GROUPS):
-        return _largest_by_bands(parts, level)
+    all_large = all(bool((part.examples >= LARGE_GROUP).all()) for part in parts)
+    if max(len(part.center) for part in parts) > (MAX_PAIRED if all_large else FEW_GROUPS):
+        return bands(parts, torch.stack([farthest(part) for part in parts]).amax(0), level)
     pairs = sum(len(part.center) * (len(part.center) - 1) // 2 for part in parts)
     draws = draws_for(pairs, len(parts[0].centers))
     worst = parts[0].center.new_zeros(draws)
@@ -209,10 +210,6 @@ def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     return low, high
 
 
-def _all_large(parts: Sequence[Resampled]) -> bool:
-    return all(bool((part.examples >= LARGE_GROUP).all()) for part in parts)
-
-
 def _from(numbers: Tensor, i: int) -> Tensor:
     """Number i minus each later one."""
     return numbers[..., i : i + 1] - numbers[..., i + 1 :]
@@ -224,18 +221,16 @@ def _error(errors: Tensor, i: int) -> Tensor:
     return both.sqrt().clamp(min=torch.finfo(errors.dtype).tiny)
 
 
-def _largest_by_bands(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
-    """The same from one simultaneous band for each group: wider, and its cost grows with the groups, not the pairs."""
-    return bands(parts, torch.stack([farthest(part) for part in parts]).amax(0), level)
-
-
 def farthest(part: Resampled) -> Tensor:
     """(draws,) the largest distance of a group's resample from its center, in standard errors."""
     return ((part.centers - part.center).abs() / part.errors.clamp(min=torch.finfo(part.center.dtype).tiny)).amax(-1)
 
 
 def bands(parts: Sequence[Resampled], worst: Tensor, level: float) -> tuple[float, float]:
-    """Ends for the largest difference from a band for each group, as wide as a quantile of `worst` (draws,) says."""
+    """Ends for the largest difference from a band for each group, as wide as a quantile of `worst` (draws,) says.
+
+    They are wider than those from pairs, and their cost grows with the groups, not the pairs.
+    """
     q = quantile(worst, level)
     low = max(float((p.center - q * p.error).max() - (p.center + q * p.error).min()) for p in parts)
     high = max(float((p.center + q * p.error).max() - (p.center - q * p.error).min()) for p in parts)

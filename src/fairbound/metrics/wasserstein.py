@@ -26,7 +26,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fairbound.metrics.counts import examples_in_groups
+from fairbound.metrics.counts import examples_in_groups, numbered_reference
 from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, quantile, quantiles
 
 GRID = 200  # bins of the grid on which examples are resampled, at quantiles of the scores
@@ -69,14 +69,6 @@ class Scores:
         """Of some examples; groups numbered 0, 1, ... (-1: in no group, skipped)."""
         values, g, w, names = examples_in_groups(scores, groups, weights, names, "scores")
         return Scores(names, values, g, w)
-
-    def __add__(self, other: Scores) -> Scores:
-        """Both together, groups matched by name."""
-        names = (*self.names, *(name for name in other.names if name not in self.names))
-        renumber = torch.tensor([names.index(name) for name in other.names], dtype=torch.long)
-        groups = renumber[other.groups] if other.names else other.groups
-        parts = ((self.values, other.values), (self.groups, groups), (self.weights, other.weights))
-        return Scores(names, *(torch.cat(pair) for pair in parts))
 
     def present(self, fewest: int = 1) -> list[int]:
         """The groups that have weight, and at least so many examples."""
@@ -136,7 +128,7 @@ def wd(scores: Scores, reference: int, other: int) -> float | None:
 
 def distances(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> dict[str, IntervalEstimate]:  # fmt: skip
+) -> dict[str, IntervalEstimate]:
     """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and another. Groups with
     fewer than FEWEST examples are skipped: an example resamples to itself, so that their noise would be missing."""
     return {
@@ -235,18 +227,15 @@ def _w1_of_many(
 
 def largest_wd(
     scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> IntervalEstimate:  # fmt: skip
+) -> IntervalEstimate:
     """The largest Wd between the reference group (the largest unless given) and another."""
     check_level(level)
     sizes = torch.bincount(scores.groups, minlength=len(scores.names))
     present = scores.present(FEWEST)
-    if reference is not None and reference not in scores.names:
-        raise ValueError(f"the reference group {reference!r} is none of {', '.join(scores.names[:8])}")
-    at = (
-        scores.names.index(reference)
-        if reference is not None
-        else max(present, key=lambda g: int(sizes[g]), default=-1)
-    )
+    if reference is None:
+        at = max(present, key=lambda g: int(sizes[g]), default=-1)
+    else:
+        at = numbered_reference(scores.names, reference)
     others = [g for g in present if g != at]
     if at not in present or not 1 <= len(others) < MOST_GROUPS:
         return UNDEFINED

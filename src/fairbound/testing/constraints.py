@@ -11,12 +11,12 @@ fails raises an AssertionError that names it and a remedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint import AnyConstraint, Constraint, FunctionConstraint
@@ -60,42 +60,22 @@ def check_constraint(constraint: AnyConstraint, batch: MiniBatch) -> str:
 def _cast(batch: MiniBatch, dtype: torch.dtype) -> MiniBatch:
     """The same without graphs, its real numbers in one precision."""
 
-    def cast(value: Tensor | None) -> Tensor | None:
-        return value.detach().to(dtype) if value is not None and value.is_floating_point() else value
+    def cast(value: Tensor) -> Tensor:
+        return value.detach().to(dtype) if value.is_floating_point() else value
 
-    return batch._replace(
-        losses=batch.losses.detach().to(dtype),
-        labels=cast(batch.labels),
-        outputs=cast(batch.outputs),
-        weight=cast(batch.weight),
-        parameters=[p.detach().to(dtype) for p in batch.parameters],
-    )
+    return _examples_mapped(cast, batch)._replace(parameters=[cast(p) for p in batch.parameters])
 
 
 def _chosen(batch: MiniBatch, which: Tensor) -> MiniBatch:
     """Some of the examples: their numbers, or a mask."""
-    groups = batch.groups
-    if isinstance(groups, Tensor):
-        groups = groups[which]
-    elif groups is not None:
-        groups = {name: column[which] for name, column in groups.items()}
-
-    def chosen(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[which]
-
-    return batch._replace(
-        losses=batch.losses[which],
-        groups=groups,
-        labels=chosen(batch.labels),
-        outputs=chosen(batch.outputs),
-        weight=chosen(batch.weight),
-        objective=chosen(batch.objective),
-    )
+    return _examples_mapped(lambda column: column[which], batch)
 
 
-def _tensors(batch: MiniBatch) -> list[Tensor]:
-    columns = [] if batch.groups is None or isinstance(batch.groups, Tensor) else [*batch.groups.values()]
-    return [*(field for field in batch[:-1] if isinstance(field, Tensor)), *columns, *batch.parameters]
+def _examples_mapped(change: Callable[[Tensor], Tensor], batch: MiniBatch) -> MiniBatch:
+    """Every tensor with an entry for each example changed; handed-over values and parameters are not."""
+    groups = dict(batch.groups) if isinstance(batch.groups, Mapping) else batch.groups
+    changed: MiniBatch = tree_map_only(Tensor, change, batch._replace(groups=groups, values=None, parameters=()))
+    return changed._replace(values=batch.values, parameters=batch.parameters)
 
 
 def _totals(constraints: ConstraintSet, batch: MiniBatch) -> SumsCounts:
@@ -117,17 +97,15 @@ def _names(constraint: AnyConstraint, batch: MiniBatch) -> None:
 
 
 def _value(constraint: AnyConstraint, batch: MiniBatch) -> None:
-    copies = [
-        *(field.clone() for field in batch[:-1] if isinstance(field, Tensor)),
-        *(p.clone() for p in batch.parameters),
-    ]
+    copies = tree_map_only(Tensor, Tensor.clone, batch)
     c = constraint.evaluate(batch)
     expect(c.shape == (constraint.m,), f"its value must be of shape ({constraint.m},), got {tuple(c.shape)}")
     expect(c.is_floating_point(), f"its value must be a real number, got {c.dtype}")
     absent = [name for name, value in zip(constraint.names, c.tolist(), strict=True) if value != value]
     expect(not absent, f"{absent[:3]} is NaN on this mini-batch; give one with examples of every cell")
     expect(bool(torch.isfinite(c).all()), f"its value must be finite, got {c.tolist()}")
-    expect(all(map(torch.equal, copies, _tensors(batch))), "it changes the mini-batch in place; compute with copies")
+    same = all(torch.equal(a, b) for a, b in zip(tree_leaves(copies), tree_leaves(batch), strict=True) if a is not None)
+    expect(same, "it changes the mini-batch in place; compute with copies")
     expect(
         _same(constraint.evaluate(batch), c, 0.0), "its value differs from call to call; it must draw no random numbers"
     )

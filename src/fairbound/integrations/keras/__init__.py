@@ -2,7 +2,7 @@
 
 fit(model, X, y, sensitive_features=sex, constraint="pairwise_loss_parity", bound=0.02)    one call
 FairClassifier(module=model)                                                               scikit-learn
-Constrained(model, constraints.pairwise_loss_parity(2, bound=0.02), DescentAscent())       a tf.GradientTape loop
+Constrained(model, constraints.pairwise_loss_parity(2, bound=0.02))                        a tf.GradientTape loop
 make_functional(model)                                                                     for `fairbound.run`
 """
 
