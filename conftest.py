@@ -1,6 +1,15 @@
-"""Modules whose optional package is missing are not collected for doctests: importing them says what to install."""
+"""Modules whose optional package is missing are not collected for doctests: importing them says what to install.
 
+Tests read the real census files in shared/data beside the checkout, if FAIRBOUND_DATA names no other folder.
+"""
+
+import os
 from importlib.util import find_spec
+from pathlib import Path
+
+SHARED = Path(__file__).parent.parent / "shared" / "data"
+if SHARED.is_dir():
+    os.environ.setdefault("FAIRBOUND_DATA", str(SHARED))
 
 OPTIONAL = {
     "keras": ["src/fairbound/integrations/keras/*.py", "src/fairbound/integrations/keras/backends/*.py", "tests/keras_twins.py"],

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,9 +80,10 @@ def copy(sound: Path, tmp_path: Path) -> Path:
 
 
 def test_a_correct_entry_is_accepted_and_on_the_board(sound: Path, tmp_path: Path) -> None:
-    said = " ".join(call("check", sound, "--salt", "pepper").split())
+    said = " ".join(call("check", sound, "--salt", "pepper", "--out", tmp_path / "results").split())
     assert "this is no sandbox" in said
-    assert said.endswith("Computed again: hs7 (salt pepper) Accepted")
+    assert "Computed again: hs7 (salt pepper)" in said
+    assert said.endswith("Accepted")
     moved = Path(shutil.copytree(sound, tmp_path / "mine"))
     (moved / "method.py").write_text(f"open({str(tmp_path / 'was run')!r}, 'w')")
     said = call("board", moved, "-o", tmp_path / "board", "--out", tmp_path / "results")
@@ -140,13 +142,56 @@ def test_how_far_results_may_be_from_those_computed_again(sound: Path) -> None:
     assert "loss differs by" in salted_difference(stored, far, (1.0, 1.0))
 
 
+def forge(folder: Path, column: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Every run with another column, from a machine that nobody else has, with checksums and a manifest that fit."""
+    store = EntryFolder(folder).store
+    for result in list(store.results()):
+        records = result.tables["records"] | {column: change(result.tables["records"][column].copy())}
+        (folder / "results" / "runs" / f"{result.key}.parquet").unlink()
+        made = {**result.made, "device": "a device of mine"}
+        store.put_many([StoredResult(result.settings, {**result.tables, "records": records}, made)])
+    EntryFolder(folder).write_manifest()
+
+
+def later(column: np.ndarray) -> np.ndarray:
+    """Lower by 1 in the second half of its points."""
+    return column - (np.arange(len(column)) >= len(column) // 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [("distance", np.zeros_like), ("loss", later), ("violation", later), ("epochs", lambda epochs: epochs / 100)],
+)
+def test_a_forged_entry_from_another_machine_is_refused(
+    copy: Path, column: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    forge(copy, column, change)
+    (refusal,) = check(copy, salt="a").refusals
+    assert re.fullmatch(rf"hs7: its results do not recompute: {column} differs by \S+ of its scale", refusal)
+
+
+def test_the_board_shows_what_the_checker_computed(copy: Path, tmp_path: Path) -> None:
+    """A forgery that no tolerance finds gains nothing; what was not computed again is marked."""
+    honest = {one.key: one.tables["records"]["loss"] for one in EntryFolder(copy).store.results()}
+    forge(copy, "loss", lambda losses: losses - 1e-9)
+    checked = Store(tmp_path / "checked")
+    before = EntryFolder(copy).sent(checked)
+    assert before.info.authors.endswith("; not recomputed: hs7")
+    assert check(copy, salt="a", store=checked).accepted
+    after = EntryFolder(copy).sent(checked)
+    assert "not recomputed" not in after.info.authors
+    ((_, _, runs),) = after.results
+    for run in runs:
+        assert np.array_equal(run.tables["records"]["loss"], honest[run.key])
+
+
 def test_a_missing_seed_is_refused(copy: Path) -> None:
     store = EntryFolder(copy).store
     lost = next(one for one in store.results() if one.settings["seed"] == 3)
     (copy / "results" / "runs" / f"{lost.key}.parquet").unlink()
     EntryFolder(copy).write_manifest()
     assert check(copy, salt="a").refusals == ["hs7: seed 3 of 5 missing; `fairbound enter` computes them"]
-    said = call("check", copy, code=1)
+    said = call("check", copy, "--out", copy.parent / "checked", code=1)
     assert "Refused: hs7: seed 3 of 5 missing" in " ".join(said.split())
 
 

@@ -307,8 +307,12 @@ settings = { tau = 0.05, eta = 0.01 }
         assert "4 runs computed, 0 were there" in call("run", *options)
         again = call("run", *options)
         assert "0 runs computed, 4 were there" in again
-        assert "synthetic" in again
-        assert "Descent-ascent" in call("report", *options, "--to", tmp_path / "report")
+        report = call("report", *options, "--to", tmp_path / "report")
+        assert "Descent-ascent" in report
+        data = "Data: synthetic, not real: synthetic:OK, 17,917 rows"
+        assert again.splitlines()[0] == report.splitlines()[0] == data
+        page = (tmp_path / "report" / "report.html").read_text()
+        assert page.partition("<h1>")[0].count(data) == 1
         assert (tmp_path / "report" / "tables" / "two-fairness-reported.csv").exists()
         assert (tmp_path / "report" / "figures" / "two-curves.pdf").stat().st_size > 1000
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from folktables.load_acs import load_acs
 
-from fairbound.data import acs, acs_files, codebook, load
+from fairbound.data import acs, acs_files, best, codebook, load
 from fairbound.data.tasks import TASKS, CensusTask, apply
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -304,12 +304,20 @@ def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FAIRBOUND_DATA", str(named))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     looked = [place for place in acs_files.folders() if place.is_relative_to(tmp_path.resolve())]
-    assert looked == [path.resolve() for path in (named, tmp_path / "shared" / "data", cache / "fairbound")]
+    assert looked == [path.resolve() for path in (named, cache / "fairbound")]  # not in shared/data, which nobody named
     assert acs_files.download_folder() == named
     assert acs_files.folders(tmp_path) == (tmp_path,)
     assert acs_files.folders(tmp_path / "absent") == ()
     monkeypatch.delenv("FAIRBOUND_DATA")
     assert acs_files.download_folder() == cache / "fairbound"
+
+
+def test_a_named_folder_that_does_not_exist_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else synthetic data would stand in for those that somebody named."""
+    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError, match=r"FAIRBOUND_DATA is '.*absent', which is no folder .* unset it"):
+        best("OK")
+    assert acs_files.download_folder() == tmp_path / "absent"  # which a download makes
 
 
 def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:

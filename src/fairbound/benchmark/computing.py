@@ -96,8 +96,9 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
         tables.append({"records": recorder.records(i, epochs_per_step), "end": end})
         if evaluators:
             tables[i]["parts"] = parts_at_end(evaluators[one.split], result.x[i])
-        if task.kind == "heldout":
-            tables[i]["heldout"] = held_out(instance, one.split, result.output[i])
+        if task.kind == "heldout" or "test" in task.measured:
+            end_point = result.x[i] if evaluators else result.output[i]
+            tables[i]["heldout"] = held_out(instance, one.split, end_point)
         if instance.elsewhere and task.kind == "solve":
             tables[i]["shift"] = elsewhere(task.built(), result.output[i].cpu())
     evaluating += perf_counter() - began

@@ -101,29 +101,30 @@ def finding(results: Results) -> str:
     first, *others = near.index
     said = (
         f"On {words} examples, of the methods that end within {TOLERANCE:g} of the bound {bound:g}, {first} has the "
-        f"smallest loss ({_spread(summary, first, 'loss')})"
+        f"smallest loss ({spread(summary, first, 'loss')})"
     )
-    said += f"; {_difference(results, part, first, others[0])}." if others else "; no other one does."
+    said += f"; {difference(results, part, first, others[0])}." if others else "; no other one does."
     if results.tuning or "test" not in results.measured:
         return said
     held = results.final[(results.final["part"] == "test") & (results.final["row"] == first)]
     return (
-        f"{said} On held-out examples its largest violation is {_spread(results.summary('test'), first, 'violation')}; "
+        f"{said} On held-out examples its largest violation is {spread(results.summary('test'), first, 'violation')}; "
         f"no constraint is violated in {int((held['violation'] == 0).sum())} of {len(held)} runs."
     )
 
 
-def _spread(summary: pd.DataFrame, row: str, name: str) -> str:
+def spread(summary: pd.DataFrame, row: str, name: str) -> str:
+    """Mean and standard deviation over runs."""
     return f"{summary[name, 'mean'][row]:.3f} ± {summary[name, 'std'][row]:.3f}"
 
 
-def _difference(results: Results, part: str, first: str, second: str) -> str:
+def difference(results: Results, part: str, first: str, second: str) -> str:
     """Runs with the same seed and split are compared with each other."""
     final = results.final[results.final["part"] == part]
     losses = [final[final["row"] == row].set_index(["split", "seed"])["loss"] for row in (first, second)]
     apart = (losses[1] - losses[0]).dropna()
     low, high = student_interval(apart.to_numpy())
-    words = f"the difference to the second, {second} ({losses[1].mean():.3f}),"
+    words = f"the difference between the first two, {first} and {second},"
     if math.isnan(low):
         return f"{words} cannot be judged from one run"
     certain = "is significant" if low > 0 else "is not significant"

@@ -191,7 +191,7 @@ class Plan:
             records=study.records, last_states=study.last_states, short=study.short,
             measured=self.measured if study.page == "report" else (),
             entries=[self._method(entry, tasks) for entry in study.entries],
-            cards=[self._card(name) for name in study.problem_names()], runs=runs,
+            cards=self.cards, runs=runs, shows=study.shows,
         )  # fmt: skip
 
     def _method(self, entry: Entry, tasks: Sequence[Task]) -> EntryInfo:
@@ -220,6 +220,11 @@ class Plan:
             **of_report,
         )
 
+    @cached_property
+    def cards(self) -> list[Card]:
+        """Of the study's problems; builds them."""
+        return [self._card(name) for name in self.study.problem_names()]
+
     def _card(self, name: str | TableSpec) -> Card:
         problem = load(name)
         kind: Any = "groups" if self.study.page == "report" else "solve"
@@ -234,7 +239,8 @@ class Plan:
         own, scale = reference(problem.name, instance.source), problem.scale or 1.0
         unknown = Reference(loss=math.nan, start=math.nan, scale=scale, residual=None, exact=False, how="")
         of_table: dict[str, Any] = {} if spec is None else {
-            "data": instance.data_words, "group_names": instance.group_names, "notion": spec.notion,
+            "data": instance.data_words, "rows": instance.unscaled.rows if instance.unscaled else 0,
+            "group_names": instance.group_names, "notion": spec.notion,
             "parts": tuple(part for part in Split._fields if len(instance.splits[0].pool(part))),
             "gaps": _gaps(spec, instance) if self.study.page == "report" else {},
         }  # fmt: skip

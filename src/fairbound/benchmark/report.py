@@ -19,6 +19,7 @@ from typing import Any
 from fairbound._utils.drawing import write_pdf
 from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, render
+from fairbound.benchmark.answer import NEXT, findings
 from fairbound.benchmark.front import finding
 from fairbound.benchmark.plan import REFERENCE_STEPS
 from fairbound.benchmark.plots import PLOTS
@@ -26,6 +27,7 @@ from fairbound.benchmark.report_table import ReportTable
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.study import Budget
 from fairbound.benchmark.tables import TABLES
+from fairbound.benchmark.user_files import known_name
 
 OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them
 BUDGET_WORDS = {  # how long every method runs
@@ -42,27 +44,42 @@ class Section:
     title: str
     budget: Budget
     reference: str  # where it stands in the paper
-    source: str  # of the data
+    data: str  # "real: acs:OK, 17,917 rows"
+    source: str  # of the data, with what was left out of them
     finding: str  # in words
     short: str  # in what the runs are fewer or shorter than the study's
     notes: Mapping[str, str]  # by row: where the paper contradicts itself, or is ambiguous
     tables: Mapping[str, ReportTable]  # by key of TABLES
     figures: Mapping[str, Any]  # matplotlib's, by key of PLOTS
+    next: Mapping[str, str]  # commands, and what they do
 
     @staticmethod
     def of(results: Results) -> Section:
         study = results.study
+        for name in study.shows:
+            known_name(name, [*TABLES, *PLOTS], "table or figure")
+        tables, figures = (
+            {
+                name: item.make(results)
+                for name, item in items.items()
+                if item.applies(results) and (not study.shows or name in study.shows)
+            }
+            for items in (TABLES, PLOTS)
+        )
+        is_answer = "answer" in tables
         return Section(
             name=study.name,
             title=study.title,
             budget="examples" if results.equal_examples else results.budget,
             reference=study.reference,
+            data=results.card.data_name,
             source=results.source,
-            finding=finding(results),
+            finding=findings(results) if is_answer else finding(results),
             short=results.short,
             notes={entry.name: entry.note for entry in study.entries if entry.note},
-            tables={name: item.make(results) for name, item in TABLES.items() if item.applies(results)},
-            figures={name: item.make(results) for name, item in PLOTS.items() if item.applies(results)},
+            tables=tables,
+            figures=figures,
+            next=NEXT if is_answer else {},
         )
 
     @property
@@ -148,7 +165,8 @@ def page(sections: Sequence[Section], systems: Sequence[Mapping[str, Any]]) -> s
     if systems:
         details["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
     views = [_section_view(one, stem) for one, stem in zip(sections, file_stems(sections), strict=True)]
-    return render("benchmark.html", sections=views, details=details)
+    data = "; ".join(dict.fromkeys(one.data for one in sections))
+    return render("benchmark.html", sections=views, details=details, data=f"Data: {data}")
 
 
 def system_words(system: Mapping[str, Any]) -> str:

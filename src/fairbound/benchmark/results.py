@@ -12,6 +12,7 @@ NaN is a value that is undefined or missing; what diverged is infinite. Rows are
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,6 +167,14 @@ class Results:
             for entry, results in self.stored.items()
         }
         return {entry: float(np.median(some)) for entry, some in noted.items() if some}
+
+    @cached_property
+    def decisions(self) -> dict[str, Counter[str]]:
+        """Verdicts on held-out examples by row, counted over its runs; rows that were not tested are missing."""
+        tested = {
+            row: [r.tables["heldout"] for r in some if "heldout" in r.tables] for row, some in self.stored.items()
+        }
+        return {row: Counter(str(one["decision"][0]) for one in some) for row, some in tested.items() if some}
 
     @cached_property
     def short(self) -> str:

@@ -74,6 +74,7 @@ class Study:
     last_states: Count = 1  # records at the end of a run whose mean the tables show and the choice reads
     budget: Budget = "paper"
     steps: Count | None = None  # no run is longer
+    shows: tuple[Text, ...] = ()  # tables and figures of its page; empty: all that apply
     # Of a board
     rules: Rules = "default"
     instances: tuple[Annotated[int, Field(ge=1)], ...] = ()  # of the robust track
@@ -135,13 +136,16 @@ class Study:
         spec = self.problem
         if spec is None:
             raise ValueError(f"{self.name} is a board, whose problems name their data: give other problems instead")
+        title = self.title
         if source is not None:
+            if source.partition(":")[2] != spec.state:
+                title = f"The methods of {self.name} on {Path(source).name}"
             spec = replace(spec, state=None, source=source, label=label or spec.label)
         elif label is not None:
             spec = replace(spec, label=label)
         if group is not None:
             spec = replace(spec, group=group, groups=())
-        return replace(self, problem=replace(spec, folder=None if folder is None else str(folder)))
+        return replace(self, title=title, problem=replace(spec, folder=None if folder is None else str(folder)))
 
     def with_entries(self, further: Sequence[Entry], only: Sequence[str] = ()) -> Study:
         """With entries of the user's own beside ours; with `only`, of ours those alone."""
@@ -172,7 +176,7 @@ class Study:
         ]
         if found["problem"] is not None:
             del found["problem"]["folder"], found["problem"]["title"]
-        del found["title"], found["reference"]
+        del found["title"], found["reference"], found["shows"]
         return hashlib.sha256(canonical_json(found, finite=False).encode()).hexdigest()[:12]
 
 

@@ -2,6 +2,7 @@
 
 | table | counterpart in the paper | over |
 |---|---|---|
+| answer | none: one line a method, for a study that shows it (`answer`) | runs |
 | loss | none: loss, gap and violation on every part | runs |
 | fairness-reported, fairness-printed | Table 4: Ind, Sp, Ina, Sf, Wd of the last state, train and test | runs |
 | tuning | Tables 5 to 12: loss and violation on the validation split, last records | runs |
@@ -23,6 +24,7 @@ from typing import Any
 
 import pandas as pd
 
+from fairbound.benchmark.answer import answer_table
 from fairbound.benchmark.front import methods_table
 from fairbound.benchmark.paper_comparison import HALF_A_DIGIT, PAPERS_CHOICE, TOLERANCE, beside, chosen, comparisons
 from fairbound.benchmark.report_table import MARK, PERCENT, WHOLE, ReportTable, frame_of
@@ -246,6 +248,7 @@ def _comparable(results: Results) -> bool:
 
 
 TABLES: dict[str, ReportItem] = {
+    "answer": ReportItem("Every method", lambda r: "answer" in r.study.shows, answer_table),
     "tuning": ReportItem("Settings, chosen on the validation split", lambda r: r.tuning, tuning_table),
     "loss": ReportItem("Loss and violation", lambda r: not r.tuning, loss_table),
     "methods": ReportItem("Methods at equal examples", _comparable, methods_table),

@@ -97,7 +97,7 @@ def board_command(
     from fairbound.benchmark.problems.catalog import load
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.study import load as load_study
-    from fairbound.cli.engine import computing, engine_of
+    from fairbound.cli.engine import announce_data, computing, engine_of
 
     if show_list:
         _list()
@@ -113,7 +113,7 @@ def board_command(
     given: dict[str, Any] = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "epochs": epochs}
     study = replace(load_study("board-short") if short else whole, **{k: v for k, v in given.items() if v is not None})
     study = replace(study, short=study.short or study.epochs is not None or study.seeds < whole.seeds)
-    own, sent = _own(entry or (), algorithm or (), study), [folder.sent() for folder in folders]
+    own, sent = _own(entry or (), algorithm or (), study), [folder.sent(Store(out)) for folder in folders]
     listed = whole if method else study  # --method names any of the board's entries
     study = replace(study, entries=listed.with_entries(own, only=method or ()).entries)
     alone = bool(folders) and not (method or own)
@@ -121,6 +121,7 @@ def board_command(
         Plan(replace(study, rules=one.value), recompute=recompute) for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
     ]
     screen, store = console(), Store(out)
+    announce_data(plans[0].cards)
     words = f"{len(sent) + (0 if alone else len(study.entries))} methods x {len(study.problem_names())} problems, "
     words += f"{study.seeds} seeds, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
     screen.print(f"{words}; results in {out}", highlight=False)

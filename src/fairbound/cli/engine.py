@@ -21,7 +21,7 @@ from fairbound.benchmark.environment import describe, usable_cpus
 from fairbound.benchmark.job_queues import QUEUES, parse_queue
 from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import StoredStudy
+from fairbound.benchmark.stored_study import Card, StoredStudy, data_line
 from fairbound.benchmark.study import Budget
 from fairbound.benchmark.work_log import Failure
 from fairbound.cli.printing import console, progress
@@ -119,11 +119,16 @@ def planned(
     return Plan(chosen, device=device, recompute=recompute, whole_seeds=whole.seeds)
 
 
-def announce(stored: StoredStudy) -> None:
-    """What is run, and on what."""
-    screen = console()
-    screen.print(f"[bold]{escape(stored.title)}[/]", highlight=False)
-    for card in stored.cards if stored.page == "report" else ():
-        screen.print(escape(card.data), highlight=False)
-    if any(card.synthetic for card in stored.cards):
-        screen.print("[bold yellow]synthetic data[/]: generated, not real")
+def announce(stored: Sequence[StoredStudy]) -> None:
+    """The data, real or synthetic, and what is run on them."""
+    cards = [card for one in stored for card in one.cards]
+    announce_data(cards)
+    left_out = [card.data for card in cards if card.data != card.source]  # rows, and why
+    for words in dict.fromkeys([*(one.title for one in stored), *left_out]):
+        console().print(escape(words), highlight=False)
+
+
+def announce_data(cards: Sequence[Card]) -> None:
+    """In the first line of every command that computes or reports."""
+    style = "bold yellow" if any(card.synthetic for card in cards) else "bold"
+    console().print(escape(data_line(cards)), style=style, highlight=False)

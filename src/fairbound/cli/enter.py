@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fairbound.cli.options import Jobs, OtherQueue, Queue, Scheduler, Shard
+from fairbound.cli.options import Jobs, OtherQueue, Out, Queue, Scheduler, Shard
 from fairbound.cli.printing import console, working
 
 SECONDS, GIGABYTES, SAMPLE = 600.0, 4.0, 3  # those of `board.limits` and `board.checks`, which load torch
@@ -54,12 +54,14 @@ def check_command(
     sample: Sample = SAMPLE,
     seconds: Seconds = SECONDS,
     memory: Memory = GIGABYTES,
+    out: Out = Path("results"),
 ) -> None:
     """Check an entry: card, coverage, checksums, and a sample computed again. It runs its author's code."""
     import secrets
 
     from fairbound.benchmark.board.checks import check
     from fairbound.benchmark.board.limits import Limits
+    from fairbound.benchmark.store import Store
 
     screen, salt = console(), salt or secrets.token_hex(8)
     screen.print(
@@ -68,11 +70,14 @@ def check_command(
         highlight=False,
     )
     with working(f"checking {folder}"):
-        found = check(folder, salt=salt, sample=sample, limits=Limits(seconds=seconds, gigabytes=memory))
+        found = check(
+            folder, salt=salt, sample=sample, limits=Limits(seconds=seconds, gigabytes=memory), store=Store(out)
+        )
     for warning in found.warnings:
         screen.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
     if found.recomputed:
         screen.print(f"Computed again: {', '.join(found.recomputed)} (salt {salt})", highlight=False)
+        screen.print(f"`fairbound board {folder} --out {out}` shows these results", highlight=False, soft_wrap=True)
     for refusal in found.refusals:
         screen.print(f"[bold red]Refused:[/] {escape(refusal)}", highlight=False)
     if not found.accepted:

@@ -60,7 +60,7 @@ def report_command(
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, planned
 
-    store, sections, boards = Store(out), list["Section"](), list["Board"]()
+    store, announced, sections, boards = Store(out), list["StoredStudy"](), list["Section"](), list["Board"]()
     for name in dict.fromkeys(studies):
         found: list[StoredStudy] = []
         for one in Budget if budget is None else (budget,):
@@ -77,16 +77,24 @@ def report_command(
             raise ValueError(
                 f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
             )
-        announce(found[0])
+        announced += found
         sections += [section_of(study, store) for study in found if study.page == "report"]
         boards += [Board.read(study, store) for study in found if study.page == "board"]
     screen = console()
+    announce(announced)
     if boards:
         screen.print(f"Page: {write_board(boards, to if not sections else to / 'board')}", highlight=False)
     if sections:
-        show(sections, to)
-        page = write_with_progress(sections, to, store)
-        screen.print(f"Report: {page}\nTables (CSV, LaTeX) and figures are beside it.", highlight=False)
+        show_and_write(sections, to, store)
+
+
+def show_and_write(sections: Sequence[Section], to: Path, store: Store) -> None:
+    """On the terminal and as files; then what to run next."""
+    show(sections, to)
+    page, screen = write_with_progress(sections, to, store), console()
+    screen.print(f"\nReport: {page}; tables (CSV, LaTeX) and figures are beside it.", highlight=False, soft_wrap=True)
+    for command, words in {command: words for one in sections for command, words in one.next.items()}.items():
+        screen.print(f"Next: {escape(command)}  ({words})", highlight=False, soft_wrap=True)
 
 
 def stored_studies(name: str, digest: str, store: Store) -> list[StoredStudy]:
@@ -106,13 +114,13 @@ def section_of(study: StoredStudy, store: Store) -> Section:
 
 
 def show(sections: Sequence[Section], to: Path) -> None:
-    """What was found, the tables that are short enough for a terminal, and where the others will be."""
+    """The tables that are short enough for a terminal, where the others will be, and what was found."""
     from fairbound.benchmark.report import file_stems
 
     for one, stem in zip(sections, file_stems(sections), strict=True):
-        console().print(f"\n{escape(one.finding)}", highlight=False)
         for name, table in one.tables.items():
             show_table(table, to / "tables" / f"{stem}-{name}.csv")
+        console().print(f"\n{escape(one.finding)}", highlight=False)
         if one.agreement:
             console().print(escape(one.agreement), highlight=False)
 

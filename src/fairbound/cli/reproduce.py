@@ -38,10 +38,9 @@ def reproduce_command(
     start = time.perf_counter()
     engine = engine_of(jobs, scheduler, slurm, queue)
     plans, store, screen = all_plans(folder, seeds, steps, recompute), Store(out), console()
-    screen.print(f"{len(plans)} studies, both budgets of an experiment counted; results in {out}", highlight=False)
     stored = [plan.stored(store) for plan in plans]
-    for study in {one.cards[0].name: one for one in reversed(stored)}.values():
-        announce(study)
+    announce([study for study in stored if study.budget == "paper" and study.name.startswith("paper-")])
+    screen.print(f"{len(plans)} studies, both budgets of an experiment counted; results in {out}", highlight=False)
     with computing(out) as advanced:
         for plan in plans:
             plan.note(store)

@@ -29,12 +29,15 @@ from fairbound.cli.options import (
     Study,
 )
 from fairbound.cli.printing import console
+from fairbound.cli.report import section_of, show_and_write
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.stored_study import StoredStudy
 
 Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")]
+
+Report = Annotated[Path | None, typer.Option("--to", help="Write the report into this folder.", show_default="none")]
 
 
 def run_command(
@@ -56,6 +59,7 @@ def run_command(
     queue: OtherQueue = None,
     shard: Shard = None,
     out: Out = Path("results"),
+    to: Report = None,
 ) -> None:
     """Run a study; reuses stored results."""
     from fairbound.benchmark.custom_algorithm import tried_algorithm
@@ -72,7 +76,7 @@ def run_command(
     )  # fmt: skip
     store, screen = Store(out), console()
     stored = plan.stored(store)
-    announce(stored)
+    announce([stored])
     screen.print(f"{len(stored.entries)} entries, {len(stored.runs)} runs; results in {out}", highlight=False)
     with computing(out, device) as advanced:
         done = plan.compute(store, engine, advanced)
@@ -81,7 +85,9 @@ def run_command(
             f"{done.runs} runs computed, {len({run.key for run in stored.runs}) - done.runs} were there",
             highlight=False,
         )
-        if stored.page == "report":
+        if stored.page == "report" and to is not None:
+            show_and_write([section_of(stored, store)], to, store)
+        elif stored.page == "report":
             show(stored, store)
         else:
             screen.print(f"next: fairbound report {study} --out {out}", highlight=False)

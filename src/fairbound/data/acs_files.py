@@ -77,8 +77,8 @@ def available(folder: str | Path | None = None) -> tuple[SurveyFile, ...]:
 
 
 def folders(folder: str | Path | None = None) -> tuple[Path, ...]:
-    """The folders to search, if they exist: only `folder` if you name it; else $FAIRBOUND_DATA, `shared/data` next to
-    the current folder and next to a checkout of this project, and the user's cache, in this order."""
+    """The folders to search, if they exist: only `folder` if you name it; else $FAIRBOUND_DATA, which must exist if it
+    is set, and then the user's cache."""
     return tuple(place for place in _places(folder) if place.is_dir())
 
 
@@ -151,13 +151,12 @@ def _places(folder: str | Path | None) -> list[Path]:
     if folder is not None:  # a file from elsewhere would be a surprise
         return [Path(folder).expanduser()]
     named = os.environ.get("FAIRBOUND_DATA")
-    checkout = Path(__file__).resolve().parents[3]
-    places = [
-        *([Path(named).expanduser()] if named else []),
-        Path.cwd().parent / "shared" / "data",
-        *([checkout.parent / "shared" / "data"] if (checkout / "pyproject.toml").is_file() else []),
-        _cache(),
-    ]
+    if named and not Path(named).expanduser().is_dir():  # synthetic data in its place would be a surprise
+        raise FileNotFoundError(
+            f"FAIRBOUND_DATA is {named!r}, which is no folder on this machine; set it to the folder of your census "
+            "files, or unset it to use those in the cache, or synthetic data where there are none"
+        )
+    places = [Path(named).expanduser(), _cache()] if named else [_cache()]
     return list(dict.fromkeys(place.resolve() for place in places))
 
 

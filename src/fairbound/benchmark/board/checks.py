@@ -3,6 +3,9 @@
 The results of a sample of problems are computed again, as they are and in other coordinates that a salt gives
 (`collection.salted`). All of it in processes of their own (`limits`); this one runs nothing of the entry. What a method
 file imports is warned of and not policed: entries are code of their authors.
+
+A board shows the results that were computed again, from the checker's own store, and marks entries of which some were
+not. No check finds a method that looks its step size up by the numbers of variables and constraints: it may.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ PLAIN_IMPORTS |= {"__future__", "abc", "enum", "operator", "statistics"}
 REACHING = {"open", "exec", "eval", "compile", "__import__", "input"}  # calls that reach beyond the method
 # Largest differences, as parts of the way from the start to the reference loss and of the constraints' scale
 OTHER_MACHINE = 1e-3  # within the first half of the points: rounding has not grown yet
+LATER = 0.05  # at the other points: of the median over runs, beyond the spread of the runs
 SALTED = 0.05  # the median over points and runs, of losses and of violations beyond the spread of the runs
 
 
@@ -81,8 +85,10 @@ class EntryTask:
         return replace(task, runs=runs, salt=self.salt).complete(store, advanced)
 
 
-def check(path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None = None) -> CheckResult:
-    """Of an entry's folder; `salt` should be drawn after the entry was sent."""
+def check(
+    path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None = None, store: Store | None = None
+) -> CheckResult:
+    """Of an entry's folder; `salt` should be drawn after the entry was sent. What is computed again goes to `store`."""
     folder, found = EntryFolder(path), CheckResult()
     problems = folder.problems  # a wrong card is refused in its own words
     found.warnings += list(warnings_of(path / METHOD))
@@ -95,7 +101,9 @@ def check(path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None 
     manifest = (path / MANIFEST).read_bytes()
     drawn = random.Random(hashlib.sha256(manifest + salt.encode()).digest()).sample(sorted(problems), k=len(problems))
     for name in drawn[:sample]:
-        _recomputed(folder, name, wanted[name], salt, limits or Limits(), found)
+        again = _recomputed(folder, name, wanted[name], salt, limits or Limits(), found)
+        if store is not None:
+            store.put_many(again)
     return found
 
 
@@ -174,18 +182,21 @@ def _covered(
 
 def _recomputed(
     folder: EntryFolder, name: str, wanted: dict[int, list[StoredResult]], salt: str, limits: Limits, found: CheckResult
-) -> None:
+) -> list[StoredResult]:
+    """What was computed again."""
     found.recomputed.append(name)
+    recomputed: list[StoredResult] = []
     for instance, stored in wanted.items():
         seeds = tuple(int(one.settings["seed"]) for one in stored)
         plain = EntryTask(folder.path.resolve(), name, seeds, instance)
         again = _results(plain, limits, found)
         if again is None:
-            return
+            break
+        recomputed += again
         why = difference(stored, again, _scales(name, stored))
         if why:
             found.refusals.append(f"{name}: its results do not recompute: {why}")
-            return
+            break
         if folder.kind == "solve" and can_be_salted(load(name).build()) and "failure" not in stored[0].tables:
             other = _results(EntryTask(folder.path.resolve(), name, seeds, salt=salt), limits, found)
             if other is not None and (why := salted_difference(stored, other, _scales(name, stored))):
@@ -193,6 +204,7 @@ def _recomputed(
                     f"{name}: its results do not recompute in other coordinates of the variables (salt {salt}): {why}; "
                     "so the method knows more of the problem than the estimates that it is given"
                 )
+    return recomputed
 
 
 def _results(task: EntryTask, limits: Limits, found: CheckResult) -> list[StoredResult] | None:
@@ -213,7 +225,9 @@ def _scales(name: str, stored: Sequence[StoredResult]) -> tuple[float, float]:
 
 
 def difference(stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]) -> str:
-    """Why results are not those that were computed again; to the bit on the same kind of machine."""
+    """Why results are not those that were computed again: to the bit on the same kind of machine, else at every point
+    of every column of numbers."""
+    elsewhere = False
     for one, other in zip(stored, again, strict=True):
         mine, theirs = _columns(one), _columns(other)
         if one.settings != other.settings:
@@ -224,12 +238,34 @@ def difference(stored: Sequence[StoredResult], again: Sequence[StoredResult], sc
         differ = [name for name in mine if not _equal(mine[name], theirs[name])]
         if differ and same_machine:
             return f"seed {one.settings['seed']}: {', '.join(differ)} differ on the same kind of machine"
-        if differ and "records.loss" in mine:
-            half = len(mine["records.loss"]) // 2
-            for what, scale in zip(("loss", "violation"), scales, strict=True):
-                apart = np.abs(mine[f"records.{what}"] - theirs[f"records.{what}"])[:half] / scale
-                if not (apart <= OTHER_MACHINE).all():
-                    return f"seed {one.settings['seed']}: {what} differs by {apart.max():.2g} of its scale"
+        elsewhere |= bool(differ)
+    return _difference_elsewhere(stored, again, scales) if elsewhere else ""
+
+
+def _difference_elsewhere(
+    stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]
+) -> str:
+    """Of another kind of machine, or of results that say so: early points run by run; later ones, where rounding
+    has grown, by their medians over runs."""
+    loss, violation = scales
+    sizes = {"records.loss": loss, "heldout.loss": loss, "shift.loss": loss}
+    sizes |= {f"{table}.violation": violation for table in ("records", "heldout", "shift")}
+    sizes["records.mean_violation"] = violation  # distances, accuracies and shares of examples are in units of 1
+    mine, theirs = [_columns(one) for one in stored], [_columns(one) for one in again]
+    for name in [name for name, column in mine[0].items() if column.dtype.kind in "fiu"]:
+        a, b = (np.stack([one[name] for one in runs]).astype(float) for runs in (mine, theirs))
+        if a.shape != b.shape:
+            return f"{name} has another number of points"
+        if name == "end.multipliers":  # their units are the problem's
+            continue
+        with np.errstate(invalid="ignore"):
+            apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)) / sizes.get(name, 1.0)
+            beyond = np.abs(np.median(a, 0) - np.median(b, 0)) - np.nan_to_num(a.std(0) + b.std(0))
+        early = apart[:, : a.shape[1] // 2] if name.startswith("records.") else apart[:, :0]
+        later = np.where((apart == 0).all(0), 0.0, beyond / sizes.get(name, 1.0))
+        for differences, allowed in ((early, OTHER_MACHINE), (later, LATER)):
+            if not (differences <= allowed).all():
+                return f"{name.partition('.')[2]} differs by {np.nanmax(differences):.2g} of its scale"
     return ""
 
 

@@ -143,18 +143,24 @@ class EntryFolder:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} is not what `fairbound enter` writes: {error}") from error
 
-    def sent(self) -> SentEntry:
-        """What its results say, by their own settings: nothing is computed or run."""
+    def sent(self, checked: Store) -> SentEntry:
+        """Its results: those that the check computed again, from the checker's store; else what the folder says, which
+        is marked. Nothing is computed or run."""
         card, by_task = self.card, dict[tuple[str, Kind, int], list[StoredResult]]()
+        taken_on_trust = dict[str, None]()  # problems
         for one in self.store.results(lambda settings: settings.get("kind") == self.kind and "salt" not in settings):
             at = (str(one.settings["problem"]), self.kind, int(one.settings["instance"]))
-            by_task.setdefault(at, []).append(one)
+            recomputed = checked.get(one.key)
+            by_task.setdefault(at, []).append(recomputed or one)
+            if recomputed is None:
+                taken_on_trust.setdefault(at[0])
         by_seed = {at: sorted(some, key=lambda one: one.settings["seed"]) for at, some in by_task.items()}
         track = [name for name in names() if card.track in load(name).tracks]
         partial = f"; partial: {len(card.problems)} of {len(track)} problems" if self.is_partial else ""
+        unchecked = f"; not recomputed: {', '.join(taken_on_trust)}" if taken_on_trust else ""
         settings = next((str(some[0].settings["method"]) for some in by_seed.values()), card.method)
         info = EntryInfo(
             name=card.name, method=card.method, settings=settings, summary=card.paper, rules=card.rules,
-            authors=f"{card.authors}{partial}",
+            authors=f"{card.authors}{partial}{unchecked}",
         )  # fmt: skip
         return SentEntry(info, [(problem, kind, some) for (problem, kind, _), some in by_seed.items()])

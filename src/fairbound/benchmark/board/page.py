@@ -36,7 +36,7 @@ from fairbound.benchmark.board.scoring import LOSS_TARGETS, MIDDLE, VIOLATION_TA
 from fairbound.benchmark.board.tables import write_tables
 from fairbound.benchmark.problems.catalog import TRACKS
 from fairbound.benchmark.report import system_words
-from fairbound.benchmark.stored_study import Card, EntryInfo
+from fairbound.benchmark.stored_study import Card, EntryInfo, data_line
 
 TRACK_NAMES = {
     "solve": "Solve", "known": "Known answers", "heldout": "Held-out", "many": "Many constraints",
@@ -67,8 +67,9 @@ def page(summaries: Sequence[Summary], files: Mapping[str, Sequence[str]] = Mapp
     prefixes = ["", *(f"{slug(one.rules)}-" for one in boards[1:])]
     views = [_board_view(one, prefix) for one, prefix in zip(summaries, prefixes, strict=True)]
     return render(
-        "board.html", boards=views, files=files, tracks=TRACKS,
-        version=boards[0].version, systems=[system_words(one) for board in boards for one in board.systems],
+        "board.html", data=data_line(one for board in boards for one in board.problems), boards=views, files=files,
+        tracks=TRACKS, version=boards[0].version,
+        systems=[system_words(one) for board in boards for one in board.systems],
         short=any(one.short for one in boards), loss_targets=LOSS_TARGETS, violation_targets=VIOLATION_TARGETS,
         synthetic=sorted({p.name for b in boards for p in b.problems if p.synthetic}),
         provisional=sorted({p.name for b in boards for p in b.problems if p.provisional}),
