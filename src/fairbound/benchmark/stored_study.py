@@ -6,14 +6,14 @@ Pages are made from it and from the results that it names: reading builds no pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from fairbound.algorithms import ALGORITHMS
-from fairbound.benchmark.entry import Paper, Printed
+from pydantic import TypeAdapter
+
+from fairbound.benchmark.entry import Paper
 from fairbound.benchmark.fingerprint import code_hash
-from fairbound.benchmark.problems.catalog import Reference, load, names
+from fairbound.benchmark.problems.catalog import Reference
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import Budget
@@ -78,8 +78,7 @@ class Card:
         return self.source.partition(":")[0] == "synthetic"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredRun:
+class StoredRun(NamedTuple):
     """A run of a study."""
 
     problem: str
@@ -112,20 +111,9 @@ class StoredStudy:
     cards: Sequence[Card]
     runs: Sequence[StoredRun]
 
-    def to_json(self) -> dict[str, Any]:
-        runs = [list(asdict(run).values()) for run in self.runs]
-        return asdict(self) | {"runs": runs, "columns": [one.name for one in fields(StoredRun)]}
-
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> StoredStudy:
-        known = {one.name for one in fields(StoredStudy)}
-        whole = {name: value for name, value in content.items() if name in known}
-        columns = content["columns"]
-        whole["entries"] = [EntryInfo(**one | {"paper": _paper(one["paper"])}) for one in content["entries"]]
-        whole["cards"] = [_card(one) for one in content["cards"]]
-        whole["runs"] = [StoredRun(**dict(zip(columns, line, strict=True))) for line in content["runs"]]
-        whole["measured"] = tuple(content["measured"])
-        return StoredStudy(**whole)
+        return TypeAdapter(StoredStudy).validate_python(content)
 
     @property
     def sources(self) -> list[str]:
@@ -138,31 +126,6 @@ class StoredStudy:
             yield run, store.get(run.key)
 
     def stale(self, store: Store) -> list[StoredRun]:
-        """Runs whose results are of other code than this; of a method of the user's own that is not known here."""
-        methods = {entry.name: ALGORITHMS.get(entry.method) for entry in self.entries}
-        return [
-            run
-            for run in self.runs
-            if (method := methods[run.entry]) is not None
-            and not store.is_missing(run.key)
-            and store.is_missing(run.key, code_of(method, run.problem))
-        ]
-
-
-@cache
-def code_of(method: type[Any], problem: str) -> str:
-    """Of the code that would compute results of a problem now."""
-    file = load(problem).file if problem in names() else None
-    return code_hash(method, *([] if file is None else [file]))
-
-
-def _paper(content: Mapping[str, Any]) -> Paper:
-    return Paper(**{part: {name: Printed(*one) for name, one in some.items()} for part, some in content.items()})
-
-
-def _card(content: Mapping[str, Any]) -> Card:
-    own = dict(content)
-    for name in ("tracks", "transformations", "group_names", "parts"):
-        own[name] = tuple(own[name])
-    own["reference"] = Reference(**own["reference"])
-    return Card(**own)
+        """Runs whose results are of other code than this."""
+        code = code_hash()
+        return [run for run, result in self.results(store) if result is not None and result.made.get("code") != code]
