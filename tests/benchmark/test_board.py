@@ -13,7 +13,6 @@ from fairbound.benchmark.board.page import write_board
 from fairbound.benchmark.board.results import Board
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.entry import TUNING_POINTS, TUNING_SEEDS, Entry
-from fairbound.benchmark.fingerprint import PACKAGE, ROOT, deciding_sources
 from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.problems import load as load_problem
 from fairbound.benchmark.problems import names
@@ -172,15 +171,6 @@ def test_a_run_does_not_depend_on_how_the_board_is_composed(problem: str) -> Non
     assert not set(named.keys) & set(replace(named, entries=(LEVEL,)).keys)
     assert not set(named.keys) & set(replace(named, instance=1).keys)
     assert not set(named.keys) & set(replace(named, epochs=10.0).keys)
-
-
-def test_what_decides_a_result_is_the_code_that_computes_it(problem: str) -> None:
-    """Not the page, the scores or the entries: those may change without computing anything again."""
-    sources = deciding_sources(PACKAGE, PACKAGE / "algorithms" / "sgd.py", Path(problem))
-    assert {ROOT, "training/runner.py", "benchmark/problems/catalog.py", "algorithms/sgd.py", "1"} <= set(sources)
-    assert "two-lines" in sources["1"]
-    others = ("board/page", "board/scoring", "board/findings", "plan", "entry", "study", "results")
-    assert not {f"benchmark/{name}.py" for name in others} & set(sources)
 
 
 def test_the_tuned_rules_take_the_best_point_on_other_seeds(problem: str, tmp_path: Path) -> None:

@@ -113,16 +113,15 @@ def test_a_worker_with_another_version_is_refused_in_a_sentence(
 
 def test_a_worker_with_other_data_or_code_is_refused_in_a_sentence(plan: Plan, there: Engine, tmp_path: Path) -> None:
     def other_code(dask_worker: Any = None) -> None:
-        import fairbound.benchmark.task as task
+        import fairbound.benchmark.cluster as cluster
 
-        task.Task.code = lambda self: "other"  # type: ignore[method-assign]
+        cluster.code_hash = lambda: "other"
 
     def as_before(dask_worker: Any = None) -> None:
-        import importlib
+        import fairbound.benchmark.cluster as cluster
+        from fairbound.benchmark.fingerprint import code_hash
 
-        import fairbound.benchmark.task as task
-
-        importlib.reload(task)
+        cluster.code_hash = code_hash
 
     with distributed.Client(there.scheduler) as client:
         client.run(other_code)

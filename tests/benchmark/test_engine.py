@@ -32,8 +32,7 @@ def test_two_processes_compute_what_one_does(plan: Plan, tmp_path: Path) -> None
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert len(contents(tmp_path / "one")) == 6
     assert seen[-1][0] == seen[-1][1]
-    assert done.spent.stepping > 0
-    assert done.spent.evaluating > 0
+    assert done.seconds > 0
     assert carry_out(plan, tmp_path / "two", TWO).runs == 0
 
 

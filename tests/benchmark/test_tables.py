@@ -227,7 +227,7 @@ def test_the_papers_choice_is_shown() -> None:
         study,
         name="tune-ok-ssw",
         entries=[replace(study.entries[0], name=name)],
-        runs=[replace(study.runs[0], entry=name)],
+        runs=[study.runs[0]._replace(entry=name)],
     )
     table = tuning_table(Made(study).read)
     assert records_of(table)[0]["chosen"] == "here, paper"

@@ -15,8 +15,8 @@ one mini-batch serves for everything without bias.
 
 Why these gains: w / Y - 1 moves c by about -r a step, so that c' = -r (y / Y - 1) - 2 c / T and y' = Y c / (r T T_I).
 Both poles are real and negative: -1/T twice at T_I = T (critical damping), 1/T times -1 +- sqrt(2/3) at T_I = 3 T,
-whatever the units of f and c: c -> s c turns Y into Y / s and r into s r, and x does not change. T is the only time scale. Noise counts as reach: where 2 sigma exceeds T r, the
-gains fall with it.
+whatever the units of f and c: c -> s c turns Y into Y / s and r into s r, and x does not change. T is the only time
+scale. Noise counts as reach: where 2 sigma exceeds T r, the gains fall with it.
 
 The proportional part is that of nuPI (Sohrabi et al., ICML 2024), equal to an augmented Lagrangian's penalty; the gains
 follow pole placement for an integrating plant (Skogestad, 2003).

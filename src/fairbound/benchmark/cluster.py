@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import signal
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +26,8 @@ from typing import Any
 import torch
 
 from fairbound._utils.optional import need
-from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.engine import Engine, Following
-from fairbound.benchmark.result_file import StoredResult, files_of
+from fairbound.benchmark.fingerprint import code_hash
 from fairbound.benchmark.store import Store, UnwritableError
 from fairbound.benchmark.task import Task
 
@@ -115,7 +113,7 @@ def _submit(client: Any, task: Task, store: Store, following: Following, priorit
     front = str(following.log.front_file(following.name).resolve())
     versions = {name: public_version(name) for name in ("fairbound", "torch")}
     return client.submit(
-        complete_there, task, [*task.keys, task.code()], files, str(store.folder.resolve()), front, versions,
+        complete_there, task, [*task.keys, code_hash()], files, str(store.folder.resolve()), front, versions,
         key=_task_key(task, store), priority=priority, retries=RETRIES, pure=False, **where,
     )  # fmt: skip
 
@@ -123,10 +121,10 @@ def _submit(client: Any, task: Task, store: Store, following: Following, priorit
 def _finish(future: Any, number: int, store: Store, following: Following) -> None:
     """Store what came back, or note why nothing did."""
     if future.status == "finished":
-        files, spent = future.result()
+        files, seconds = future.result()
         if files:
             store.put_files(files)
-        following.completed(number, spent)
+        following.completed(number, seconds)
         return
     if future.status == "cancelled":
         raise OSError(LOST)
@@ -213,31 +211,10 @@ def _connected(distributed: Any, address: str) -> Iterator[Any]:
 # A worker -------------------------------------------------------------------------------------------------------------
 
 
-class SentBack:
-    """Results of a worker that does not see the folder of the store: files that travel with the answer."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-
-    def missing(self, keys: Sequence[str], code: str | None = None) -> list[str]:
-        return [key for key in keys if key not in self.files]
-
-    def put_many(self, results: Sequence[StoredResult]) -> list[str]:
-        self.files |= files_of(results)
-        return [result.key for result in results]
-
-    def checkpoint(self, key: str) -> Path:
-        """On the worker's own disk: whoever goes on there finds it, if it is the same user."""
-        user = f"-{os.getuid()}" if os.name == "posix" else ""
-        folder = Path(tempfile.gettempdir()) / f"fairbound-checkpoints{user}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return folder / f"{key}.pt"
-
-
 def complete_there(
     task: Task, planned: Sequence[str], files: Mapping[str, bytes], folder: str, front: str, versions: Mapping[str, str]
-) -> tuple[dict[str, bytes], Spent]:
-    """The body of a task on a worker: the files that it could not write itself, and what it took."""
+) -> tuple[dict[str, bytes], float]:
+    """The body of a task on a worker: the files that it could not write itself, and the seconds."""
     distributed = need("distributed", "cli", "A worker")
     worker = distributed.get_worker()
     name = f"{worker.name} at {worker.address}" if isinstance(worker.name, int) else str(worker.name)
@@ -247,19 +224,20 @@ def complete_there(
     try:
         with _ONE_AT_A_TIME:
             task = task.relocated(placed(files, Path(worker.local_directory)))
-            if [*task.keys, task.code()] != list(planned):
+            if [*task.keys, code_hash()] != list(planned):
                 raise RefusedError(
                     f"worker {name} would compute other results than this command has planned: its fairbound has other "
                     "code, or it finds other data; install the same there, and run `fairbound data fetch` on both"
                 )
-            store = Store(folder) if Path(front).exists() else SentBack()
-            spent = task.complete(store, _reporter(worker, own, name)) if task.missing_in(store) else Spent()
+            is_shared = Path(front).exists()
+            store = Store(folder if is_shared else Path(worker.local_directory) / "results")
+            seconds = task.complete(store, _reporter(worker, own, name)) if task.missing_in(store) else 0.0
     except RefusedError:
         raise
     except Exception as error:
         error.worker = worker.address  # type: ignore[attr-defined]
         raise
-    return store.files if isinstance(store, SentBack) else {}, spent
+    return {} if is_shared else {key: data for key in task.keys if (data := store.file(key)) is not None}, seconds
 
 
 def _reporter(worker: Any, task: str, name: str) -> Callable[[float], None]:

@@ -30,29 +30,17 @@ if TYPE_CHECKING:
 COMPILED_EVALUATION_EXAMPLES = 5_000_000  # of a batch, over runs and records: compiling saves .03 us of each
 
 
-class Spent(NamedTuple):
-    """Seconds of computing."""
-
-    compiling: float = 0.0
-    stepping: float = 0.0
-    evaluating: float = 0.0
-    storing: float = 0.0
-
-    def plus(self, other: Spent) -> Spent:
-        return Spent(*(a + b for a, b in zip(self, other, strict=True)))
-
-
 class Computed(NamedTuple):
     """The runs of a task."""
 
     tables: list[dict[str, Any]]  # of every run
-    spent: Spent
+    seconds: float
     step_seconds: float  # CPU seconds of a step of one run
 
 
 def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Computed:
     """`advanced` receives the share that is done; a long computation is kept in the file `path` and goes on from it."""
-    start, evaluating, steps, card = perf_counter(), 0.0, task.steps, task.card
+    start, steps, card = perf_counter(), task.steps, task.card
     instance = task.built() if task.device == "cpu" else task.built().to(task.device)
     entries = [task.entries[one.entry] for one in task.runs]
     methods, splits = [entry.algorithm(steps) for entry in entries], [one.split for one in task.runs]
@@ -80,11 +68,9 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
         recorder.stepping += process_time() - before
         if record is None:
             break
-        began = perf_counter()
         recorder.add(record, measure)
-        evaluating += perf_counter() - began
         advanced(record.step / steps)
-    result, began = computation.result(), perf_counter()
+    result = computation.result()
     epochs_per_step = task.examples_per_step / instance.examples
     tables: list[dict[str, Any]] = []
     for i, one in enumerate(task.runs):
@@ -101,10 +87,7 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
             tables[i]["heldout"] = held_out(instance, one.split, end_point)
         if instance.elsewhere and task.kind == "solve":
             tables[i]["shift"] = elsewhere(task.built(), result.output[i].cpu())
-    evaluating += perf_counter() - began
-    compiling = computation.compiling
-    spent = Spent(compiling, perf_counter() - start - compiling - evaluating, evaluating)
-    return Computed(tables, spent, recorder.stepping / steps / len(methods))
+    return Computed(tables, perf_counter() - start, recorder.stepping / steps / len(methods))
 
 
 def _evaluators(task: Task, instance: Instance, problem: Problem, compiled: bool) -> dict[int, Evaluator]:

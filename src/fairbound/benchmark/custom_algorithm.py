@@ -86,15 +86,10 @@ def load_module(path: Path, form: str = "") -> ModuleType:
     place = str(path.resolve())
     name = "fairbound_custom_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
     if name not in sys.modules:
-        sys.modules[name] = _new_module(name, place)  # dataclasses need their module
-        _execute(sys.modules[name], text, path)
+        module = sys.modules[name] = ModuleType(name)  # dataclasses need their module
+        module.__file__ = place
+        _execute(module, text, path)
     return sys.modules[name]
-
-
-def _new_module(name: str, place: str) -> ModuleType:
-    module = ModuleType(name)
-    module.__file__ = place
-    return module
 
 
 def _execute(module: ModuleType, text: bytes, path: Path) -> None:

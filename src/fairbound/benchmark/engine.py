@@ -18,7 +18,6 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
-from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.store import Store, UnwritableError
 from fairbound.benchmark.task import Task
 from fairbound.benchmark.work_log import Failure, Front, WorkLog
@@ -42,11 +41,11 @@ class Done(NamedTuple):
     """What was carried out."""
 
     runs: int = 0
-    spent: Spent = Spent()  # of all processes together
+    seconds: float = 0.0  # of all processes together
     failed: Sequence[Failure] = ()
 
     def plus(self, other: Done) -> Done:
-        return Done(self.runs + other.runs, self.spent.plus(other.spent), (*self.failed, *other.failed))
+        return Done(self.runs + other.runs, self.seconds + other.seconds, (*self.failed, *other.failed))
 
 
 def complete_all(tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None) -> Done:
@@ -64,7 +63,7 @@ def complete_all(tasks: Sequence[Task], store: Store, engine: Engine, progress: 
             from fairbound.benchmark.cluster import complete_with_dask  # the package is an extra
 
             complete_with_dask(waiting, store, engine, following)
-    return Done(sum(map(len, lacking.values())), following.spent, following.failed)
+    return Done(sum(map(len, lacking.values())), following.seconds, following.failed)
 
 
 @contextmanager
@@ -108,13 +107,13 @@ def _here(waiting: Sequence[Task], store: Store, following: Following) -> None:
     for number, task in enumerate(waiting):
         following.started(number, "this process")
         try:
-            spent = task.complete(store, partial(following.advanced, number))
+            seconds = task.complete(store, partial(following.advanced, number))
         except UnwritableError:
             raise
         except Exception:
             following.failed_on(number, traceback.format_exc(), ["this process"])
         else:
-            following.completed(number, spent)
+            following.completed(number, seconds)
 
 
 # What runs where ------------------------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ class Following:
     tasks: Sequence[Task]
     store: Store
     progress: Progress | None
-    spent: Spent = field(default_factory=Spent)
+    seconds: float = 0.0
     failed: list[Failure] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -138,7 +137,7 @@ class Following:
         self.measured: dict[str, tuple[float, float]] = {}  # by method: seconds and work of tasks that are done
         self.begun, self.noted = monotonic(), -STATUS_EVERY_S
         keys = [task.keys for task in self.tasks]
-        self.front = Front(command=" ".join(["fairbound", *sys.argv[1:]]), started=_now(), keys=keys)
+        self.front = Front(command=" ".join(["fairbound", *sys.argv[1:]]), keys=keys)
 
     def started(self, number: int, worker: str) -> None:
         self.front.running[self.tasks[number].name] = {"worker": worker, "share": 0.0}
@@ -151,11 +150,11 @@ class Following:
             self.front.running[self.tasks[number].name] = {"worker": worker, "share": round(share, 3)}
         self._show()
 
-    def completed(self, number: int, spent: Spent) -> None:
-        self.spent = self.spent.plus(spent)
-        if sum(spent):
-            seconds, work = self.measured.get(self.methods[number], (0.0, 0.0))
-            self.measured[self.methods[number]] = seconds + sum(spent), work + self.work[number]
+    def completed(self, number: int, seconds: float) -> None:
+        self.seconds += seconds
+        if seconds:
+            before, work = self.measured.get(self.methods[number], (0.0, 0.0))
+            self.measured[self.methods[number]] = before + seconds, work + self.work[number]
         self.log.forget(self.front.keys[number])
         self._ended(number)
 

@@ -10,13 +10,14 @@ Every task is computed once and stored: a study that was interrupted goes on whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fairbound.benchmark.board.limits import Limits
 from fairbound.benchmark.engine import Done, Engine, Progress, complete_all
 from fairbound.benchmark.entry import TUNING_SEEDS, USUAL_STEPS, Entry
 from fairbound.benchmark.problems.catalog import Instance, Reference, load, reference
@@ -43,19 +44,16 @@ class Plan:
     recompute: bool = False
     whole_seeds: int = 0  # of the study's file, where there are fewer here
     kinds: tuple[Kind, ...] = ()  # of a board's tasks these alone; empty: all
-    limit: Callable[[Task], Any] = field(default=lambda task: task)  # for entries that are sent: `limits.LimitedTask`
+    limits: Limits | None = None  # of entries that are sent
 
     # Computing --------------------------------------------------------------------------------------------------------
 
     def compute(self, store: Store, engine: Engine, progress: Progress | None = None) -> Done:
         """Compute what the store lacks; under the tuned rules first what the choice of settings needs."""
-        tuning = complete_all(self._limited(self.tuning()), store, engine, progress)
+        tuning = complete_all(self.tuning(), store, engine, progress)
         tasks = self.tasks(store)
         self.note(store)
-        return tuning.plus(complete_all(self._limited(tasks), store, engine, progress))
-
-    def _limited(self, tasks: Sequence[Task]) -> list[Any]:
-        return [self.limit(task) for task in tasks]
+        return tuning.plus(complete_all(tasks, store, engine, progress))
 
     def tasks(self, store: Store) -> list[Task]:
         """All that the page shows."""
@@ -127,8 +125,9 @@ class Plan:
 
     def _board_task(self, name: str | TableSpec, entries: tuple[Entry, ...], kind: Any, runs: tuple[Run, ...]) -> Task:
         return Task(
-            name, entries, runs, kind, epochs=self.study.epochs, records=self.study.records, recompute=self.recompute
-        )
+            name, entries, runs, kind, epochs=self.study.epochs, records=self.study.records, recompute=self.recompute,
+            limits=self.limits,
+        )  # fmt: skip
 
     def _board_tasks(self, store: Store) -> Iterator[Task]:
         for name in self.study.problem_names():
@@ -172,7 +171,7 @@ class Plan:
 
     def note(self, store: Store) -> None:
         stored = self.stored(store)
-        store.note_study(f"{stored.name}-{self.study.digest}{_suffix(stored.sources)}", stored.to_json())
+        store.note_study(f"{stored.name}-{self.study.digest}{_suffix(stored.sources)}", asdict(stored))
 
     def stored(self, store: Store) -> StoredStudy:
         """The study with its cards and the keys of its runs."""
@@ -203,7 +202,7 @@ class Plan:
         of_report: dict[str, Any] = {}
         if self.study.page == "report":
             of_report = {
-                "steps": self.steps(entry), "own_steps": entry.steps, "equal_steps": self.equal_steps(entry),
+                "steps": self.steps(entry), "own_steps": entry.steps or 1, "equal_steps": self.equal_steps(entry),
                 "examples_per_step": examples_of_step(entry, self._built),
             }  # fmt: skip
         return EntryInfo(

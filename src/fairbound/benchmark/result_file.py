@@ -1,4 +1,4 @@
-"""A result as a file: one row of Parquet, with pyarrow's checksum of every page."""
+"""A result as a file: one row of Parquet, with a checksum of its content beside pyarrow's of every page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.optional import need
-from fairbound.benchmark.fingerprint import canonical_json, key
+from fairbound.benchmark.fingerprint import canonical_json, checksum, key
 
 SETTINGS = b"fairbound.settings"  # where a Parquet file's own metadata hold the settings
 MADE = b"fairbound.made"  # and who computed it
+CHECKSUM = b"fairbound.checksum"  # and of all that; pages have their own, their headers and the footer do not
 
 Settings = dict[str, Any]
 Column = NDArray[Any]  # (rows, ...): numbers, truth values or text
@@ -37,13 +38,21 @@ class StoredResult:
     def key(self) -> str:
         return key(self.settings)
 
+    @property
+    def checksum(self) -> str:
+        """Of everything in it."""
+        columns = {
+            f"{name} {column}": values for name, table in self.tables.items() for column, values in table.items()
+        }
+        return key({"settings": self.settings, "made": self.made, "tables": checksum(columns)})
+
 
 class DamagedError(Exception):
     """Why a file is not what was once written."""
 
 
 def opened(data: bytes, name: str) -> StoredResult:
-    """The result in a file, whose pages match their checksums and whose settings match its name."""
+    """The result in a file, whose content matches its checksums and whose settings match its name."""
     arrow = need("pyarrow", "data", "Reading results")
     parquet = need("pyarrow.parquet", "data", "Reading results")
     try:
@@ -54,6 +63,8 @@ def opened(data: bytes, name: str) -> StoredResult:
         metadata = content.schema.metadata or {}
         settings, made = (json.loads(metadata.get(place, b"{}")) for place in (SETTINGS, MADE))
         found, named = StoredResult(settings, _tables_of(content), made), key(settings)
+        if metadata.get(CHECKSUM) != found.checksum.encode():
+            raise ValueError("its content does not match its checksum")
     except (arrow.ArrowException, OSError, ValueError, AttributeError) as error:
         words = str(error).splitlines()[0] if data else "it is empty"
         raise DamagedError(f"its {len(data)} bytes are no sound result ({words})") from error
@@ -69,7 +80,9 @@ def parquet_of(result: StoredResult) -> bytes:
         raise ValueError("the result has no table; it needs at least one")
     columns = {name: _records(table, name, arrow) for name, table in result.tables.items()}
     metadata = {SETTINGS: canonical_json(result.settings), MADE: canonical_json(result.made)}
-    table = arrow.table(columns).replace_schema_metadata(metadata)
+    content = arrow.table(columns)
+    as_read = StoredResult(result.settings, _tables_of(content), result.made)
+    table = content.replace_schema_metadata(metadata | {CHECKSUM: as_read.checksum})
     sink = arrow.BufferOutputStream()
     # Floats that do not repeat are a third larger with a dictionary; statistics of one row are useless
     parquet.write_table(

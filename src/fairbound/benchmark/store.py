@@ -74,11 +74,20 @@ class Store:
 
     def has(self, key: str) -> bool:
         """Whether the result is here, and sound."""
-        return self._open(key) is not None
+        return self.get(key) is not None
 
     def get(self, key: str) -> StoredResult | None:
         """The result, or None where it is missing or damaged."""
-        return self._open(key)
+        path = self._path(key)
+        try:
+            return opened(path.read_bytes(), key)
+        except FileNotFoundError:
+            return None
+        except DamagedError as damage:
+            self._name_once(path, damage)
+            return None
+        except OSError as error:
+            raise OSError(f"{path} cannot be read ({error.strerror}); check the disk and who may read it") from error
 
     def keys(self) -> list[str]:
         """Of all sound results, sorted."""
@@ -89,13 +98,13 @@ class Store:
         return [name for name in dict.fromkeys(keys) if self.is_missing(name, code)]
 
     def is_missing(self, key: str, code: str | None = None) -> bool:
-        found = self._open(key)
+        found = self.get(key)
         return found is None or (code is not None and found.made.get("code") != code)
 
     def results(self, where: Callable[[Settings], bool] | None = None) -> Iterator[StoredResult]:
         """All sound results whose settings satisfy `where`, in the order of their keys; one at a time is in memory."""
         for name in self._names():
-            found = self._open(name)
+            found = self.get(name)
             if found is not None and (where is None or where(dict(found.settings))):
                 yield found
 
@@ -144,7 +153,8 @@ class Store:
     def note_system(self, description: Mapping[str, Any]) -> None:
         """Keep what `environment.describe` says, once for each system; its date is that of the first time."""
         self._prepare()
-        name = f"system-{key(_dateless(description))[:12]}.json"
+        dateless = {name: value for name, value in description.items() if name != "date"}
+        name = f"system-{key(dateless)[:12]}.json"
         if _json_in(self.folder / name) is None:
             self._write_json(name, description)
 
@@ -173,19 +183,6 @@ class Store:
         if not KEY.fullmatch(key):
             raise ValueError(f"the key of a result has 64 hexadecimal digits, as key(settings) gives; got {key!r}")
         return self._runs / f"{key}.parquet"
-
-    def _open(self, key: str) -> StoredResult | None:
-        """A sound result."""
-        path = self._path(key)
-        try:
-            return opened(path.read_bytes(), key)
-        except FileNotFoundError:
-            return None
-        except DamagedError as damage:
-            self._name_once(path, damage)
-            return None
-        except OSError as error:
-            raise OSError(f"{path} cannot be read ({error.strerror}); check the disk and who may read it") from error
 
     def _name_once(self, path: Path, damage: DamagedError) -> None:
         if path.stem not in self._named:
@@ -233,10 +230,6 @@ class Store:
                 f"{self.folder} holds results of format {version}, and this fairbound reads formats up to {FORMAT}; "
                 "update fairbound (pip install -U fairbound), or name another folder"
             )
-
-
-def _dateless(description: Mapping[str, Any]) -> Settings:
-    return {name: value for name, value in description.items() if name != "date"}
 
 
 def _json_in(path: Path) -> Settings | None:

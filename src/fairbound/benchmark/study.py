@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from fairbound.algorithms import ALGORITHMS
@@ -35,13 +36,14 @@ from fairbound.benchmark.custom_algorithm import CustomAlgorithm
 from fairbound.benchmark.entry import Entry, Paper, Rules
 from fairbound.benchmark.fingerprint import canonical_json
 from fairbound.benchmark.problems import catalog
+from fairbound.benchmark.problems.table import MODELS as TABLE_MODELS
 from fairbound.benchmark.problems.table import SplitSpec, TableSpec, table_spec
 from fairbound.benchmark.user_files import (
     KNOWN_KEYS_ONLY,
     Count,
     Text,
-    first_mistake,
     known_name,
+    mistakes_in,
     nearest,
     one_of,
     read_toml,
@@ -219,20 +221,12 @@ def load(name_or_path: str | Path) -> Study:
     table = read_toml(path, "a study")
     if "like" in table:
         return _like(table, path)
-    try:
+    with _refusals(path, table):
         table |= {"name": path.stem, "entries": whole_entries(table, path)}
         if "problem" in table:
             table["problem"] = _problem(table, path)
         known = {key: value for key, value in table.items() if key not in COMPLETING}
         return TypeAdapter(Study).validate_python(known)
-    except ValidationError as error:
-        raise ValueError(f"{path}{first_mistake(error, MODELS, table)}") from error
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}: entries is a list of tables, [[entries]], each with a name; common, settings, paper are tables"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"{path}, {error}") from error
 
 
 def _like(table: Mapping[str, Any], path: Path) -> Study:
@@ -241,23 +235,16 @@ def _like(table: Mapping[str, Any], path: Path) -> Study:
     own = {key: value for key, value in table.items() if key not in ("like", "only")}
     for key in own:
         known_name(key, [one.name for one in fields(Study) if one.name not in ("name", "entries", "problem")], "key")
-    try:
+    with mistakes_in(path, MODELS, table):
         return replace(other.with_entries((), only=table.get("only", ())), name=path.stem, **own)
-    except ValidationError as error:
-        raise ValueError(f"{path}{first_mistake(error, MODELS, table)}") from error
-    except ValueError as error:
-        raise ValueError(f"{path}, {error}") from error
 
 
 def _problem(table: Mapping[str, Any], path: Path) -> TableSpec:
     """By name, by file, or as it stands in the study; with the study's own split."""
     own = table["problem"]
     if isinstance(own, Mapping):
-        try:
+        with mistakes_in("problem", TABLE_MODELS, own):
             spec = table_spec({"title": table.get("title") or path.stem, "tracks": ()} | dict(own), path)
-        except ValidationError as error:
-            models = {(): TableSpec, ("split",): SplitSpec}
-            raise ValueError(f"problem{first_mistake(error, models, own)}") from error
     else:
         text = str(path.parent / own) if Path(own).suffix == ".toml" else str(own)
         spec = catalog.load(text).spec
@@ -265,10 +252,8 @@ def _problem(table: Mapping[str, Any], path: Path) -> TableSpec:
             raise ValueError(f'problem: a report is of a table, and {own!r} is a problem in Python; use page = "board"')
     if "split" not in table:
         return spec
-    try:
+    with mistakes_in("split", {(): SplitSpec}, table["split"]):
         return replace(spec, split=TypeAdapter(SplitSpec).validate_python(table["split"]))
-    except ValidationError as error:
-        raise ValueError(f"split{first_mistake(error, {(): SplitSpec}, table['split'])}") from error
 
 
 def whole_entries(table: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
@@ -308,18 +293,22 @@ class _EntryList:
 def load_entries(path: Path) -> tuple[Entry, ...]:
     """Of a file that has entries alone."""
     table = read_toml(path, "a list of entries")
-    if not isinstance(table.get("entries"), list) or set(table) - {"entries", "common", "settings"}:
-        raise ValueError(f"{path}: a file of entries is a list of tables, [[entries]], each with a name and a method")
-    try:
+    with _refusals(path, table):
+        for key in table:
+            known_name(key, ("entries", "common", "settings"), "key")
         table["entries"] = whole_entries(table, path)
-        found = TypeAdapter(_EntryList).validate_python({"entries": table["entries"]})
-        return found.entries
-    except ValidationError as error:
-        raise ValueError(f"{path}{first_mistake(error, MODELS, table)}") from error
-    except (KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{path}: every entry is a table with a name and a method") from error
-    except ValueError as error:
-        raise ValueError(f"{path}, {error}") from error
+        return TypeAdapter(_EntryList).validate_python({"entries": table["entries"]}).entries
+
+
+@contextmanager
+def _refusals(path: Path, table: Mapping[str, Any]) -> Iterator[None]:
+    with mistakes_in(path, MODELS, table):
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                "entries is a list of tables, [[entries]], each with a name; common, settings, paper are tables"
+            ) from error
 
 
 MODELS: dict[tuple[str, ...], Any] = {

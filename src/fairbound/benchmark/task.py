@@ -13,18 +13,18 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fairbound.benchmark.board.limits import Limits, complete_limited
 from fairbound.benchmark.budget import SHORTER_EPOCHS, examples_per_step, step_facts
-from fairbound.benchmark.computing import Spent, compute
+from fairbound.benchmark.computing import compute
 from fairbound.benchmark.entry import USUAL_STEPS, Entry
 from fairbound.benchmark.environment import made_by
 from fairbound.benchmark.fingerprint import checksum, code_hash, file_hash
@@ -32,7 +32,7 @@ from fairbound.benchmark.problems.catalog import BenchmarkProblem, Instance, loa
 from fairbound.benchmark.problems.salted import salted
 from fairbound.benchmark.problems.table import TableSpec
 from fairbound.benchmark.result_file import StoredResult
-from fairbound.core import Algorithm
+from fairbound.benchmark.store import Store
 
 RECORDS = 40  # points of a run against targets, evenly spaced in the logarithm of epochs
 FIRST_EPOCH = 0.25  # of the first of them
@@ -57,16 +57,6 @@ class Run(NamedTuple):
     split: int = 0
 
 
-class Sink(Protocol):
-    """Where results go: a `Store`, or what a worker without its folder sends back."""
-
-    def missing(self, keys: Sequence[str], code: str | None = None) -> list[str]: ...
-
-    def put_many(self, results: Sequence[StoredResult]) -> list[str]: ...
-
-    def checkpoint(self, key: str) -> Path: ...
-
-
 @dataclass(frozen=True)
 class Task:
     """Runs of entries of one structure on a problem, in texts and numbers, so that another process computes them."""
@@ -84,6 +74,7 @@ class Task:
     device: str = "cpu"  # that computes it; no part of the results' names, as the model of a CPU is none
     salt: str = ""  # other coordinates of the variables, for a check: `problems.salted`
     recompute: bool = False  # whether a result of other code counts as missing
+    limits: Limits | None = None  # of a process of its own, for an entry that was sent
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was found out here: another process finds it out itself."""
@@ -208,12 +199,8 @@ class Task:
         """Of its results."""
         return [StoredResult(one, {}).key for one in self.asked]
 
-    def code(self) -> str:
-        """Of what computes the results here."""
-        return _code(self.entries[0].algorithm_type, self.card.file)
-
-    def missing_in(self, store: Sink) -> list[str]:
-        return store.missing(self.keys, self.code() if self.recompute else None)
+    def missing_in(self, store: Store) -> list[str]:
+        return store.missing(self.keys, code_hash() if self.recompute else None)
 
     # For other processes ----------------------------------------------------------------------------------------------
 
@@ -249,26 +236,28 @@ class Task:
         size = -(-len(self.runs) // count)
         return [replace(self, runs=self.runs[at : at + size]) for at in range(0, len(self.runs), size)]
 
-    def complete(self, store: Sink, advanced: Callable[[float], None]) -> Spent:
-        """Compute what the store lacks and store it; `advanced` receives the share of it that is done."""
-        spent, batches = Spent(), self.batches()
+    def complete(self, store: Store, advanced: Callable[[float], None]) -> float:
+        """Compute what the store lacks and store it; the seconds. `advanced` receives the share of it that is done."""
+        if self.limits is not None:
+            return complete_limited(replace(self, limits=None), self.limits, store, advanced)
+        seconds, batches = 0.0, self.batches()
         for count, batch in enumerate(batches):
 
             def of_task(share: float, count: int = count) -> None:
                 advanced((count + share) / len(batches))
 
             if batch.missing_in(store):
-                spent = spent.plus(batch._complete(store, of_task))
-        return spent
+                seconds += batch._complete(store, of_task)
+        return seconds
 
-    def _complete(self, store: Sink, advanced: Callable[[float], None]) -> Spent:
-        code = self.code()
+    def _complete(self, store: Store, advanced: Callable[[float], None]) -> float:
+        code = code_hash()
         path = store.checkpoint(hashlib.sha256("\n".join([*self.keys, code]).encode()).hexdigest())
         try:
             if refused := self.refusal():
                 raise ValueError(refused)
             with _quiet() if self.kind != "groups" else nullcontext():
-                tables, spent, step_seconds = compute(self, advanced, path)
+                tables, seconds, step_seconds = compute(self, advanced, path)
         except (ValueError, RuntimeError) as error:  # of the method: on a board it stands in the place of a score
             path.unlink(missing_ok=True)
             if self.kind == "groups":
@@ -276,16 +265,15 @@ class Task:
             if self.device != "cpu":  # or of the device
                 return self.on("cpu")._complete(store, advanced)
             store.put_many(self.failed(str(error)))
-            return Spent()
-        start = perf_counter()
-        made = made_by(self.device, sum(spent), code) | {"step_seconds": step_seconds}
+            return 0.0
+        made = made_by(self.device, seconds, code) | {"step_seconds": step_seconds}
         store.put_many([StoredResult(one, table, made) for one, table in zip(self.asked, tables, strict=True)])
         path.unlink(missing_ok=True)
-        return spent._replace(storing=perf_counter() - start)
+        return seconds
 
     def failed(self, sentence: str) -> list[StoredResult]:
         """Results that say why there are no others."""
-        made = made_by(self.device, 0.0, self.code())
+        made = made_by(self.device, 0.0, code_hash())
         return [StoredResult(one, {"failure": {"sentence": np.array([sentence])}}, made) for one in self.asked]
 
 
@@ -307,11 +295,6 @@ def data_checksum(problem: str | TableSpec, instance: int, splits: int) -> str:
     data = built.problem.data if built.unscaled is None else built.unscaled
     columns = {"X": data.X, "y": data.y, **{f"group {name}": column for name, column in data.groups.items()}}
     return checksum({name: column.cpu().numpy() for name, column in columns.items()})
-
-
-@cache
-def _code(method: type[Algorithm[Any]], problem: Path | None) -> str:
-    return code_hash(method, *([] if problem is None else [problem]))
 
 
 def _is_users(file: Path) -> bool:

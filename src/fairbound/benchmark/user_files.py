@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -65,13 +66,25 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise OSError(f"{path} cannot be read as {what}: {error.strerror}") from error
 
 
-def first_mistake(refused: ValidationError, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]) -> str:
-    """What to say of a wrong file, after its place in it; an unknown key before the key that is missing because of it.
+@contextmanager
+def mistakes_in(place: object, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]) -> Iterator[None]:
+    """What is refused while a file's content is read, as a sentence that begins with its place.
 
     Args:
-        models: the dataclasses of the file, by the keys that lead to them.
-        table: the file; a table in a list of it is called by its name.
+        place: the file, or a table of it.
+        models: the dataclasses of the content, by the keys that lead to them.
+        table: the content; a table in a list of it is called by its name.
     """
+    try:
+        yield
+    except ValidationError as error:
+        raise ValueError(f"{place}{_first_mistake(error, models, table)}") from error
+    except ValueError as error:
+        raise ValueError(f"{place}, {error}") from error
+
+
+def _first_mistake(refused: ValidationError, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]) -> str:
+    """After its place in the file; an unknown key before the key that is missing because of it."""
     error = min(refused.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
     place, key, message = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
     in_list = len(place) > 1 and isinstance(place[0], str) and isinstance(place[1], int) and (place[0],) in models

@@ -45,8 +45,7 @@ class Front:
     command: str
     host: str = field(default_factory=platform.node)
     pid: int = field(default_factory=os.getpid)
-    started: str = ""  # by its own clock, as the next one
-    written: str = ""
+    written: str = ""  # by its own clock
     keys: list[list[str]] = field(default_factory=list)  # of the results of every task
     running: dict[str, dict[str, Any]] = field(default_factory=dict)  # by task: worker, share that is done
     seconds_left: float | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from fairbound.cli.printing import console
 from fairbound.cli.report import section_of, write_with_progress
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.benchmark.engine import Done
     from fairbound.benchmark.plan import Plan
 
 
@@ -51,7 +49,8 @@ def reproduce_command(
     for one in sections:
         if one.agreement:
             screen.print(f"{escape(one.name)}: {escape(one.agreement)}", highlight=False)
-    _say_where_time_went(done, computed - start, time.perf_counter() - computed)
+    spent, writing = computed - start, time.perf_counter() - computed
+    screen.print(f"{done.runs:,} runs in {spent:.0f} s, report in {writing:.0f} s", highlight=False)
     screen.print(f"Report: {page}", highlight=False, soft_wrap=True)
     end_with(done.failed, out)
 
@@ -68,22 +67,3 @@ def all_plans(folder: Path | None, seeds: int | None, steps: int | None, recompu
         if name.startswith("paper-"):
             plans.append(planned(name, budget="examples", **options))  # type: ignore[arg-type]
     return plans
-
-
-def _say_where_time_went(done: Done, computing: float, reporting: float) -> None:
-    spent = done.spent
-    whole = sum(spent) or 1.0
-    shares = ", ".join(f"{name} {100 * value / whole:.0f} %" for name, value in spent._asdict().items())
-    console().print(
-        f"{done.runs:,} runs in {computing:.0f} s ({shares}), report in {reporting:.0f} s{_memory()}", highlight=False
-    )
-
-
-def _memory() -> str:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return ""
-    unit = 1 << (30 if sys.platform == "darwin" else 20)  # ru_maxrss is in bytes there, in kilobytes elsewhere
-    here, there = (resource.getrusage(who).ru_maxrss / unit for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return f"; memory at most {here:.1f} GB here and {there:.1f} GB in each process"

@@ -24,28 +24,19 @@ import numpy as np
 
 from fairbound.benchmark.board.entry_folder import MANIFEST, METHOD, EntryFolder
 from fairbound.benchmark.board.limits import Limits, run_limited
-from fairbound.benchmark.computing import Spent
-from fairbound.benchmark.fingerprint import PACKAGE, hash_of_sources
+from fairbound.benchmark.fingerprint import code_hash, file_hash
 from fairbound.benchmark.problems.catalog import load, reference
 from fairbound.benchmark.problems.salted import can_be_salted
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import load as load_study
-from fairbound.benchmark.task import Sink, data_checksum
+from fairbound.benchmark.task import data_checksum
 
 SAMPLE = 3  # problems that are computed again
 PLAIN_IMPORTS = {
-    "torch",
-    "numpy",
-    "math",
-    "dataclasses",
-    "typing",
-    "collections",
-    "functools",
-    "itertools",
-    "fairbound",
-}
-PLAIN_IMPORTS |= {"__future__", "abc", "enum", "operator", "statistics"}
+    "__future__", "abc", "collections", "dataclasses", "enum", "fairbound", "functools", "itertools", "math", "numpy",
+    "operator", "statistics", "torch", "typing",
+}  # fmt: skip
 REACHING = {"open", "exec", "eval", "compile", "__import__", "input"}  # calls that reach beyond the method
 # Largest differences, as parts of the way from the start to the reference loss and of the constraints' scale
 OTHER_MACHINE = 1e-3  # within the first half of the points: rounding has not grown yet
@@ -76,7 +67,7 @@ class EntryTask:
     instance: int = 0
     salt: str = ""
 
-    def complete(self, store: Sink, advanced: Any) -> Spent:
+    def complete(self, store: Store, advanced: Any) -> float:
         own = EntryFolder(self.folder)
         (task,) = [
             one for one in own.tasks() if (one.problem, one.instance) == (self.problem, self.instance)
@@ -150,14 +141,12 @@ def _covered(
     instances = board.instances if kind == "robust" else (0,)
     splits = board.splits if kind == "heldout" else 1
     count = board.splits if kind == "heldout" else board.seeds
+    method = file_hash(folder.path / METHOD)
     wanted: dict[str, dict[int, list[StoredResult]]] = {}
     for name in problems:
-        problem = load(name)
-        files = (problem.file,) if problem.file is not None and problem.file.suffix == ".py" else ()
-        code = hash_of_sources(PACKAGE, folder.path / METHOD, *files)
         for instance in instances:
             data = data_checksum(name, instance, splits)
-            same = {"kind": kind, "problem": problem.name, "instance": instance}
+            same = {"kind": kind, "problem": load(name).name, "instance": instance}
             own = {
                 one.settings["seed"]: one
                 for one in results
@@ -168,8 +157,10 @@ def _covered(
             if missing:
                 seeds = f"seed{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))}"
                 found.refusals.append(f"{place}: {seeds} of {count} missing; `fairbound enter` computes them")
-            elif any(one.made.get("code") != code for one in own.values()):
-                found.refusals.append(f"{place}: its results are of another {METHOD} or of another code of fairbound")
+            elif any(one.settings.get("method file") != method for one in own.values()):
+                found.refusals.append(f"{place}: its results are of another {METHOD}")
+            elif any(one.made.get("code") != code_hash() for one in own.values()):
+                found.refusals.append(f"{place}: its results are of another code of fairbound")
             elif any(one.settings["data"] != data for one in own.values()):
                 found.refusals.append(f"{place}: its results are of other data than those found here")
             else:

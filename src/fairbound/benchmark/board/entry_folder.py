@@ -17,16 +17,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fairbound._utils.files import write_text
-from fairbound.benchmark.board.limits import LimitedTask, Limits
+from fairbound.benchmark.board.limits import Limits
 from fairbound.benchmark.board.results import SentEntry
 from fairbound.benchmark.engine import Done, Engine, Progress
 from fairbound.benchmark.entry import Entry, Rules
@@ -37,7 +37,7 @@ from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import EntryInfo
 from fairbound.benchmark.study import load as load_study
 from fairbound.benchmark.task import Kind, Task
-from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Text, first_mistake, nearest, one_of, read_toml
+from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Text, mistakes_in, nearest, one_of, read_toml
 
 CARD, METHOD, RESULTS, MANIFEST = "entry.toml", "method.py", "results", "manifest.json"
 KINDS: Mapping[str, Kind] = {"heldout": "heldout", "robust": "robust"}  # of tasks, by track; the others are "solve"
@@ -69,10 +69,8 @@ class EntryFolder:
     def card(self) -> EntryCard:
         file = self.path / CARD
         table = read_toml(file, "the card of an entry")
-        try:
+        with mistakes_in(file, {(): EntryCard}, table):
             return TypeAdapter(EntryCard).validate_python(table)
-        except ValidationError as error:
-            raise ValueError(f"{file}{first_mistake(error, {(): EntryCard}, table)}") from error
 
     @property
     def store(self) -> Store:
@@ -112,8 +110,7 @@ class EntryFolder:
         """The board's study with this entry alone; with limits each task in a process of its own."""
         rules: Rules = "tuned" if self.card.rules == "tuned" else "default"
         study = replace(load_study("board"), problems=self.problems, entries=(self.entry(),), rules=rules)
-        limited: dict[str, Any] = {} if limits is None else {"limit": partial(LimitedTask, limits=limits)}
-        return Plan(study, kinds=(self.kind,), **limited)
+        return Plan(study, kinds=(self.kind,), limits=limits)
 
     def tasks(self) -> list[Task]:
         """What the track asks for; under the tuned rules after the points of the space are computed."""

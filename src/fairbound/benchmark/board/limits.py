@@ -13,16 +13,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairbound.benchmark.computing import Spent
 from fairbound.benchmark.store import Store
-from fairbound.benchmark.task import Sink
+
+if TYPE_CHECKING:
+    from fairbound.benchmark.task import Task
 
 GB = 1 << 30
 
@@ -41,30 +42,13 @@ class Limits:
             )
 
 
-@dataclass(frozen=True)
-class LimitedTask:
-    """Another task, carried out in a process of its own; what ends that process is its result."""
-
-    task: Any  # a Task
-    limits: Limits
-
-    def __getattr__(self, name: str) -> Any:  # name, work, gpu, result_keys, ... are the task's
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.task, name)
-
-    def relocated(self, places: Mapping[str, str]) -> LimitedTask:
-        return replace(self, task=self.task.relocated(places))
-
-    def on(self, device: str) -> LimitedTask:
-        return replace(self, task=self.task.on(device))
-
-    def complete(self, store: Sink, advanced: Callable[[float], None]) -> Spent:
-        start = perf_counter()
-        with tempfile.TemporaryDirectory(prefix="fairbound-") as folder:
-            sentence = run_limited(self.task, Path(folder), self.limits, advanced)
-            store.put_many(self.task.failed(sentence) if sentence else list(Store(folder).results()))
-        return Spent(stepping=perf_counter() - start)
+def complete_limited(task: Task, limits: Limits, store: Store, advanced: Callable[[float], None]) -> float:
+    """Complete a task in a process of its own, and the seconds; what ends that process is its result."""
+    start = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="fairbound-") as folder:
+        sentence = run_limited(task, Path(folder), limits, advanced)
+        store.put_many(task.failed(sentence) if sentence else list(Store(folder).results()))
+    return perf_counter() - start
 
 
 def run_limited(

@@ -158,10 +158,8 @@ def bootstrap(runs: Runs, draws: int = DRAWS) -> Ranking:
     With one problem, it is a bootstrap over seeds alone. Random numbers depend on the numbers of problems and runs
     only: another method moves neither the score nor the interval of any.
 
-    Few problems or seeds make redrawn scores too narrow: of two equal methods, one would be called better on one
-    problem in 51 % of cases with 2 seeds and 16 % with 5, and over 3 problems of 5 seeds in 19 %. So they are widened
-    as Student's t widens the normal distribution; then it is 7 %, 6 % and 1 % (1,500 simulated cases each, normal
-    scores). A single run has no interval: it is not a number.
+    Few problems or seeds make redrawn scores too narrow, so they are widened as Student's t widens the normal
+    distribution (docs/guides/board.md). A single run has no interval: it is not a number.
     """
     by_problem = np.array([[one.mean() if one.size else 0.0 for one in method] for method in runs])
     drawn = _drawn(runs, draws)

@@ -194,19 +194,16 @@ def load(name_or_path: str | Path | Any) -> BenchmarkProblem:
         return table_problem(name_or_path)
     path = Path(name_or_path)
     if path.suffix in (".toml", ".py"):
-        return only(_read(path), path)
+        problems = _read(path)
+        if len(problems) != 1:
+            raise ValueError(f"{path} has {len(problems)} problems, and one is wanted; give each a file")
+        return problems[0]
     if str(name_or_path) not in _collection():
         raise ValueError(
             f"there is no problem {str(name_or_path)!r}; the nearest is {nearest(name_or_path, names())!r} (there are "
             f"{', '.join(names())}); a file of your own ends in .toml or .py"
         )
     return _collection()[str(name_or_path)]
-
-
-def only(found: Sequence[BenchmarkProblem], path: Path) -> BenchmarkProblem:
-    if len(found) != 1:
-        raise ValueError(f"{path} has {len(found)} problems, and one is wanted; give each a file")
-    return found[0]
 
 
 @cache

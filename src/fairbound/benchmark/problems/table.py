@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -39,9 +39,9 @@ from fairbound.benchmark.user_files import (
     Count,
     Size,
     Text,
-    first_mistake,
     keyed_by,
     known_name,
+    mistakes_in,
     one_of,
     read_toml,
 )
@@ -158,13 +158,14 @@ class TableSpec:
         return {name: value for name, value in asdict(self).items() if name in DECIDING}
 
 
+MODELS: dict[tuple[str, ...], Any] = {(): TableSpec, ("split",): SplitSpec}  # of a file
+
+
 def read_spec(path: Path) -> TableSpec:
     """The keys of a TOML file; nothing is loaded yet."""
     table = read_toml(path, "a problem")
-    try:
+    with mistakes_in(path, MODELS, table):
         return table_spec(table, path)
-    except ValidationError as error:
-        raise ValueError(f"{path}{first_mistake(error, {(): TableSpec, ('split',): SplitSpec}, table)}") from error
 
 
 def table_spec(table: Mapping[str, Any], path: Path) -> TableSpec:

@@ -1,8 +1,7 @@
 """A character language model: min loss on one kind of text s.t. loss on another <= BOUND.
 
 Both are Markov chains over the same characters with different transitions, so a model must tell from the context which
-one it reads. Their entropies are known exactly (`entropy`): what no model can fall below on new text. An example is a
-pair, one sequence of each kind.
+one it reads. No model can fall below their entropies on new text. An example is a pair, one sequence of each kind.
 """
 
 from __future__ import annotations
@@ -25,12 +24,6 @@ def transitions() -> Tensor:
     generator = torch.Generator().manual_seed(SEED)
     logits = 2.0 * torch.randn(2, CHARACTERS, CHARACTERS, generator=generator, dtype=torch.float64)
     return logits.softmax(-1)
-
-
-def entropy(chain: Tensor) -> float:
-    """Of the next character given the last one, in nats, at the stationary distribution."""
-    stationary = torch.linalg.matrix_power(chain, 1000)[0]
-    return float(-(stationary[:, None] * chain * chain.log()).sum())
 
 
 def texts() -> Tensor:
