@@ -289,17 +289,6 @@ def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture
     assert "networks of the groups: epoch 2.0 of 2" in out
 
 
-def test_a_bound_that_cannot_be_certified_is_warned_of_before_training() -> None:
-    X, y, group = make_data(300)
-    with pytest.warns(
-        UserWarning, match=r"A bound of 0\.02 on .A - B. is hard to certify with \d+ calibration examples"
-    ):
-        small().fit(X, y, sensitive_features=group)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        small(constraint="demographic_parity", bound=0.6).fit(X, y, sensitive_features=group)
-
-
 def test_a_device() -> None:
     X, y, group = make_data(200)
     small(device="cpu", bound=0.9).fit(X, y, sensitive_features=group)
