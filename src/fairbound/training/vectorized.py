@@ -348,14 +348,13 @@ class VectorizedRuns:
                 f"that were not finite (up to {int(skipped.max())}, run {self.runs[int(skipped.argmax())]}); its steps "
                 "may be too long"
             )
-        averaged = mean is not None and mean.count > 0
         return FinalState(
             runs=self.runs,
             x=self.x,
             output=self._output(),
             multipliers=filled(self.y),
-            mean_x=mean.x if mean is not None and averaged else None,
-            mean_multipliers=filled(mean.y) if mean is not None and averaged else None,
+            mean_x=None if mean is None else mean.x,
+            mean_multipliers=None if mean is None else filled(mean.y),
             monitors=[{name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))],
             infeasible=signs_of_infeasibility(shown, recorded_steps) or [None] * len(self.runs),
             diverging=signs_of_divergence(shown) or [None] * len(self.runs),

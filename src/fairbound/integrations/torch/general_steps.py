@@ -20,7 +20,7 @@ from fairbound.core import Algorithm, CellGradients, Draw, Estimate
 from fairbound.integrations.torch.checks import check_dependence
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch.gradient_pass import loss_scale
-from fairbound.integrations.torch.parameters import check_graphs, finite
+from fairbound.integrations.torch.parameters import check_graphs, non_finite
 from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, in_precision_of, kept_where
 from fairbound.integrations.torch.steps import StepInfo, Steps
 
@@ -131,7 +131,7 @@ class GeneralSteps(Steps):
         uniform = self._uniform(UNIFORM).to(x.device)
         d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
         new = in_precision_of(before, new)
-        if not finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]):
+        if non_finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]).item():
             return self.skip(main, scaler)
         check_dependence(any(reached))
         step = float(self.method.primal_step(before))
