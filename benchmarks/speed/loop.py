@@ -6,7 +6,8 @@ Mini-batches of 256 examples in two groups, in random order; a net 9-h-h-1 of 2,
 parameters; pairwise loss parity. A plain step is SGD on the mean loss of the same mini-batch. Ratios are taken within
 alternating rounds. Descent-ascent takes at most 1.05 times as long as the same method written by hand from 99,821
 parameters on, and is no slower than Cooper's at any size, beyond the quartiles. Each other library is used as its
-documentation does, with masks for the groups; one that is not installed is named and skipped.
+documentation does, with masks for the groups; one that is not installed is named and skipped. AdaptivePI takes at most
+1.15 times as long as descent-ascent, its probes included.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from measuring import Checks, Contestant, Rounds, alternate, machine, skip
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from fairbound import SSLALM, Algorithm, Constrained, DescentAscent, constraints
+from fairbound import SSLALM, AdaptivePI, Algorithm, Constrained, DescentAscent, constraints
+from fairbound._utils.measuring import BEGINNING, EVERY
 
 LR, ETA, BOUND, BATCH = 0.05, 0.5, 0.02, 256
 PLAIN, HAND, DA, ALM = "plain SGD", "descent-ascent, by hand", "descent-ascent", "SSL-ALM, one mini-batch"
-COOPER = "Cooper, descent-ascent"
+COOPER, PI = "Cooper, descent-ascent", "AdaptivePI"
 MOST = 1.05  # of descent-ascent to the one written by hand
+MOST_ADAPTIVE = 1.15  # of AdaptivePI to descent-ascent
 Step = Callable[[Tensor, Tensor, Tensor], None]  # inputs, labels, groups
 
 
@@ -201,8 +204,8 @@ PEERS: dict[str, Callable[[nn.Module], Step]] = {
 }
 
 
-def contestants(size: Size) -> dict[str, Contestant]:
-    """All that are installed, on the same mini-batches."""
+def contestants(size: Size, chosen: dict[str, Callable[[nn.Module], Step]]) -> dict[str, Contestant]:
+    """Those of them that are installed, on the same mini-batches."""
     batches, found = mini_batches(), {}
 
     def repeated(step: Step) -> Contestant:
@@ -217,7 +220,7 @@ def contestants(size: Size) -> dict[str, Contestant]:
 
         return work
 
-    for name, made in (OURS | PEERS).items():
+    for name, made in chosen.items():
         try:
             found[name] = repeated(made(size.network()))
         except ModuleNotFoundError as error:
@@ -237,6 +240,14 @@ def judge(size: Size, found: Rounds, checks: Checks) -> None:
         checks.at_most(f"{DA} against Cooper's, {where}, lower quartile", found.ratio(DA, COOPER).low, 1.0)
 
 
+def judge_adaptive(size: Size, rounds: int, checks: Checks) -> None:
+    """Rounds of as many steps as lie between two probes, after the beginning, where probes are frequent."""
+    size = size._replace(steps=EVERY)
+    both = {DA: OURS[DA], PI: constrained(AdaptivePI())}
+    found = alternate(contestants(size, both), rounds, warm=BEGINNING // EVERY)
+    checks.at_most(f"{PI}, {size.parameters:,} parameters, times {DA}", found.ratio(PI, DA), MOST_ADAPTIVE)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=40)
@@ -245,7 +256,9 @@ def main() -> int:
     print(machine())
     checks = Checks()
     for size in SIZES:
-        judge(size, alternate(contestants(size), options.rounds, warm=2), checks)
+        judge(size, alternate(contestants(size, OURS | PEERS), options.rounds, warm=2), checks)
+    for size in SIZES[1:]:
+        judge_adaptive(size, max(1, options.rounds // 5), checks)
     return checks.status
 
 

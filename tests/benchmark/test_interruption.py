@@ -323,7 +323,7 @@ def assert_sentence(done: Done, *parts: str) -> None:
 def test_a_file_in_the_place_of_the_folder(commands: Commands, tmp_path: Path) -> None:
     taken = tmp_path / "results"
     taken.write_text("mine")
-    assert_sentence(commands.run(taken), f"Error: {taken} is a file; results are kept in a folder, name another")
+    assert_sentence(commands.run(taken), f"Error: {taken} is a file; name a folder")
     below = taken / "deeper"
     assert_sentence(commands.run(below), f"results cannot be stored in {below}: Not a directory; name another folder")
     assert taken.read_text() == "mine"

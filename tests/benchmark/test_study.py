@@ -463,7 +463,7 @@ def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
         ('state = "OK"\n', "", "name the data: either state = .* or source = .* with its label"),
         ("seed = 1\n", "", "split: the key 'seed' is missing"),
         ("train = 0.5,", "", "shares: the key 'train' is missing"),
-        ('name = "plain"\n', "", "entries is a list of tables .* each with a name"),
+        ('name = "plain"\n', "", "entries is a list of tables, .*, each with a name"),
         ('method = "SGD"\n', "", "entry 'plain': the key 'method' is missing"),
         ("steps = 100\n", "", "entry 'plain': the key 'steps' is missing"),
         (", start = 1 ", "", "entry 'dual': InverseSqrt.* missing 1 required positional argument: 'start'"),

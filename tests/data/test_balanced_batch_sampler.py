@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -144,6 +145,23 @@ def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoc
     jumped = BalancedBatchSampler(**case, rank=0)
     jumped.set_epoch(epoch, start)
     assert list(walked) == list(jumped)
+
+
+@few
+@given(case=cases(), epochs=st.integers(0, 5), data=st.data())
+def test_resumed_equals_uninterrupted(case: dict[str, Any], epochs: int, data: st.DataObject) -> None:
+    sampler = BalancedBatchSampler(**case, rank=0)
+    for _ in range(epochs):
+        list(sampler)
+    under_way = iter(sampler)
+    list(islice(under_way, data.draw(st.integers(0, len(sampler)))))
+    state = json.loads(json.dumps(sampler.state_dict()))  # plain numbers
+    resumed = BalancedBatchSampler(**case, rank=0)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(state["epoch"])  # as a loop does at the head of every epoch: keeps the place
+    left = list(under_way) or list(sampler)  # all handed out: the next epoch
+    assert list(resumed) == left
+    assert list(resumed) == list(sampler)
 
 
 LARGE = [0] * 1000 + [1] * 10  # a large group and a small one
@@ -367,6 +385,15 @@ def test_reads_the_process_from_torch_distributed(monkeypatch: pytest.MonkeyPatc
     assert list(BalancedBatchSampler(LARGE, 4)) == list(BalancedBatchSampler(LARGE, 4, rank=1, world_size=3))
 
 
+def test_a_state_serves_every_process() -> None:
+    first, second = (BalancedBatchSampler(LARGE, 2, rank=rank, world_size=2) for rank in range(2))
+    rows = iter(second)
+    next(rows), next(iter(first))
+    resumed = BalancedBatchSampler(LARGE, 2, rank=1, world_size=2)
+    resumed.load_state_dict(first.state_dict())
+    assert list(resumed) == list(rows)
+
+
 # What is refused ------------------------------------------------------------------------------------------------------
 
 
@@ -418,3 +445,14 @@ def test_refuses_places_that_are_not_there() -> None:
             sampler.set_epoch(*place)
     with pytest.raises(TypeError):
         sampler.set_epoch(0.5)  # type: ignore[arg-type]
+
+
+def test_refuses_states_of_another_sampler() -> None:
+    sampler = BalancedBatchSampler(LARGE, batch_size=10)
+    state = sampler.state_dict()
+    with pytest.raises(ValueError, match="saved with seed 0, here it is 1; build the sampler with the same settings"):
+        BalancedBatchSampler(LARGE, batch_size=10, seed=1).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"saved with group_sizes \[1000, 10\], here it is \[1000, 11\]"):
+        BalancedBatchSampler([*LARGE, 1], batch_size=10, batches=2).load_state_dict(state)
+    with pytest.raises(ValueError, match="has the keys epoch, batch and settings, got"):
+        sampler.load_state_dict({"epoch": 1})

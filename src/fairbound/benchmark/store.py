@@ -69,7 +69,7 @@ class Store:
         self._prepared = False
         self._named: set[str] = set()  # damaged results that a warning has named
         if self.folder.exists() and not self.folder.is_dir():
-            raise NotADirectoryError(f"{self.folder} is a file; results are kept in a folder, name another")
+            raise NotADirectoryError(f"{self.folder} is a file; name a folder")
         self._refuse_other_format()
 
     def has(self, key: str) -> bool:

@@ -18,7 +18,7 @@ group and epoch: there is no generator state to save.
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from math import ceil
 from typing import Any
@@ -107,7 +107,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._started = True
         epoch, start = self._place
         steps = zip(*(islice(group.epoch(epoch), start, None) for group in self._groups), strict=True)
-        for parts in steps:
+        for done, parts in enumerate(steps, start + 1):
+            self._place = (epoch, done)
             yield [index for part, rows in zip(parts, self._slices, strict=True) for index in part[rows].tolist()]
         self._place, self._started = (epoch + 1, 0), False
 
@@ -119,14 +120,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int, start: int | None = None) -> None:
         """Make `epoch`, from its batch `start` on, the one that the next `iter()` takes.
 
-        `set_epoch(*divmod(steps, len(batches)))` resumes after any number of steps. Without `start` the epoch begins at
-        its first batch, or at the one that such a call named before.
-
-        >>> batches = BalancedBatchSampler([0, 0, 0, 1, 1, 1], batch_size=2)
-        >>> first, second, third = batches
-        >>> batches.set_epoch(0, start=2)
-        >>> list(batches) == [third]
-        True
+        Without `start` it begins at its first batch, or where `load_state_dict` resumed if that was in this epoch.
+        After any number of steps, `set_epoch(*divmod(steps, len(batches)))` continues after them.
         """
         if start is None:
             start = self._place[1] if epoch == self.epoch and not self._started else 0
@@ -137,6 +132,48 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 f"start {start}; after `steps` steps use set_epoch(*divmod(steps, {self.batches}))"
             )
         self._place, self._started = (epoch, start), False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What continues after the last batch that was yielded: plain numbers, the same on every process.
+
+        A DataLoader with workers prefetches batches. There, save the number of steps, and
+        continue with `set_epoch(*divmod(steps, len(batches)))`.
+
+        >>> batches = BalancedBatchSampler([0, 0, 0, 1, 1, 1], batch_size=2)
+        >>> iterator = iter(batches)
+        >>> first, state = next(iterator), batches.state_dict()
+        >>> resumed = BalancedBatchSampler([0, 0, 0, 1, 1, 1], batch_size=2)
+        >>> resumed.load_state_dict(state)
+        >>> list(resumed) == list(iterator)
+        True
+        """
+        later, batch = divmod(self._place[1], self.batches)
+        return {"epoch": self.epoch + later, "batch": batch, "settings": self._settings()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; the sampler must have the same examples and settings."""
+        if set(state) != {"epoch", "batch", "settings"}:
+            raise ValueError(
+                f"a state of BalancedBatchSampler has the keys epoch, batch and settings, got {sorted(map(str, state))}"
+            )
+        for name, setting in self._settings().items():
+            saved = state["settings"].get(name)
+            if saved != setting:
+                raise ValueError(
+                    f"the state was saved with {name} {saved}, here it is {setting}; build the sampler with the same "
+                    "settings, or use set_epoch(epoch, start) to begin at another place"
+                )
+        self.set_epoch(state["epoch"], state["batch"])
+
+    def _settings(self) -> dict[str, Any]:
+        """What determines the batches, apart from the rank."""
+        return {
+            "seed": self.seed,
+            "batches": self.batches,
+            "world_size": self.world_size,
+            "per_batch": list(self.per_batch),
+            "group_sizes": list(self.group_sizes),
+        }
 
     @property
     def weights(self) -> Tensor:

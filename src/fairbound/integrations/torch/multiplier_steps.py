@@ -125,6 +125,11 @@ class MultiplierSteps(Steps):
         self.move(answer, estimates, [examples.cells for examples in statistics], made)
         return StepInfo(estimates[self.main], made)
 
+    def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
+        if self.probes is not None:
+            self.probes.pending = False  # what was measured is not finite, and no step follows
+        return super().skip(estimate, scaler)
+
     def ask(self, estimates: Sequence[BatchEstimate]) -> Answer:
         """The method's weights and next state; nothing is changed."""
         main = estimates[self.main]
