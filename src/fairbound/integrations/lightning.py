@@ -3,7 +3,7 @@
     class Classifier(LightningModule):
         def __init__(self):
             ...
-            self.fair = Constrained(self, constraints.pairwise_loss_parity(["A", "B"], bound=0.02), DescentAscent())
+            self.fair = Constrained(self, constraints.pairwise_loss_parity(["A", "B"], bound=0.02))
 
         def training_step(self, batch, batch_idx):
             X, y, group = batch

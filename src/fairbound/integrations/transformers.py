@@ -1,6 +1,6 @@
 """Constrained training with the Trainer of Transformers: `ConstrainedTrainer`, and a column of groups in the dataset.
 
-fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=0.02), DescentAscent())
+fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=0.02))
 trainer = ConstrainedTrainer(model=model, args=args, train_dataset=data, fair=fair, groups="group")
 trainer.train()
 """
