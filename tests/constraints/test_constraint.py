@@ -100,12 +100,6 @@ def test_a_combination_keeps_each_part() -> None:
     assert torch.allclose(torch.cat([found.loss, found.c[0]]), again)
 
 
-def test_another_bound() -> None:
-    parity = constraints.loss_parity(2, bound=0.3)
-    batch = MiniBatch(torch.tensor([0.0, 1.0]), torch.tensor([0, 1]))
-    assert torch.allclose(parity.with_bound(0.0).evaluate(batch), parity.evaluate(batch) + 0.3)
-
-
 # Equalities -----------------------------------------------------------------------------------------------------------
 
 

@@ -68,10 +68,6 @@ class Constraint(LinearConstraint):
         """The same constraint over the examples of a dataset."""
         return replace(self, cells=self.cells.bind(_column(self, groups), labels))
 
-    def with_bound(self, bound: float) -> Constraint:
-        """The same constraint with another bound; 0 for the penalized problem, eq. (13)."""
-        return replace(self, bound=torch.full_like(self.bound, bound))
-
     def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
         """(m,) its value on a mini-batch, feasible where <= 0; `exact` reports rates instead of their surrogates."""
         from fairbound.constraints.constraint_set import ConstraintSet  # which is made of constraints

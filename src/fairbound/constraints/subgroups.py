@@ -2,9 +2,7 @@
 
 An attribute has levels (the codes of a code book, bands of a number, one code against the rest). An intersection of
 attributes defines as many groups as the product of its levels, billions on census data; only those that occur in the
-rows at hand are ever built. The key of a group is its mixed-radix number, in 64 bits:
-
-    key = (level_1 * size_2 + level_2) * size_3 + level_3 ...
+rows at hand are ever built.
 """
 
 from __future__ import annotations
@@ -277,33 +275,11 @@ class Intersection:
         """How many groups can be defined: the product of the levels, a Python integer of any size."""
         return math.prod(attribute.size for attribute in self.attributes)
 
-    def keys(self, columns: Mapping[str, Column]) -> Tensor:
-        """(rows,) the key of every row's group: the same in any data."""
-        if self.definable > LARGEST_KEY:
-            raise ValueError(
-                f"{self.definable:.3g} groups can be defined, more than 64 bits can number; cut {self._widest().name} "
-                f"({self._widest().size} levels) into bands, or use group(), which numbers the populated ones"
-            )
-        keys: NDArray[np.int64] | None = None
-        for attribute, levels in self._levels(columns):
-            keys = levels if keys is None else keys * attribute.size + levels
-        return torch.from_numpy(keys)
-
-    def name_of(self, key: int) -> str:
-        """The name of the group with that key."""
-        if not 0 <= key < self.definable:
-            raise ValueError(f"keys go from 0 to {self.definable - 1}, got {key}")
-        labels = []
-        for attribute in reversed(self.attributes):
-            key, level = divmod(key, attribute.size)
-            labels.append(attribute.labels[level])
-        return ", ".join(reversed(labels))
-
     def group(
         self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "drop"] = "merge"
     ) -> Grouping:
-        """The groups that occur, in the order of their keys. Those with fewer than `min_size` rows are merged into one,
-        "(other)", or dropped; a merged group that is itself too small is dropped."""
+        """The groups that occur, in the order of their levels. Those with fewer than `min_size` rows are merged into
+        one, "(other)", or dropped; a merged group that is itself too small is dropped."""
         if small not in ("merge", "drop"):
             raise ValueError(f'small groups are either "merge"d or "drop"ped, got {small!r}')
         ids, levels = self._populated(columns)
@@ -336,7 +312,7 @@ class Intersection:
         return [(attribute, attribute.levels(np.asarray(columns[attribute.name]))) for attribute in self.attributes]
 
     def _populated(self, columns: Mapping[str, Column]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows,) number of each row's group, and (groups, attributes) levels, in the order of the keys."""
+        """(rows,) number of each row's group, and (groups, attributes) levels, in their order."""
         pairs = self._levels(columns)
         keys, span = pairs[0][1], pairs[0][0].size
         for attribute, levels in pairs[1:]:
@@ -346,9 +322,6 @@ class Intersection:
             keys, span = keys * attribute.size + levels, span * attribute.size
         _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
         return ids.astype(np.int64), np.stack([levels[first] for _, levels in pairs], axis=1)
-
-    def _widest(self) -> Attribute:
-        return max(self.attributes, key=lambda attribute: attribute.size)
 
 
 def no_column(name: str, columns: Mapping[str, Any]) -> str:

@@ -20,7 +20,6 @@ from fairbound.constraints.contrasts import Others
 from fairbound.constraints.layouts import GroupedLayout
 from fairbound.core import Algorithm, Estimate, MultiplierMethod, Sample
 from fairbound.training.problem import Gathered, Problem, group_columns
-from fairbound.training.state_rows import gathered, scattered
 
 Shown = dict[str, Tensor]  # by part: cells (S,), the place of every example, what is known of the other cells
 
@@ -76,14 +75,6 @@ class PooledRows:
     def padded(self, equality: Tensor | None) -> Tensor | None:
         """`equality` with one more entry, for the row of no cell."""
         return None if equality is None else torch.cat([equality, equality.new_zeros(1)])
-
-    def gather(self, state: Any, rows: Tensor) -> Any:
-        """The state of every run with the rows that its mini-batch shows."""
-        return gathered(state, rows)
-
-    def scatter(self, state: Any, new: Any, rows: Tensor) -> Any:
-        """The new state; rows are written into the tables of the old one."""
-        return scattered(state, new, rows)
 
     def add(self, shown: Shown, totals: Tensor, stepped: Tensor) -> None:
         """The sums (R, 1+q) of the cells of a step; of the runs that made it."""

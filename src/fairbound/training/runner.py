@@ -101,26 +101,17 @@ class Run:
             raise RuntimeError("the run was interrupted before its end, so it has no result; start it again")
         order = torch.tensor([run for end in ends for run in end.runs]).argsort().tolist()
 
-        def joined(name: str) -> Tensor:
-            return torch.cat([getattr(end, name) for end in ends])[order]
+        def joined(name: str) -> Any:
+            parts = [getattr(end, name) for end in ends]
+            if parts[0] is None:
+                return None
+            if isinstance(parts[0], Tensor):
+                return torch.cat(parts)[order]
+            entries = [entry for part in parts for entry in part]
+            return tuple(entries[i] for i in order)
 
-        averaged = ends[0].mean_x is not None
-        monitors = [monitor for end in ends for monitor in end.monitors]
-        infeasible = [sign for end in ends for sign in end.infeasible]
-        diverging = [sign for end in ends for sign in end.diverging]
-        return Result(
-            x=joined("x"),
-            output=joined("output"),
-            multipliers=joined("multipliers"),
-            mean_x=joined("mean_x") if averaged else None,
-            mean_multipliers=joined("mean_multipliers") if averaged else None,
-            monitors=tuple(monitors[i] for i in order),
-            infeasible=tuple(infeasible[i] for i in order),
-            diverging=tuple(diverging[i] for i in order),
-            skipped=joined("skipped"),
-            compiled=self.compiled,
-            note=self.note,
-        )
+        of_runs = {name: joined(name) for name in FinalState._fields if name != "runs"}
+        return Result(**of_runs, compiled=self.compiled, note=self.note)
 
 
 def run(

@@ -31,6 +31,7 @@ from fairbound.training.multilevel import MultilevelTables
 from fairbound.training.pooled import PooledRows, pooled_sample
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Mean, Record
+from fairbound.training.state_rows import gathered, scattered
 
 log = logging.getLogger("fairbound")
 
@@ -238,9 +239,9 @@ class VectorizedRuns:
         shown, at = rows.show(part["c"])
         before = self.skipped
         self.x, new, self.skipped, _, self.read = take(
-            self.x, rows.gather(self.state, at), self.skipped, self.hyper, [part | {"shown": shown}], weight, uniform
+            self.x, gathered(self.state, at), self.skipped, self.hyper, [part | {"shown": shown}], weight, uniform
         )
-        self.state = rows.scatter(self.state, new, at)
+        self.state = scattered(self.state, new, at)
         rows.add(shown, self.read.pop("sums"), self.skipped == before)
         equality = rows.padded(self.problem.constraints.equality)
         if equality is not None:
@@ -260,9 +261,9 @@ class VectorizedRuns:
                 continue
             evaluates = self.algorithm.evaluates
             batches = zip(self.stack.block(first, block, evaluates), evaluates, strict=True)
-            gathered = [self.problem.gather(batch, evaluates) for batch, evaluates in batches]
-            for number, *parts in zip(uniform, *(leaf.unbind() for leaf in tree_leaves(gathered)), strict=True):
-                yield tree_unflatten(gathered, iter(parts)), ones, number
+            examples = [self.problem.gather(batch, evaluates) for batch, evaluates in batches]
+            for number, *parts in zip(uniform, *(leaf.unbind() for leaf in tree_leaves(examples)), strict=True):
+                yield tree_unflatten(examples, iter(parts)), ones, number
 
     def _block_size(self) -> int:
         example_bytes = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
@@ -347,14 +348,13 @@ class VectorizedRuns:
                 f"that were not finite (up to {int(skipped.max())}, run {self.runs[int(skipped.argmax())]}); its steps "
                 "may be too long"
             )
-        averaged = mean is not None and mean.count > 0
         return FinalState(
             runs=self.runs,
             x=self.x,
             output=self._output(),
             multipliers=filled(self.y),
-            mean_x=mean.x if mean is not None and averaged else None,
-            mean_multipliers=filled(mean.y) if mean is not None and averaged else None,
+            mean_x=None if mean is None else mean.x,
+            mean_multipliers=None if mean is None else filled(mean.y),
             monitors=[{name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))],
             infeasible=signs_of_infeasibility(shown, recorded_steps) or [None] * len(self.runs),
             diverging=signs_of_divergence(shown) or [None] * len(self.runs),

@@ -1,10 +1,9 @@
-"""The certified choice: its sequence of tests, its error over redrawn calibration data, and what it can show at all."""
+"""The certified choice: its sequence of tests and its error over redrawn calibration data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from fairbound import constraints
 from fairbound.auditing import verdict
 from fairbound.constraints.constraint import Constraint
-from fairbound.integrations.sklearn.certification import certification_power, certify, judge
+from fairbound.integrations.sklearn.certification import certify, judge
 from fairbound.integrations.sklearn.corrections import Correction, Scores, no_correction
 
 PARITY = replace(constraints.demographic_parity(["A", "B"], bound=0.1), by="group")
@@ -117,53 +116,3 @@ def test_violating_models_are_rarely_certified(constraint: Constraint) -> None:
     assert np.mean(wrong) <= 0.085
     assert 0.01 <= np.mean(alone) <= 0.085  # and the error is spent
     assert np.mean(fair) > 0.7
-
-
-# Power ----------------------------------------------------------------------------------------------------------------
-
-
-def test_power_of_rates_and_losses() -> None:
-    groups = torch.tensor([0] * 300 + [1] * 100)
-    labels = torch.tensor([1, 0, 0, 0] * 100)
-    given = {"group": groups}
-    normal = NormalDist()
-    for constraint, deviation in ((LOSSES, 0.5), (PARITY, np.sqrt(0.25 * 0.75))):
-        error = deviation * np.sqrt(1 / 300 + 1 / 100)
-        found = certification_power((constraint,), given, labels, 0.95)
-        assert found is not None
-        assert found.probability == pytest.approx(max(0, 2 * normal.cdf(0.1 / error - normal.inv_cdf(0.95)) - 1))
-        needed = 100 * (error * (normal.inv_cdf(0.95) + normal.inv_cdf(0.9)) / 0.1) ** 2
-        assert found.needed == int(needed) + 1
-        assert (found.cell, found.examples, found.bound) == ("B", 100, 0.1)
-        # with so many, others in proportion, it is what is wanted
-        times = found.needed / 100
-        many = {"group": torch.tensor([0] * round(300 * times) + [1] * round(100 * times))}
-        again = certification_power((constraint,), many, labels.repeat(50)[: len(many["group"])], 0.95)
-        assert again is not None
-        assert again.probability == pytest.approx(0.8, abs=0.01)
-
-
-def test_a_sentence_only_where_a_certificate_is_unlikely() -> None:
-    labels = torch.tensor([0, 1] * 5000)
-    many, few = {"group": torch.tensor([0, 1]).repeat_interleave(5000)}, {"group": torch.tensor([0] * 9900 + [1] * 100)}
-    easy, hard = (certification_power((PARITY,), groups, labels, 0.95) for groups in (many, few))
-    assert easy is not None
-    assert hard is not None
-    assert easy.sentence == ""
-    assert "hard to certify with 100 calibration examples of 'B'" in hard.sentence
-    assert f"about {hard.needed:,} of them" in hard.sentence
-
-
-def test_the_hardest_constraint_is_named_and_levels_have_no_power() -> None:
-    groups, labels = {"group": torch.tensor([0, 1] * 500)}, torch.tensor([0, 0, 1, 1] * 250)
-    tight = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.01), by="group")
-    found = certification_power((PARITY, tight), groups, labels, 0.95)
-    assert found is not None
-    assert found.bound == 0.01
-    level = replace(constraints.bounded_group_loss(["A", "B"], bound=0.5), by="group")
-    assert certification_power((level,), groups, labels, 0.95) is None
-    zero = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.0), by="group")
-    never = certification_power((zero,), groups, labels, 0.95)
-    assert never is not None
-    assert never.probability == 0
-    assert never.needed > 1e9

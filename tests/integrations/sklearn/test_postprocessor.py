@@ -27,7 +27,7 @@ from two_groups import make_data, make_shifted, postprocessor
 
 import fairbound
 from fairbound import constraints
-from fairbound.integrations.sklearn import FairPostprocessor, certification, mixin
+from fairbound.integrations.sklearn import FairPostprocessor, certification, cross_fitting, mixin
 
 WHY = "folds are random and their number is fixed, so an example given twice is another sample than one of weight 2"
 FAILS = {
@@ -571,7 +571,7 @@ def test_small_tables_are_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) 
         assert set(seen) == {1}
         assert torch.get_num_threads() == 2
         seen.clear()
-        monkeypatch.setattr(mixin, "SMALL_TABLE", 100)
+        monkeypatch.setattr(cross_fitting, "SMALL_TABLE", 100)
         postprocessor(Watched(), constraint="pairwise_loss_parity", bound=0.3).fit(X, y, sensitive_features=group)
         assert set(seen) == {2}
     finally:

@@ -77,8 +77,6 @@ def test_all_parts_are_there() -> None:
     assert f"seed {fair.seed_}; fairbound 0.1.0, torch {torch.__version__}" in text
     assert f"data {fair.data_hash_}" in text
     assert "constraint='pairwise_loss_parity', bound=0.02" in text
-    assert "A bound of 0.02 on" in text
-    assert "is hard to certify with" in text
     for name, found in fair.candidates_:
         assert f"{name} {found.violation:.4f} {found.accuracy:.4f} {found.loss:.4f}" in text
     assert f"Choice: {fair.choice_}, chosen on out-of-fold data; none could be certified" in text

@@ -28,9 +28,7 @@ class _Inner(NamedTuple):
     Z: Tensor  # 2n + m: their multipliers zl, zu, y
 
 
-def interior(
-    g: Tensor, h: Tensor, J: Tensor, tau: Tensor | None, beta: Tensor, *, accept: float = FINAL
-) -> tuple[Tensor, Tensor]:
+def interior(g: Tensor, h: Tensor, J: Tensor, tau: Tensor | None, beta: Tensor) -> tuple[Tensor, Tensor]:
     """d (B, n) and multipliers (B, m) of g (B, n), h (B, m), J (B, m, n), tau (B,) or None for an LP, beta (B,).
 
     Rounding ends the progress somewhere below 1e-10, so the best point is kept.
@@ -64,7 +62,7 @@ def interior(
         merit = torch.addcdiv(off, total, worth)
         better = (merit < best) & ~done
         best_d, best_y = torch.where(better, x.d, best_d), torch.where(better, y, best_y)
-        done = done | ~(merit > accept) | ((best < 1e-9) & (merit > 0.5 * best))  # also where merit is NaN
+        done = done | ~(merit > FINAL) | ((best < 1e-9) & (merit > 0.5 * best))  # also where merit is NaN
         if bool(done.all()):
             break
         best = torch.where(better, merit, best)

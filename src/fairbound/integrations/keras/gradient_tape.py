@@ -24,7 +24,6 @@ from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
 from fairbound.integrations.keras.validation import check_weights, flat_weights, numpy_of, write_weights
 from fairbound.integrations.torch.constrained import Constrained as TorchConstrained
-from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.steps import StepInfo
 from fairbound.metrics.kkt import KKT
 
@@ -66,9 +65,9 @@ class Constrained:
             backend = keras.backend.backend()
             raise ValueError(OTHER_BACKENDS.get(backend, f"there is no tape on Keras' backend {backend!r}"))
         check_weights(model)
-        self.model, self._constraints = model, constraints
+        self.model = model
         self._weights = _Weights(flat_weights(model))
-        self._loop = TorchConstrained([self._weights.flat], constraints, method, seed=seed)
+        self._loop = TorchConstrained(self._weights, constraints, method, seed=seed)
         self.method = self._loop.method
         self.last_step: StepInfo | None = None  # loss, c, skipped of the last mini-batch
 
@@ -205,14 +204,7 @@ class Constrained:
         `evaluate(batch)` passes a batch through the model under a persistent tape.
         """
         self._read_weights()
-        return report_kkt(
-            self._weights,
-            self._constraints,
-            batches,
-            lambda batch: self._to_torch(evaluate(batch)),
-            multipliers=self.multipliers or None,
-            warning=self.diverging or self.infeasible,
-        )
+        return self._loop.report(batches, lambda batch: self._to_torch(evaluate(batch)))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed loop needs beside model and optimizer; torch tensors and plain numbers."""

@@ -92,7 +92,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         verbose: show progress.
 
     After `fit`: `report()` explains the result, `report(html="report.html")` as a page; `verdict_`, `certified_`,
-    `choice_`, `candidates_`, `power_`, `multipliers_`, `constraints_`, `groups_`, `positive_class_`, `networks_`,
+    `choice_`, `candidates_`, `multipliers_`, `constraints_`, `groups_`, `positive_class_`, `networks_`,
     `unconstrained_`, `judge(X, y, ...)` on new data.
 
     >>> import numpy as np

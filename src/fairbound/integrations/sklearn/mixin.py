@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
-from threadpoolctl import threadpool_limits  # with scikit-learn
 from torch import Tensor
 
 from fairbound._utils.frames import frames_of_ours
@@ -33,16 +31,15 @@ from fairbound.auditing import Verdict
 from fairbound.auditing.page import write_page
 from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.groups import SUBGROUPS, GroupEncoder
-from fairbound.integrations.sklearn.certification import (
-    Certificate,
-    Power,
-    certification_power,
-    certify,
-    judge,
-    not_certified,
-)
+from fairbound.integrations.sklearn.certification import Certificate, certify, judge, not_certified
 from fairbound.integrations.sklearn.corrections import TOLERANCE, Scores, no_correction
-from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, calibration_split, stratified_folds
+from fairbound.integrations.sklearn.cross_fitting import (
+    CrossFitted,
+    Development,
+    calibration_split,
+    one_thread_if_small,
+    stratified_folds,
+)
 from fairbound.integrations.sklearn.inputs import (
     checked_weight,
     data_hash,
@@ -63,20 +60,6 @@ from fairbound.integrations.sklearn.report import (
     write_report,
 )
 from fairbound.integrations.sklearn.selection import Candidate, CandidateSearch, Selection, is_constant
-
-SMALL_TABLE = 100_000  # examples: below, several threads cost more than they save (18,000: 48 CPU s on two, 11 on one)
-
-
-@contextmanager
-def one_thread_if(small: bool) -> Iterator[None]:
-    """With one thread of torch and of BLAS; other libraries keep theirs."""
-    before = torch.get_num_threads()
-    with threadpool_limits(1, user_api="blas") if small else nullcontext():
-        torch.set_num_threads(1 if small else before)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 class FairClassifierMixin(ClassifierMixin):
@@ -151,7 +134,11 @@ class FairClassifierMixin(ClassifierMixin):
         strata = strata_of(groups, labels)
         self.development_, self.calibration_ = calibration_split(strata, float(self.calibration), seed)
         development, calibration = self.development_, self.calibration_
-        self.power_ = self._power(groups, labels, calibration)
+        if self.constraints_ and not len(calibration):
+            warnings.warn(
+                f"{len(labels)} examples are too few to hold any out for calibration: there is no verdict",
+                stacklevel=frames_of_ours(),
+            )
         self._learn_encoding(X, development)
 
         def part(rows: NDArray[np.int64]) -> tuple[Any, Tensor, dict[str, Tensor], Tensor | None]:
@@ -175,7 +162,7 @@ class FairClassifierMixin(ClassifierMixin):
             float(self.max_accuracy_loss),
             bool(self.allow_constant),
         )
-        with one_thread_if(len(labels) < SMALL_TABLE):
+        with one_thread_if_small(len(labels)):
             self._choose(search.run(), held_out)
 
     def _make_constraints(self, sensitive: Any, labels: Tensor) -> dict[str, Tensor]:
@@ -193,22 +180,6 @@ class FairClassifierMixin(ClassifierMixin):
         refuse_empty_cells(self.constraints_, groups, labels)
         self.groups_ = {by: list(column.names) for by, column in columns.items()}
         return groups
-
-    def _power(self, groups: dict[str, Tensor], labels: Tensor, rows: NDArray[np.int64]) -> Power | None:
-        """Whether the calibration data can certify the bound at all; known before any training."""
-        if not self.constraints_:
-            return None
-        if not len(rows):
-            warnings.warn(
-                f"{len(labels)} examples are too few to hold any out for calibration: there is no verdict",
-                stacklevel=frames_of_ours(),
-            )
-            return None
-        held_out = {by: codes[rows] for by, codes in groups.items()}
-        power = certification_power(self.constraints_, held_out, labels[rows], self.level)
-        if power is not None and power.probability == 0:
-            warnings.warn(power.sentence, stacklevel=frames_of_ours())
-        return power
 
     def _choose(
         self, selection: Selection, held_out: tuple[Any, Tensor, dict[str, Tensor], Tensor | None] | None

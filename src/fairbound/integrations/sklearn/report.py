@@ -152,8 +152,6 @@ def facts_of(fitted: Any) -> Iterator[str]:
             f"Too few examples to tell a violation from chance: {', '.join(fitted._search.small)}. Their rates are "
             "shrunk toward those of everybody, and the bound is not tightened for them."
         )
-    if fitted.power_ is not None and fitted.power_.sentence and not fitted.certified_:
-        yield fitted.power_.sentence
 
 
 def choice_of(fitted: Any) -> str:

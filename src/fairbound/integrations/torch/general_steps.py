@@ -20,8 +20,7 @@ from fairbound.core import Algorithm, CellGradients, Draw, Estimate
 from fairbound.integrations.torch.checks import check_dependence
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch.gradient_pass import loss_scale
-from fairbound.integrations.torch.multiplier_steps import MOST_TOGETHER
-from fairbound.integrations.torch.parameters import check_graphs, finite
+from fairbound.integrations.torch.parameters import check_graphs, non_finite
 from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, in_precision_of, kept_where
 from fairbound.integrations.torch.steps import StepInfo, Steps
 
@@ -40,15 +39,8 @@ class GeneralSteps(Steps):
         seed: int,
         several_gradients: bool,
     ) -> None:
-        name = type(method).__name__
-        if constraints.m > MOST_TOGETHER:
-            raise ValueError(
-                f"{name} treats all constraints of a mini-batch together, and there are {constraints.m}; use a method "
-                "that treats each alone on one mini-batch: DescentAscent(), Penalty(), SSLALM(samples=1), with a "
-                "constraint that compares each group with a bound or with the mean"
-            )
         super().__init__(model, constraints, method, gathered=False)
-        self.parameters.check_whole(f"{name} needs whole vectors", REMEDY)
+        self.parameters.check_whole(f"{type(method).__name__} needs whole vectors", REMEDY)
         self._check_alone()
         self.several_gradients = several_gradients  # of one mini-batch, as a trial step shows it
         self.kinds = _kinds(method)
@@ -139,7 +131,7 @@ class GeneralSteps(Steps):
         uniform = self._uniform(UNIFORM).to(x.device)
         d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
         new = in_precision_of(before, new)
-        if not finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]):
+        if non_finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]).item():
             return self.skip(main, scaler)
         check_dependence(any(reached))
         step = float(self.method.primal_step(before))

@@ -25,8 +25,6 @@ from fairbound.integrations.torch.state_dict import CONSTRAINT, OTHER
 from fairbound.integrations.torch.steps import ONE_BATCH, StepInfo, Steps
 from fairbound.training.state_rows import gathered, scattered, with_own_tables
 
-MOST_TOGETHER = 10_000  # constraints that a method may treat together
-
 
 class Answer(NamedTuple):
     """What the method says to the values of a step's mini-batches."""
@@ -50,12 +48,6 @@ class MultiplierSteps(Steps):
         method: MultiplierMethod[Any],
     ) -> None:
         rows_alone = any(constraints.many) and method.row_wise and method.draws == 1
-        if constraints.m > MOST_TOGETHER and not rows_alone:
-            raise ValueError(
-                f"{type(method).__name__} treats all constraints of a mini-batch together, and there are "
-                f"{constraints.m}; use a method that treats each alone on one mini-batch: DescentAscent(), Penalty(), "
-                "SSLALM(samples=1), with a constraint that compares each group with a bound or with the mean"
-            )
         super().__init__(model, constraints, method, gathered=rows_alone)
         self.smoothed: SmoothedParameters | None = None
         self.probes = self._new_probes()

@@ -219,13 +219,11 @@ def _slices(sizes: Sequence[int]) -> Iterator[slice]:
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 
-def finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> bool:
-    """Whether all numbers are finite; `groups` are groups of processes that hold other numbers, and must agree."""
-    return not non_finite(tensors, groups).item()
-
-
 def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
-    """(1,) above 0 where some number is not finite: the one pass that GradScaler makes over all, with a scale of 1."""
+    """(1,) above 0 where some number is not finite: the one pass that GradScaler makes over all, with a scale of 1.
+
+    `groups` are groups of processes that hold other numbers, and must agree.
+    """
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there

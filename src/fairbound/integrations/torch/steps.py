@@ -32,6 +32,7 @@ from fairbound.integrations.torch.parameters import Parameters
 from fairbound.integrations.torch.progress import Progress
 from fairbound.training.contract import start_warning
 
+MOST_TOGETHER = 10_000  # constraints that a method may treat together
 CHECKED_EVERY = 100  # steps after which the model's parameters are compared with those to train
 ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
 
@@ -77,6 +78,12 @@ class Steps(ABC):
         *,
         gathered: bool,
     ) -> None:
+        if constraints.m > MOST_TOGETHER and not gathered:
+            raise ValueError(
+                f"{type(method).__name__} treats all constraints of a mini-batch together, and there are "
+                f"{constraints.m}; use a method that treats each alone on one mini-batch: DescentAscent(), Penalty(), "
+                "SSLALM(samples=1), with a constraint that compares each group with a bound or with the mean"
+            )
         self.method, self.constraints, self.model = method, constraints, model
         self.parameters = Parameters(model)
         self.processes = Processes.of(model, self.parameters.tensors)
