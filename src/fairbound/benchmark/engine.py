@@ -50,8 +50,13 @@ class Done(NamedTuple):
 
 def complete_all(tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None) -> Done:
     """Complete tasks where the engine says, the longest first; what they took, and those that failed."""
-    distinct = {tuple(task.keys): task for task in reversed(tasks)}  # budgets share runs: SSL-ALM runs as long in both
-    ordered = share_of(sorted(distinct.values(), key=lambda task: (-task.work, task.keys[0])), engine.shard)
+    distinct: list[Task] = []
+    asked: set[str] = set()
+    for task in sorted(tasks, key=lambda task: -len(task.keys)):
+        if not asked.issuperset(task.keys):  # budgets share runs: SSL-ALM runs as long in both
+            distinct.append(task)
+            asked.update(task.keys)
+    ordered = share_of(sorted(distinct, key=lambda task: (-task.work, task.keys[0])), engine.shard)
     lacking = {task.keys[0]: task.missing_in(store) for task in ordered}
     waiting = [task for task in ordered if lacking[task.keys[0]]]
     if not waiting:

@@ -42,12 +42,7 @@ def reproduce_command(
     with computing(out) as advanced:
         for plan in plans:
             plan.note(store)
-        tasks, asked = [], set[str]()
-        for task in (task for plan in plans for task in plan.tasks(store)):
-            if not asked.issuperset(task.keys):  # the budgets of an experiment may share runs
-                tasks.append(task)
-                asked.update(task.keys)
-        done = complete_all(tasks, store, engine, advanced)
+        done = complete_all([task for plan in plans for task in plan.tasks(store)], store, engine, advanced)
     computed = time.perf_counter()
     sections = [section_of(study, store) for study in stored]
     page = write_with_progress(sections, to, store)
