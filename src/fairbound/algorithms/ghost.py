@@ -20,6 +20,7 @@ Differs from it:
 - N is capped and its law renormalized: p_N = p0 (1 - p0)^N / (1 - (1 - p0)^(cap + 1)). Without a cap the mean number of
   examples is infinite for p0 <= 1/2 (the paper's 0.4), and near a solution no p0 gives both finite cost and finite
   variance. What remains is the bias of one mini-batch of B0 2^(cap+1) examples.
+- The smallest mini-batch, B0, is a setting: the paper has 1, its studies here 8 or 32.
 - The paper's recursion for alpha is undefined at k = 0; alpha_0 = alpha. A `schedule` may take its place.
 - The subproblems are solved exactly through their duals in m dimensions (`_subproblems`).
 
