@@ -30,7 +30,7 @@ exclude_patterns = ["_build", "gallery/*.ipynb"]
 suppress_warnings = ["config.cache"]  # the settings of the gallery hold functions
 nitpick_ignore_regex = [("py:.*", ".*")]  # names in signatures need not be links; Markdown links must exist
 
-myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 
 OPTIONAL = ("keras", "tensorflow", "jax", "lightning", "transformers", "accelerate")
@@ -44,6 +44,7 @@ smartquotes = False  # --out is an option
 
 html_theme = "pydata_sphinx_theme"
 html_title = "fairbound"
+html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
@@ -112,4 +113,5 @@ def read(app, page, source):
 
 def setup(app):
     app.connect("source-read", read)
+    app.add_html_math_renderer("mathml", (generate.typeset, None), (generate.typeset, None))
     app.connect("autodoc-process-docstring", generate.as_rst, priority=400)  # before napoleon

@@ -6,6 +6,8 @@ from dataclasses import MISSING, Field, fields
 
 import torch
 import typer
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
@@ -158,6 +160,14 @@ def inline(line: str) -> str:
             if i and parts[i][:1].isalnum():
                 parts[i] = "\\ " + parts[i]
     return "".join(parts)
+
+
+def typeset(translator, node) -> None:
+    """LaTeX as MathML, which browsers draw by themselves: no script and no font to fetch."""
+    block = isinstance(node, nodes.math_block)
+    made = tex2mathml(node.astext(), as_block=block)
+    translator.body.append(f'<div class="math">{made}</div>' if block else made)
+    raise nodes.SkipNode
 
 
 # The gallery ----------------------------------------------------------------------------------------------------------
