@@ -37,6 +37,8 @@ OPTIONAL = ("keras", "tensorflow", "jax", "lightning", "transformers", "accelera
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # those of Lightning and Transformers are theirs
 autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_typehints = "description"  # signatures stay short
+autoclass_content = "both"
 autodoc_mock_imports = [name for name in OPTIONAL if not find_spec(name)]
 default_role = "code"
 
@@ -101,6 +103,7 @@ def read(app, page, source):
     for mark, text in generate.TEXTS.items():
         if mark in source[0]:
             source[0] = source[0].replace(mark, text())
+    source[0] = re.sub(r"<!-- api: (.*?) -->", lambda found: generate.api(found[1]), source[0])
     if whole := re.fullmatch(r"<!-- the file (\S+) -->\n", source[0]):
         app.env.note_dependency(str(DOCS.parent / whole[1]))
         source[0] = (DOCS.parent / whole[1]).read_text(encoding="utf-8")
