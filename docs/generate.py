@@ -127,7 +127,8 @@ def api(modules: str) -> str:
 
 def autodoc(name: str, thing: object) -> str:
     if isinstance(thing, dict):
-        return f".. py:data:: fairbound.{name}\n\n   Every method, by its name: `fairbound.{name}[\"SSLALM\"]` is `SSLALM`."
+        example = f'`fairbound.{name}["SSLALM"]` is `SSLALM`'
+        return f".. py:data:: fairbound.{name}\n\n   Every method, by its name: {example}."
     return f".. auto{'class' if inspect.isclass(thing) else 'function'}:: fairbound.{name}"
 
 

@@ -152,7 +152,7 @@ def audit(
     intervals: bool = True,
     source: str = "",
 ) -> Audit:
-    """Audit predictions, or scores at a threshold, by group; columns are arrays, tensors, lists or data frames' columns.
+    """Audit predictions, or scores at a threshold, by group; columns are arrays, tensors, lists or columns of a frame.
 
     Args:
         labels: 0 or 1 for each example.
