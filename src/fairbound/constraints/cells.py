@@ -220,7 +220,7 @@ class Cells:
             assert labels is not None
             equal = labels.reshape(-1, 1) == self._label_values(device)
             place = place * width + torch.where(equal.any(1), 1 + equal.long().argmax(1), 0)
-        return tuple([table[place] for table in tables])
+        return tuple([table.take(place) for table in tables])
 
     def layers_of(self, examples: Tensor, count: int) -> Layers:
         """The cells of these examples of the dataset, from the members; `count` is the number of all examples."""

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 AT_ONCE = 1 << 24  # numbers of a temporary
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes
@@ -240,7 +239,7 @@ def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
 
 def _alike(tensors: list[Tensor]) -> list[tuple[torch.device, torch.dtype, list[Tensor]]]:
     """Those of one device and precision together, as a foreach operation wants them."""
-    by_kind = _group_tensors_by_device_and_dtype([tensors])  # type: ignore[list-item]
+    by_kind = torch._C._group_tensors_by_device_and_dtype([tensors], False)  # type: ignore[list-item]
     return [(*kind, alike) for kind, ((alike,), _) in by_kind.items()]  # type: ignore[misc]
 
 
