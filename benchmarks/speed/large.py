@@ -5,10 +5,9 @@
 AdamW (fused), bfloat16 autocast, 64 texts of 128 tokens, loss parity of four groups. The small models keep the GPU busy
 for a quarter to a half of the time, and launching is what is measured; `--texts 512` keeps it busy. Times are wall
 times of several steps with the device waited for, in alternating rounds; descent-ascent written by hand, which checks
-nothing, is timed beside them. SSL-ALM with two mini-batches passes a second
-one through the model without a gradient; so does the plain step that it is compared with. Memory is what a step needs
-at its peak beyond a plain step, in vectors of the model's size (4 bytes a parameter). Without a GPU a small model runs,
-for the times alone and without targets.
+nothing, is timed beside them. SSL-ALM with two mini-batches passes a second one through the model without a gradient;
+so does the plain step that it is compared with. Memory is what a step needs at its peak beyond a plain step, in vectors
+of the model's size (4 bytes a parameter). Without a GPU a small model runs, for the times alone and without targets.
 """
 
 from __future__ import annotations
