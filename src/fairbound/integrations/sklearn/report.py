@@ -203,7 +203,8 @@ def side_effects(compared: Comparison) -> Iterator[str]:
         if first is not None and second is not None and (second[0] > first[0] + 0.01 or first[1] != second[1]):
             yield f"Difference of {name}: {first[0]:.3f} ({first[1]}) before, {second[0]:.3f} ({second[1]}) after."
     for verb, sign in (("rose", 1), ("fell", -1)):
-        names = [name for name, changes in compared.groups.items() if sign * (changes["loss"].value or 0.0) > 5e-4]
+        changed = {name: changes["loss"].value for name, changes in compared.groups.items() if "loss" in changes}
+        names = [name for name, change in changed.items() if sign * (change or 0.0) > 5e-4]
         if names:
             yield f"The loss {verb} for {', '.join(names)}."
 
