@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from fairbound import constraints
 
-WORDS, TOKENS, RISE, KL = 48, 24, 0.05, 0.5
+WORDS, TOKENS, COUNT, RISE, KL = 48, 24, 32_000, 0.05, 0.5
 PAID, LENGTH = 8, 8  # words that are paid, words of a text that the policy writes
 
 
@@ -54,8 +54,8 @@ def texts() -> dict[str, Tensor]:
     new = torch.where(torch.arange(WORDS)[:, None] % 2 == 0, general, general[torch.randperm(WORDS, generator=rng)])
     written = {}
     for name, chain, count in (
-        ("general", general, 8192),
-        ("new", new, 8192),
+        ("general", general, COUNT),
+        ("new", new, COUNT),
         ("old", general, 2048),
         ("test", new, 2048),
     ):
@@ -78,7 +78,7 @@ def pretrained() -> tuple[LanguageModel, float]:
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, 1000)
     for _ in range(1000):
         optimizer.zero_grad()
-        text_losses(model, data["general"][torch.randint(8192, (32,), generator=rng)]).mean().backward()
+        text_losses(model, data["general"][torch.randint(COUNT, (32,), generator=rng)]).mean().backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
@@ -96,17 +96,13 @@ def forgetting(seed: int) -> Run:
     general = (torch.arange(32) < 16).long() - 1  # 0 for a general text, -1 for a new one, which is in no group
 
     def draw() -> Draw:
-        i, j = torch.randint(8192, (2, 16), generator=rng)
+        i, j = torch.randint(COUNT, (2, 16), generator=rng)
         losses = text_losses(model, torch.cat([data["general"][i], data["new"][j]]))
-        return Draw(
-            losses[16:].mean(),
-            losses[:16].mean()[None],
-            {"losses": losses, "groups": general, "objective": general < 0},
-        )
+        of_fair = {"losses": losses, "groups": general, "objective": general < 0}
+        return Draw(losses[16:].mean(), losses[:16].mean()[None], of_fair)
 
-    @torch.no_grad()
     def evaluate() -> tuple[float, Tensor]:
-        return float(text_losses(model, data["test"]).mean()), text_losses(model, data["old"]).mean()[None] - limit
+        return float(text_losses(model, data["test"]).mean()), (text_losses(model, data["old"]).mean() - limit) / RISE
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return Run(model, optimizer, draw, constraints.bounded_group_loss(["general text"], bound=limit), evaluate)
@@ -148,10 +144,9 @@ def policy(seed: int) -> Run:
         losses = -(paid + (paid - paid.mean()) * (log_probability - log_probability.detach()))
         return Draw(losses.mean(), kl.mean()[None], {"losses": losses, "values": {"KL": kl.mean() - KL}})
 
-    @torch.no_grad()
     def evaluate() -> tuple[float, Tensor]:
         written = write(model, 4096, generator(99))
-        return float(-payment(written).mean()), divergences(model, written)[1].mean()[None] - KL
+        return float(-payment(written).mean()), divergences(model, written)[1].mean() / KL - 1
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return Run(model, optimizer, draw, constraints.given("KL"), evaluate)
@@ -174,11 +169,11 @@ def controller(run: Run, start: float) -> Loss:
 DECADES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PROBLEMS = (
     Problem(
-        "Forgetting", "loss on new text", "loss on general text at most its start + 0.05", 800, 0.1 * RISE, forgetting,
+        "Forgetting", "loss on new text", "loss on general text at most its start + 0.05", 800, forgetting,
         (Practice("replay: general text with a fixed weight", "weight", 1.0, DECADES, fixed_weight),),
     ),
     Problem(
-        "KL bound", "minus the share of paid words", "KL divergence at most 0.5 nats a text", 500, 0.1 * KL, policy,
+        "KL bound", "minus the share of paid words", "KL divergence at most 0.5 nats a text", 500, policy,
         (
             Practice("fixed beta", "beta", 0.1, (0.003, *DECADES[:-1]), fixed_weight),
             Practice("TRL's controller", "first beta", 0.2, (0.0, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 1.0), controller),

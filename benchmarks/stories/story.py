@@ -29,7 +29,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     draw: Callable[[], Draw]
     constraint: Any  # for `Constrained`
-    evaluate: Callable[[], tuple[float, Tensor]]  # objective, and (m,) terms - bounds, on the data of the verdict
+    evaluate: Callable[[], tuple[float, Tensor]]  # objective, and (m,) violations as shares of the bounds
     other: Callable[[], list[float]] = list  # what else is reported
 
 
@@ -51,10 +51,9 @@ class Problem:
     objective: str
     bound: str
     steps: int
-    tolerance: float  # a violation up to this counts as met: a tenth of the bound
     build: Callable[[int], Run]
     practices: tuple[Practice, ...]
-    other: str = ""  # what the last column shows, of `Run.other`
+    other: tuple[str, ...] = ()  # heads of the columns of `Run.other`
 
 
 @contextmanager
