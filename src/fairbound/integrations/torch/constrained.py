@@ -18,6 +18,8 @@ from fairbound.integrations.torch.general_steps import GeneralSteps
 from fairbound.integrations.torch.kkt_report import report_kkt
 from fairbound.integrations.torch.loss import TrainerSteps
 from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
+from fairbound.integrations.torch.plotting import drawn
+from fairbound.integrations.torch.progress import MOST_NAMED, forces
 from fairbound.integrations.torch.steps import StepInfo, Steps
 from fairbound.metrics.kkt import KKT
 from fairbound.training.contract import check_contract
@@ -174,7 +176,7 @@ class Constrained:
         if self._trainer_steps is not None:
             self._trainer_steps.scaler = scaler
 
-    def log_values(self, most: int = 20) -> dict[str, float]:
+    def log_values(self, most: int = MOST_NAMED) -> dict[str, float]:
         """Constraints, multipliers and forces by name, for a logger; the largest alone of more than `most`."""
         m, logged, c = len(self.names), {}, self._steps.progress.last_values()
         for kind, values in (("constraint", c), ("multiplier", self._steps.multipliers()), ("force", self._forces())):
@@ -183,6 +185,10 @@ class Constrained:
             elif values is not None:
                 logged |= {f"{kind}/{name}": v for name, v in zip(self.names, values[:m].tolist(), strict=True)}
         return logged
+
+    def plot(self) -> Any:
+        """A matplotlib figure: loss, constraints with their bound, and forces over the steps; see `plotting`."""
+        return drawn(self._steps.progress.history)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 
@@ -221,8 +227,7 @@ class Constrained:
         y, probes = self._steps.multipliers(), getattr(self._steps, "probes", None)
         if y is None or probes is None:
             return None
-        unit = probes.measured.sizes(len(y)).unit
-        return torch.where(unit > 0, y / unit.clamp(min=torch.finfo(unit.dtype).tiny), 0.0)
+        return forces(y, probes.measured.sizes(len(y)).unit)
 
     @property
     def too_noisy(self) -> str | None:

@@ -138,6 +138,7 @@ class MultiplierSteps(Steps):
         dtype = self.parameters.dtype  # of the state, which losses in another precision must not change
         values = [estimate.values.to(dtype) for estimate in estimates]
         sizes = {} if self.probes is None else {"sizes": self.probes.sizes(len(main.c))}
+        self.unit = sizes["sizes"].unit if sizes else None
         w, new = self.method.step(before, *[value[1:] for value in values], **sizes)
         w = torch.zeros_like(values[0][1:]) if w is None else w
         changed = [leaf.contiguous() for leaf, old in zip(new, before, strict=True) if leaf is not old]

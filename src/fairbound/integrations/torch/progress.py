@@ -24,6 +24,7 @@ NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was 
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
 SELDOM = 0.05  # share of the mini-batches
 MAX_RECORDS = 200  # of the monitors; then every other one goes
+MOST_NAMED = 20  # constraints that logs and plots show one by one; of more, the largest
 READ_TOGETHER = 100  # steps that wait on the device until they are read, and a loop that diverges is warned of
 
 
@@ -37,9 +38,9 @@ class MonitorHistory:
 
     def add(self, steps: list[int], columns: dict[str, Tensor]) -> None:
         """Keep the records of some steps, (T,) each."""
-        lists = {name: values.tolist() for name, values in columns.items()}
+        rows = torch.stack([values.double() for values in columns.values()], 1).tolist()  # read at once
         self.steps += steps
-        self.records += [{name: values[i] for name, values in lists.items()} for i in range(len(steps))]
+        self.records += [dict(zip(columns, row, strict=True)) for row in rows]
         while len(self.steps) > MAX_RECORDS:
             self.every *= 2
             places = [i for i, step in enumerate(self.steps) if step % self.every == 0]
@@ -73,6 +74,7 @@ class LoggedStep(NamedTuple):
     last: Tensor  # (1+m,) of its last one
     missing: Tensor | None  # (1+m,) bool: what that one does not show; None: it shows all
     state: Any  # after it, where monitors are recorded; else None
+    unit: Tensor | None  # (m,) the multiplier at which a constraint pulls as hard as the objective, where measured
 
 
 class Progress:
@@ -93,7 +95,15 @@ class Progress:
 
     # A step -----------------------------------------------------------------------------------------------------------
 
-    def add(self, state: Any, values: Tensor, last: BatchEstimate, made: Tensor | None, table: Tensor | None) -> None:
+    def add(
+        self,
+        state: Any,
+        values: Tensor,
+        last: BatchEstimate,
+        made: Tensor | None,
+        table: Tensor | None,
+        unit: Tensor | None = None,
+    ) -> None:
         """Count a step to a state, from the values of its main mini-batch and from its last one.
 
         With very many constraints `table` (1+rows,) has their last values.
@@ -105,7 +115,7 @@ class Progress:
             self.at = self.at.to(last.rows.device)
             self.at[last.rows] = torch.where(last.absent, self.at[last.rows], self.attempts)
         state = state if self.attempts % self._history.every == 0 else None
-        self._unread.append(LoggedStep(made, values, last.values, last.missing, state))
+        self._unread.append(LoggedStep(made, values, last.values, last.missing, state, unit))
         if self.attempts in (NEVER_OBSERVED_AFTER, SELDOM_OBSERVED_AFTER) and not self.gathered:
             self._read()
             self._warn_of_seldom_observed()
@@ -151,7 +161,20 @@ class Progress:
         y = None if multipliers[0] is None else torch.stack([y[:m] for y in multipliers if y is not None])
         values = torch.stack([step.values for step in steps])
         c = self._last[None, :m] if self.gathered else values[:, 1:]
-        return recorded(together, y, values[:, 0], c, self.constraints.equality)
+        return recorded(together, y, values[:, 0], c, self.constraints.equality) | self._drawn(steps, y, c)
+
+    def _drawn(self, steps: list[LoggedStep], y: Tensor | None, c: Tensor) -> dict[str, Tensor]:
+        """(T,) each: every constraint, and its force or multiplier, of few constraints; y and c are (T, m)."""
+        m, names = self.constraints.m, self.constraints.names
+        if m > MOST_NAMED:
+            return {}
+        units = [step.unit for step in steps if step.unit is not None]
+        kinds = {"constraint": c}
+        if y is not None and len(units) == len(steps):
+            kinds["force"] = forces(y, torch.stack(units)[:, :m])
+        elif y is not None:
+            kinds["multiplier"] = y
+        return {f"{kind}/{name}": part[:, i] for kind, part in kinds.items() for i, name in enumerate(names)}
 
     def skip(self) -> None:
         """Count a step that is not made, and warn of the first."""
@@ -239,6 +262,11 @@ class Progress:
                 RuntimeWarning,
                 stacklevel=frames_of_ours(),
             )
+
+
+def forces(y: Tensor, unit: Tensor) -> Tensor:
+    """How many times as hard as the objective each constraint pulls; 0 where nothing was measured."""
+    return torch.where(unit > 0, y / unit.clamp(min=torch.finfo(unit.dtype).tiny), 0.0)
 
 
 def _last(shown: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,7 @@ class Steps(ABC):
     """A method on a model's parameters, advanced by mini-batches."""
 
     kinds: list[str]  # what every leaf of the method's state belongs to (`state_dict`)
+    unit: Tensor | None = None  # (m,) the multiplier at which a constraint pulls as hard as f, where it is measured
 
     def __init__(
         self,
@@ -267,7 +268,7 @@ class Steps(ABC):
                 self.last = estimate.values if made is None else torch.where(made, estimate.values, self.last)
         self.state = state
         table = self.last if self.gathered else None
-        self.progress.add(state, estimates[self.main].values, estimates[-1], made, table)
+        self.progress.add(state, estimates[self.main].values, estimates[-1], made, table, self.unit)
 
     def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         """A step that is not made, since something was not finite."""
