@@ -30,13 +30,15 @@ exclude_patterns = ["_build", "gallery/*.ipynb"]
 suppress_warnings = ["config.cache"]  # the settings of the gallery hold functions
 nitpick_ignore_regex = [("py:.*", ".*")]  # names in signatures need not be links; Markdown links must exist
 
-myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 
 OPTIONAL = ("keras", "tensorflow", "jax", "lightning", "transformers", "accelerate")
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # those of Lightning and Transformers are theirs
 autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_typehints = "description"  # signatures stay short
+autoclass_content = "both"
 autodoc_mock_imports = [name for name in OPTIONAL if not find_spec(name)]
 default_role = "code"
 
@@ -44,6 +46,7 @@ smartquotes = False  # --out is an option
 
 html_theme = "pydata_sphinx_theme"
 html_title = "fairbound"
+html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
@@ -100,6 +103,7 @@ def read(app, page, source):
     for mark, text in generate.TEXTS.items():
         if mark in source[0]:
             source[0] = source[0].replace(mark, text())
+    source[0] = re.sub(r"<!-- api: (.*?) -->", lambda found: generate.api(found[1]), source[0])
     if whole := re.fullmatch(r"<!-- the file (\S+) -->\n", source[0]):
         app.env.note_dependency(str(DOCS.parent / whole[1]))
         source[0] = (DOCS.parent / whole[1]).read_text(encoding="utf-8")
@@ -112,4 +116,5 @@ def read(app, page, source):
 
 def setup(app):
     app.connect("source-read", read)
+    app.add_html_math_renderer("mathml", (generate.typeset, None), (generate.typeset, None))
     app.connect("autodoc-process-docstring", generate.as_rst, priority=400)  # before napoleon

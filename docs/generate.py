@@ -3,9 +3,12 @@
 import inspect
 import re
 from dataclasses import MISSING, Field, fields
+from importlib import import_module
 
 import torch
 import typer
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
@@ -35,6 +38,7 @@ KINDS = {  # aliases of `user_files` and others, in words
     "Any": "any value",
     "Mapping[str, Any]": "table",
 }
+OPTIONAL = {"integrations.keras", "integrations.lightning", "integrations.transformers"}  # may not be installed
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------
@@ -64,10 +68,14 @@ def key_table(kind: type) -> list[str]:
     for field in fields(kind):
         if (kind, field.name) in NOT_IN_FILES:
             continue
-        comment = re.search(rf"^    {field.name}: .*?#(?! type: ignore)(.*)$", source, re.M)
-        said = cell(comment[1]) if comment else ""
+        said = cell(comment_on(field.name, source))
         rows.append(f"| `{field.name}` | {in_words(str(field.type))} | {default_of(field)} | {said} |")
     return rows
+
+
+def comment_on(field: str, source: str) -> str:
+    comment = re.search(rf"^    {field}: .*?#(?! type: ignore)(?: noqa: \w+)?(.*)$", source, re.M)
+    return comment[1].strip() if comment else ""
 
 
 def in_words(kind: str) -> str:
@@ -95,12 +103,37 @@ def public_names() -> str:
     rows = ["| name | what it is |", "|---|---|"]
     for name in fairbound.__all__:
         thing = getattr(fairbound, name)
-        home = f"fairbound.{fairbound._HOME[name]}"
-        where = home if inspect.ismodule(thing) else f"{home}.{name}"
+        module = inspect.ismodule(thing)
+        role, where = ("mod", thing.__name__) if module else ("obj", f"fairbound.{name}")
         what = inspect.getdoc(thing) if not isinstance(thing, dict) else "Every method, by its name."
-        role = "mod" if inspect.ismodule(thing) else "obj"
         rows.append(f"| {{py:{role}}}`{name} <{where}>` | {cell((what or '').split(chr(10))[0])} |")
     return "\n".join(rows)
+
+
+def api(modules: str) -> str:
+    """What modules have: first the names that are imported from `fairbound`, then the rest of each module."""
+    names = {name: getattr(fairbound, name) for name in fairbound.__all__}
+    names = {name: thing for name, thing in names.items() if not inspect.ismodule(thing)}
+    top, rest = [], []
+    for path in modules.split():
+        module = None if path in OPTIONAL else import_module(f"fairbound.{path}")
+        top += [autodoc(name, names[name]) for name in names if fairbound._HOME[name] == path]
+        known = [name for name, thing in names.items() if getattr(module, name, None) is thing]
+        imported = "   :imported-members:\n" if hasattr(module, "__path__") or path.endswith("keras") else ""
+        made = f".. automodule:: fairbound.{path}\n{imported}   :exclude-members: {', '.join(known)}"
+        rest.append(f"## fairbound.{path}\n\n{evaluated(made)}")
+    return "\n\n".join([evaluated("\n\n".join(top)), *rest] if top else rest)
+
+
+def autodoc(name: str, thing: object) -> str:
+    if isinstance(thing, dict):
+        example = f'`fairbound.{name}["SSLALM"]` is `SSLALM`'
+        return f".. py:data:: fairbound.{name}\n\n   Every method, by its name: {example}."
+    return f".. auto{'class' if inspect.isclass(thing) else 'function'}:: fairbound.{name}"
+
+
+def evaluated(text: str) -> str:
+    return f"```{{eval-rst}}\n{text}\n```"
 
 
 TEXTS = {
@@ -115,6 +148,7 @@ TEXTS = {
 
 def as_rst(app, what, name, thing, options, lines) -> None:
     """Docstrings are plain text: `code` in backticks, formulas indented by four. In place, as Sphinx asks for."""
+    lines += fields_as_args(thing) if what == "class" and "Args:" not in lines else []
     blocks = re.split(r"\n\s*\n", "\n".join(lines))
     inside = False  # a section as Args:, whose items are indented
     made = []
@@ -126,10 +160,17 @@ def as_rst(app, what, name, thing, options, lines) -> None:
         if first.lstrip().startswith(">>>"):
             made.append(block)
         elif first.startswith("    ") and not inside:
-            made.append("::\n\n" + block)
+            made.append(".. code-block:: text\n\n" + block)
         else:
             made.append(plain(block, inside))
     lines[:] = "\n\n".join(made).split("\n")
+
+
+def fields_as_args(kind: type) -> list[str]:
+    """The comments on the fields of a dataclass or NamedTuple, as a section."""
+    names = getattr(kind, "__dataclass_fields__", getattr(kind, "_fields", ()))
+    comments = {name: comment_on(name, inspect.getsource(kind)) for name in names if not name.startswith("_")}
+    return ["", "Args:", *(f"    {name}: {said[:1].upper()}{said[1:]}." for name, said in comments.items() if said), ""]
 
 
 def plain(block: str, inside: bool) -> str:
@@ -137,7 +178,7 @@ def plain(block: str, inside: bool) -> str:
     for line in block.split("\n"):
         formula = line.startswith("    ") and not inside
         if formula and out and not out[-1].startswith("    "):
-            out += ["", "::", ""]
+            out += ["", ".. code-block:: text", ""]
         elif out and out[-1].startswith("    ") and not formula and not inside:
             out.append("")
         out.append(line if formula else inline(line))
@@ -158,6 +199,14 @@ def inline(line: str) -> str:
             if i and parts[i][:1].isalnum():
                 parts[i] = "\\ " + parts[i]
     return "".join(parts)
+
+
+def typeset(translator, node) -> None:
+    """LaTeX as MathML, which browsers draw by themselves: no script and no font to fetch."""
+    block = isinstance(node, nodes.math_block)
+    made = tex2mathml(node.astext(), as_block=block)
+    translator.body.append(f'<div class="math">{made}</div>' if block else made)
+    raise nodes.SkipNode
 
 
 # The gallery ----------------------------------------------------------------------------------------------------------

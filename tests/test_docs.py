@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import fairbound
 from fairbound.benchmark import study
 
 ROOT = Path(__file__).parent.parent
@@ -140,11 +142,24 @@ def test_reference_pages_are_made_from_the_code() -> None:
     assert "| `batch` | whole number, at least 1 | `64` |" in text
 
 
+@pytest.mark.parametrize("name", [name for name in fairbound.__all__ if name != "ALGORITHMS"])
+def test_a_public_name_has_an_example_and_says_what_its_parameters_are(name: str) -> None:
+    thing = getattr(fairbound, name)
+    text = inspect.getdoc(thing) or ""
+    if elsewhere := re.search(r"`(\w+)` has an example", text):
+        text += inspect.getdoc(getattr(fairbound, elsewhere[1])) or ""
+    assert ">>> " in text
+    if inspect.isfunction(thing) and len(inspect.signature(thing).parameters) > 3:
+        assert "Args:" in text
+    page = "".join(page.read_text() for page in (DOCS / "reference" / "api").glob("*.md"))
+    assert re.search(rf"[ .]{fairbound._HOME[name]}[ \n]", page), "no page of the API has its module"
+
+
 @pytest.mark.parametrize(
     ("text", "made"),
     [
         ("`run` and x_, *y", "``run`` and x\\_, \\*y"),
-        ("Text:\n\n    x+ = x - tau d\n\nmore", "Text:\n\n::\n\n    x+ = x - tau d\n\nmore"),
+        ("Text:\n\n    x+ = x - tau d\n\nmore", "Text:\n\n.. code-block:: text\n\n    x+ = x - tau d\n\nmore"),
         ("Args:\n    x: `(n,)`", "Args:\n    x: ``(n,)``"),
         (">>> 2 * 3\n6", ">>> 2 * 3\n6"),
     ],

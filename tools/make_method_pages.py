@@ -2,8 +2,9 @@
 
     OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
 
-A page has the method's docstring, what a step costs, its settings with their comments, and the plot. What follows
-"## Measured" is written by hand, and stays.
+A page has the method's docstring, what a step costs, its settings with their comments, and the plot. Two parts are
+written by hand and stay: what follows "## Measured", and the LaTeX of every equation, which stands below the comment
+with the docstring's plain text.
 `tests/algorithms/test_pages.py` tells when a page is older than its file.
 """
 
@@ -68,7 +69,7 @@ def page(name: str) -> str:
             "",
             " ".join(title.split("\n")),
             "",
-            markdown(text),
+            markdown(text, typeset(name)),
             "",
             f"![distance to the solution of P1 and P4]({stem(name)}.svg)",
             "",
@@ -92,27 +93,32 @@ def page(name: str) -> str:
     ) + measured(name)
 
 
+def present(name: str) -> str:
+    path = PAGES / f"{stem(name)}.md"
+    return path.read_text() if path.exists() else ""
+
+
 def measured(name: str) -> str:
     """The part of a page that is written by hand: figures, which belong here and not into docstrings."""
-    path = PAGES / f"{stem(name)}.md"
-    _, head, text = (path.read_text() if path.exists() else "").partition("\n## Measured\n")
+    _, head, text = present(name).partition("\n## Measured\n")
     return head + text
 
 
-def markdown(text: str) -> str:
-    """A docstring as Markdown: equations are indented by four and so are code; what is not is escaped."""
-    lines = [line if line.startswith("    ") else re.sub(r"([<|*])", r"\\\1", line) for line in text.split("\n")]
-    inside, out = False, []
-    for line in lines:  # a list item's second line is indented by two, which Markdown joins
-        code = line.startswith("    ")
-        if code != inside and line.strip():
-            out.append("```" if code else "```\n")
-            if not code:
-                while out[-2] == "":
-                    out.pop(-2)
-            inside = code
-        out.append(line[4:] if code else line)
-    return "\n".join([*out, "```"] if inside else out)
+def typeset(name: str) -> dict[str, str]:
+    """LaTeX of the equations, by their plain text in the docstring."""
+    return dict(re.findall(r"<!--\n(.*?)\n-->\n\$\$\n(.*?)\n\$\$", present(name), flags=re.DOTALL))
+
+
+def markdown(text: str, latex: dict[str, str]) -> str:
+    """A docstring as Markdown: equations, which are indented by four, in LaTeX; the rest is escaped."""
+    parts = re.split(r"^((?: {4}.*\n)(?:\n*(?: {4}.*\n))*)", f"{text}\n", flags=re.MULTILINE)
+    parts[::2] = [re.sub(r"([<|*])", r"\\\1", part) for part in parts[::2]]
+    for i, part in enumerate(parts[1::2]):
+        plain = inspect.cleandoc(part)
+        if plain not in latex:
+            raise ValueError(f"no LaTeX for this equation; write the comment and $$ ... $$ into the page:\n{plain}")
+        parts[2 * i + 1] = f"<!--\n{plain}\n-->\n$$\n{latex[plain]}\n$$\n"
+    return "".join(parts).rstrip("\n")
 
 
 def facts(method: Algorithm[Any]) -> dict[str, str]:

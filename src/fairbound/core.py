@@ -3,20 +3,6 @@
 A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints
 there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; the caller adds `d` to `x`. Most
 methods are of a simpler kind, a `MultiplierMethod`: it turns values c into weights w, and d follows from grad f + J'w.
-
-In a custom loop, on any function of `x`:
-
->>> import torch
->>> from fairbound import ALGORITHMS
->>> sample = Sample.of(lambda x: ((x - 2).square().sum() / 2, x - 1))     # min (x-2)^2/2  s.t.  x <= 1
->>> method = ALGORITHMS["DescentAscent"](tau=0.1, eta=0.1)
->>> x = torch.zeros(1, dtype=torch.float64)
->>> state = method.init(x, m=1)
->>> for k in range(500):
-...     d, state = method.update(x, state, Draw.of(sample))
-...     x = x + d
->>> round(x.item(), 4), round(method.multipliers(state).item(), 4)
-(1.0, 1.0)
 """
 
 from __future__ import annotations
@@ -44,7 +30,12 @@ class CellGradients(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Objective and constraints at one point, from one mini-batch; derivatives on demand."""
+    """Objective and constraints at one point, from one mini-batch; derivatives on demand.
+
+    >>> estimate = Sample.of(lambda x: (x.square().sum(), x - 1))(torch.tensor([3.0]))
+    >>> estimate.f.item(), estimate.c.item(), estimate.grad(f=1.0, c=torch.ones(1)).item()
+    (9.0, 2.0, 7.0)
+    """
 
     f: Tensor  # ()
     c: Tensor  # (m,); feasible means c <= 0
@@ -68,7 +59,11 @@ class Estimate(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The random function that one mini-batch fixes."""
+    """The random function that one mini-batch fixes.
+
+    >>> Sample.of(lambda x: (x.square().sum(), x - 1))(torch.tensor([3.0])).c      # min x^2 s.t. x <= 1, at 3
+    tensor([2.])
+    """
 
     at: Callable[[Tensor], Estimate]
 
@@ -96,7 +91,12 @@ class Sample(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What one step consumes: all its randomness, so that `update` stays pure."""
+    """What one step consumes: all its randomness, so that `update` stays pure.
+
+    >>> sample = Sample.of(lambda x: (x.square().sum(), x - 1))
+    >>> len(Draw.of(sample, sample).samples)
+    2
+    """
 
     samples: tuple[Sample, ...]  # independent mini-batches
     weight: Tensor  # () 1 / probability of this draw; 1 unless the number of examples is random (Ghost)
@@ -124,6 +124,17 @@ class Algorithm(ABC, Generic[State]):
     `fairbound.check_algorithm` tests a method.
 
     Float fields may hold tensors when many runs are stacked, so `update` never branches on their values in Python.
+
+    >>> from fairbound import DescentAscent
+    >>> sample = Sample.of(lambda x: ((x - 2).square().sum() / 2, x - 1))     # min (x-2)^2/2  s.t.  x <= 1
+    >>> method = DescentAscent(tau=0.1, eta=0.1)
+    >>> x = torch.zeros(1, dtype=torch.float64)
+    >>> state = method.init(x, m=1)
+    >>> for k in range(500):
+    ...     d, state = method.update(x, state, Draw.of(sample))
+    ...     x = x + d
+    >>> round(x.item(), 4), round(method.multipliers(state).item(), 4)
+    (1.0, 1.0)
     """
 
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
@@ -224,6 +235,12 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
     It implements `start` and `step`, elementwise and independent of x, so that a loop can run it at any scale: c, w,
     example weights, one backward pass. Its state is a NamedTuple of tensors (m,) and (); `k` counts the steps, `y` are
     the multipliers where it has them, the other scalars are monitors.
+
+    >>> from fairbound import DescentAscent
+    >>> method = DescentAscent(eta=0.5)
+    >>> w, state = method.step(method.start(torch.zeros(()), m=2), torch.tensor([0.2, -1.0]))
+    >>> w, state.y                                                # this step's weights, and the next multipliers
+    (tensor([0., 0.]), tensor([0.1000, 0.0000]))
     """
 
     tau: float | Schedule  # a field: the step of x where no other primal is given, x+ = x - tau (grad f + J'w)

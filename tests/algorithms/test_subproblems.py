@@ -13,9 +13,7 @@ from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from transcription import by_clarabel
 
-from fairbound.algorithms import _subproblems
 from fairbound.algorithms._subproblems import Direction, ghost_direction
-from fairbound.algorithms._subproblems.algebra import halved
 from fairbound.algorithms._subproblems.nnqp import nnqp
 
 F64 = torch.float64
@@ -214,23 +212,6 @@ def test_large_batch_equals_one_by_one() -> None:
         torch.testing.assert_close(out.d[i], one.d, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("beta", [8.0, 0.6])
-def test_rows_in_pairs_equal_the_same_rows_in_another_order(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """a, -a, b, -b, ... is solved on every second row; with a, b, ..., -a, -b, ... nothing of that is seen."""
-    g, gap, rows = instance(13, 3, 300, (12,))
-    c, J = torch.stack([gap, -gap], 2).flatten(1) - 0.2, torch.stack([rows, -rows], 2).flatten(1, 2)
-    apart = torch.tensor([0, 2, 4, 1, 3, 5])
-    halves = []
-    monkeypatch.setattr(_subproblems, "halved", lambda *args: halves.append(halved(*args)) or halves[-1])
-    rest = {"tau": 1.0, "beta": beta, "rho": 0.5, "lam": 0.5}
-    paired, plain = ghost_direction(g, c, J, **rest), ghost_direction(g, c[:, apart], J[:, apart], **rest)
-    assert [half is None for half in halves] == [False, True]
-    assert bool((paired.d.abs() >= beta).any()) == (beta < 1)  # clipped, so that the whole J is needed
-    assert_optimal(paired, g, c, J, 1.0, beta, 1e-10)
-    torch.testing.assert_close(paired.d, plain.d, rtol=0, atol=1e-11)
-    torch.testing.assert_close(paired.kappa, plain.kappa, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_vmap_equals_batch(m: int) -> None:
     g, c, J = instance(21, m, 150, (6,))
@@ -265,6 +246,7 @@ def test_make_fx_and_compile() -> None:
     torch.testing.assert_close(compiled(g, c, J, tau), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_inductor() -> None:
     g, c, J = instance(23, 2, 30, (3,))
 
@@ -347,7 +329,7 @@ def test_near_a_solution_rounding_is_not_chased(name: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("kind", ["sparse", "small integers", "few different columns", "one large column"])
 @pytest.mark.parametrize("m", [3, 6])
 def test_kappa_of_many_columns_with_ties(kind: str, m: int) -> None:
-    """J'y vanishes or ties in many columns at once: the guess of the free columns is then at its worst."""
+    """J'y vanishes or ties in many columns at once."""
     _, c, J = instance(51, m, 2000)
     if kind == "sparse":
         J = J * (torch.rand(m, 2000, generator=torch.Generator().manual_seed(0)) < 0.05)

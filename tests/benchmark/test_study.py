@@ -375,7 +375,7 @@ def test_examples_per_step(study: str, name: str, rows: float, plans: dict[str, 
 
 
 def test_expected_ghost_rows_lie_where_the_caps_6_and_8_put_them() -> None:
-    assert 10.6 < GHOST < 16.8  # paper-notes.md: the mean of 2^(N+1) for caps 6 and 8
+    assert 10.6 < GHOST < 16.8  # the mean of 2^(N+1) for caps 6 and 8
 
 
 @pytest.mark.parametrize(

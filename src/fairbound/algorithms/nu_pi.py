@@ -1,6 +1,6 @@
 r"""nuPI: descent on the Lagrangian, the multipliers moved by a proportional-integral controller.
 
-    x+  = x - tau (grad f(x, xi) + J(x, zeta)' y)                           primal step with the old multipliers
+    x+  = x - tau (grad f(x, zeta) + J(x, zeta)' y)                         primal step with the old multipliers
     xi+ = nu xi + (1 - nu) c(x, zeta)                                        xi = 0 at the start
     y+  = min([y + eta (K_I c(x, zeta) + K_P (xi+ - xi))]_+, y_max)          not projected where c = 0
 

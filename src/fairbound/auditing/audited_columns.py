@@ -38,9 +38,17 @@ def audit_columns(
 ) -> Audit:
     """Audit named columns: of the groups that attributes ("race,age:25:65") define together, and of each alone.
 
-    `positive` is the label's value that counts as 1; of several classes, it is the one against the rest.
-    `where` chooses examples by a condition, such as "age >= 18 and race in ('A', 'B')". `drop_missing` skips those that
-    lack a value in one of the columns, and a note says how many. The other settings are those of `audit`."""
+    Args:
+        positive: the label's value that counts as 1; of several classes, it is the one against the rest.
+        where: a condition that chooses examples, such as "age >= 18 and race in ('A', 'B')".
+        drop_missing: skip examples that lack a value in one of the columns; a note says how many.
+        settings: those of `audit`.
+
+    >>> table = {"y": np.array([1, 0, 1, 0]), "p": np.array([1, 0, 0, 0]), "sex": np.array(["F", "F", "M", "M"])}
+    >>> found = audit_columns(table, label="y", prediction="p", groups="sex")
+    >>> found.metrics["demographic_parity_difference"].value
+    0.5
+    """
     notes, census = list(getattr(columns, "notes", ())), is_census_export(groups, columns)
     by = [attribute.name for attribute in parse_attributes(groups, columns, census)]
     used = {name: _column(columns, name) for name in (label, prediction, score, weight, *by) if name is not None}

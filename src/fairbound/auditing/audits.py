@@ -68,7 +68,7 @@ class GroupAudit:
 
 @dataclass(frozen=True)
 class Audit:
-    """The audit of one partition into groups."""
+    """The audit of one partition into groups; `print` shows a table. `audit` has an example."""
 
     attributes: tuple[str, ...]  # the columns that define the groups
     examples: int
@@ -152,9 +152,18 @@ def audit(
     intervals: bool = True,
     source: str = "",
 ) -> Audit:
-    """Audit predictions, or scores at a threshold (0.5 for scores between 0 and 1; on another scale it must be given).
-    Groups are text, or numbers 0, 1, ... (-1: none) with `names`. Groups with fewer than `min_size` examples have
-    rates, but no difference or ratio compares them. Without `intervals` there are values only, sooner.
+    """Audit predictions, or scores at a threshold, by group; columns are arrays, tensors, lists or columns of a frame.
+
+    Args:
+        labels: 0 or 1 for each example.
+        groups: text, or numbers 0, 1, ... (-1: none) with `names`.
+        predictions: 0 or 1 for each example; or give scores.
+        scores: the larger, the more likely label 1.
+        threshold: predictions are 1 where the score is at least this; 0.5 for scores between 0 and 1.
+        weights: survey weights.
+        reference: the group that the others are compared with; the largest if not given.
+        min_size: groups with fewer examples have rates, but no difference or ratio compares them.
+        level: of the intervals, whose bootstrap has `draws` samples; `intervals=False` is faster.
 
     >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
     >>> found.metrics["demographic_parity_difference"].value

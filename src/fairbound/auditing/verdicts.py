@@ -26,7 +26,7 @@ _HEADINGS = ("constraint", "value", "all at once", "alone", "bound", "", "needed
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on constraints from held-out examples; `print` shows a table and a sentence."""
+    """The decision on constraints from held-out examples; `print` shows a table. `verdict` has an example."""
 
     decision: Decision
     gaps: tuple[Gap, ...]  # one for every row of the constraints

@@ -1,4 +1,8 @@
-"""Constraints: which examples (cells), which statistic, which contrast, which bound; the named notions; subgroups."""
+"""Constraints: which examples (cells), which statistic, which contrast, which bound; the named notions; subgroups.
+
+>>> demographic_parity(["A", "B"], bound=0.05).names
+('A - B', 'B - A')
+"""
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells

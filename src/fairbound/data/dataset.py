@@ -82,13 +82,17 @@ def _empty() -> Tensor:
 
 
 class Split(NamedTuple):
-    """Example numbers by purpose; all but `train` may be empty. No choice ever reads `test`."""
+    """Example numbers by purpose; all but `train` may be empty. No choice ever reads `test`.
 
-    train: Tensor
-    dual: Tensor = _empty()
-    validation: Tensor = _empty()
-    calibration: Tensor = _empty()
-    test: Tensor = _empty()
+    >>> Split(train=torch.arange(80), test=torch.arange(80, 100)).pool("test").shape
+    torch.Size([20])
+    """
+
+    train: Tensor  # for the model
+    dual: Tensor = _empty()  # for the multipliers
+    validation: Tensor = _empty()  # for choices
+    calibration: Tensor = _empty()  # for certificates
+    test: Tensor = _empty()  # for reports
 
     @staticmethod
     def all_train(rows: int) -> Split:

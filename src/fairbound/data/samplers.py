@@ -32,12 +32,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """Sizes of one draw: examples for the objective, examples of each cell for the constraints, and their pools."""
+    """Sizes of one draw: examples for the objective, examples of each cell for the constraints, and their pools.
 
-    objective: int = 8
-    cell: int = 8
-    pool: str = "train"  # of the constraint examples
-    objective_pool: str = "train"
+    >>> BatchSpec(objective=32, cell=8)
+    BatchSpec(objective=32, cell=8, pool='train', objective_pool='train')
+    """
+
+    objective: int = 8  # examples for the objective
+    cell: int = 8  # examples of each cell (a group, say) for the constraints
+    pool: str = "train"  # of the split, for the examples of the constraints
+    objective_pool: str = "train"  # of the split, for the examples of the objective
 
     def __post_init__(self) -> None:
         require_whole(self, 1, None, "objective", "cell")

@@ -72,7 +72,7 @@ def fitted_multipliers(g: Tensor, c: Tensor, J: Tensor, equality: Tensor | None,
 
 @dataclass(frozen=True)
 class KKT:
-    """Residuals of a model over the examples given; `str` of it is a table."""
+    """Residuals of a model over the examples given; `str` of it is a table. `report_kkt` has an example."""
 
     loss: float
     constraints: dict[str, float]  # c by name, feasible where <= 0: of the surrogates where rates are constrained

@@ -1,11 +1,6 @@
 """`check_algorithm(method)`: does a method keep the contract, in every driver, and solve what it says?
 
-The checks are those that every method of `ALGORITHMS` goes through. One that fails raises an AssertionError that names
-the check and a remedy; some seconds on a CPU.
-
->>> from fairbound import DescentAscent
->>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:66]
-'DescentAscent passes 11 checks: declarations, shapes, purity, vmap'
+The checks are those that every method of `ALGORITHMS` goes through, in some seconds on a CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +29,11 @@ SCALE = 0.8  # by which one hyper-parameter at a time is changed to see what pri
 def check_algorithm(method: Method) -> str:
     """Certify a method, built with settings that suit a problem whose gradients and constraints are of size 1.
 
-    Returns one line that lists the checks. Raises an AssertionError with a sentence about the first that fails.
+    Returns one line that lists the checks. Raises an AssertionError that names the first that fails, and a remedy.
+
+    >>> from fairbound import DescentAscent
+    >>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:66]
+    'DescentAscent passes 11 checks: declarations, shapes, purity, vmap'
     """
     if not isinstance(method, Algorithm):
         check_contract(method, "check_algorithm")  # says what it is instead

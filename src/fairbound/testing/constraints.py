@@ -1,12 +1,6 @@
 """`check_constraint(constraint, batch)`: does a constraint of yours work in every driver?
 
-It checks a constraint with a new statistic, contrast or function on a mini-batch in double precision. A check that
-fails raises an AssertionError that names it and a remedy.
-
->>> from fairbound import constraints
->>> batch = MiniBatch(torch.rand(40), torch.arange(40) % 2)
->>> check_constraint(constraints.loss_parity(["A", "B"], bound=0.1), batch)
-'Constraint passes 7 checks: names, value, order, gradient, chunks, absent cells, precision.'
+It checks a constraint with a new statistic, contrast or function on a mini-batch in double precision.
 """
 
 from __future__ import annotations
@@ -32,7 +26,12 @@ MOST_CELLS = 20  # that are made absent, one after the other
 def check_constraint(constraint: AnyConstraint, batch: MiniBatch) -> str:
     """Certify a constraint on a mini-batch with examples of every cell, as a loop has it: groups, labels, outputs.
 
-    Returns one line that lists the checks. Raises an AssertionError with a sentence about the first that fails.
+    Returns one line that lists the checks. Raises an AssertionError that names the first that fails, and a remedy.
+
+    >>> from fairbound import constraints
+    >>> batch = MiniBatch(torch.rand(40), torch.arange(40) % 2)
+    >>> check_constraint(constraints.loss_parity(["A", "B"], bound=0.1), batch)
+    'Constraint passes 7 checks: names, value, order, gradient, chunks, absent cells, precision.'
     """
     if not isinstance(constraint, Constraint | FunctionConstraint):
         raise TypeError(f"check_constraint takes a Constraint or a FunctionConstraint, got {constraint!r}")

@@ -82,7 +82,12 @@ def initial_points(build: Callable[[], nn.Module], seeds: Sequence[int], *, feas
     """Flat parameters of a newly built module for every seed: (R, n). The global random state is unchanged.
 
     Args:
+        build: makes a new module, with weights from torch's random numbers.
+        seeds: one for each starting point.
         feasible: "zero-last-layer" for a start at which all examples have the same outputs (`zero_last_layer`).
+
+    >>> initial_points(lambda: nn.Linear(3, 1), seeds=range(5)).shape
+    torch.Size([5, 4])
     """
     if feasible not in (None, "zero-last-layer"):
         raise ValueError(f'feasible must be "zero-last-layer" or None, got {feasible!r}')
@@ -124,7 +129,11 @@ def zero_last_layer(module: nn.Module) -> nn.Module:
 
 
 def load_flat(module: nn.Module, x: Tensor) -> nn.Module:
-    """Write flat parameters back into the module, for use after a run."""
+    """Write flat parameters x (n,) back into the module, for use after a run.
+
+    >>> load_flat(nn.Linear(3, 1), torch.zeros(4))(torch.ones(1, 3)).item()
+    0.0
+    """
     trained = [p for p in module.parameters() if p.requires_grad]
     sizes = [p.numel() for p in trained]
     if x.shape != (sum(sizes),):

@@ -1,17 +1,4 @@
-"""A problem: model, loss, constraint and data as a random function of flat parameters.
-
->>> import torch
->>> from torch.nn.functional import binary_cross_entropy_with_logits as bce
->>> from fairbound import ALGORITHMS, BatchSpec, Problem, Sampler, constraints, make_functional, run
->>> from fairbound.data import Dataset, Split
->>> data = Dataset(torch.randn(64, 3), torch.ones(64), {"sex": torch.arange(64) % 2})
->>> forward, x = make_functional(torch.nn.Linear(3, 1))
->>> constraint = constraints.pairwise_loss_parity(["F", "M"], bound=0.01).bind(data.groups["sex"])
->>> problem = Problem(forward, lambda out, y: bce(out, y, reduction="none"), constraint, data)
->>> sampler = Sampler(Split.all_train(64), constraint.cells, BatchSpec(objective=8, cell=8), seed=0)
->>> run(problem, ALGORITHMS["SSLALM"](), sampler, x, steps=5).result().x.shape
-torch.Size([1, 4])
-"""
+"""A problem: model, loss, constraint and data as a random function of flat parameters."""
 
 from __future__ import annotations
 
@@ -46,7 +33,16 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """min E loss s.t. constraint, over the flat parameters x of a model."""
+    """min E loss s.t. constraint, over the flat parameters x of a model.
+
+    >>> from fairbound import constraints, make_functional
+    >>> data = Dataset(torch.randn(64, 3), torch.randn(64), {"sex": torch.arange(64) % 2})
+    >>> forward, x = make_functional(torch.nn.Linear(3, 1))
+    >>> parity = constraints.pairwise_loss_parity(["F", "M"], bound=0.01).bind(data.groups["sex"])
+    >>> problem = Problem(forward, lambda outputs, y: (outputs - y) ** 2, parity, data)
+    >>> problem.evaluate(x, torch.arange(64)).c.shape
+    torch.Size([1, 2])
+    """
 
     forward: Callable[[Tensor, Tensor], Tensor]  # (x (n,), inputs (B, ...)) -> outputs (B, ...)
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> (B,)

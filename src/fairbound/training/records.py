@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Record(NamedTuple):
-    """The runs of one group after `step` steps."""
+    """The runs of one group after `step` steps. `run` has an example."""
 
     step: int
     runs: tuple[int, ...]  # which runs of the stack these are

@@ -31,7 +31,7 @@ from fairbound.training.vectorized import MethodAndPrimal, VectorizedRuns
 
 @dataclass(frozen=True)
 class Result:
-    """The end of all runs. R runs, n parameters, m constraints."""
+    """The end of all runs. R runs, n parameters, m constraints. `run` has an example."""
 
     x: Tensor  # (R, n) last iterates
     output: Tensor  # (R, n) what each method returns
@@ -47,7 +47,7 @@ class Result:
 
 
 class Run:
-    """A computation in progress: iterate over its records, or ask for the result."""
+    """A computation in progress: iterate over its records, or ask for the result. `run` has an example."""
 
     def __init__(
         self,
@@ -144,6 +144,18 @@ def run(
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
+
+    >>> from fairbound import SSLALM, BatchSpec, Dataset, Sampler, Split, constraints, make_functional
+    >>> data = Dataset(torch.randn(64, 3), torch.randn(64), {"sex": torch.arange(64) % 2})
+    >>> forward, x = make_functional(torch.nn.Linear(3, 1))
+    >>> parity = constraints.pairwise_loss_parity(["F", "M"], bound=0.01).bind(data.groups["sex"])
+    >>> problem = Problem(forward, lambda outputs, y: (outputs - y) ** 2, parity, data)
+    >>> sampler = Sampler(Split.all_train(64), parity.cells, BatchSpec(objective=8, cell=8))
+    >>> runs = run(problem, SSLALM(), sampler.seeded(0, 1, 2), x, steps=10, every=5)
+    >>> [record.step for record in runs]
+    [5, 10]
+    >>> runs.result().x.shape
+    torch.Size([3, 4])
     """
     listed_steps = list(every) if isinstance(every, Sequence) else [] if every is None else [every]
     for name, number in (("steps", steps), *(("every", step) for step in listed_steps)):

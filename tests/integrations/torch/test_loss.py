@@ -508,6 +508,7 @@ def test_two_processes_are_one(processes: list[dict[str, Any]], kind: str) -> No
 def _process(rank: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.save({kind: two_processes(rank, kind) for kind in KINDS}, folder / f"{rank}.pt")
+    distributed.barrier()  # a process that leaves first aborts the other
     distributed.destroy_process_group()
 
 

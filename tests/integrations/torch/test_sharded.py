@@ -196,6 +196,7 @@ def main(rank: int, folder: Path) -> None:
         **meshes(rank),
     }
     torch.save(found, folder / f"{rank}.pt")
+    distributed.barrier()  # a process that leaves first aborts the other
     distributed.destroy_process_group()
 
 

@@ -19,14 +19,13 @@ finite (or whose square is not) gets NaN.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import box_qp, kappa_lp
-from .algebra import both, halved, net, pick
+from .algebra import pick
 from .operators import register
 
 __all__ = ["Direction", "ghost_direction"]
@@ -168,11 +167,7 @@ def _flat_ghost(
     g: Tensor, c: Tensor, J: Tensor, tau: Tensor, beta: Tensor, rho: Tensor, lam: Tensor
 ) -> tuple[Tensor, ...]:
     """Small numbers for all instances at once; g and J, in their own precision, in pieces that a cache holds."""
-    half = halved(J, _room(J))
-    rows = J if half is None else half
-    G, Jg, gg = _products(rows, g)
-    if half is not None:
-        G, Jg = both(both(G).mT), both(Jg)
+    G, Jg, gg = _products(J, g)
     finite = _finite(c, G.flatten(1), Jg)
     if finite is not None:
         return _only(finite, _flat_ghost, g, c, J, tau, beta, rho, lam)
@@ -180,18 +175,18 @@ def _flat_ghost(
     h = value.unsqueeze(-1) - c
     y = box_qp.unclipped(G, h, tau, Jg)
     known = box_qp.known(y, G, Jg, gg, h, tau, beta)
-    results = [_unclipped(rows, g, y if half is None else net(y), tau), y, known.violation, known.gap]
+    results = [_unclipped(J, g, y, tau), y, known.violation, known.gap]
     if not bool(known.sure.all()):
         index = (~known.sure).nonzero().squeeze(-1)
-        solutions = _in_pieces(partial(_finished, half is not None), *pick(index, rows, g, y, h, G, tau, beta))
+        solutions = _in_pieces(_finished, *pick(index, J, g, y, h, G, tau, beta))
         pairs = zip(results, solutions, strict=True)
         results = [result.index_copy(0, index, solution.to(result.dtype)) for result, solution in pairs]
     return results[0], results[1], value, results[2], results[3], kappa_gap
 
 
-def _finished(half: bool, J: Tensor, g: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-    y, h, G, tau, beta = rest
-    return box_qp.finished(y, box_qp.BoxQP(g, h, J, G, tau, beta), half=half)
+def _finished(J: Tensor, g: Tensor, y: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    h, G, tau, beta = rest
+    return box_qp.finished(y, box_qp.BoxQP(g, h, J, G, tau, beta))
 
 
 def _together(J: Tensor, g: Tensor) -> Tensor:

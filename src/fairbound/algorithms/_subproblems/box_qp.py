@@ -9,7 +9,7 @@ With multipliers y >= 0 of J d <= h, the Lagrangian splits over coordinates:
 theta is concave, once differentiable and piecewise quadratic with second derivative -J_F J_F'/tau, where F are the
 coordinates with |v| < tau beta. Since d(y) minimizes the Lagrangian, primal minus dual value at d(y) is -y'r, so
 (max r_+, -y'r) certify it. If no coordinate is clipped, y solves the nonnegative QP of the Gram matrix G = JJ': that is
-the usual case, and costs one Gram matrix and four passes over J (over half of it where rows come in pairs).
+the usual case, and costs one Gram matrix and four passes over J.
 Otherwise: semismooth Newton steps on theta, each a nonnegative QP of m variables with a line search (`newton`), and an
 interior point method where those stall.
 """
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .algebra import adjoint, both, dot, line_search, net, pick, times
+from .algebra import adjoint, dot, line_search, pick, times
 from .interior import interior
 from .nnqp import nnqp
 
@@ -76,18 +76,13 @@ def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, 
     return FromProducts(sure, r.amax(-1).clamp_min_(0), -(y * r).sum(-1))
 
 
-def finished(y: Tensor, qp: BoxQP, *, half: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """d (B, n), multipliers (B, m), violation (B,), gap (B,); where y is not the solution it is looked for.
-
-    `half`: qp.J has every second row only, see `algebra.halved`; h, G and the multipliers belong to all of them.
-    """
-    at = point(y, qp, half=half)
+def finished(y: Tensor, qp: BoxQP) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """d (B, n), multipliers (B, m), violation (B,), gap (B,); where y is not the solution it is looked for."""
+    at = point(y, qp)
     bad = ~(at.error <= ACCEPT)
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
-        part = BoxQP(*pick(index, *qp))
-        part = part._replace(J=both(part.J)) if half else part
-        at = point(at.y.index_copy(0, index, _hard(at.y[index], part)), qp, half=half)
+        at = point(at.y.index_copy(0, index, _hard(at.y[index], BoxQP(*pick(index, *qp)))), qp)
     return at.d, at.y, at.r.amax(-1).clamp_min_(0), -(at.y * at.r).sum(-1)
 
 
@@ -104,12 +99,12 @@ def _hard(y: Tensor, qp: BoxQP) -> Tensor:
     return y
 
 
-def point(y: Tensor, qp: BoxQP, noise: Tensor | float = 0.0, *, half: bool = False) -> BoxPoint:
-    """The point of y; `noise` (B,) is a length of d below which it is rounding (`newton`), `half` as in `finished`."""
+def point(y: Tensor, qp: BoxQP, noise: Tensor | float = 0.0) -> BoxPoint:
+    """The point of y; `noise` (B,) is a length of d below which it is rounding (`newton`)."""
     g, h, J, G, tau, beta = qp
-    v = torch.baddbmm(g.unsqueeze(-2), (net(y) if half else y).unsqueeze(-2), J).squeeze(-2)
+    v = torch.baddbmm(g.unsqueeze(-2), y.unsqueeze(-2), J).squeeze(-2)
     d = _clip(v, tau, beta)
-    r = (both(times(J, d)) if half else times(J, d)) - h
+    r = times(J, d) - h
     error = _error(y, r, h, G, torch.linalg.vector_norm(d, dim=-1).add_(noise), tau)
     return BoxPoint(y, v, d, r, error)
 

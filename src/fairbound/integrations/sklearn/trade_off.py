@@ -107,10 +107,21 @@ def trade_off_curve(
     The models are trained once: only the corrections differ.
 
     Args:
+        X, y, sensitive_features: inputs, labels and groups, as for `FairClassifier.fit`.
         estimator: a `FairClassifier` or `FairPostprocessor` with the other settings; the point at its own bound is
             marked.
         constraints: names of notions.
+        bounds: one fit for each.
         test_size: share of the examples that are held out.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from fairbound import FairPostprocessor
+    >>> rng = np.random.default_rng(0)
+    >>> X, group = rng.normal(size=(400, 2)), rng.integers(0, 2, 400)
+    >>> y = (X[:, 0] + 0.5 * group > 0).astype(int)
+    >>> fair = FairPostprocessor(LogisticRegression(), constraint="demographic_parity", bound=0.1, random_state=0)
+    >>> [point.bound for point in trade_off_curve(X, y, group, estimator=fair, bounds=[0.1, 0.2]).points]
+    [0.1, 0.2, None]
     """
     base = clone(FairClassifier(constraint=constraints[0]) if estimator is None else estimator)
     seed = int(check_random_state(base.random_state).randint(2**31 - 1))

@@ -1,20 +1,4 @@
-"""`Constrained`: add a bound to your PyTorch loop by changing two lines.
-
-The loop stays what it is: model, optimizer, schedule, clipping. `fair.backward(losses, groups)` takes the place of
-`losses.mean().backward()` and writes into `.grad` the direction of the constrained method: its step d divided by minus
-its own primal step, so that the optimizer's learning rate plays that step and `SGD(lr=tau)` is exactly the method.
-
->>> from fairbound import constraints
->>> model = torch.nn.Linear(3, 1)
->>> optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
->>> fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=0.02))
->>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
->>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
->>> info = fair.backward(losses, group)
->>> optimizer.step()
->>> list(fair.multipliers)
-['A - B', 'B - A']
-"""
+"""`Constrained`: add a bound to your PyTorch loop by changing two lines."""
 
 from __future__ import annotations
 
@@ -42,7 +26,10 @@ Groups = Tensor | Mapping[str, Tensor]
 
 
 class Constrained:
-    """A constrained method in a custom training loop.
+    """A bound in your own training loop: call `fair.backward(losses, groups)` in place of `losses.mean().backward()`.
+
+    Model, optimizer, schedule and clipping stay as they are. `.grad` receives the method's step d divided by minus its
+    own primal step, so that the optimizer's learning rate takes its place, and `SGD(lr=tau)` is exactly the method.
 
     Args:
         model: a module, or the parameters to train; frozen ones stay as they are. A `DistributedDataParallel` model,
@@ -52,6 +39,17 @@ class Constrained:
             (AdaptivePI, DescentAscent, SSLALM, ...) costs one backward pass;
             the others (Stochastic Ghost, switching, the SQP methods) run on flat vectors in one process.
         seed: of the method's own random numbers (the output of switching, the batch sizes of Ghost).
+
+    >>> from fairbound import constraints
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    >>> fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=0.02))
+    >>> X, y, group = torch.randn(8, 3), torch.ones(8), torch.arange(8) % 2
+    >>> losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
+    >>> info = fair.backward(losses, group)
+    >>> optimizer.step()
+    >>> list(fair.multipliers)
+    ['A - B', 'B - A']
     """
 
     def __init__(

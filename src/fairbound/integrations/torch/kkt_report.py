@@ -31,10 +31,13 @@ def report_kkt(
 ) -> KKT:
     """The KKT residuals of a model over all examples of `batches`, which is read twice.
 
-    `evaluate(batch)` passes a batch through the model and gives its `MiniBatch`. The model is in eval mode meanwhile;
-    its `.grad` is not touched. Where no multipliers are given, those that fit best are taken: min |grad f + J'y| over
-    y >= 0 of the constraints that bind (c is 0 within two standard errors) or are violated, and over y of any sign for
-    equalities.
+    The model is in eval mode meanwhile; its `.grad` is not touched.
+
+    Args:
+        evaluate: passes a batch through the model and gives its `MiniBatch`.
+        multipliers: (m,) or by name; if not given, those that fit best: min |grad f + J'y| over y >= 0 of the
+            constraints that bind (c is 0 within two standard errors) or are violated, of any sign for equalities.
+        warning: a sentence that the report repeats.
 
     >>> from fairbound import constraints
     >>> model = nn.Linear(2, 1)
