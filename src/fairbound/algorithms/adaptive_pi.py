@@ -44,7 +44,7 @@ class State(NamedTuple):
     u: Tensor  # (m,) running mean of c
     v: Tensor  # (m,) variance of c over mini-batches
     n: Tensor  # (m,) mini-batches that showed it
-    force: Tensor  # () the largest |y_i| / Y_i: how many times as hard as the objective a constraint pulls
+    force: Tensor  # () the largest |y_i| / Y_i of a constraint whose u exceeds its noise: it pulls, and stays violated
     k: Tensor  # () step
     equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
 
@@ -77,18 +77,20 @@ class AdaptivePI(MultiplierMethod[State]):
         Y, r = Sizes(torch.zeros_like(c), torch.zeros_like(c)) if sizes is None else sizes
         tiny = torch.finfo(c.dtype).tiny
 
-        scale = self.horizon * r + NOISE * (v / 3).sqrt()
+        noise = NOISE * (v / 3).sqrt()
+        scale = self.horizon * r + noise
         e = torch.where(r > 0, u / scale.clamp(min=tiny), 0.0).clamp(-1.0, 1.0)
         pulls = (e > 0) | (y > 0) | (equality > 0)
         e = e / torch.linalg.vector_norm(e * pulls).clamp(min=1.0)
         T_I = torch.clamp(k / 10, self.horizon, INTEGRAL * self.horizon)
         w, y = y + GAIN * Y * e, y + Y * e / T_I
         w, y = (torch.where(equality > 0, q, torch.relu(q)) for q in (w, y))
+        violated = torch.where(equality > 0, u.abs(), u) > noise
+        force = (y.abs() / Y.clamp(min=tiny) * (violated & (Y > 0))).amax() if len(c) else state.force
 
         n = n + 1
         v = v + torch.where(n > 1, ((c - u).square() - v) / (n - 1).clamp(min=1.0, max=MEMORY), 0.0)
         u = torch.where(n > 1, (u + c) / 2, c)
-        force = (y.abs() / Y.clamp(min=tiny) * (Y > 0)).amax() if len(c) else state.force
         return w, State(y, u, v, n, force, k + 1, equality)
 
     def noise(self, state: State, sizes: Sizes) -> Tensor:
