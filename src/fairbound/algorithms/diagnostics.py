@@ -137,7 +137,12 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
 
 def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
     force, violation = history.get("force"), history.get("violation")
-    if force is None or violation is None or force[-1] < max(FORCE, GROWTH * force[half]) or force[half:].min() <= 0:
+    if (
+        force is None
+        or violation is None
+        or force[-1] < max(FORCE, GROWTH * float(force[half]))
+        or force[half:].min() <= 0
+    ):
         return None  # force is 0 while no constraint is violated by more than its noise
     early, late = violation[: 2 * WINDOW].median(), violation[half:].median()
     if not 0.5 * early < late < 2 * early:  # it is being met, or the run moves away
