@@ -1,6 +1,6 @@
 """Scores methods on the six report loops: solved of 18 runs, at every unit of c and at three learning rates.
 
-    PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/untuned/harness.py --entries fixed --jobs 2 [--out DIR]
+    PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/untuned/harness.py [--jobs 2] [--out DIR]
     PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/untuned/harness.py --entries DescentAscent AdaptivePI --jobs 16
 
 An entry is a name of `ENTRIES`, or of any method in `fairbound.algorithms`, which then runs at its default settings.
@@ -11,8 +11,9 @@ the optimizer of the loop; nothing else is passed to the method. The final param
 runs solved, then the smallest sum of excesses. It is an oracle, not a method. Its eta is chosen at c x1 and kept in the
 other settings; chosen again at c x s it would have the same verdicts at eta / s^2, as far as the grid reaches.
 
-Results are rows of DIR/results.csv, read again and not computed twice; results.csv beside this file holds those of
-the entries `fixed` and the grid. To score a new method against them, run it alone with --out to this folder.
+Results are rows of DIR/results.csv, read again and not computed twice. results.csv beside this file holds those of
+the entries `fixed` and of the grid, run once, after the last change of AdaptivePI's steps. To score a new method
+against them, run it alone with --out to this folder.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from references import REFERENCES, judge, solved
 from report_loops import LOOPS
 
 from fairbound import Constrained, algorithms, constraints
-from fairbound.algorithms import PHRALM, SPBM, SSLALM, DescentAscent, ExactPenalty, NuPI
+from fairbound.algorithms import PHRALM, SPBM, SSLALM, AdaptivePI, DescentAscent, ExactPenalty, NuPI, Penalty
 from fairbound.core import Algorithm
 
 SEEDS = (100, 101, 102)
@@ -45,12 +46,14 @@ SETTINGS = {  # name: (scale of c, factor of the learning rate)
 }
 GRID = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0)
 ENTRIES: dict[str, Algorithm] = {
+    "AdaptivePI": AdaptivePI(),
     "DescentAscent": DescentAscent(),
     "PHRALM": PHRALM(),
     "NuPI": NuPI(),
     "SSLALM": SSLALM(samples=1, lag=True),  # the form for one mini-batch a step
     "SPBM": SPBM(),  # refuses equalities
     "ExactPenalty": ExactPenalty(),
+    "Penalty": Penalty(),
 }
 TUNED = {f"eta {eta:g}": DescentAscent(eta=eta) for eta in GRID}
 

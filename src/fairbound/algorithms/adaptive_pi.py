@@ -86,7 +86,7 @@ class AdaptivePI(MultiplierMethod[State]):
         pull = Y * e
         w, y = (torch.where(free, q, torch.relu(q)) for q in (y + GAIN * pull, y + pull / T_I))
         violated = torch.where(free, u.abs(), u) > noise
-        force = (y.abs() / Y.clamp(min=tiny) * (violated & (Y > 0))).amax() if len(c) else state.force
+        force = torch.where(violated & (Y > 0), y.abs() / Y, 0.0).amax() if len(c) else state.force
 
         later = n > 0
         v = v + later * ((c - u).square() - v) / n.clamp(min=1.0, max=MEMORY)
