@@ -26,6 +26,8 @@ from fairbound.training.runner import run
 MODULES = (least_squares, qcqp, hock_schittkowski, small_problems, grid_world, orthogonal)
 ALL = [problem.name for module in MODULES for problem in module.PROBLEMS]
 BY_POINT = [name for name in ALL if load(name).optimum is None]
+SLOW = "least-squares-500-groups"  # its smaller one, least-squares-groups, takes the same code
+POINTS = [pytest.param(name, marks=pytest.mark.slow) if name == SLOW else name for name in BY_POINT]
 BY_VALUE = [name for name in ALL if load(name).optimum is not None]
 NONSMOOTH = "p5"  # a tie of three coordinates makes its gradient; rounding breaks it where x is rotated
 
@@ -41,7 +43,7 @@ def test_which_are_known_by_value_alone() -> None:
 # References -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BY_POINT)
+@pytest.mark.parametrize("name", POINTS)
 def test_the_stored_solution_solves_the_problem(name: str) -> None:
     found, instance = reference(name, "generated"), load(name).build()
     assert found is not None
@@ -64,7 +66,7 @@ def test_the_stored_value_is_that_of_the_problem(name: str) -> None:
     assert found.loss == pytest.approx(optimum.loss, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", BY_POINT)
+@pytest.mark.parametrize("name", POINTS)
 def test_a_transformed_instance_has_the_transformed_solution(name: str) -> None:
     plain, moved = load(name).build(), load(name).build(3)
     assert moved.scale != 1.0
