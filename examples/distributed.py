@@ -59,6 +59,7 @@ def train(rank, processes):
 
 if __name__ == "__main__" and "RANK" in os.environ:
     train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    distributed.barrier()  # neither process leaves while the other still talks to it
     distributed.destroy_process_group()
 elif __name__ == "__main__":
     print(f"bound {BOUND}")

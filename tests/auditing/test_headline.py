@@ -109,6 +109,20 @@ def test_the_largest_of_many_noisy_differences_is_no_headline() -> None:
     assert "points" not in answers(found)[0].sentence
 
 
+def test_what_an_attribute_alone_shows_is_said_where_its_intersections_are_too_small() -> None:
+    rng = np.random.default_rng(0)
+    race, sex, age = rng.choice(["A", "B"], 1_500), rng.choice(["f", "m"], 1_500), rng.choice(["1", "2", "3"], 1_500)
+    y = rng.integers(0, 2, 1_500)
+    wrong = rng.random(1_500) < np.where((y == 1) & (race == "B"), 0.36, 0.25)
+    columns = {"race": race, "sex": sex, "age": age, "y": y, "p": np.where(wrong, 1 - y, y)}
+    found = audit_columns(columns, label="y", prediction="p", groups="race,sex,age", draws=500)
+    flagged, missed = (answer.sentence for answer in answers(found))
+    assert flagged.startswith("None of 11 groups differs") and "alone" not in flagged
+    assert missed.startswith("None of 11 groups differs")
+    assert re.search(r"By race alone: Of those with label 1, .* of B: .* points", missed)
+    assert "sex alone" not in missed and "age alone" not in missed
+
+
 def test_no_ratio_to_a_rate_of_0_and_no_rate_without_examples() -> None:
     found = audit([0, 0, 0, 0, 1], [0, 0, 1, 1, 0], predictions=[0, 0, 1, 0, 1], names=["A", "B"], reference="A")
     gaps = found.groups[1].against_reference

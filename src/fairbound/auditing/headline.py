@@ -39,10 +39,20 @@ def _base(audit: Audit) -> GroupAudit:
 
 
 def _answer(audit: Audit, rate: str) -> Answer:
-    words = QUESTIONS[rate]
+    compared = _compared(audit, rate)
+    sentence = _sentence(audit, rate, compared)
+    if not any(gap.beyond_chance for _, gap in compared):  # small intersections may hide what an attribute shows
+        for part in audit.parts:
+            alone = _compared(part, rate)
+            if any(gap.beyond_chance for _, gap in alone):
+                sentence += f" By {part.attributes[0]} alone: {_sentence(part, rate, alone)}"
+    return Answer(rate, *QUESTIONS[rate], ((_base(audit), None), *compared[:MAX_LINES]), sentence)
+
+
+def _compared(audit: Audit, rate: str) -> list[tuple[GroupAudit, ReferenceGap]]:
+    """The groups that have that rate, largest first, each with its gap to the reference group."""
     compared = [(group, group.against_reference[rate]) for group in audit.groups if rate in group.against_reference]
-    compared.sort(key=lambda line: -line[0].examples)
-    return Answer(rate, *words, ((_base(audit), None), *compared[:MAX_LINES]), _sentence(audit, rate, compared))
+    return sorted(compared, key=lambda line: -line[0].examples)
 
 
 def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, ReferenceGap]]) -> str:

@@ -122,7 +122,7 @@ def why_undefined(audit: Audit, name: str) -> str:
     present = [group.name for group in audit.compared]
     metric = METRICS.get(name)
     if metric is not None and metric.groups == "two" and len(present) != 2:
-        return f"for two groups only, and {_so_many(len(present))}"
+        return f"it is defined for two groups only, and {_so_many(len(present))}"
     if len(present) < 2:
         return f"it compares groups, and {_so_many(len(present))}"
     if (name == "wd" or metric is None or metric.groups == "reference") and audit.reference not in present:

@@ -219,6 +219,7 @@ def show(found: Audit, console: Console, top: int) -> None:
         rate = answer.rate.replace("_", " ")
         console.print(f"[bold]{answer.title}: {answer.among} who are {answer.fate} ({rate})[/]", highlight=False)
         console.print(_answer_grid(found, answer, top))
+        console.print(plain(answer.sentence), highlight=False)
     if not answers(found):
         console.print("no error rate is defined here: see the notes")
     console.print(_groups_grid(found, top))

@@ -71,7 +71,10 @@ class MiniBatch(NamedTuple):
             )
         if not isinstance(self.losses, Tensor) or self.losses.ndim != 1:
             shape = tuple(self.losses.shape) if isinstance(self.losses, Tensor) else type(self.losses).__name__
-            raise ValueError(f"losses must be per-example losses, (B,), got {shape}; use a loss with reduction='none'")
+            raise ValueError(
+                f"losses must be per-example losses, (B,), got {shape}; use a loss with reduction='none', and outputs "
+                "of the labels' shape: squeeze(1) the outputs of a layer with one unit"
+            )
         size = self.losses.shape[0]
         for name, values in zip(("labels", "outputs", "weight", "objective"), self[2:6], strict=True):
             if values is not None:
