@@ -7,6 +7,7 @@ move, so both hold the same ones: those of one process that sees whole batches, 
 `torchrun --nproc-per-node 2 examples/distributed.py` starts the processes alone, as a cluster does.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def train(rank, processes):
 
 if __name__ == "__main__" and "RANK" in os.environ:
     train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    distributed.barrier()  # neither process leaves while the other still talks to it
+    gc.collect()  # what holds the DDP model also holds gloo's threads: alive at exit, they may abort the process
     distributed.destroy_process_group()
 elif __name__ == "__main__":
     print(f"bound {BOUND}")
