@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import chdir, redirect_stdout
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ RUN_ELSEWHERE = {  # pages that run where their subject is tested
     "background/capabilities.md": "tests/test_peers.py",
     "background/verdict.md": "tests/auditing/test_verdict.py",
 }
+ROUND = {"0.001", "0.005", "0.010", "1.00"}  # bounds and tolerances
 CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a page must have reached
     "guides/stacked_runs.md": lambda space: bool(
         space["found"].c.amax(1).median() < 0.02 and abs(float(space["x"]) - 1) < 1e-3
@@ -104,7 +106,25 @@ def test_the_study_of_the_data_page_is_read(tmp_path: Path) -> None:
 
 def test_the_commands_are_at_the_top_of_the_readme() -> None:
     top = README.read_text()[:800]
-    assert all(command in top for command in ("make test ", "make test-slow", "make bench"))
+    assert all(command in top for command in ("make test ", "make bench"))
+
+
+def measured(page: Path) -> dict[str, set[str]]:
+    """The measured figures, such as 0.415 or 1.27, of each line outside code that has two or more."""
+    lines = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()
+    figure = re.compile(r"(?<![\w.,])(?:0\.\d{3,}|[1-9]\d*\.\d{2,})(?![\w.])")
+    figures = {line: set(figure.findall(line)) - ROUND for line in lines}
+    return {line: numbers for line, numbers in figures.items() if len(numbers) >= 2}
+
+
+def test_no_figure_is_typed_twice() -> None:
+    lines = [(page, line, numbers) for page in PAGES for line, numbers in measured(page).items()]
+    twice = [
+        f"{named(page)}: {line}\n{named(other)}: {again}"
+        for (page, line, numbers), (other, again, copied) in combinations(lines, 2)
+        if page != other and len(numbers & copied) >= 2
+    ]
+    assert not twice, "\n\n".join(twice)
 
 
 def tables(page: Path) -> list[list[str]]:
