@@ -26,7 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when numpy and torch are first impor
 
 import claims
 import report
-from cache import compute, read, tasks
+from cache import batches, compute_all, read, tasks
 from tables import REPORT
 
 
@@ -67,9 +67,9 @@ def main() -> int:
     todo = [] if options.code else [task for task in todo if code != "none" or not task.ours]
     failed = 0
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(compute, task, options.results, code) for task in todo]):
-            failed += done.result().startswith("FAILED")
-            print(done.result(), flush=True)
+        for done in as_completed([pool.submit(compute_all, batch, options.results, code) for batch in batches(todo)]):
+            failed += sum(line.startswith("FAILED") for line in done.result())
+            print(*done.result(), sep="\n", flush=True)
     if step > 1:
         return int(failed > 0)
     found = read(options.results, tasks(tables, options.splits, []), code)

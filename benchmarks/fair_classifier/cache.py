@@ -47,14 +47,27 @@ def tasks(tables: Sequence[str], splits: int, only: Sequence[str]) -> list[Task]
             found += [Task(table, seed, name, notion) for name in PEERS for notion in NOTIONS[1:]]
             for name in OWN:
                 found += [Task(table, seed, name, n) for n in NOTIONS[name.endswith("aware") :]]
-            found += [Task(table, seed, name, "loss") for name in OWN_INPUTS]
-            if table in DEFAULT_TABLES and seed == 0:
-                found.append(Task(table, seed, DEFAULT_FIT, "loss"))
+            if seed == 0:
+                found += [Task(table, seed, name, "loss") for name in OWN_INPUTS]
+                found += [Task(table, seed, DEFAULT_FIT, "loss")] if table in DEFAULT_TABLES else []
     unknown = set(only) - {task.contestant for task in found}
     if unknown:
         raise SystemExit(f"no contestant {', '.join(sorted(unknown))} on {', '.join(tables)}; there are "
                          f"{', '.join(sorted({task.contestant for task in found}))}")  # fmt: skip
     return [task for task in found if not only or task.contestant in only]
+
+
+def batches(wanted: Sequence[Task]) -> list[list[Task]]:
+    """Tasks that one process computes, since they share models: our networks on a split, and our trees."""
+    by_models: dict[tuple[str, ...], list[Task]] = {}
+    for task in wanted:
+        shared = task.contestant.removesuffix("_aware") if task.contestant in OWN else "".join(task[2:])
+        by_models.setdefault((task.table, str(task.split), shared), []).append(task)
+    return list(by_models.values())
+
+
+def compute_all(batch: Sequence[Task], folder: Path, version: str) -> list[str]:
+    return [compute(task, folder, version) for task in batch]
 
 
 def compute(task: Task, folder: Path, version: str) -> str:

@@ -17,15 +17,14 @@ from tables import REPORT, Floats
 
 LOSS_BOUND, RATE_BOUND, FIVE_BOUND = 0.02, 0.05, 0.05
 RATES = {"demographic_parity": "DP", "equal_opportunity": "EOpp"}
-REDUCTIONS = ("exponentiated_gradient", "exponentiated_gradient_pairwise", "exponentiated_gradient_tight")
+REDUCTIONS = ("exponentiated_gradient", "exponentiated_gradient_tight")
 THRESHOLDS = ("threshold_optimizer", "threshold_optimizer_train", "error_parity", "error_parity_train")
 SHORT = {
     "fair_classifier": "FairClassifier",
     "fair_classifier_aware": "FairClassifier+group",
     "fair_postprocessor": "FairPostprocessor",
     "fair_postprocessor_aware": "FairPostprocessor+group",
-    "exponentiated_gradient": "EG .05 to mean",
-    "exponentiated_gradient_pairwise": "EG .05 pairwise",
+    "exponentiated_gradient": "EG .05",
     "exponentiated_gradient_tight": "EG .005",
     "threshold_optimizer": "ThresholdOptimizer",
     "threshold_optimizer_train": "ThresholdOptim. train",

@@ -18,7 +18,6 @@ STYLE = {
     "fair_postprocessor": (TREES, "s"),
     "fair_postprocessor_aware": (TREES, "s"),
     "exponentiated_gradient": (REDUCED, "^"),
-    "exponentiated_gradient_pairwise": (REDUCED, "v"),
     "exponentiated_gradient_tight": (REDUCED, ">"),
     "fairret": (GRAY, "P"),
     "threshold_optimizer": (MOVED, "D"),

@@ -39,6 +39,7 @@ def on_trees(data: Split, notion: str, seed: int, **more: Any) -> FairPostproces
 
 def fitted(model: Any, data: Split, aware: bool) -> Predicted:
     train, test = data.train, data.test
+    model.cross_fit_cache = data.models.setdefault(type(model).__name__, {})
     model.fit(train.X, train.y, sensitive_features=train.group)
     seen = {"sensitive_features": test.group} if aware else {}
     decision, p = np.asarray(model.predict(test.X, **seen)), model.predict_proba(test.X, **seen)[:, 1]
@@ -83,8 +84,8 @@ def one_hot_pipeline(data: Split, notion: str, seed: int) -> Predicted:
 
 def raw_codes(data: Split, notion: str, seed: int) -> Predicted:
     """Every code as the number that it is in the file."""
-    numbers = [part._replace(X=as_floats(part.X)) for part in data]
-    return fitted(network(data, notion, seed), Split(*numbers), aware=False)
+    numbers = [part._replace(X=as_floats(part.X)) for part in (data.train, data.test)]
+    return fitted(network(data, notion, seed), Split(*numbers, {}), aware=False)
 
 
 def as_floats(X: pd.DataFrame) -> Floats:

@@ -6,7 +6,7 @@ hours are numbers.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,7 @@ class Part(NamedTuple):
 class Split(NamedTuple):
     train: Part
     test: Part
+    models: dict[str, dict[Any, Any]]  # of our fits to these training data, by the kind of model: trained once
 
 
 @cache
@@ -63,6 +64,7 @@ def whole(name: str) -> Part:
     return Part(X, np.asarray(table.columns[table.label]).astype(np.int64), group)
 
 
+@lru_cache(1)
 def split(name: str, seed: int, train: int | None = None) -> Split:
     """Random, stratified by group and label."""
     all_ = whole(name)
@@ -76,7 +78,8 @@ def split(name: str, seed: int, train: int | None = None) -> Split:
         stratify=2 * all_.group + all_.y,
         random_state=seed,
     )
-    return Split(*(Part(all_.X.iloc[i].reset_index(drop=True), all_.y[i], all_.group[i]) for i in parts))
+    first, second = (Part(all_.X.iloc[i].reset_index(drop=True), all_.y[i], all_.group[i]) for i in parts)
+    return Split(first, second, {})
 
 
 def gap(values: Floats, group: NDArray[Any]) -> tuple[float, float]:

@@ -44,7 +44,7 @@ class State(NamedTuple):
     u: Tensor  # (m,) running mean of c
     v: Tensor  # (m,) variance of c over mini-batches
     n: Tensor  # (m,) mini-batches that showed it
-    force: Tensor  # () the largest |y_i| / Y_i: how many times as hard as the objective a constraint pulls
+    force: Tensor  # () the largest |y_i| / Y_i of a constraint whose u exceeds its noise: it pulls, and stays violated
     k: Tensor  # () step
     equality: Tensor  # (m,) 1 where c = 0, 0 where c <= 0
 
@@ -75,21 +75,23 @@ class AdaptivePI(MultiplierMethod[State]):
     def step(self, state: State, *values: Tensor, sizes: Sizes | None = None) -> tuple[Tensor, State]:
         (c,), (y, u, v, n, _, k, equality) = values, state
         Y, r = Sizes(torch.zeros_like(c), torch.zeros_like(c)) if sizes is None else sizes
-        tiny = torch.finfo(c.dtype).tiny
+        tiny, free = torch.finfo(c.dtype).tiny, equality > 0
 
-        scale = self.horizon * r + NOISE * (v / 3).sqrt()
-        e = torch.where(r > 0, u / scale.clamp(min=tiny), 0.0).clamp(-1.0, 1.0)
-        pulls = (e > 0) | (y > 0) | (equality > 0)
+        noise = NOISE * (v / 3).sqrt()
+        scale = self.horizon * r + noise
+        e = (u / scale.clamp(min=tiny)).clamp(-1.0, 1.0) * (r > 0)
+        pulls = (e > 0) | (y > 0) | free
         e = e / torch.linalg.vector_norm(e * pulls).clamp(min=1.0)
         T_I = torch.clamp(k / 10, self.horizon, INTEGRAL * self.horizon)
-        w, y = y + GAIN * Y * e, y + Y * e / T_I
-        w, y = (torch.where(equality > 0, q, torch.relu(q)) for q in (w, y))
+        pull = Y * e
+        w, y = (torch.where(free, q, torch.relu(q)) for q in (y + GAIN * pull, y + pull / T_I))
+        violated = torch.where(free, u.abs(), u) > noise
+        force = (y.abs() / Y.clamp(min=tiny) * (violated & (Y > 0))).amax() if len(c) else state.force
 
-        n = n + 1
-        v = v + torch.where(n > 1, ((c - u).square() - v) / (n - 1).clamp(min=1.0, max=MEMORY), 0.0)
-        u = torch.where(n > 1, (u + c) / 2, c)
-        force = (y.abs() / Y.clamp(min=tiny) * (Y > 0)).amax() if len(c) else state.force
-        return w, State(y, u, v, n, force, k + 1, equality)
+        later = n > 0
+        v = v + later * ((c - u).square() - v) / n.clamp(min=1.0, max=MEMORY)
+        u = torch.where(later, (u + c) / 2, c)
+        return w, State(y, u, v, n + 1, force, k + 1, equality)
 
     def noise(self, state: State, sizes: Sizes) -> Tensor:
         """(m,) what counts as noise, in units of what T steps can change: above 1 the method acts more slowly."""

@@ -137,9 +137,15 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
 
 def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
     force, violation = history.get("force"), history.get("violation")
-    if force is None or violation is None or force[-1] < FORCE or force[-1] < GROWTH * force[half]:
-        return None
-    if violation[half:].median() < 0.5 * violation[: 2 * WINDOW].median():  # it is being met
+    if (
+        force is None
+        or violation is None
+        or force[-1] < max(FORCE, GROWTH * float(force[half]))
+        or force[half:].min() <= 0
+    ):
+        return None  # force is 0 while no constraint is violated by more than its noise
+    early, late = violation[: 2 * WINDOW].median(), violation[half:].median()
+    if not 0.5 * early < late < 2 * early:  # it is being met, or the run moves away
         return None
     return (
         f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "

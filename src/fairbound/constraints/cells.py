@@ -175,7 +175,8 @@ class Cells:
     def _table(self, device: torch.device) -> list[Tensor]:
         """For each layer ((groups + 3) * (labels + 1),) the cell by group and label.
 
-        The groups are: a number below -1 (not known), -1 (no group), 0, 1, ..., a number above (not known).
+        The groups are: 0, 1, ..., a number above (not known), one below -1 (not known), -1 (no group): an index may be
+        negative.
         """
         if device not in self._tables:
             for cell in self._kinds:
@@ -191,14 +192,14 @@ class Cells:
             for layer in self._layers:
                 table = np.full((count + 3, len(self._labels) + 1), self.none)  # numpy writes single entries faster
                 if self.by_group:
-                    table[2:-1, -1] = np.arange(len(self))
+                    table[:-3, -1] = np.arange(len(self))
                 for k in () if self.by_group else layer:
                     cell = self.items[k]
-                    rows = slice(None) if cell.group is None else cell.group + 2
+                    rows = slice(None) if cell.group is None else cell.group
                     columns = slice(None) if cell.label is None else 1 + self._labels.index(cell.label)
                     table[rows, columns] = k
                 if self.groups is not None and self.needs_groups:
-                    table[[0, -1]] = self.none + 1
+                    table[-3:-1] = self.none + 1
                 self._tables[device].append(torch.from_numpy(table.flatten()).to(device))
         return self._tables[device]
 
@@ -212,14 +213,14 @@ class Cells:
         tables, width = self._table(device), len(self._labels) + 1
         if groups is not None and self.needs_groups:
             place = groups if groups.dtype == torch.long else groups.long()
-            place = place.clamp(-2, len(tables[0]) // width - 3) + 2
+            place = place.clamp(-2, len(tables[0]) // width - 3)
         else:
-            place = torch.ones(size, dtype=torch.long, device=device)
+            place = torch.full((size,), -1, device=device)
         if width > 1:
             assert labels is not None
             equal = labels.reshape(-1, 1) == self._label_values(device)
             place = place * width + torch.where(equal.any(1), 1 + equal.long().argmax(1), 0)
-        return tuple([table.index_select(0, place) for table in tables])
+        return tuple([table.take(place) for table in tables])
 
     def layers_of(self, examples: Tensor, count: int) -> Layers:
         """The cells of these examples of the dataset, from the members; `count` is the number of all examples."""

@@ -79,10 +79,10 @@ class DenseConstraints:
         self.direct, self.needed = direct.to(device), needed.to(device)
         self.minus_bound, self.surplus = -bound.to(device), surplus.to(device)
         self.absolute = absolute.to(device) if bool(absolute.any()) else None
-        self.shares = torch.stack(shares).to(device) if shares else None  # (references, 1+q+2)
-        self.against = torch.stack(against, 1).to(device) if shares else None  # (1+m, references)
-        self.complete = direct + torch.stack(against, 1) @ torch.stack(shares) if shares else direct  # no cell is empty
-        self.complete = self.complete.to(device)
+        self.refers = bool(shares)
+        self.shares = torch.stack([*shares, torch.zeros(3 + q, dtype=torch.float64)]).to(device)
+        self.against = torch.stack([*against, torch.zeros(1 + m, dtype=torch.float64)], 1).to(device)
+        self.complete = torch.addmm(self.direct, self.against, self.shares)  # where every cell was seen
         self.transposed = self.complete.t()
 
     @staticmethod
@@ -92,14 +92,18 @@ class DenseConstraints:
 
     def no_means(self) -> Means | None:
         """Before the first mini-batch; None where no row refers to the mean of all cells."""
-        return None if self.shares is None else Means(*torch.zeros_like(self.direct[:2]))
+        return None if not self.refers else Means(*torch.zeros_like(self.direct[:2]))
+
+    def all_seen(self, running: Means | None) -> bool:
+        """Whether every cell that stands in a mean of all cells was seen, so that the matrix stays as it is."""
+        return running is None or not bool(((self.shares != 0) & (running.weights <= 0)).any())
 
     def values(
-        self, sums: Tensor, counts: Tensor, running: Means | None, look: bool
+        self, sums: Tensor, counts: Tensor, running: Means | None, look: bool, all_seen: bool = False
     ) -> tuple[Tensor, Tensor | None, Tensor, Affine]:
         """Of a table of sums and counts: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map.
 
-        With a `look` at the counts, no rows are None.
+        With a `look` at the counts, no rows are None. Less is computed once `all_seen`.
         """
         if look and self.absolute is None:
             *numbers, _, unknown = counts.tolist()
@@ -109,14 +113,12 @@ class DenseConstraints:
                 return values, None, filled, Affine(self.complete, self.transposed)
         empty = (counts <= 0).to(counts.dtype)
         filled = counts + empty
-        matrix = self.direct
-        if running is None or self.shares is None or self.against is None:
-            means = sums / filled
-        else:
-            means = torch.addcdiv(empty * running.means, sums, filled)
+        means = sums / filled if running is None else torch.addcdiv(empty * running.means, sums, filled)
+        matrix = self.complete
+        if running is not None and not all_seen:
             shares = self.shares * (running.weights + counts > 0)
             shares = shares / shares.sum(1, keepdim=True).clamp(min=TINY)
-            matrix = torch.addmm(matrix, self.against, shares)
+            matrix = torch.addmm(self.direct, self.against, shares)
         missing = torch.addmv(self.surplus, self.needed, empty) != 0
         if self.absolute is None:
             return torch.addmv(self.minus_bound, matrix, means), missing, filled, Affine(matrix, matrix.t(), empty)
@@ -125,8 +127,9 @@ class DenseConstraints:
         return gaps * signs + self.minus_bound, missing, filled, Affine(matrix, matrix.t(), empty, signs)
 
     @staticmethod
-    def updated(running: Means, sums: Tensor, counts: Tensor) -> Means:
-        """The running means after a mini-batch; entries without examples stay as they are."""
-        weights = torch.where(counts > 0, MEMORY * running.weights + counts, running.weights)
-        change = torch.addcmul(sums, counts, running.means, value=-1.0)
-        return Means(torch.addcdiv(running.means, change, weights.clamp(min=TINY)), weights)
+    def updated(running: Means, sums: Tensor, counts: Tensor, made: Tensor | None) -> Means:
+        """The running means after a mini-batch, unless `made` () bool says otherwise; entries without examples stay."""
+        seen = counts > 0 if made is None else (counts > 0) & made
+        weights = torch.add(counts, running.weights, alpha=MEMORY)
+        means = torch.addcdiv(running.means, torch.addcmul(sums, counts, running.means, value=-1.0), weights)
+        return Means(torch.where(seen, means, running.means), torch.where(seen, weights, running.weights))

@@ -266,20 +266,6 @@ def test_several_classes_rates_and_weights() -> None:
     assert set(fair.predict(X)) <= {"a", "b", "c"}
 
 
-def test_warm_start_continues() -> None:
-    X, y, group = make_data(300)
-    settings: dict[str, Any] = {"bound": 0.9, "warm_start": True}
-    fair = small(**settings).fit(X, y, sensitive_features=group)
-    before = fair.predict_proba(X)
-    fair.set_params(learning_rate=1e-12).fit(X, y, sensitive_features=group)
-    np.testing.assert_allclose(fair.predict_proba(X), before, atol=1e-6)
-    fair.set_params(warm_start=False).fit(X, y, sensitive_features=group)
-    assert np.abs(fair.predict_proba(X) - before).max() > 0.05
-    fair.set_params(warm_start=True)
-    with pytest.raises(ValueError, match="warm_start=True needs the columns, categories, classes and settings"):
-        fair.fit(X[:, :2], y, sensitive_features=group)
-
-
 def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     X, y, group = make_data(300)
     small().fit(X, y, sensitive_features=group)

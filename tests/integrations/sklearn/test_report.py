@@ -140,7 +140,7 @@ def test_predictions_before_and_after() -> None:
     for code in (0, 1):
         up, down = ((z <= 0) & (after > 0))[g == code].sum(), ((z > 0) & (after <= 0))[g == code].sum()
         assert predictions.changed("group", code) == f"{up} to positive, {down} to negative"
-    compared = predictions.comparison("group", ["A", "B"], "fair", 0.9, [])
+    compared = predictions.comparison("group", ["A", "B"], "fair", 0.9)
     rate = compared.second.groups[0].rates["positive_rate"]
     assert rate.value == pytest.approx(np.average((after > 0)[g == 0], weights=weight[g == 0]))
     assert compared.names == ("unconstrained", "fair")

@@ -87,7 +87,6 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         level: confidence level of both.
         class_weight: as in scikit-learn, "balanced" or a dict.
         device: torch device.
-        warm_start: start from the networks of the last fit.
         random_state: seed.
         verbose: show progress.
 
@@ -128,7 +127,6 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         level: float = 0.95,
         class_weight: Any = None,
         device: str = "cpu",
-        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -152,7 +150,6 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         self.level = level
         self.class_weight = class_weight
         self.device = device
-        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
@@ -238,19 +235,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
             network = NetworkCopies([Member(network, raw=False) for network in networks])
         else:
             network = NetworkEnsemble(members, *shape, seed)
-        if main and self.warm_start and hasattr(self, "_candidate"):
-            self._start_warm(network)
         return network.to(self.device)
-
-    def _start_warm(self, network: Networks) -> None:
-        model: Any = self._plain.fitted.model
-        last, new = model.network.state_dict(), network.state_dict()
-        if {name: tensor.shape for name, tensor in last.items()} != {name: t.shape for name, t in new.items()}:
-            raise ValueError(
-                "warm_start=True needs the columns, categories, classes and settings of the last fit; use "
-                "warm_start=False"
-            )
-        network.load_state_dict(last)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -53,14 +53,8 @@ class CrossFitted(NamedTuple):
     note: str = ""  # what was trained, for the report
 
 
-class CrossFit(Protocol):
-    """How an estimator makes its models."""
-
-    def __call__(
-        self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
-    ) -> CrossFitted:
-        """Models of a target (n,): `data.labels`, or groups. `main`: those that predict; else fewer will do."""
-        ...
+# (data, target, classes, weight, main=): models of a target (n,), `data.labels` or groups; `main`: those that predict
+CrossFit = Callable[..., CrossFitted]
 
 
 def calibration_split(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from torch import Tensor
 
 from fairbound._utils.frames import frames_of_ours
 from fairbound.auditing import Verdict
-from fairbound.auditing.page import write_page
 from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.groups import SUBGROUPS, GroupEncoder
 from fairbound.integrations.sklearn.certification import Certificate, certify, judge, not_certified
@@ -50,15 +48,7 @@ from fairbound.integrations.sklearn.inputs import (
     strata_of,
 )
 from fairbound.integrations.sklearn.membership import probabilities
-from fairbound.integrations.sklearn.report import (
-    Predictions,
-    SearchNotes,
-    choice_of,
-    facts_of,
-    side_effects,
-    warnings_of,
-    write_report,
-)
+from fairbound.integrations.sklearn.report import Predictions, SearchNotes, write_report
 from fairbound.integrations.sklearn.selection import Candidate, CandidateSearch, Selection, is_constant
 
 
@@ -326,19 +316,9 @@ class FairClassifierMixin(ClassifierMixin):
         several columns of groups the page is about the first.
         """
         check_is_fitted(self)
-        notes = [] if html is None else [*warnings_of(self), *facts_of(self), choice_of(self)]
-        compared = [
-            self._predictions.comparison(by, names, self.choice_, self.level, notes)
-            for by, names in self.groups_.items()
-        ]
-        if html is not None:
-            if not compared:
-                raise ValueError("the model was fitted without sensitive_features, so there are no groups to compare")
-            by, names = next(iter(self.groups_.items()))
-            notes += [f"Decisions of {name}: {self._predictions.changed(by, k)}." for k, name in enumerate(names)]
-            notes = [note.removesuffix(".") for note in (*notes, *side_effects(compared[0]))]  # the page adds it
-            write_page(replace(compared[0], notes=tuple(notes)), html, heading="Before and after the bound")
-        return write_report(self, compared)
+        if html is not None and not self.groups_:
+            raise ValueError("the model was fitted without sensitive_features, so there are no groups to compare")
+        return write_report(self, html)
 
     @property
     def unconstrained_(self) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from fairbound.auditing import Audit, Comparison, audit, compare
+from fairbound.auditing.page import write_page
 from fairbound.integrations.sklearn.corrections import TOLERANCE, Correction, Scores, decisions
 from fairbound.integrations.sklearn.membership import probabilities
 
@@ -66,14 +69,14 @@ class Predictions(NamedTuple):
         labels = before.labels == (1 if corrected.ndim == 1 else positive)
         return Predictions(labels, dict(before.groups), before.weight, columns[0], columns[1], torch.stack(right, 1))
 
-    def comparison(self, by: str, names: Sequence[str], title: str, level: float, notes: Sequence[str]) -> Comparison:
+    def comparison(self, by: str, names: Sequence[str], title: str, level: float) -> Comparison:
         """The audits of both models, by one column of groups."""
         given: dict[str, Any] = {"weights": self.weight, "names": names, "attributes": [by], "level": level}
-        two = [
+        first, second = (
             audit(self.labels.long(), self.groups[by], scores=scores, threshold=0.5, draws=2_000, **given)
             for scores in (self.before, self.after)
-        ]
-        return compare(two[0], two[1], ("unconstrained", title), notes)
+        )
+        return compare(first, second, ("unconstrained", title))
 
     def cost(self, level: float) -> str:
         """The accuracy that is lost, with its interval."""
@@ -90,13 +93,21 @@ class Predictions(NamedTuple):
         return f"{int((~before & after).sum()):,} to positive, {int((before & ~after).sum()):,} to negative"
 
 
-def write_report(fitted: Any, comparisons: Sequence[Comparison]) -> str:
-    """Of a fitted estimator."""
-    sections = [_wrapped(sentence) for sentence in (*warnings_of(fitted), *facts_of(fitted))]
+def write_report(fitted: Any, html: str | Path | None = None) -> str:
+    """Of a fitted estimator; `html`: also as the audit's page, about the first column of groups."""
+    predictions, opening = fitted._predictions, [*_warnings(fitted), *_facts(fitted)]
+    compared = [predictions.comparison(*column, fitted.choice_, fitted.level) for column in fitted.groups_.items()]
+    if html is not None:
+        by, names = next(iter(fitted.groups_.items()))
+        changed = [f"Decisions of {name}: {predictions.changed(by, code)}." for code, name in enumerate(names)]
+        notes = (*opening, _choice(fitted), *changed, *_side_effects(compared[0]))
+        of_page = replace(compared[0], notes=tuple(note.removesuffix(".") for note in notes))  # the page adds it
+        write_page(of_page, html, heading="Before and after the bound")
+    sections = [_wrapped(sentence) for sentence in opening]
     if fitted.constraints_:
-        sections += [_candidates(fitted), _wrapped(choice_of(fitted))]
-        for compared in comparisons:
-            sections += [_groups(fitted, compared), *map(_wrapped, side_effects(compared))]
+        sections += [_candidates(fitted), _wrapped(_choice(fitted))]
+        for by_column in compared:
+            sections += [_groups(fitted, by_column), *map(_wrapped, _side_effects(by_column))]
         sections += map(_wrapped, _meaning(fitted))
     if fitted.verdict_ is not None:
         examples = f"{len(fitted.calibration_):,} calibration examples"
@@ -110,7 +121,7 @@ def _wrapped(sentence: str) -> str:
     return "\n".join(textwrap.wrap(sentence, WIDTH))
 
 
-def warnings_of(fitted: Any) -> Iterator[str]:
+def _warnings(fitted: Any) -> Iterator[str]:
     """What a reader must know first."""
     search, value = fitted._search, fitted._candidate.value
     if fitted.allow_constant and search.is_constant:
@@ -131,7 +142,7 @@ def warnings_of(fitted: Any) -> Iterator[str]:
         yield f"{name!r} {does}, and costs {lost:.3f} of accuracy: max_accuracy_loss={lost + 0.005:.2f} admits it."
 
 
-def facts_of(fitted: Any) -> Iterator[str]:
+def _facts(fitted: Any) -> Iterator[str]:
     """Data, model, settings."""
     groups = "; ".join(
         (f"{by}: " if len(fitted.groups_) > 1 else "") + ", ".join(names) for by, names in fitted.groups_.items()
@@ -154,7 +165,7 @@ def facts_of(fitted: Any) -> Iterator[str]:
         )
 
 
-def choice_of(fitted: Any) -> str:
+def _choice(fitted: Any) -> str:
     level = f"{100 * fitted.level:g} %"
     if fitted.certified_:
         why = f"the least corrected within its bounds out of fold that is certified, at {level} confidence"
@@ -192,7 +203,7 @@ def _interval(rate: Any) -> str:
     return f"{rate.value:.3f}{ends}"
 
 
-def side_effects(compared: Comparison) -> Iterator[str]:
+def _side_effects(compared: Comparison) -> Iterator[str]:
     """Ratio of the selection rates, differences that grew, and whose loss rose."""
     before, after = (found.metrics["demographic_parity_ratio"] for found in (compared.first, compared.second))
     if after.value is not None:
@@ -203,7 +214,8 @@ def side_effects(compared: Comparison) -> Iterator[str]:
         if first is not None and second is not None and (second[0] > first[0] + 0.01 or first[1] != second[1]):
             yield f"Difference of {name}: {first[0]:.3f} ({first[1]}) before, {second[0]:.3f} ({second[1]}) after."
     for verb, sign in (("rose", 1), ("fell", -1)):
-        names = [name for name, changes in compared.groups.items() if sign * (changes["loss"].value or 0.0) > 5e-4]
+        changed = {name: changes["loss"].value for name, changes in compared.groups.items() if "loss" in changes}
+        names = [name for name, change in changed.items() if sign * (change or 0.0) > 5e-4]
         if names:
             yield f"The loss {verb} for {', '.join(names)}."
 

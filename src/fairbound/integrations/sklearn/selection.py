@@ -182,11 +182,7 @@ class ConstraintRows(NamedTuple):
 
     @property
     def weighted(self) -> Tensor:
-        """(m,) the constraints that weights of the groups serve: bounds on losses, not differences of losses.
-
-        Differences are left to corrections, which change no decision. On KS weights can narrow the loss gap between the
-        sexes, but they cost 0.5 (networks) to 1.4 (LightGBM) points of accuracy.
-        """
+        """(m,) what weights of the groups serve: bounds on losses; corrections serve differences of losses."""
         return self.loss & ~self.difference
 
 

@@ -22,6 +22,7 @@ from fairbound.constraints.running_means import RunningMeans
 from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, full_value
 
+LOOKED_EVERY = 100  # mini-batches after which the cells that were seen are looked at, until all were
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
 
 
@@ -148,7 +149,7 @@ class BatchEstimate(NamedTuple):
     def by_sum(self, w: Tensor) -> Tensor:
         """(1+q+2,) the weight of every sum in w'[f, c], w (1+m,); a constraint that is absent has none."""
         w = w.double()
-        return self.linear.mean_weights(w if self.missing is None else w.masked_fill(self.missing, 0.0)) / self.filled
+        return self.linear.mean_weights(w if self.missing is None else torch.where(self.missing, 0.0, w)) / self.filled
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
         """The mini-batch as a function of the point, which is known at the model's present parameters only.
@@ -196,13 +197,14 @@ class DenseEvaluation:
         self.dense, self.most = DenseConstraints(constraints, device), _most(constraints.m, device)
         self.names = constraints.mean_names
         self.running = self.dense.no_means()
+        self.all_seen, self.added = False, 0
 
     def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
         """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here.
 
         With a `look` at the counts less is computed where none does.
         """
-        values, missing, filled, linear = self.dense.values(*totals, self.running, look)
+        values, missing, filled, linear = self.dense.values(*totals, self.running, look, self.all_seen)
         if missing is not None:
             values = torch.where(missing, torch.fmin(last, self.most), values)
         return BatchEstimate(values, missing, totals, filled, linear)
@@ -211,8 +213,10 @@ class DenseEvaluation:
         """Remember a mini-batch of a step; `made` () bool says whether it was, where nobody looks."""
         if self.running is None:
             return
-        new = self.dense.updated(self.running, *estimate.shown)
-        self.running = new if made is None else Means(*map(torch.where, (made, made), new, self.running))
+        self.running = self.dense.updated(self.running, *estimate.shown, made)
+        if not self.all_seen and self.added % LOOKED_EVERY == 0:  # this waits for a GPU
+            self.all_seen = self.dense.all_seen(self.running)
+        self.added += 1
 
     def state_dict(self) -> Any:
         """By the names of cells."""
@@ -228,6 +232,7 @@ class DenseEvaluation:
             none = zero.new_zeros(2)
             pairs = [(saved or {}).get(name, none).to(none) for name in self.names]
             self.running = Means(*torch.stack([none, *pairs, none, none], 1))
+            self.all_seen, self.added = False, 0
 
 
 class ManyEvaluation:

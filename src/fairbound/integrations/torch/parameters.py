@@ -224,13 +224,10 @@ def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
 
     `groups` are groups of processes that hold other numbers, and must agree.
     """
-    by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        values = tensor.coalesce().values() if tensor.is_sparse else tensor  # of embeddings: those that are there
-        if values.is_floating_point():  # a method's state may hold others
-            by_kind.setdefault((values.device, values.dtype), []).append(values)
     bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
-    for (device, _), alike in by_kind.items():
+    for device, dtype, alike in _alike([t.coalesce().values() if t.is_sparse else t for t in tensors]):
+        if not dtype.is_floating_point:  # a method's state may hold others
+            continue
         here = bad.to(device)
         torch._amp_foreach_non_finite_check_and_unscale_(alike, here, _one(device))
         if here is not bad:
@@ -238,6 +235,12 @@ def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
     for group in groups:
         distributed.all_reduce(bad, op=distributed.ReduceOp.MAX, group=group)
     return bad
+
+
+def _alike(tensors: list[Tensor]) -> list[tuple[torch.device, torch.dtype, list[Tensor]]]:
+    """Those of one device and precision together, as a foreach operation wants them."""
+    by_kind = torch._C._group_tensors_by_device_and_dtype([tensors], False)  # type: ignore[list-item]
+    return [(*kind, alike) for kind, ((alike,), _) in by_kind.items()]  # type: ignore[misc]
 
 
 @cache
@@ -251,13 +254,9 @@ def clear(gradients: Sequence[Tensor], unless: Tensor) -> None:
     As a product of their bits with 0 or 1, in one launch for many: 0 times NaN would be NaN, and a `where` for each
     parameter some hundred launches.
     """
-    by_size: dict[torch.dtype, list[Tensor]] = {}
-    for gradient in gradients:
-        values = gradient._values() if gradient.is_sparse else gradient
-        bits = BITS[values.element_size()]
-        by_size.setdefault(bits, []).append(values.view(bits))
-    for bits, views in by_size.items():
-        torch._foreach_mul_(views, unless.to(bits))
+    for _, dtype, alike in _alike([g._values() if g.is_sparse else g for g in gradients]):
+        bits = BITS[dtype.itemsize]
+        torch._foreach_mul_([values.view(bits) for values in alike], unless.to(bits))
 
 
 def check_graphs(tensors: Sequence[Tensor]) -> None:
