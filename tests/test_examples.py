@@ -82,6 +82,32 @@ def test_own_algorithm() -> None:
     assert max(run, loop) < plain
 
 
+def test_fine_tuning() -> None:
+    text = printed("fine_tuning")
+    (bound,) = numbers(text, "bound")
+    (plain, fair), new = numbers(text, "general text"), numbers(text, "new text")
+    assert fair <= bound < plain
+    assert new[0] < new[1], "remembering has a price, and the example says so"
+
+
+def test_physics_informed() -> None:
+    text = printed("physics_informed")
+    for word in ("residual", "boundary"):
+        bound, _, value = numbers(text, word)
+        assert value <= bound
+    plain, fair = numbers(text, "misfit")
+    assert fair < 0.02 < plain  # the noise of the measurements has a mean square of 0.01
+
+
+def test_many_subgroups() -> None:
+    above = [
+        (int(a), int(b)) for a, b in re.findall(r"above (\d+) groups, on new people (\d+)", printed("many_subgroups"))
+    ]
+    (plain, plain_new), (fair, fair_new) = above
+    assert fair < plain
+    assert fair_new < plain_new
+
+
 def test_distributed() -> None:
     text = printed("distributed")
     (bound,) = numbers(text, "bound")

@@ -4,7 +4,8 @@
 
 Every run of a problem has the same steps, mini-batches, optimizer and learning rate. A practice runs at its default and
 at the best of eight values, which a run of another seed chose: one that meets the bound, then the best objective.
-FOLDER/results.jsonl has a line for every run, and is not computed twice; the tables are printed.
+FOLDER/results.jsonl has a line for every run, and is not computed twice (--steps has a file of its own); the tables are
+printed.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of every run, for a trial")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
-    runs = Runs(options.out / "results.jsonl", options.steps)
+    name = "results.jsonl" if options.steps is None else f"results_{options.steps}_steps.jsonl"
+    runs = Runs(options.out / name, options.steps)
     jobs = [
         Job(name, practice.name, value, TUNING_SEED)
         for name in options.problems

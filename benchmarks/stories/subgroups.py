@@ -7,7 +7,7 @@ shows a group of 20 in every fourth step or so, one person at a time.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
 from fairbound import constraints
 
-SHAPE, GROUPS, BOUND, BATCH = (10, 5, 4), 200, 0.5, 256
+SHAPE, GROUPS, BOUND = (10, 5, 4), 200, 0.5
 
 
 class Table(NamedTuple):
@@ -58,7 +58,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(27, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0))
 
 
-def subgroups(seed: int) -> Run:
+def subgroups(seed: int, batch: int = 256) -> Run:
     (train, test), rng = tables(), generator(seed)
     with seeded(seed):
         model = network()
@@ -66,7 +66,7 @@ def subgroups(seed: int) -> Run:
 
     def draw() -> Draw:
         if not order:
-            order.extend(torch.randperm(len(train.y), generator=rng).split(BATCH)[:-1])
+            order.extend(torch.randperm(len(train.y), generator=rng).split(batch)[:-1])
         some = order.pop()
         losses = binary_cross_entropy_with_logits(model(train.X[some]), train.y[some], reduction="none")
         group = train.group[some]
@@ -113,13 +113,14 @@ def reweighting(run: Run, power: float) -> Loss:
     return loss
 
 
-PROBLEMS = (
+PRACTICES = (
+    Practice("group DRO", "eta", 0.01, (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0), group_dro),
+    Practice("re-weighting", "power", 1.0, (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0), reweighting),
+)
+PROBLEMS = tuple(
     Problem(
-        "200 subgroups", "mean loss", "loss of every group at most 0.5", 4000, subgroups,
-        (
-            Practice("group DRO", "eta", 0.01, (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0), group_dro),
-            Practice("re-weighting", "power", 1.0, (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0), reweighting),
-        ),
+        name, "mean loss", "loss of every group at most 0.5", steps, partial(subgroups, batch=batch), PRACTICES,
         ("mean loss on new people", "violation on new people"),
-    ),
+    )
+    for name, batch, steps in (("200 subgroups", 256, 4000), ("200 subgroups, large mini-batches", 1024, 2000))
 )  # fmt: skip
