@@ -62,7 +62,6 @@ def main():
     print(
         f"process {rank} of {processes}: loss {losses.mean():.4f}, gap {gap:.4f}, multipliers {multipliers}\n", end=""
     )
-    distributed.barrier()  # neither process leaves while the other still talks to it
     distributed.destroy_process_group()
 
 
