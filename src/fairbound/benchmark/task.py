@@ -308,7 +308,7 @@ def _facts(entry: Entry) -> Any:
 def examples_of_step(entry: Entry, instance: Instance) -> float:
     """That a step of the entry passes through the model."""
     batch = instance.batch if entry.batch is None else replace(instance.batch, objective=entry.batch, cell=entry.batch)
-    cells = 1 if instance.problem.pooled else len(instance.problem.constraints.cells)
+    cells = len(instance.problem.constraints.cells)
     return examples_per_step(entry.algorithm(USUAL_STEPS), batch.objective, cells * batch.cell)
 
 

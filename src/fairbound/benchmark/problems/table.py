@@ -215,17 +215,13 @@ def fully_connected(inputs: int, *hidden: int) -> nn.Module:
 
 
 def named_constraint(notion: str, bound: float, groups: Tensor, labels: Tensor, names: Sequence[str]) -> Constraint:
-    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples.
-
-    With very many groups it is not bound to them: a mini-batch then has examples of any groups.
-    """
+    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples."""
     if notion == "absolute_against_pooled":
         sizes = torch.bincount(groups, minlength=len(names)).double()
         pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
         return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
     build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[notion]
-    made = build(names, bound=bound)
-    return made if made.cells.are_many else made.bind(groups, labels)
+    return build(names, bound=bound).bind(groups, labels)
 
 
 # Building -------------------------------------------------------------------------------------------------------------
