@@ -25,7 +25,6 @@ from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import Compiler
 from fairbound.training.contract import start_warning
-from fairbound.training.cuda_graph import CUDAGraphStep
 from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
 from fairbound.training.multilevel import MultilevelTables
 from fairbound.training.problem import Problem
@@ -121,21 +120,19 @@ class VectorizedRuns:
             None if self.algorithm.batch_size_probs is None else MultilevelTables(problem, self.stack, compiler, x0)
         )
         self.map = vmap if problem.vectorizes else _one_by_one
-        self.step, self.probing_step = (self._mapped(probe) for probe in (False, True))
+        as_graph = x0.is_cuda and self.tables is None and not waits  # what waits for the device cannot be recorded
+        self.step, self.probing_step = (self._mapped(probe, as_graph) for probe in (False, True))
         self.x = x0.clone()
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
-        waits = waits or self.settings.measures  # a probe is another step
-        if compiler is not None and x0.is_cuda and self.tables is None and not waits:
-            self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
         # (R, m), or (R, 0) for a method that has none
         self.y: Tensor = self._each(self._multipliers_of)[:, : problem.m]
 
-    def _mapped(self, probe: bool) -> Callable[..., Any]:
+    def _mapped(self, probe: bool, as_graph: bool) -> Callable[..., Any]:
         """A step of all runs; `probe`: with the measurements of a method that asks for them."""
         step = self.map(partial(self._step, probe))
-        return step if self.compiler is None else self.compiler(step, (structure(self.settings), probe))
+        return step if self.compiler is None else self.compiler(step, (structure(self.settings), probe), as_graph)
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
 
@@ -277,11 +274,17 @@ class VectorizedRuns:
                 history.append(self._diagnosed())
                 recorded_steps.append(done)
             if last or done in recorded_at:
+                self._own_results()
                 yield self._record(done)
             if checkpoint is not None and checkpoint.is_due and not last:  # after the caller has seen the record
                 state = {"x": self.x, "state": tree_leaves(self.state), "skipped": self.skipped, "y": self.y}
                 checkpoint.save(state | {"step": done, "history": history, "seen": recorded_steps})
         return self._final(history, recorded_steps, mean)
+
+    def _own_results(self) -> None:
+        """Copies of what a step returned: a CUDA graph's next call, which may be that of another run, overwrites it."""
+        results = self.x, self.state, self.skipped, self.y
+        self.x, self.state, self.skipped, self.y = tree_map(torch.clone, results)
 
     def _resume(self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], recorded_steps: list[int]) -> int:
         """Resume an interrupted run; returns the step from which it goes on."""
