@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -75,15 +75,15 @@ def test_every_batch_of_every_process_has_the_rows_of_each_group(case: dict[str,
 
 @few
 @given(cases())
-def test_an_epoch_covers_every_group_it_can_cover_and_the_smallest_always(case: dict[str, Any]) -> None:
+def test_the_first_epoch_covers_every_group_it_can_cover_and_the_smallest_always(case: dict[str, Any]) -> None:
     samplers, groups = processes(case), case["groups"]
     sizes = Counter(groups)
     taken = [case["world_size"] * rows * len(samplers[0]) for rows in samplers[0].per_batch]
     covered = [group for group, rows in enumerate(taken) if rows >= sizes[group]]
     assert covered or case["batches"] is not None
-    for epoch in steps_of(samplers, 4):
-        for group in covered:
-            assert len(set(of_group(joined(epoch), groups, group))) == sizes[group]
+    (epoch,) = steps_of(samplers, 1)
+    for group in covered:
+        assert len(set(of_group(joined(epoch), groups, group))) == sizes[group]
     if case["batches"] is None:  # and no shorter epoch would do
         assert all(
             rows - case["world_size"] * own < sizes[group]
@@ -93,29 +93,15 @@ def test_an_epoch_covers_every_group_it_can_cover_and_the_smallest_always(case: 
 
 @few
 @given(cases())
-def test_rows_are_seen_equally_often_after_every_epoch(case: dict[str, Any]) -> None:
+def test_rows_are_seen_equally_often_after_every_step(case: dict[str, Any]) -> None:
     groups = case["groups"]
     seen: Counter[int] = Counter({row: 0 for row, group in enumerate(groups) if group >= 0})
-    for epoch in steps_of(processes(case), 12):
-        seen.update(joined(epoch))
+    for step in joined(steps_of(processes(case), 12)):
+        seen.update(step)
         for group in range(len(case["shares"])):
             often = [seen[row] for row in seen if groups[row] == group]
             assert max(often) - min(often) <= 1
     assert all(groups[row] >= 0 for row in seen)
-
-
-@settings(few, max_examples=150)
-@given(cases())
-def test_no_row_twice_in_a_step_where_its_group_has_enough(case: dict[str, Any]) -> None:
-    """Also where a permutation ends in the middle of a batch, and across processes."""
-    samplers, groups = processes(case), case["groups"]
-    sizes = Counter(groups)
-    enough = [group for group, rows in enumerate(samplers[0].per_batch) if case["world_size"] * rows <= sizes[group]]
-    assume(enough)
-    for rows in joined(steps_of(samplers, 8)):
-        for group in enough:
-            mine = of_group(rows, groups, group)
-            assert len(set(mine)) == len(mine)
 
 
 @few
@@ -133,7 +119,7 @@ def test_processes_together_draw_what_one_process_would(case: dict[str, Any]) ->
 @few
 @given(case=cases(), epoch=st.integers(0, 30), data=st.data())
 def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoch: int, data: st.DataObject) -> None:
-    """The rows do not depend on what was drawn before: short groups' permutations avoid each other all the same."""
+    """The rows do not depend on what was drawn before."""
     walked, jumped = (BalancedBatchSampler(**case, rank=0) for _ in range(2))
     start = data.draw(st.integers(0, len(walked) - 1))
     for _ in range(epoch):
@@ -233,10 +219,10 @@ def mixed(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def shuffled(rows: list[int], seed: int, group: int, stream: int, number: int) -> list[int]:
-    """A permutation as the module promises it, a function of (seed, group, stream, number): a transcription."""
+def shuffled(rows: list[int], seed: int, group: int, number: int) -> list[int]:
+    """A permutation as the module promises it, a function of (seed, group, number): a transcription."""
     gamma = 0x9E3779B97F4A7C15
-    key = mixed((mixed((mixed(seed + gamma) + gamma * group) % (1 << 64)) + gamma * stream) % (1 << 64))
+    key = mixed(mixed((mixed(seed + gamma) + gamma * group) % (1 << 64)))
     key = mixed((key + gamma * number) % (1 << 64))
     bits = [mixed((key + gamma * place) % (1 << 64)) for place in range(len(rows))]
     signed = [b - (1 << 64) if b >> 63 else b for b in bits]
@@ -244,14 +230,14 @@ def shuffled(rows: list[int], seed: int, group: int, stream: int, number: int) -
 
 
 def test_rows_are_those_of_the_written_rule() -> None:
-    """Group 1 (4 rows, 2 a batch) takes a whole permutation an epoch, group 0 (8 rows) half of a carried one."""
+    """Group 1 (4 rows, 2 a batch) takes a permutation an epoch, group 0 (8 rows) half of one."""
     groups = [0, 1, 0] * 4
     large, small = ([row for row in range(12) if groups[row] == group] for group in (0, 1))
     sampler = BalancedBatchSampler(groups, batch_size=4, seed=42)
     for epoch in range(6):
-        carried = shuffled(large, 42, 0, 0, epoch // 2)[epoch % 2 * 4 :]
-        whole = shuffled(small, 42, 1, 1, epoch)
-        assert list(sampler) == [carried[:2] + whole[:2], carried[2:4] + whole[2:]]
+        a = shuffled(large, 42, 0, epoch // 2)[epoch % 2 * 4 :]
+        b = shuffled(small, 42, 1, epoch)
+        assert list(sampler) == [a[:2] + b[:2], a[2:4] + b[2:]]
 
 
 # Iterating ------------------------------------------------------------------------------------------------------------
