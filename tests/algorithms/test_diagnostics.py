@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from fairbound import run
-from fairbound.algorithms import PHRALM, SPBM, DescentAscent, ExactPenalty, NuPI, SwitchingSubgradient
+from fairbound.algorithms import (
+    PHRALM,
+    SPBM,
+    SSLALM,
+    DescentAscent,
+    ExactPenalty,
+    NuPI,
+    StochasticGhost,
+    SwitchingSubgradient,
+)
 
 SIGNS = {
     DescentAscent(): "multipliers still grow",
@@ -18,7 +27,17 @@ SIGNS = {
     PHRALM(y_max=5.0): "stood at y_max",
     PHRALM(resilient=2.0): "the largest violation stands",
     SPBM(eta=0.5, y_max=5.0): "stood at y_max",
+    SSLALM(eta=0.5, y_max=2.0): "met y_max",
+    SwitchingSubgradient(): "no feasible step",
 }
+
+
+@pytest.mark.slow
+def test_ghost_shows_its_sign() -> None:
+    problem, (split,), cells = problems.table_of([problems.infeasible()])
+    sampler, x0 = problems.sampler_for(split, cells, 1), problems.infeasible().start
+    result = run(problem, StochasticGhost(cap=0), sampler, x0, 200, compile=False).result()
+    assert "kappa stays at 1" in str(result.infeasible[0])
 
 
 def test_each_method_shows_its_sign() -> None:
@@ -32,7 +51,7 @@ def test_each_method_shows_its_sign() -> None:
 
 
 def test_a_penalty_at_its_full_weight_is_reported() -> None:
-    both = [problems.infeasible(), problems.deterministic()[1]]
+    both = [problems.infeasible(), problems.ball()]
     problem, splits, cells = problems.table_of(both)
     samplers = [problems.sampler_for(split, cells, 1) for split in splits]
     starts = torch.stack([known.start for known in both])

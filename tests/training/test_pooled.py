@@ -34,7 +34,9 @@ def data() -> Dataset:
 
 
 def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    return binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+    """NaN for the label 2, which one example has where steps are to be skipped."""
+    losses = binary_cross_entropy_with_logits(outputs, labels.clamp(max=1), reduction="none")
+    return torch.where(labels > 1, torch.nan, losses)
 
 
 def problem(constraint: Any) -> tuple[Problem, Tensor]:
@@ -60,9 +62,9 @@ CONSTRAINTS: dict[str, Constraint] = {
 }
 
 
-def in_a_loop(method: Algorithm[Any], constraint: Constraint) -> tuple[Tensor, list[float]]:
+def in_a_loop(method: Algorithm[Any], constraint: Constraint, given: Dataset) -> tuple[Tensor, list[float]]:
     """The same steps by `Constrained`, on the examples that the sampler draws."""
-    model, given = network(), data()
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fair = Constrained(model, constraint, method)
     (batch,) = SamplerStack([sampler(constraint)], 1, None).block(0, STEPS)
@@ -89,7 +91,7 @@ def test_stacked_runs_equal_a_loop(method: str, constraint: str, compiled: bool)
     own, x = problem(CONSTRAINTS[constraint])
     samplers = sampler(CONSTRAINTS[constraint]).seeded(3, 4)
     found = run(own, METHODS[method], samplers, x, steps=STEPS, compile=compiled).result()
-    point, y = in_a_loop(METHODS[method], CONSTRAINTS[constraint])
+    point, y = in_a_loop(METHODS[method], CONSTRAINTS[constraint], data())
     assert torch.allclose(found.x[0], point, atol=1e-9)
     if y:
         assert found.multipliers[0].tolist() == pytest.approx(y, abs=1e-9)
@@ -105,7 +107,18 @@ def test_as_many_rows_of_constraints_as_parameters() -> None:
     own = replace(own, data=replace(own.data, groups={"group": own.data.groups["group"].clamp(max=47)}))
     assert len(x) == constraint.m + 1
     found = run(own, METHODS["SSLALM"], sampler(constraint), x, steps=STEPS, compile=False).result()
-    point, y = in_a_loop(METHODS["SSLALM"], constraint)
+    point, y = in_a_loop(METHODS["SSLALM"], constraint, data())
+    assert torch.allclose(found.x[0], point, atol=1e-9)
+    assert found.multipliers[0].tolist() == pytest.approx(y, abs=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:step .* was skipped:RuntimeWarning")
+def test_a_step_that_is_skipped_leaves_the_running_means_alone() -> None:
+    own, x = problem(CONSTRAINTS["against the mean"])
+    own = replace(own, data=replace(own.data, y=own.data.y.index_fill(0, torch.tensor([17]), 2.0)))
+    found = run(own, METHODS["DescentAscent"], sampler(own.constraint), x, steps=STEPS, compile=False).result()
+    assert 0 < int(found.skipped[0]) < STEPS
+    point, y = in_a_loop(METHODS["DescentAscent"], CONSTRAINTS["against the mean"], own.data)
     assert torch.allclose(found.x[0], point, atol=1e-9)
     assert found.multipliers[0].tolist() == pytest.approx(y, abs=1e-9)
 
