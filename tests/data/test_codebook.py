@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from census import DATA, needs_extract
 
 from fairbound.constraints.subgroups import Banded, Coded, Intersection
 from fairbound.data import codebook
@@ -15,7 +15,6 @@ from fairbound.data.acs import STATES
 from fairbound.data.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("FAIRBOUND_DATA") or ROOT.parent / "shared" / "data")
 DICTIONARY = DATA / "acs" / "PUMS_Data_Dictionary_2018.csv"
 TOOL = ROOT / "tools" / "make_codebook.py"
 CODED = [name for name in codebook.variables() if codebook.variable(name).kind == "codes"]
@@ -128,9 +127,7 @@ def test_the_embedded_table_is_what_the_tool_extracts(tmp_path: Path) -> None:
     assert (tmp_path / "codebook.csv").read_bytes() == embedded.read_bytes()
 
 
-@pytest.mark.skipif(
-    not (DATA / "acs" / "acsincome_2018_42states.parquet").is_file(), reason=f"needs the census extracts in {DATA}"
-)
+@needs_extract("42states")
 def test_every_code_of_a_million_real_rows_is_known() -> None:
     from fairbound.data.acs import load
 
