@@ -17,6 +17,7 @@ from fairbound.algorithms import (
     StochasticGhost,
     SwitchingSubgradient,
 )
+from fairbound.algorithms.diagnostics import signs_of_infeasibility
 
 SIGNS = {
     DescentAscent(): "multipliers still grow",
@@ -65,3 +66,11 @@ def test_iterates_that_were_never_saved_are_reported() -> None:
     x0 = torch.zeros(3, dtype=problems.F64)
     unsaved = run(problem, SwitchingSubgradient(k0=1000), problems.sampler_for(split, cells, 1), x0, 50, compile=False)
     assert "no iterate was saved" in str(unsaved.result().infeasible[0])
+
+
+def test_what_happened_in_the_first_half_alone_is_no_sign() -> None:
+    early, late = [0.0] + [2.0] * 9, [0.0] * 6 + [1.0, 2.0, 3.0, 4.0]
+    for name, event in (("resets", "met y_max"), ("capped", "stood at y_max")):
+        signs = signs_of_infeasibility({name: torch.tensor([early, late]).T}, range(10))
+        assert signs[0] is None
+        assert f"{event} 4 times, 4 of them in the second half" in str(signs[1])

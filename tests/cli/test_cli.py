@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import RUNNER, call
+from scipy.stats import binomtest
 
 from fairbound.cli.app import app
 
@@ -184,9 +185,17 @@ class TestGroups:
         printed = call("groups", "synthetic:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3")
         assert "1,605,744,000 definable groups" in printed
 
-    def test_a_file_with_and_without_a_label(self, predictions: Path) -> None:
+    def test_a_file_with_and_without_a_label(self, predictions: Path, tmp_path: Path) -> None:
+        """The rate of label 1 has Wilson's interval, at 95 %."""
         assert "label = 1" not in call("groups", predictions, "--by", "race")
-        assert "label = 1" in call("groups", predictions, "--by", "race", "--label", "y")
+        printed = call("groups", predictions, "--by", "race", "--label", "y", "--json", tmp_path / "g.json")
+        assert "label = 1" in printed
+        assert "95% interval" in printed
+        rows = list(csv.DictReader(predictions.read_text().splitlines()))
+        for group in json.loads((tmp_path / "g.json").read_text())["groups"]:
+            labels = [int(row["y"]) for row in rows if row["race"] == group["name"]]
+            ends = binomtest(sum(labels), len(labels)).proportion_ci(0.95, method="wilson")
+            assert [group["base_rate"][end] for end in ("low", "high")] == pytest.approx([ends.low, ends.high])
 
     def test_small_groups(self, predictions: Path) -> None:
         assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
