@@ -35,10 +35,13 @@ SIGNS = {
 
 @pytest.mark.slow
 def test_ghost_shows_its_sign() -> None:
-    problem, (split,), cells = problems.table_of([problems.infeasible()])
-    sampler, x0 = problems.sampler_for(split, cells, 1), problems.infeasible().start
-    result = run(problem, StochasticGhost(cap=0), sampler, x0, 200, compile=False).result()
+    both = [problems.infeasible(), problems.ball()]
+    problem, splits, cells = problems.table_of(both)
+    samplers = [problems.sampler_for(split, cells, 1) for split in splits]
+    starts = torch.stack([known.start for known in both])
+    result = run(problem, StochasticGhost(cap=0), samplers, starts, 200, compile=False).result()
     assert "kappa stays at 1" in str(result.infeasible[0])
+    assert result.infeasible[1] is None
 
 
 def test_each_method_shows_its_sign() -> None:
