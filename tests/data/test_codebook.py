@@ -11,7 +11,7 @@ from census import DATA, needs_extract
 
 from fairbound.constraints.subgroups import Banded, Coded, Intersection
 from fairbound.data import codebook
-from fairbound.data.acs import STATES
+from fairbound.data.acs import NEWER, STATES
 from fairbound.data.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +51,13 @@ def test_known_levels() -> None:
 
 def test_states_are_those_of_the_code_book() -> None:
     assert sorted(STATES.values()) == sorted(codebook.levels("ST"))
+
+
+def test_newer_codes_mean_what_the_older_ones_did() -> None:
+    for column, (_, codes) in NEWER.items():
+        assert set(codes.values()) <= set(codebook.levels(column))
+    assert set(codebook.levels("RELP")) - set(NEWER["RELP"][1].values()) == {11}
+    assert set(codebook.levels("JWTR")) - set(NEWER["JWTR"][1].values()) == {None}
 
 
 def test_a_blank_is_a_level_and_a_fill_can_stand_for_it() -> None:

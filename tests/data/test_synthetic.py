@@ -65,6 +65,16 @@ def test_the_population_has_the_published_rates_to_within_two_thousandths(state,
 
 
 @pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
+def test_fresh_people_have_the_published_groups_and_rate(state, groups, published):
+    people = population(state)
+    drawn, sizes = people.draw(200_000, seed=0).columns, np.array(published["sizes"]) / ROWS[state]
+    shares = np.bincount(groups(drawn)) / 200_000
+    assert (np.abs(shares - sizes) < SIGMAS * np.sqrt(sizes * (1 - sizes) / 200_000)).all()
+    overall = sizes @ published["rates"]
+    assert abs(people.probability(drawn).mean() - overall) < 0.002 + SIGMAS * 0.32 / np.sqrt(200_000)  # .32: its spread
+
+
+@pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
 def test_the_sample_varies_about_those_rates_by_chance_only(state, groups, published):
     table = load(state)
     rate, size = np.array(published["rates"]), np.array(published["sizes"])

@@ -73,6 +73,7 @@ class TestFairlearn:
             assert found[name] == pytest.approx(getattr(fairlearn, name)(rows["y"], rows["p"], **theirs), abs=1e-12)
         mean = fairlearn.equalized_odds_difference(rows["y"], rows["p"], agg="mean", **theirs)
         assert found["equalized_odds_difference_mean"] == pytest.approx(mean, abs=1e-12)
+        assert_rates_equal_fairlearn(rows["y"], rows["p"], rows["g"], w)
 
     def test_on_the_acs_data(self, acs_ok) -> None:
         """Oklahoma, nine race groups, with a prediction from schooling and hours."""

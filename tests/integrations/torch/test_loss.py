@@ -370,6 +370,21 @@ def test_a_method_that_no_loss_can_express_is_refused(method: Algorithm[Any], me
         loop.fair.loss(loop.rows(0))
 
 
+def test_losses_without_a_graph_are_refused() -> None:
+    loop = Loop(DescentAscent())
+    rows = loop.rows(0)
+    with pytest.raises(ValueError, match="carry no graph"):
+        loop.fair.loss(rows._replace(losses=rows.losses.detach()))
+
+
+def test_an_unknown_group_is_explained() -> None:
+    model = network()
+    fair = Constrained(model, constraints.loss_parity(2, bound=0.1), DescentAscent())
+    fair.loss(rows_of(model, WHO, torch.arange(24))._replace(groups=WHO.sex[:24]))
+    with pytest.raises(ValueError, match="groups must be 0 to 1"):
+        fair.loss(rows_of(model, WHO, torch.arange(24))._replace(groups=WHO.sex[:24] + 1))
+
+
 def test_a_step_begun_by_accumulate_comes_first() -> None:
     loop = Loop(DescentAscent())
     loop.fair.accumulate(loop.rows(0))
