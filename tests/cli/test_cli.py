@@ -272,7 +272,7 @@ settings = { tau = 0.05, eta = 0.01 }
         assert again.splitlines()[0] == report.splitlines()[0] == data
         page = (tmp_path / "report" / "report.html").read_text()
         assert page.partition("<h1>")[0].count(data) == 1
-        assert (tmp_path / "report" / "tables" / "two-fairness-reported.csv").exists()
+        assert (tmp_path / "report" / "tables" / "two-fairness.csv").exists()
         assert (tmp_path / "report" / "figures" / "two-curves.pdf").stat().st_size > 1000
 
     def test_wrong_input(self, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from fairbound.cli.options import (
     Study,
 )
 from fairbound.cli.printing import console
-from fairbound.cli.report import section_of, show_and_write
+from fairbound.cli.report import sections_of, show_and_write
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.store import Store
@@ -86,7 +86,7 @@ def run_command(
             highlight=False,
         )
         if stored.page == "report" and to is not None:
-            show_and_write([section_of(stored, store)], to, store)
+            show_and_write(sections_of([stored], store), to, store)
         elif stored.page == "report":
             show(stored, store)
         else:
