@@ -58,7 +58,7 @@ def card_of(name: str, summary: str, family: str, groups: int | None, bound: flo
     )  # fmt: skip
     return Card(
         name=name, title="Cross-entropy of a network under bounds on the differences of group losses", family=family,
-        n=2753, m=max((groups or 2) * ((groups or 2) - 1), 1),
+        n=5 if name.startswith("hs") else 2753, m=max((groups or 2) * ((groups or 2) - 1), 1),
         changes=tuple(filter(None, CHANGES)) if name in CHANGED else (),
         kinds="<= nonlinear", convex=groups is None, noise="mini-batches of the training examples", examples=12_000,
         batch="64 + 2 x 32", steps=2000, origin="Kliachkin et al., Experiment 1", license="public domain",

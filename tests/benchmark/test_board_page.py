@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -153,6 +154,21 @@ def test_numbers_beside_the_page(board: Board, written: Path) -> None:
         assert (written.parent / link).exists(), link
 
 
+def test_the_docs_recompute_the_shares_from_the_records(
+    board: Board, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "guides" / "board.md"
+    (tmp_path / "board").symlink_to(written.parent)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(page.read_text().split("```python\n")[1].split("```")[0], names)
+    summary = Summary(board)
+    recomputed = names["counted"].xs("", level="change").mean()
+    np.testing.assert_allclose(recomputed[summary.names], summary.shares["stated"].share)
+    assert len(names["counted"]) == len(board.counted)
+    assert len(names["solved"]) == len(board.instances)
+
+
 def test_links_lead_somewhere_and_ids_are_unique(written: Path) -> None:
     html = written.read_text(encoding="utf-8")
     ids = re.findall(r'\sid="([^"]+)"', html)
@@ -262,11 +278,12 @@ def test_figures_of_a_problem_show_its_runs(board: Board) -> None:
 
 @needs_browser
 def test_sorting_by_keyboard(written: Path) -> None:
-    header = "[data-value=solve] thead th:nth-child(3)"
+    header = "[aria-label^='Share of instances'] thead th:nth-child(3)"
     seen = browsed(written, probe(f"""
-        const rows = [...document.querySelectorAll("[data-value=solve] tbody tr")];
+        const rows = [...document.querySelectorAll("[aria-label^='Share of instances'] tbody tr")];
         const ring = getComputedStyle(document.querySelector("{header} button")).outlineStyle;
-        return [document.querySelector("{header}").ariaSort, rows.map(row => +row.cells[2].dataset.value), ring];
+        const value = row => +(row.cells[2].dataset.value ?? row.cells[2].textContent);
+        return [document.querySelector("{header}").ariaSort, rows.map(value), ring];
     """), width=1400, focus=f"{header} button", keys=["Enter"])  # fmt: skip
     order, values, ring = seen.found
     assert order == "ascending"

@@ -19,7 +19,7 @@ import numpy as np
 
 from fairbound.benchmark.board.limits import Limits
 from fairbound.benchmark.board.results import best_found
-from fairbound.benchmark.board.scoring import end_merit
+from fairbound.benchmark.board.scoring import SHORT, end_merit
 from fairbound.benchmark.engine import Done, Engine, Progress, complete_all
 from fairbound.benchmark.entry import TUNING_SEEDS, USUAL_STEPS, Entry, primal_step
 from fairbound.benchmark.problems.catalog import BenchmarkProblem, Instance, Reference, load, reference
@@ -149,13 +149,17 @@ class Plan:
         results, size = [store.get(key) for key in task.keys], len(TUNING_SEEDS)
         tables = [None if one is None else one.tables.get("records") for one in results]
         measured, card = [table for table in tables if table is not None], load(name)
+        is_short = task.built().starts([0]).shape[1] <= SHORT
         best = reference(card.name, task.built().source) or best_found(
             [table["loss"] for table in measured], [table["violation"] for table in measured], card.scale or 1.0
         )
 
         def quality(number: int) -> float:
             runs = [table for table in tables[number * size : (number + 1) * size] if table is not None]
-            ends = [end_merit(run["loss"], run["violation"], run.get("distance"), best) for run in runs]
+            ends = [
+                end_merit(run["loss"], run["violation"], run.get("distance") if is_short else None, best)
+                for run in runs
+            ]
             return float(np.median(ends)) if len(ends) == size else math.inf
 
         return task.entries[min(range(len(task.entries)), key=quality)]

@@ -48,7 +48,7 @@ class Card:
     name: str
     title: str
     family: str
-    n: int
+    n: int  # variables
     m: int
     kinds: str
     convex: bool

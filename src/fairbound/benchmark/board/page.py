@@ -1,7 +1,7 @@
 """The board's page: `write_board` writes one HTML file that needs no network, and its numbers beside it.
 
 index.html    what was found, the shares, how soon, held-out data, a part for each method and each problem
-data/         shares, solved, records, heldout: CSV, parquet, LaTeX
+data/         shares, solved, records, problems, heldout: CSV, parquet, LaTeX
 
 Tables and figures are in the HTML; where a reader chooses a problem, `board.js` shows its part.
 """

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound.benchmark.board.scoring import TARGET, TARGETS, end_merit, merit, target_of
+from fairbound.benchmark.board.scoring import SHORT, TARGET, TARGETS, end_merit, merit, target_of
 from fairbound.benchmark.problems.catalog import Reference
 from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.result_file import StoredResult
@@ -130,15 +130,22 @@ class Board:
 
     def merits(self, method: str, instance: InstanceName) -> Numbers:
         """(R, K) of runs along the way."""
-        runs, card = self.curves[method, instance], self.problem(instance.problem)
-        return merit(runs.loss, runs.violation, runs.distance, card.reference)
+        runs = self.curves[method, instance]
+        return merit(runs.loss, runs.violation, self.distance(method, instance), self._reference(instance))
+
+    def distance(self, method: str, instance: InstanceName) -> Numbers | None:
+        """(R, K) to the solution, where it is the merit."""
+        return self.curves[method, instance].distance if self.problem(instance.problem).n <= SHORT else None
+
+    def _reference(self, instance: InstanceName) -> Reference:
+        return self.problem(instance.problem).reference
 
     def ends(self, method: str, instance: InstanceName) -> Numbers:
         """(R,) merits at the end; empty without runs."""
         runs = self.curves.get((method, instance))
         if runs is None:
             return np.empty(0)
-        return end_merit(runs.loss, runs.violation, runs.distance, self.problem(instance.problem).reference)
+        return end_merit(runs.loss, runs.violation, self.distance(method, instance), self._reference(instance))
 
     def solved(self, method: str, instance: InstanceName, target: float = TARGET) -> Numbers:
         """(R,) 1 for a run that solves the instance, else 0; a method without runs solves none."""

@@ -20,7 +20,7 @@ MEASURED = ("train_loss", "train_violation", "loss", "violation", "accuracy")
 
 
 def write_tables(summaries: Sequence[Summary], folder: Path) -> dict[str, list[str]]:
-    """shares, solved, records and heldout, where there are any; the endings of the files, by name."""
+    """shares, solved, records, problems and heldout, where there are any; the endings of the files, by name."""
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[str]] = {}
     for name, make in FRAMES.items():
@@ -68,14 +68,24 @@ def solved_rows(summary: Summary) -> Iterator[dict[str, Any]]:
 def record_rows(summary: Summary) -> Iterator[dict[str, Any]]:
     """Everything that was recorded along the way, with the merit."""
     for (method, instance), one in summary.board.curves.items():
-        merits = summary.board.merits(method, instance)
+        merits, distance = summary.board.merits(method, instance), summary.board.distance(method, instance)
         for run, k in product(range(one.loss.shape[0]), range(one.share.size)):
             yield {
                 "problem": instance.problem, "change": instance.change, "method": method, "run": run,
                 "budget": one.share[k], "loss": one.loss[run, k], "violation": one.violation[run, k],
                 "mean_violation": one.mean_violation[run, k],
-                "distance": np.nan if one.distance is None else one.distance[run, k], "merit": merits[run, k],
+                "distance": np.nan if distance is None else distance[run, k], "merit": merits[run, k],
             }  # fmt: skip
+
+
+def problem_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    """What merits are measured with."""
+    for card in summary.board.problems:
+        one = card.reference
+        yield {
+            "problem": card.name, "class": card.family, "reference": one.loss, "start": one.start, "scale": one.scale,
+            "exact": one.exact, "how": one.how, "primal": card.primal,
+        }  # fmt: skip
 
 
 def heldout_rows(summary: Summary) -> Iterator[dict[str, Any]]:
@@ -85,7 +95,10 @@ def heldout_rows(summary: Summary) -> Iterator[dict[str, Any]]:
             yield {"problem": problem, "method": method, "split": split, **numbers, "decision": decision}
 
 
-FRAMES = {"shares": share_rows, "solved": solved_rows, "records": record_rows, "heldout": heldout_rows}
+FRAMES = {
+    "shares": share_rows, "solved": solved_rows, "records": record_rows, "problems": problem_rows,
+    "heldout": heldout_rows,
+}  # fmt: skip
 
 
 def latex_tables(summaries: Sequence[Summary]) -> dict[str, ReportTable]:
