@@ -18,9 +18,9 @@ from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.stored_study import Card, EntryInfo
 
 METHODS = (
-    "SSLALM", "Ghost", "SPBM", "NuPI", "ExactPenalty", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",
-    "DescentAscent (Adam)", "DescentAscent (second)", "LevelConstrained", "Switching", "Penalty", "NuPI (nu .5)", "SGD",
-    "SSLALM (tau .1)",
+    "SSLALM", "Ghost", "SPBM", "NuPI", "SGD", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",
+    "DescentAscent (Adam)", "DescentAscent (second)", "LevelConstrained", "Switching", "Penalty", "NuPI (nu .5)",
+    "ExactPenalty", "SSLALM (tau .1)",
 )  # fmt: skip
 PROBLEMS = {  # name: (summary, class, groups, bound)
     "income-ok-race": ("Two groups, bound 0.02", "fairness", 2, 0.02),

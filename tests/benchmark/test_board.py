@@ -251,7 +251,7 @@ def block(language: str, number: int = 0) -> str:
 
 def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
     own = tmp_path / "five_means.py"
-    own.write_text(block("python", 1))
+    own.write_text(block("python"))
     generator = np.random.default_rng(0)
     sex, income = generator.integers(2, size=400), generator.normal(size=400)
     approved = (income + 0.5 * sex + generator.normal(size=400) > 0).astype(int)

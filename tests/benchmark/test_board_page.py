@@ -161,7 +161,7 @@ def test_the_docs_recompute_the_shares_from_the_records(
     (tmp_path / "board").symlink_to(written.parent)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(page.read_text().split("```python\n")[1].split("```")[0], names)
+    exec(page.read_text().split("```python\n")[2].split("```")[0], names)
     summary = Summary(board)
     recomputed = names["counted"].xs("", level="change").mean()
     np.testing.assert_allclose(recomputed[summary.names], summary.shares["stated"].share)

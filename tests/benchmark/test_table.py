@@ -69,7 +69,7 @@ def test_scaled_instances_have_the_same_feasible_points(spec: Path) -> None:
     group = other.problem.data.groups["region"][train]
     gap = losses[group == 0].mean() - losses[group == 1].mean()
     expected = other.scale * torch.stack([gap - 0.05, -gap - 0.05])
-    torch.testing.assert_close(other.problem.evaluate(x, train).c[0], expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(other.problem.evaluate(x, train).c[0], expected, atol=1e-6, rtol=1e-4)
 
 
 def test_splits_are_different_and_disjoint(spec: Path) -> None:

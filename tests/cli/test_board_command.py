@@ -8,7 +8,7 @@ import pytest
 from commands import call
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "board.md"
-PROBLEM = PAGE.read_text().split("```python\n")[2].split("```")[0]
+PROBLEM = PAGE.read_text().split("```python\n")[1].split("```")[0]
 
 
 @pytest.fixture

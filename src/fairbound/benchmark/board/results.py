@@ -55,7 +55,7 @@ class InstanceName(NamedTuple):
     change: str = ""
 
     def __str__(self) -> str:
-        return f"{self.problem}, {self.change}" if self.change else self.problem
+        return f"{self.problem} ({self.change})" if self.change else self.problem
 
 
 Cell = tuple[str, InstanceName]  # method, instance
