@@ -37,7 +37,9 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
 
 Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")]
 
-Report = Annotated[Path | None, typer.Option("--to", help="Write the report into this folder.", show_default="none")]
+Report = Annotated[
+    Path | None, typer.Option("--to", "-o", help="Write the report into this folder.", show_default="none")
+]
 
 
 def run_command(
