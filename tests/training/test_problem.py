@@ -274,5 +274,5 @@ def test_wrong_precision_length_or_function_value_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="the model has 37 parameters, got a starting point of shape"):
         run(problem, SGD(), sampler, x0[0][:5], 5)
     own = FunctionConstraint(lambda batch: batch.parameters[0][:3], ("a", "b"), problem.constraint.cells)
-    with pytest.raises(ValueError, match="must give 2 values"):
+    with pytest.raises(ValueError, match="must give values of shape"):
         run(Problem(problem.forward, bce, own, problem.data), SSLALM(), sampler, x0[0], 5)
