@@ -273,9 +273,12 @@ def test_the_page_runs_and_its_table_is_computed() -> None:
     space: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(compile(block, "docs/background/verdict.md", "exec"), space)
-    assert isinstance(space["found"], Verdict)
-    rows = {float(bound): int(n.replace(",", "")) for bound, n in re.findall(r"\| (0\.\d+) \| ([\d,]+) \|", page)}
-    assert rows == space["needed"]
+    assert isinstance(space["decided"], Verdict)
+    guide = (ROOT / "docs" / "guides" / "does_it_hold.md").read_text().replace(",", "")
+    rows = re.findall(r"\| (0\.\d+) \| (\d+) \| (\d+) \|", guide)
+    assert len(rows) == 5
+    for bound, half, none in rows:
+        assert [examples_needed(float(bound)), examples_needed(float(bound), gap=0.0)] == [int(half), int(none)]
 
 
 def test_how_many_more_examples_is_a_range_that_holds_the_point() -> None:

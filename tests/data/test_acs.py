@@ -315,7 +315,7 @@ def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_named_folder_that_does_not_exist_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else synthetic data would stand in for those that somebody named."""
     monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path / "absent"))
-    with pytest.raises(FileNotFoundError, match=r"FAIRBOUND_DATA is '.*absent', which is no folder .* unset it"):
+    with pytest.raises(FileNotFoundError, match=r"FAIRBOUND_DATA is '.*absent', which is not a folder .* unset it"):
         best("OK")
     assert acs_files.download_folder() == tmp_path / "absent"  # which a download makes
 

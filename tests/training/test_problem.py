@@ -256,8 +256,8 @@ def test_bad_datasets_are_sentences() -> None:
         ({"loss": lambda out, y: bce(out, y).mean()}, r"must be per example; 3 examples gave shape \(\)"),
         ({"loss": lambda out, y: (out[:, None] - y) ** 2}, r"must be per example; 3 examples gave shape \(3, 3\)"),
         ({"forward": lambda x, X: (X @ x[:4]).sum()}, "one output per example"),
-        ({"forward": lambda x, X: X @ x[:9]}, r"the model does not take what it is given \(\(37,\) float64, \(3, 4\)"),
-        ({"loss": lambda out, y: bce(out[:, None], y)}, r"the loss does not take what it is given \(\(3,\) float64"),
+        ({"forward": lambda x, X: X @ x[:9]}, r"the model does not accept these arguments \(\(37,\) float64, \(3, 4\)"),
+        ({"loss": lambda out, y: bce(out[:, None], y)}, r"the loss does not accept these arguments \(\(3,\) float64"),
     ],
 )
 def test_bad_shapes_are_sentences(change: dict, sentence: str) -> None:

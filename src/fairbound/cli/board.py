@@ -40,8 +40,7 @@ class RuleSet(enum.StrEnum):
 Problems = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Problems: names, or files of your own (.toml, .py); all if not given. Or folders of entries, which are "
-        "read and not run.",
+        help="Names of problems, or your own files (.toml, .py); by default all. Folders of entries are read, not run.",
         autocompletion=complete_problem,
     ),
 ]
@@ -58,12 +57,12 @@ Algorithm = Annotated[
 ]
 RulesOption = Annotated[
     list[RuleSet] | None,
-    typer.Option("--rules", help="The classes' own defaults (if not given), or 20 points tried first; or both."),
+    typer.Option("--rules", help="The methods' default settings, or settings tuned on 20 points; or both."),
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Splits of the held-out track.")]
-Epochs = Annotated[float | None, typer.Option(min=1.5, help="No run is longer: a trial.")]
-Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a trial, in about a minute.")]
+Epochs = Annotated[float | None, typer.Option(min=1.5, help="Limit on epochs, for quick trials.")]
+Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a quick trial.")]
 List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
 To = Annotated[Path, typer.Option("--to", "-o", help="The folder for the page and its data.")]
 

@@ -42,7 +42,8 @@ def rows_where(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[n
     try:
         holds = np.asarray(need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python"))
     except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-        raise ValueError(f"the condition {condition!r} cannot be read; {FORM}") from error
+        why = f" ({error})" if isinstance(error, TypeError) else ""  # a number is compared with text
+        raise ValueError(f"the condition {condition!r} cannot be read{why}; {FORM}") from error
     if holds.dtype != bool or not values:
         raise ValueError(f"the condition {condition!r} compares nothing; {FORM}")
     holds = holds & ~np.logical_or.reduce([is_missing(column) for column in values.values()])
