@@ -39,6 +39,7 @@ OPTIONAL = ("keras", "tensorflow", "jax", "lightning", "transformers", "accelera
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # those of Lightning and Transformers are theirs
 autodoc_default_options = {"members": True, "show-inheritance": True}
+toc_object_entries_show_parents = "hide"  # "On this page" is narrow
 autodoc_typehints = "description"  # signatures stay short
 autoclass_content = "both"
 autodoc_mock_imports = [name for name in OPTIONAL if not find_spec(name)]

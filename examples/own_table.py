@@ -48,13 +48,16 @@ for bound in (0.6, 0.9):
     fair = FairClassifier(constraint=recall, bound=bound, epochs=5, random_state=0).fit(X, y, sensitive_features=who)
     print(f"recall of every group at least {bound}: {fair.verdict_.decision}; accuracy {fair.score(X, y):.3f}")
     print(fair.verdict_)
-    recalls = pd.Series(fair.predict(X))[y == 1].groupby(groups[y == 1]).mean()
-    plt.plot(recalls, "o--", label=f"recall with a bound of {bound}")
+    names = [gap.cell.removesuffix(", y=1") for gap in fair.verdict_.gaps]
+    recalls = np.array([[-gap.estimate, -gap.high, -gap.low] for gap in fair.verdict_.gaps])  # signs turned
+    errors = np.abs(recalls[:, 1:] - recalls[:, :1]).T
+    plt.errorbar(names, recalls[:, 0], errors, fmt="o", capsize=4, label=f"bound {bound}: {fair.verdict_.decision}")
+    plt.axhline(bound, color="gray", linestyle="--")
 
 # The same question about any other model's predictions on held-out data.
 guessed = (loans["debt"] < loans["income"]).astype(int)
 print(verdict(recall(sorted(groups.unique()), 0.6), groups, predictions=guessed, labels=y).sentence)
 
-plt.gca().set(title="Recall of every group", ylim=(0.5, 1))
+plt.title("Verdict: recall of every group, 95 % intervals")
 plt.legend()
 plt.show()

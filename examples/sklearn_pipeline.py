@@ -1,7 +1,7 @@
 """A scikit-learn pipeline
 ==========================
 
-`FairPostprocessor` around a model of your own, cross-validation with groups, a verdict.
+`FairPostprocessor` around a model of your own, cross-validation with groups, a verdict, and an audit of both models.
 
 A synthetic census of Virginia: who earns more than 50,000 dollars a year? The rates of positive predictions of people
 by marital status must differ by at most 0.2, and marital status is not used to predict.
@@ -16,6 +16,7 @@ from sklearn.model_selection import cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from fairbound import audit
 from fairbound.data import load
 from fairbound.integrations.sklearn import FairPostprocessor
 
@@ -37,12 +38,15 @@ print(fair.report())  # the verdict in it is from calibration data, which nothin
 print(f"verdict: {fair.verdict_.decision}; probabilities of the first: {pipeline.predict_proba(X[:1]).round(3)}")
 
 plain, scaled = fair.unconstrained_, pipeline[:-1].transform(X)
-for name, model in (("fair", fair), ("plain", plain)):
+at = fair.calibration_
+for color, (name, model) in zip("br", {"fair": fair, "plain": plain}.items(), strict=True):
     rates = [model.predict(scaled)[married == group].mean() for group in ("married", "not married")]
-    plt.plot(["married", "not married"], rates, "o--", label=f"{name}: accuracy {model.score(scaled, y):.3f}")
     print(f"{name}: accuracy {model.score(scaled, y):.3f}, rates {rates[0]:.3f} and {rates[1]:.3f}")
+    audited = audit(y[at], married[at], predictions=model.predict(scaled[at]))
+    for group in audited.groups:
+        rate, low, high = group.rates["positive_rate"]
+        plt.errorbar(f"{name}, {group.name}", rate, [[rate - low], [high - rate]], fmt=f"o{color}", capsize=4)
 
-plt.margins(x=0.3)
-plt.title("Rates of positive predictions")
-plt.legend()
+plt.title("Audit: rates of positive predictions, 95 % intervals")
+plt.margins(x=0.2)
 plt.show()

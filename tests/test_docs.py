@@ -39,12 +39,12 @@ RUN_ELSEWHERE = {  # pages that run where their subject is tested
 ROUND = {"0.001", "0.005", "0.010", "1.00"}  # bounds and tolerances
 CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a page must have reached
     "guides/stacked_runs.md": lambda space: bool(
-        space["found"].c.amax(1).median() < 0.02 and abs(float(space["x"]) - 1) < 1e-3
+        space["evaluation"].c.amax(1).median() < 0.02 and abs(float(space["x"]) - 1) < 1e-3
     ),
     "README.md": lambda space: space["fair"].verdict_.decision == "holds",
     "guides/classifier.md": lambda space: space["fair"].verdict_.decision in ("holds", "undecided"),
     "guides/data.md": lambda space: space["data"].X.shape[1] == len(space["data"].names),
-    "background/metrics.md": lambda space: space["found"].metrics["demographic_parity_difference"].value > 0,
+    "background/metrics.md": lambda space: space["audited"].metrics["demographic_parity_difference"].value > 0,
     "reference/constraints.md": lambda space: "equalized_odds" in space["constraints"].NOTIONS,
 }
 

@@ -171,16 +171,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for block in BLOCKS:
         with chdir(tmp_path_factory.getbasetemp()), redirect_stdout(io.StringIO()) as output:
             exec(compile(block, "a block of docs/guides/loop.md", "exec"), space)
-        if "print(found)" in block:
+        if "print(report)" in block:
             space["shown"] = output.getvalue()
     return space
 
 
 def test_the_page_reaches_what_it_says(page: dict[str, Any]) -> None:
-    found = page["found"]
+    found = page["report"]
     assert found.feasibility < 0.01
     assert found.stationarity < 0.5 * found.gradient
-    for name in ("fair", "twice", "ghost", "both", "rate", "given"):
+    for name in ("fair", "twice", "ghost", "both", "rate", "handed_over"):
         assert page[name].steps > 0
         assert page[name].skipped == 0
 

@@ -22,8 +22,9 @@ from browsing import CHROMIUM, Seen, browsed_in_turn  # noqa: E402
 
 WIDTHS = (1400, 390)
 SEARCHED = "verdict"
-WIDER = """(() => {  // of the page, and of text that is cut off at its right
-  const parts = [document.documentElement, ...document.querySelectorAll(".bd-article :is(h1, h2, h3, h4, dt, p)")];
+WIDER = """(() => {  // of the page, and of text that is cut off at its right; on a narrow screen code scrolls
+  const text = "h1, h2, h3, h4, dt, p" + (innerWidth < 1400 ? "" : ", pre");
+  const parts = [document.documentElement, ...document.querySelectorAll(`.bd-article :is(${text})`)];
   return Math.max(...parts.filter(one => one.clientWidth).map(one => one.scrollWidth - one.clientWidth));
 })()"""
 FOUND = """(async () => {

@@ -264,9 +264,12 @@ def test_the_page_runs_and_its_table_is_computed() -> None:
     space: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(compile(block, "docs/background/verdict.md", "exec"), space)
-    assert isinstance(space["found"], Verdict)
-    rows = {float(bound): int(n.replace(",", "")) for bound, n in re.findall(r"\| (0\.\d+) \| ([\d,]+) \|", page)}
-    assert rows == space["needed"]
+    assert isinstance(space["decided"], Verdict)
+    guide = (ROOT / "docs" / "guides" / "does_it_hold.md").read_text().replace(",", "")
+    rows = re.findall(r"\| (0\.\d+) \| (\d+) \| (\d+) \|", guide)
+    assert len(rows) == 5
+    for bound, half, none in rows:
+        assert [examples_needed(float(bound)), examples_needed(float(bound), gap=0.0)] == [int(half), int(none)]
 
 
 def test_how_many_more_examples_is_a_range_that_holds_the_point() -> None:
@@ -277,7 +280,7 @@ def test_how_many_more_examples_is_a_range_that_holds_the_point() -> None:
     gap = found.decisive
     assert found.decision == "undecided"
     assert gap.needed is not None
-    low, high = (re.search(r"([\d,]+) (?:to|or)", found.sentence), "any number of more examples" in found.sentence)
+    low, high = (re.search(r"at least ([\d,]+) more", found.sentence), "no number decides" in found.sentence)
     assert low is not None
     assert int(low.group(1).replace(",", "")) < gap.needed - gap.examples
     assert high  # the estimate is .02 from its bound, and its error is .03

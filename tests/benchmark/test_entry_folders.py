@@ -80,7 +80,7 @@ def copy(sound: Path, tmp_path: Path) -> Path:
 
 def test_a_correct_entry_is_accepted_and_on_the_board(sound: Path, tmp_path: Path) -> None:
     said = " ".join(call("check", sound, "--salt", "pepper", "--out", tmp_path / "results").split())
-    assert "this is no sandbox" in said
+    assert "it is not sandboxed" in said
     assert "Computed again: hs7 (salt pepper)" in said
     assert said.endswith("Accepted")
     moved = Path(shutil.copytree(sound, tmp_path / "mine"))
@@ -261,7 +261,7 @@ def test_what_a_method_has_no_need_of_is_warned_of(tmp_path: Path) -> None:
         (('license = "MIT"\n', ""), "the key 'license' is missing"),
         (("authors =", "author ="), "there is no key 'author'; the nearest is 'authors'"),
         (('"hs7"', '"hs8"'), "'hs8' is not on the board; the nearest is 'hs"),
-        (("name", "[name"), "is no valid TOML"),
+        (("name", "[name"), "is not valid TOML"),
     ],
 )
 def test_a_wrong_card_is_a_sentence(change: tuple[str, str], sentence: str, tmp_path: Path) -> None:

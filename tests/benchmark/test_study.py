@@ -541,7 +541,7 @@ def test_names_and_files_that_are_not_there(tmp_path: Path) -> None:
         load(str(tmp_path / "nowhere.toml"))
     with pytest.raises(OSError, match="cannot be read as a study"):
         load(tmp_path)
-    with pytest.raises(ValueError, match=r"mine.toml is no valid TOML: .*line 2"):
+    with pytest.raises(ValueError, match=r"mine.toml is not valid TOML: .*line 2"):
         load(written(tmp_path, "\ntitle = \n"))
     (tmp_path / "mine.toml").write_bytes(b"title = '\xff'")
     with pytest.raises(ValueError, match=r"mine.toml cannot be read as a study"):

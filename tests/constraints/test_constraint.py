@@ -270,8 +270,8 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "an infinite bound": (lambda: constraints.bounded_group_loss(2, bound=float("inf")), ValueError, "must be finite"),
     "groups as a string": (lambda: constraints.loss_parity("AB", bound=0.1), TypeError, r"got the string 'AB'; use \["),
     "a name twice": (lambda: constraints.loss_parity(["A", "A"], bound=0.1), ValueError, "distinct names"),
-    "one group": (lambda: constraints.loss_parity(["A"], bound=0.1), ValueError, "two or more"),
-    "one group in pairs": (lambda: constraints.demographic_parity(1, bound=0.1), ValueError, "two cells, got 1"),
+    "one group": (lambda: constraints.loss_parity(["A"], bound=0.1), ValueError, "at least two groups"),
+    "one group in pairs": (lambda: constraints.demographic_parity(1, bound=0.1), ValueError, "two groups, got 1"),
     "a rate above 1": (lambda: constraints.minimum_rate(1.2), ValueError, "between 0 and 1, got 1.2"),
     "a rate that is NaN": (lambda: constraints.maximum_rate(float("nan")), ValueError, "between 0 and 1, got nan"),
     "an unknown group": (lambda: constraints.minimum_rate(0.5, groups=["A", "B"], group="C"), ValueError, r"no group 'C'; the groups are \['A', 'B'\]"),  # noqa: E501

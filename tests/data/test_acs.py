@@ -279,7 +279,7 @@ def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("FAIRBOUND_DATA")
     assert acs_files.download_folder() == cache / "fairbound"
     monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path / "absent"))  # else synthetic data would stand in for it
-    with pytest.raises(FileNotFoundError, match=r"FAIRBOUND_DATA is '.*absent', which is no folder .* unset it"):
+    with pytest.raises(FileNotFoundError, match=r"FAIRBOUND_DATA is '.*absent', which is not a folder .* unset it"):
         best("OK")
     assert acs_files.download_folder() == tmp_path / "absent"  # which a download makes
 

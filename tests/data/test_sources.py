@@ -36,7 +36,7 @@ def test_a_new_kind_of_source_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setitem(sources.SOURCES, "coin", coin)
     assert load("coin:30", seed=1).rows == 30
-    with pytest.raises(ValueError, match="coin:30 is no file: it has its own label"):
+    with pytest.raises(ValueError, match="coin:30 is not a file: it has its own label"):
         load("coin:30", label="y")
 
 
@@ -59,7 +59,7 @@ def test_without_real_data_the_synthetic_census_is_best(monkeypatch) -> None:
 def test_a_named_folder_is_never_replaced_by_the_synthetic_census(tmp_path) -> None:
     (tmp_path / "file").touch()
     for place, why in ((tmp_path / "nowhere", "is not there"), (tmp_path, "has no census file of OK"),
-                       (tmp_path / "file", "is no folder")):  # fmt: skip
+                       (tmp_path / "file", "is not a folder")):  # fmt: skip
         with pytest.raises(FileNotFoundError, match=f"the folder {place} {why}; name the folder where it is"):
             sources.best("OK", place)
 
@@ -84,7 +84,7 @@ def test_names_of_states_are_checked(tmp_path) -> None:
         ("acs:", {}, "acs:STATES"),
         ("acs:OK:Income:2018:1-Year:more", {}, "acs:STATES"),
         ("acs:OK:Income:2018:more", {}, "the horizon is 1-Year or 5-Year, got 'more'"),
-        ("acs:OK:Income:now", {}, "'now' in .* is no year"),
+        ("acs:OK:Income:now", {}, "'now' in .* is not a year"),
         ("acs:OK:Incom", {}, "Income"),
     ],
 )

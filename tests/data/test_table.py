@@ -270,7 +270,7 @@ def test_predictions_in_the_terms_of_the_label(
         ([0, 1], ["yes", "no"], "no", "which means which is not evident"),
         ([1, 2], [0, 1], None, "'guess' holds 1 and 2, but the label"),
         (["a", "b"], ["a", "c"], "a", "'guess' holds 'a' and 'b', but the label"),
-        ([0.2, 0.7, 0.9], [0, 1], None, r"scores are no predictions \(score, --score\)"),
+        ([0.2, 0.7, 0.9], [0, 1], None, r"scores are not predictions \(score, --score\)"),
         ([0.0, np.nan], [0, 1], None, "'guess' is missing in 1 of 2 rows"),
         ([0, 1], [1, 2], None, "the column 'rich' holds 1 and 2; say which value"),
     ],

@@ -114,7 +114,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
         "'names'.*distinct name",
     ),
     "a change in place": (FunctionConstraint(in_place, ("own",)), "'value'.*in place"),
-    "two values for one": (FunctionConstraint(two_values, ("own",)), "'value'.*must give 1 values"),
+    "two values for one": (FunctionConstraint(two_values, ("own",)), "'value'.*must give values of shape"),
     "a function without a graph": (
         FunctionConstraint(lambda b: torch.tensor([b.losses.mean().item()]), ("own",)),
         "'gradient'",

@@ -81,7 +81,7 @@ DECLARED = {  # seen before a step
     r"Mine\.batch_size_probs must be .*, got \(0\.5, 0\.4\)": with_own(evaluates=FOUR, batch_size_probs=(0.5, 0.4)),
     r"Mine\.batch_size_probs must be .*, got \(1\.5, -0\.5\)": with_own(evaluates=FOUR, batch_size_probs=(1.5, -0.5)),
     r"Mine\.solves must be 'kkt', 'penalty' or None, got 'KKT'": with_own(solves="KKT"),
-    r"Forgotten is no frozen dataclass; write @dataclass\(frozen=True, kw_only=True\) above it": Forgotten(),
+    r"Forgotten is not a frozen dataclass; write @dataclass\(frozen=True, kw_only=True\) above it": Forgotten(),
 }
 RETURNED = {  # seen at the first step
     r"Mine\.init returns a state dict that holds other things than tensors, \{'k': 0\}; a state is a NamedTuple of": (

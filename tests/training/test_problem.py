@@ -256,8 +256,8 @@ def test_bad_datasets_are_sentences() -> None:
         ({"loss": lambda out, y: bce(out, y).mean()}, r"must be per example; 3 examples gave shape \(\)"),
         ({"loss": lambda out, y: (out[:, None] - y) ** 2}, r"must be per example; 3 examples gave shape \(3, 3\)"),
         ({"forward": lambda x, X: (X @ x[:4]).sum()}, "one output per example"),
-        ({"forward": lambda x, X: X @ x[:9]}, r"the model does not take what it is given \(\(37,\) float64, \(3, 4\)"),
-        ({"loss": lambda out, y: bce(out[:, None], y)}, r"the loss does not take what it is given \(\(3,\) float64"),
+        ({"forward": lambda x, X: X @ x[:9]}, r"the model does not accept these arguments \(\(37,\) float64, \(3, 4\)"),
+        ({"loss": lambda out, y: bce(out[:, None], y)}, r"the loss does not accept these arguments \(\(3,\) float64"),
     ],
 )
 def test_bad_shapes_are_sentences(change: dict, sentence: str) -> None:
@@ -274,5 +274,5 @@ def test_wrong_precision_length_or_function_value_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="the model has 37 parameters, got a starting point of shape"):
         run(problem, SGD(), sampler, x0[0][:5], 5)
     own = FunctionConstraint(lambda batch: batch.parameters[0][:3], ("a", "b"), problem.constraint.cells)
-    with pytest.raises(ValueError, match="must give 2 values"):
+    with pytest.raises(ValueError, match="must give values of shape"):
         run(Problem(problem.forward, bce, own, problem.data), SSLALM(), sampler, x0[0], 5)

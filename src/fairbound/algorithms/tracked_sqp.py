@@ -14,7 +14,7 @@ The last two add what is missing, min{ max_i [c_i + J_i d - r_i]_+ : |d|_inf <= 
 `alpha_c` gives a step size of their own to the constraints: v is the shortest d with c + J v <= r, and
 x+ = x + alpha_c v + alpha_k (d - v).
 
-Names it answers to: "ghost" is Ghost's subproblem (Facchinei et al. 2021) on averages as in Debiased StoSQP (Na, Gao,
+Published settings: "ghost" is Ghost's subproblem (Facchinei et al. 2021) on averages as in Debiased StoSQP (Na, Gao,
 Ng, Mahoney 2024, gradients and Hessians averaged, box constraints); "crz" is the step of Curtis, Robinson, Zhou (SIOPT
 2024, arXiv 2302.14790); "decay" is feedback linearization (arXiv 2503.12665); `alpha_c` the two step sizes of O'Neill
 (arXiv 2408.16656). These have exact constraints, and mini-batches of them bias d: the averages are what makes d usable.

@@ -64,7 +64,7 @@ class Gap:
     low: float | None = None  # with `high`: simultaneous limits of all gaps; `low` above the bound is a violation
     high: float | None = None
     at_most: float | None = None  # upper limit of this gap alone; the constraint holds where this is within the bound
-    needed: float | None = None  # examples of that cell, others in proportion, that would decide; inf: none would
+    needed: float | None = None  # examples of that cell that decide if the estimate is right; inf: no number does
 
 
 class _Noise(NamedTuple):

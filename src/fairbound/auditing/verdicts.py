@@ -92,7 +92,7 @@ def verdict(
     constraint value     all at once    alone bound       needed
     A - B      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
     B - A      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
-    95 % confidence limits, all at once and each alone; needed: examples to decide
+    95 % limits, all at once and alone; needed: examples, if the estimate is right
     Holds: at 95 % confidence every constraint holds for the population that these
     examples were drawn from; nearest to its bound is 'A - B', at most 0.052 where
     0.200 is allowed.
@@ -129,7 +129,7 @@ def _table(gaps: Sequence[Gap], level: float) -> list[str]:
     lines = [_line(entries, widths) for entries in columns]
     if len(shown) < len(gaps):
         lines.append(f"and {len(gaps) - len(shown)} more, farther from their bounds")
-    return [*lines, f"{100 * level:g} % confidence limits, all at once and each alone; needed: examples to decide"]
+    return [*lines, f"{100 * level:g} % limits, all at once and alone; needed: examples, if the estimate is right"]
 
 
 def _sentence(gap: Gap, decision: Decision, level: float) -> str:
@@ -149,12 +149,12 @@ def _sentence(gap: Gap, decision: Decision, level: float) -> str:
         return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
     remedy = "Its estimate equals the bound: if that is the truth, no number of examples decides."
     if not math.isinf(gap.needed):
-        remedy = f"{_more(gap, level)} more examples of {gap.cell!r}, and of the others in proportion, would decide."
+        remedy = _more(gap, level)
     return f"Undecided: {gap.name!r} is between {number(low)} and {number(high)}, and {asked}. {remedy}"
 
 
 def _more(gap: Gap, level: float) -> str:
-    """The examples that decide if the truth is a standard error farther from the bound, and one nearer to it."""
+    """How many more examples decide if the truth is a standard error farther from the bound, and one nearer to it."""
     assert gap.needed is not None
     assert gap.estimate is not None
     assert gap.at_most is not None
@@ -163,10 +163,10 @@ def _more(gap: Gap, level: float) -> str:
         gap.needed * (distance / away) ** 2 - gap.examples if away > 0 else math.inf
         for away in (distance + error, distance - error)
     )
-    first = _rough(max(1.0, fewest))
+    first, more = _rough(max(1.0, fewest)), f"more examples of {gap.cell!r}, and of the others in proportion,"
     if math.isinf(most) or most >= 1e9:
-        return f"{first} or, if the truth is nearer to the bound, any number of"
-    return f"{first} to {_rough(max(1.0, most))}"
+        return f"It takes at least {first} {more[:-1]}; if the true value is at the bound, no number decides."
+    return f"{first} to {_rough(max(1.0, most))} {more} would decide."
 
 
 def _nearness(gap: Gap) -> float:

@@ -131,7 +131,7 @@ def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
 def _refuse_unless_settings(method: type[Algorithm[Any]], path: Path) -> None:
     """Hyper-parameters are the fields of a frozen dataclass: runs that differ in them are computed together."""
     if not is_dataclass(method):
-        raise ValueError(f"{path}: {method.__name__} is no frozen dataclass; write {DECORATOR} above it")
+        raise ValueError(f"{path}: {method.__name__} is not a frozen dataclass; write {DECORATOR} above it")
     for field in fields(method):
         if field.init and field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(
@@ -150,7 +150,7 @@ def _settings(method: type[Algorithm[Any]], text: str, place: str) -> dict[str, 
     try:
         call = ast.parse(f"_{text}", mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"{place}: {text} is no list of settings such as (tau=0.1, eta=0.5): {error.msg}") from error
+        raise ValueError(f"{place}: {text} is not a list of settings as (tau=0.1, eta=0.5): {error.msg}") from error
     if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError(f"{place}: settings are named, such as (tau=0.1, eta=0.5); got {text}")
     defaults = {field.name: field.default for field in fields(method) if field.init}  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def opened(data: bytes, name: str) -> StoredResult:
             raise ValueError("its content does not match its checksum")
     except (arrow.ArrowException, OSError, ValueError, AttributeError) as error:
         words = str(error).splitlines()[0] if data else "it is empty"
-        raise DamagedError(f"its {len(data)} bytes are no sound result ({words})") from error
+        raise DamagedError(f"its {len(data)} bytes are not a valid result ({words})") from error
     if named != name:
         raise DamagedError(f"its settings are those of {named}")
     return found

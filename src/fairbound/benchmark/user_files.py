@@ -57,7 +57,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is no valid TOML: {error}") from error
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read as {what}: {error}") from error
     except FileNotFoundError as error:

@@ -49,7 +49,7 @@ def audit_command(
     positive: Annotated[
         str | None,
         typer.Option(
-            help="Label value that counts as 1, if not 0/1, yes/no, ...; of several, this one against the rest."
+            help="Label value that counts as 1, where labels are not 0/1, yes/no, ...; all others count as 0."
         ),
     ] = None,
     drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Drop examples that lack a value.")] = False,
@@ -58,7 +58,7 @@ def audit_command(
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option(help="Encoding of a CSV file.", show_default="UTF-8, UTF-16 or latin-1, found by itself"),
+        typer.Option(help="Encoding of a CSV file.", show_default="detected: UTF-8, UTF-16 or latin-1"),
     ] = None,
     reference: Annotated[
         str | None, typer.Option(help="Group that the others are compared to.", show_default="the largest")
@@ -76,9 +76,9 @@ def audit_command(
     compare_threshold: Annotated[
         float | None, typer.Option(help="Threshold of the second scores.", show_default="--threshold")
     ] = None,
-    no_intervals: Annotated[bool, typer.Option("--no-intervals", help="Values only, which is quicker.")] = False,
+    no_intervals: Annotated[bool, typer.Option("--no-intervals", help="Omit the intervals, which is quicker.")] = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads.", show_default="1 for files up to 100 MB, else all cores")
+        int | None, typer.Option(min=1, help="Number of threads.", show_default="1 up to 100 MB, else all cores")
     ] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 20,
@@ -92,7 +92,7 @@ def audit_command(
 ) -> None:
     """Audit a file of predictions: who is flagged or missed wrongly, by group, and every fairness metric.
 
-    Differences and ratios are against --reference, with confidence intervals. Any model, any library.
+    Every group is compared with --reference, with confidence intervals. The predictions may come from any model.
     """
     from fairbound.auditing.audited_columns import audit_columns
     from fairbound.auditing.comparisons import compare

@@ -40,8 +40,7 @@ class RuleSet(enum.StrEnum):
 Problems = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Problems: names, or files of your own (.toml, .py); all if not given. Or folders of entries, which are "
-        "read and not run.",
+        help="Names of problems, or your own files (.toml, .py); by default all. Folders of entries are read, not run.",
         autocompletion=complete_problem,
     ),
 ]
@@ -60,7 +59,7 @@ Algorithm = Annotated[
 ]
 RulesOption = Annotated[
     list[RuleSet] | None,
-    typer.Option("--rules", help="The classes' own defaults (if not given), or 20 points tried first; or both."),
+    typer.Option("--rules", help="The methods' default settings, or settings tuned on 20 points; or both."),
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Splits on which bounds are tested on held-out data.")]

@@ -83,7 +83,7 @@ def checked_device(device: str, *, here: bool = True) -> str:
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ValueError(f"there is no kind of device {device!r}; use cpu, cuda or cuda:1") from error
+        raise ValueError(f"unknown device {device!r}; use cpu, cuda or cuda:1") from error
     found = torch.cuda.device_count()
     if here and kind == "cuda" and (torch.device(device).index or 0) >= found:
         raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds {found} NVIDIA devices; use cpu")

@@ -14,10 +14,10 @@ from fairbound.cli.printing import console, working
 SECONDS, GIGABYTES, SAMPLE = 600.0, 4.0, 3  # those of `board.limits` and `board.checks`, which load torch
 
 Folder = Annotated[Path, typer.Argument(help="The folder of an entry: entry.toml and method.py.")]
-Seconds = Annotated[float, typer.Option(help="The most that one problem may take, all seeds together.")]
-Memory = Annotated[float, typer.Option(help="The most memory of a process, in GB, beside Python and torch.")]
-Salt = Annotated[str | None, typer.Option(help="Text that decides the sample and its coordinates; drawn if not given.")]
-Sample = Annotated[int, typer.Option(min=0, help="Problems that are computed again.")]
+Seconds = Annotated[float, typer.Option(help="Limit on the seconds of one problem, all seeds together.")]
+Memory = Annotated[float, typer.Option(help="Limit on the memory of a process, in GB, on top of Python and torch.")]
+Salt = Annotated[str | None, typer.Option(help="Text that decides the sample and its coordinates; random by default.")]
+Sample = Annotated[int, typer.Option(min=0, help="Number of problems to compute again.")]
 
 
 def enter_command(
@@ -30,7 +30,7 @@ def enter_command(
     queue: OtherQueue = None,
     shard: Shard = None,
 ) -> None:
-    """Compute what an entry's folder lacks, and write its manifest; the method runs in processes of its own."""
+    """Compute the missing results of an entry, and write its manifest; the method runs in separate processes."""
     from fairbound.benchmark.board.entry_folder import RESULTS, EntryFolder
     from fairbound.benchmark.board.limits import Limits
     from fairbound.cli.engine import computing, end_with, engine_of
@@ -65,8 +65,8 @@ def check_command(
 
     screen, salt = console(), salt or secrets.token_hex(8)
     screen.print(
-        f"The method is code of its author. It runs in processes of its own, for at most {seconds:g} s and "
-        f"{memory:g} GB each, with your rights: this is no sandbox.",
+        f"Runs the author's code with your permissions, in separate processes of at most {seconds:g} s and "
+        f"{memory:g} GB each; it is not sandboxed.",
         highlight=False,
     )
     with working(f"checking {folder}"):

@@ -19,7 +19,7 @@ General = Annotated[
 
 
 def new_algorithm_command(file: File, general: General = False) -> None:
-    """Write a complete method, descent-ascent, with comments: to be changed into your own.
+    """Write a complete method, descent-ascent, with comments, to change into your own.
 
     It is a multiplier method, which turns the values of the constraints into weights; with --general it is one that
     makes its own step from gradients and Jacobians.

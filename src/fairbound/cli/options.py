@@ -78,9 +78,9 @@ Studies = Annotated[
 Folder = Annotated[Path | None, typer.Option("--data", help="Folder with census data.")]
 Source = Annotated[
     str | None,
-    typer.Option(help="Other data than the study's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source),
+    typer.Option(help="Data instead of the study's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source),
 ]
-Label = Annotated[str | None, typer.Option(help="The column to predict, of a table of your own.")]
+Label = Annotated[str | None, typer.Option(help="Column to predict, in a table of your own.")]
 Group = Annotated[str | None, typer.Option(help="The protected attribute, instead of the study's.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
@@ -88,7 +88,7 @@ Steps = Annotated[int | None, typer.Option(min=1, help="Limit on steps, for quic
 Algorithm = Annotated[
     str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
 ]
-Recompute = Annotated[bool, typer.Option("--recompute", help="Compute again what other code has computed.")]
+Recompute = Annotated[bool, typer.Option("--recompute", help="Compute again what older code has computed.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
 
 # Where it is computed and kept ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-EVERY_S = 10.0  # seconds between lines of progress, where there is no terminal
+EVERY_S = 10.0  # seconds between lines of progress without a terminal, or a tenth of the time so far if that is more
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -81,7 +81,7 @@ def _lines(line: Callable[[float], str]) -> Iterator[None]:
     done, start = threading.Event(), monotonic()
 
     def report() -> None:
-        while not done.wait(EVERY_S):
+        while not done.wait(max(EVERY_S, (monotonic() - start) / 10)):
             print(line(monotonic() - start), file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=report, daemon=True)

@@ -36,7 +36,7 @@ MAX_LINES = 110  # on a terminal: a longer table is read in its file
 
 Chosen = Annotated[
     Budget | None,
-    typer.Option(help="The paper's seconds as steps, or equal examples; all with results unless one is named."),
+    typer.Option(help="The paper's seconds as steps, or equal examples; by default both that have results."),
 ]
 
 
@@ -54,7 +54,7 @@ def report_command(
     out: Out = Path("results"),
     to: To = Path("report"),
 ) -> None:
-    """One page, tables (CSV, LaTeX) and figures (PDF) of studies that were run with the same options."""
+    """Write one page, tables (CSV, LaTeX) and figures (PDF) of studies that were run with the same options."""
     from fairbound.benchmark.board.page import write_board
     from fairbound.benchmark.board.results import Board
     from fairbound.benchmark.store import Store

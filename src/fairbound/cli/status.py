@@ -66,14 +66,14 @@ def _show_front(front: Front, store: Store) -> None:
 
 
 def merge_command(folders: Folders, out: Out = Path("results")) -> None:
-    """Copy what the folder --out lacks from other folders of results; damaged files are named and skipped."""
+    """Copy missing results into the folder --out from other folders; damaged files are named and skipped."""
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.work_log import WorkLog
 
     store, copied, present = Store(out), 0, 0
     for folder in folders:
         if not (folder / "runs").is_dir():
-            raise FileNotFoundError(f"{folder} is no folder of results: it has no {folder / 'runs'}")
+            raise FileNotFoundError(f"{folder} is not a folder of results: it has no {folder / 'runs'}")
     for other in map(Store, folders):
         for system in other.systems():
             store.note_system(system)

@@ -34,10 +34,10 @@ class Constraint(LinearConstraint):
     tensor([-0.4000,  0.2000,  0.2000, -0.4000])
     """
 
-    cells: Cells
-    contrast: Contrast
+    cells: Cells = field(repr=False)
+    contrast: Contrast = field(repr=False)
     bound: Tensor  # (m,)
-    statistic: Statistic | None = None  # None: the per-example loss
+    statistic: Statistic | None = field(default=None, repr=False)  # None: the per-example loss
     equality: bool = False
     absolute: bool = False  # |contrast| <= bound: one nonsmooth row for two, the form of the authors' Experiment 2
     by: str | None = None  # the column of groups that is meant, where there are several
@@ -140,9 +140,17 @@ class FunctionConstraint:
 
     def on(self, batch: MiniBatch) -> FunctionValue:
         """Its value on a mini-batch, and the rows that are observed."""
-        returned = self.fun(batch)
+        try:
+            returned = self.fun(batch)
+        except (AttributeError, TypeError) as error:
+            absent = [name for name in ("outputs", "labels", "groups") if getattr(batch, name) is None]
+            if absent:
+                error.add_note(f"This mini-batch has no {', '.join(absent)}: pass what {self.names[0]!r} reads.")
+            raise
         value, observed = returned if isinstance(returned, tuple) else (returned, None)
-        for plural, tensor in (("values", value), ("values of `observed`", observed)):
+        if self.m == 1 and isinstance(value, Tensor):
+            value = value.reshape(1) if value.ndim == 0 else value
+        for what, tensor in (("values", value), ("`observed`", observed)):
             if isinstance(tensor, float | int):
                 raise TypeError(
                     f"the function of {self.names[0]!r} gives the number {tensor!r}, which has no graph to "
@@ -150,10 +158,8 @@ class FunctionConstraint:
                 )
             if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != (self.m,)):
                 got = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
-                remedy = "; use .reshape(1)" if self.m == 1 else ""
-                raise ValueError(
-                    f"the function of {', '.join(self.names[:4])} must give {self.m} {plural}, got {got}{remedy}"
-                )
+                who = f"the function of {', '.join(self.names[:4])}"
+                raise ValueError(f"{who} must give {what} of shape ({self.m},), got {got}")
         return FunctionValue(value, observed)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FunctionConstraint:

@@ -64,7 +64,7 @@ class ConstraintSet(LinearConstraints):
                 notion = constraints if isinstance(constraints, str) else "loss_parity"
                 example = f"constraints.{notion}(...)"
                 raise TypeError(
-                    f"{constraints!r:.60} is no constraint; fairbound.constraints makes them, as {example} does"
+                    f"{constraints!r:.60} is not a constraint; fairbound.constraints makes them, as {example} does"
                 )
             parts = list(constraints)
             names = _joined([getattr(part, "names", ()) for part in parts])
@@ -72,7 +72,7 @@ class ConstraintSet(LinearConstraints):
             raise ValueError("there are no constraints; give at least one of fairbound.constraints")
         for part in parts:
             if not isinstance(part, Constraint | FunctionConstraint):
-                raise TypeError(f"{type(part).__name__} is no constraint; use those of fairbound.constraints")
+                raise TypeError(f"{type(part).__name__} is not a constraint; use those of fairbound.constraints")
         doubled = [] if isinstance(names, LazySequence) else [n for n, count in Counter(names).items() if count > 1]
         if doubled:
             raise ValueError(

@@ -207,7 +207,7 @@ def pairwise(names: Sequence[str], *, two_sided: bool = True) -> Contrast:
         rows += [difference, -difference][: 1 + two_sided]
         labels += [f"{names[i]} - {names[j]}", f"{names[j]} - {names[i]}"][: 1 + two_sided]
     if not rows:
-        raise ValueError(f"a comparison needs at least two cells, got {len(names)}")
+        raise ValueError(f"a comparison needs at least two groups, got {len(names)}")
     return Matrix(tuple(labels), torch.stack(rows))
 
 
@@ -224,7 +224,8 @@ def against_pooled(shares: Sequence[float], *, two_sided: bool = True) -> Compar
     def contrast(names: Sequence[str]) -> Contrast:
         if len(shares) != len(names) or len(names) < 2:
             raise ValueError(
-                f"against the mean of {len(names)} cells with {len(shares)} shares; needs as many, and two or more"
+                f"a comparison with the mean needs at least two groups and a share for each, "
+                f"got {len(names)} groups and {len(shares)} shares"
             )
         sides = ("{} - mean", "mean - {}")[: 1 + two_sided]
         labels = sequence(len(sides) * len(names), lambda i: sides[i % len(sides)].format(names[i // len(sides)]))

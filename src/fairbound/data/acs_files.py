@@ -153,7 +153,7 @@ def _places(folder: str | Path | None) -> list[Path]:
     named = os.environ.get("FAIRBOUND_DATA")
     if named and not Path(named).expanduser().is_dir():  # synthetic data in its place would be a surprise
         raise FileNotFoundError(
-            f"FAIRBOUND_DATA is {named!r}, which is no folder on this machine; set it to the folder of your census "
+            f"FAIRBOUND_DATA is {named!r}, which is not a folder on this machine; set it to the folder of your census "
             "files, or unset it to use those in the cache, or synthetic data where there are none"
         )
     places = [Path(named).expanduser(), _cache()] if named else [_cache()]

@@ -53,7 +53,7 @@ def fetch(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(f"{directory} cannot be made ({error.strerror}); name another folder to fetch into") from error
+        raise OSError(f"{directory} cannot be created ({error.strerror}); name another folder to fetch into") from error
     pooch = need("pooch", "data", "Fetching census files")
     pooch.get_logger().setLevel("WARNING")  # `report` says the same, with the state
     paths: list[Path] = []

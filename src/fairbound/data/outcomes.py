@@ -81,7 +81,7 @@ def binary_like(
         pair = _pair_with(values, evident)
         if pair is None:
             is_score = column.dtype.kind == "f" and len(values) > 2
-            hint = "; scores are no predictions (score, --score)" if is_score else ""
+            hint = "; scores are not predictions (score, --score)" if is_score else ""
             raise ValueError(
                 f"the column {name!r} holds {_shown(values)}, but the label {label_name!r} holds {held}; {remedy}{hint}"
             )

@@ -43,7 +43,7 @@ def load(
             raise ValueError(f"{source} is a file, so the column to predict must be named: label=... (--label)")
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
-        raise ValueError(f"{source} is {'census data' if is_census(source) else 'no file'}: it has its own label")
+        raise ValueError(f"{source} is {'census data' if is_census(source) else 'not a file'}: it has its own label")
     return SOURCES[kind.lower()](rest, folder=folder, missing=missing, seed=seed)
 
 
@@ -53,7 +53,7 @@ def _load_acs(rest: str, *, folder: str | Path | None, missing: int | None, **un
         raise ValueError(f"census data are named {FORM}, such as acs:OK or acs:OK+VA, got 'acs:{rest}'")
     task, year, horizon = [*more, "", "", ""][:3]
     if year and not year.isdigit():
-        raise ValueError(f"{year!r} in 'acs:{rest}' is no year; census data are named {FORM}")
+        raise ValueError(f"{year!r} in 'acs:{rest}' is not a year; census data are named {FORM}")
     survey = int(year or acs_files.USUAL_YEAR), horizon or acs_files.HORIZONS[0]
     return acs.load(states.split("+"), task or "Income", *survey, folder, missing)
 
@@ -77,7 +77,7 @@ def best(state: str, folder: str | Path | None = None) -> str:
         return f"acs:{state}"
     if folder is not None:  # generated data in place of those that somebody named would be a surprise
         place = Path(folder).expanduser()
-        why = "is not there" if not place.exists() else "is no folder" if not place.is_dir() else ""
+        why = "is not there" if not place.exists() else "is not a folder" if not place.is_dir() else ""
         raise FileNotFoundError(
             f"the folder {place} {why or f'has no census file of {state}'}; name the folder where it is (folder, "
             f"--data), get it with `fairbound data fetch {state} --data {place}`, or name none to use the usual places"

@@ -219,7 +219,7 @@ def is_census(source: str) -> bool:
 def _check_form(column: NDArray[Any], name: str) -> None:
     """The forms that the columns of a Table have; `columns.column_of` makes them."""
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in NUMBERS + DATES + "UO":
-        raise ValueError(f"column {name!r} is no vector of numbers or text; make the table with read_table")
+        raise ValueError(f"column {name!r} is not a vector of numbers or text; make the table with read_table")
     types = set(map(type, column)) - {type(None)} if column.dtype.kind == "O" else set()
     if types and types != {str} and types != {bool}:
         shown = ", ".join(sorted(kind.__name__ for kind in types))

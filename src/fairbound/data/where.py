@@ -51,7 +51,8 @@ def holds(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.boo
     try:
         rows = np.asarray(need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python"))
     except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-        raise ValueError(f"the condition {condition!r} cannot be read; {FORM}") from error
+        why = f" ({error})" if isinstance(error, TypeError) else ""  # a number is compared with text
+        raise ValueError(f"the condition {condition!r} cannot be read{why}; {FORM}") from error
     if rows.dtype != bool or not values:
         raise ValueError(f"the condition {condition!r} compares nothing; {FORM}")
     return np.asarray(rows & ~np.logical_or.reduce([is_missing(column) for column in values.values()]))

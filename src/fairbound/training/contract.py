@@ -67,7 +67,7 @@ def check_declarations(method: Any, where: str) -> None:
     kind = type(method)
     forgotten = "__dataclass_params__" not in vars(kind) and inspect.get_annotations(kind)  # a base class has it
     if forgotten or not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
-        raise ContractError(f"{kind.__name__} is no frozen dataclass; write {DECORATOR} above it")
+        raise ContractError(f"{kind.__name__} is not a frozen dataclass; write {DECORATOR} above it")
     _check_declarations(method)
     simple = isinstance(method, MultiplierMethod)
     for function, (arguments, optional) in (MULTIPLIER_FUNCTIONS if simple else FUNCTIONS).items():

@@ -326,7 +326,7 @@ def _tried(function: Callable[..., Tensor], name: str, *args: Tensor) -> Tensor:
         return function(*args)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         shapes = ", ".join(f"{tuple(a.shape)} {a.dtype}".replace("torch.", "") for a in args)
-        raise ValueError(f"{name} does not take what it is given ({shapes}): {error}") from error
+        raise ValueError(f"{name} does not accept these arguments ({shapes}): {error}") from error
 
 
 class ProblemSource:

@@ -87,7 +87,7 @@ def test_out_of_fold_scores_come_from_models_that_have_not_seen_the_example() ->
     assert torch.equal(found.out_of_fold, torch.zeros(80, dtype=torch.float64))
     inside = found.model.logits(X)  # three of four models know it
     np.testing.assert_allclose(inside, np.where(y == 1, 1, -1) * np.log(0.875 / 0.125))
-    assert found.note == "the average of 4 Memorizing"
+    assert found.note == "the average of 4 fits of Memorizing"
 
 
 def test_no_example_is_memorized_in_a_whole_fit() -> None:

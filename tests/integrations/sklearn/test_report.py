@@ -32,7 +32,7 @@ def test_flattening_is_leveling_down() -> None:
     assert "changes no decision at one half: it is leveling down" in text
     assert "can be met so without helping anybody" in text
     assert "The correction moves decisions" not in text
-    assert "The loss rose for A" in text
+    assert "The loss rose for 'A'" in text
     assert text.count("0 to positive, 0 to negative") == 2
     assert "It costs 0.000 [0.000, 0.000] of accuracy (95 %)" in text
 
@@ -73,7 +73,7 @@ def test_all_parts_are_there() -> None:
     fair = postprocessor(constraint="pairwise_loss_parity", bound=0.02).fit(X, y, sensitive_features=group)
     text = joined(fair.report())
     assert f"Examples: {len(fair.development_):,} for development, {len(fair.calibration_):,} for calibration" in text
-    assert "Groups: A, B. Positive class: 1. Model: the average of 4 LogisticRegression" in text
+    assert "Groups: A, B. Positive class: 1. Model: the average of 4 fits of LogisticRegression" in text
     assert f"seed {fair.seed_}; fairbound 0.1.0, torch {torch.__version__}" in text
     assert f"data {fair.data_hash_}" in text
     assert "constraint='pairwise_loss_parity', bound=0.02" in text

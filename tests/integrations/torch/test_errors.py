@@ -95,7 +95,7 @@ BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], MiniBatch]]] = {
     "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: MiniBatch(u, GROUPS, torch.ones(4))),
     "objective by number": ("objective must be True or False", LIMIT, lambda u: MiniBatch(u, GROUPS, objective=GROUPS)),
     "weight of another batch": (r"8 losses but weight has shape \(3,\)", LIMIT, lambda u: MiniBatch(u, GROUPS, weight=torch.ones(3))),  # noqa: E501
-    "a scalar function": (r"must give 1 values, got shape \(\)", constraints.function(lambda rows: rows.losses.mean(), "mean"), lambda u: MiniBatch(u)),  # noqa: E501
+    "two values for one": (r"must give values of shape \(1,\), got shape \(2,\)", constraints.function(lambda rows: rows.losses[:2], "mean"), lambda u: MiniBatch(u)),  # noqa: E501
 }  # fmt: skip
 
 
@@ -108,6 +108,16 @@ def test_rows_that_do_not_fit_are_a_sentence(case: str) -> None:
         fair.backward(rows(losses_of(model)))
     assert fair.steps == 0
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_function_of_outputs_that_are_not_there_is_told_so_and_a_scalar_is_taken() -> None:
+    reads_outputs = constraints.function(lambda batch: batch.outputs.mean(), "mean output <= 0")
+    with pytest.raises(AttributeError) as raised:
+        reads_outputs.evaluate(MiniBatch(torch.ones(8)))
+    assert raised.value.__notes__ == [
+        "This mini-batch has no outputs, labels, groups: pass what 'mean output <= 0' reads."
+    ]
+    assert reads_outputs.evaluate(MiniBatch(torch.ones(8), outputs=torch.ones(8))).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("code", [2, 7, -2, -3, -4])

@@ -189,7 +189,7 @@ def test_misuses_are_sentences() -> None:
         fair.load_state_dict({})
     with pytest.raises(TypeError, match=r"must be fairbound.MiniBatch"):
         fair.backward_closure(lambda size: (losses_of(model), GROUP))  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="int is no constraint; use those of"):
+    with pytest.raises(TypeError, match="int is not a constraint; use those of"):
         Constrained(model, [PARITY, 3], DescentAscent())  # type: ignore[list-item]
     with pytest.raises(ValueError, match="given twice under two names"):
         Constrained(model, {"a": PARITY, "b": PARITY}, DescentAscent())

@@ -126,7 +126,7 @@ def cross_fit_estimator(
         if progress is not None:
             progress(k + 1, int(fold.max()) + 1)
         probabilities[held_out] = class_probabilities(fitted[-1], _safe_indexing(X, held_out), names)
-    note = f"the average of {len(fitted)} {type(estimator).__name__}"
+    note = f"the average of {len(fitted)} fits of {type(estimator).__name__}"
     return CrossFitted(EstimatorAverage(fitted, names), as_logits(probabilities), note)
 
 

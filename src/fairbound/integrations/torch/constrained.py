@@ -77,7 +77,7 @@ class Constrained:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of the constraints."""
+        """Names of the constraints, in the order of `info.c`."""
         return self._steps.constraints.names
 
     # Steps ------------------------------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ class Steps(ABC):
         name, names = type(self.method).__name__, self.constraints.names
         missing = {"method", "state", "constraints", "running", "steps", "skipped", "history"} - set(saved)
         if missing:
-            raise ValueError(f"this is no state of Constrained: it has no {min(missing)!r}")
+            raise ValueError(f"this is not a state of Constrained: it has no {min(missing)!r}")
         if saved["method"] != name:
             raise ValueError(f"the saved state is of {saved['method']}, this loop runs {name}")
         self._check_bounds(saved.get("bounds"))
