@@ -13,7 +13,6 @@ from commands import call
 from fairbound.auditing import audit, audits
 from fairbound.cli import audit as audit_cli
 from fairbound.cli import printing
-from fairbound.data import read_columns, table_files
 from fairbound.metrics import fairness_metrics, group_losses
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values
@@ -73,23 +72,6 @@ def test_values_without_intervals() -> None:
 
 
 TEXT = "y, g ,p,free text\n" + "".join(f"{i % 2}, group {i % 3},{i / 5000},some text\n" for i in range(5_000))
-
-
-def test_a_streamed_file_gives_the_same_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "some.csv"
-    path.write_text(TEXT + "0.5,,1,x\n2,group 1,,x\nhigh,group 2,0.1,x\n")  # other kinds of values at the end
-    whole = read_columns(path)
-    monkeypatch.setattr(table_files, "STREAMED_BYTES", 1_000)
-    monkeypatch.setattr(table_files, "BLOCK_BYTES", 4_000)
-    streamed = read_columns(path, only=["y", "g", "p"])
-    assert list(streamed) == ["y", "g", "p"]
-    assert streamed["y"].tolist() == whole["y"].tolist()
-    assert streamed["g"].tolist() == whole["g"].tolist()
-    assert np.array_equal(streamed["p"], whole["p"], equal_nan=True)
-    assert "free text" in streamed.header
-    path.write_text(TEXT + "1,a\n")
-    with pytest.raises(ValueError, match="line 5002 has 2 fields, but the header names 4 columns"):
-        read_columns(path, only=["y"])
 
 
 def test_one_thread_for_small_files_progress_and_no_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from census import DATA, needs_extract
 
 from fairbound.constraints.subgroups import Banded, Coded, Intersection
 from fairbound.data import codebook
-from fairbound.data.acs import STATES
+from fairbound.data.acs import NEWER, STATES
 from fairbound.data.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("FAIRBOUND_DATA") or ROOT.parent / "shared" / "data")
 DICTIONARY = DATA / "acs" / "PUMS_Data_Dictionary_2018.csv"
 TOOL = ROOT / "tools" / "make_codebook.py"
 CODED = [name for name in codebook.variables() if codebook.variable(name).kind == "codes"]
@@ -52,6 +51,13 @@ def test_known_levels() -> None:
 
 def test_states_are_those_of_the_code_book() -> None:
     assert sorted(STATES.values()) == sorted(codebook.codes("ST"))
+
+
+def test_newer_codes_mean_what_the_older_ones_did() -> None:
+    for column, (_, codes) in NEWER.items():
+        assert set(codes.values()) <= set(codebook.codes(column))
+    assert set(codebook.codes("RELP")) - set(NEWER["RELP"][1].values()) == {11}
+    assert set(codebook.codes("JWTR")) - set(NEWER["JWTR"][1].values()) == {None}
 
 
 def test_a_blank_is_a_level_and_a_fill_can_stand_for_it() -> None:
@@ -126,9 +132,7 @@ def test_the_embedded_table_is_what_the_tool_extracts(tmp_path: Path) -> None:
     assert (tmp_path / "codebook.csv").read_bytes() == embedded.read_bytes()
 
 
-@pytest.mark.skipif(
-    not (DATA / "acs" / "acsincome_2018_42states.parquet").is_file(), reason=f"needs the census extracts in {DATA}"
-)
+@needs_extract("42states")
 def test_every_code_of_a_million_real_rows_is_known() -> None:
     from fairbound.data.acs import load
 
