@@ -222,21 +222,6 @@ class Cells:
         return tuple(layer[examples.cpu()].to(examples.device) for layer in free)
 
 
-def present_cells(layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
-    """The cells of a mini-batch, (B,) ascending, filled up with `none`; and the place of every example's cell there.
-
-    Its sizes do not depend on what the mini-batch shows, so that it can be vmapped and compiled. An example in no cell
-    has place B, one of an unknown group B + 1, as in `Layers`.
-    """
-    size = layer.shape[0]
-    ordered, order = layer.sort(stable=True)
-    new = torch.cat([layer.new_zeros(1), (ordered[1:] != ordered[:-1]).long()])
-    place = new.cumsum(0)
-    cells = torch.full_like(layer, none).scatter(0, place, ordered.clamp(max=none))
-    places = torch.zeros_like(layer).scatter(0, order, place)
-    return cells, torch.where(layer < none, places, layer - none + size)
-
-
 def check_groups(groups: Tensor) -> None:
     """Groups are a vector of whole numbers, 0, 1, ..., or -1 for none."""
     if groups.ndim != 1 or groups.is_floating_point():
