@@ -40,7 +40,7 @@ types: $(VENV)/.test
 test-keras: $(KERAS)/.installed
 	$(KERAS)/bin/python -m pytest -p no:xdist tests/integrations/keras tests/training/test_one_by_one.py src/fairbound/integrations/keras --durations 10
 
-# Lightning, Transformers and accelerate, in an environment of their own; models are built from configurations.
+# Lightning, Transformers, accelerate, peft and TensorBoard, in an environment of their own; nothing is downloaded.
 test-trainers: $(TRAINERS)/.installed
 	HF_HUB_OFFLINE=1 $(TRAINERS)/bin/python -m pytest -p no:xdist $(TRAINER_TESTS) src/fairbound/integrations/lightning.py src/fairbound/integrations/transformers.py --durations 10
 
@@ -118,7 +118,7 @@ $(KERAS)/.installed: pyproject.toml constraints.txt
 
 $(TRAINERS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TRAINERS)
-	$(TRAINERS)/bin/python -m pip install -q -c constraints.txt -e ".[data,lightning,transformers]" pytest
+	$(TRAINERS)/bin/python -m pip install -q -c constraints.txt -e ".[data,lightning,transformers]" peft tensorboard pytest
 	touch $@
 
 $(VENV)/.report: $(VENV)/.installed

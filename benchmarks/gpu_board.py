@@ -1,7 +1,7 @@
-"""The *solve* track with all methods on a GPU, and from which size on a worker with a GPU takes a task.
+"""Problems without a known answer with all methods on a GPU, and from which size a worker with a GPU takes a task.
 
     python benchmarks/gpu_board.py --rule              # a step of stacks of 5 to 1,000 runs on both: where the GPU pays
-    python benchmarks/gpu_board.py --minutes 8         # the track's tasks, on the GPU where their problem can be moved
+    python benchmarks/gpu_board.py --minutes 8         # their tasks, on the GPU where their problem can be moved
 
 Needs torch, numpy, scipy, pandas, scikit-learn and pydantic; nothing is stored. A task that is not reached within the
 minutes is counted and said.
@@ -56,11 +56,11 @@ def timed(task: Task) -> tuple[str, str, str, str, float]:
     return task.problem, task.entries[0].name, sink.device, sink.failure, time.perf_counter() - start
 
 
-def track(minutes: float, processes: int, epochs: float | None, device: str) -> None:
-    """All tasks of the track, the longest first, in so many processes that share the GPU."""
-    solve = [name for name in names() if "solve" in load(name).tracks]
+def problems(minutes: float, processes: int, steps: int | None, device: str) -> None:
+    """All tasks of these problems, the longest first, in so many processes that share the GPU."""
+    solve = [name for name in names() if load(name).on_board and load(name).family != "known answers"]
     tasks = [
-        Task(name, (entry,), tuple(Run(0, seed) for seed in range(5)), "solve", epochs=epochs)
+        Task(name, (entry,), tuple(Run(0, seed) for seed in range(5)), "solve", limit=steps)
         for name in solve
         for entry in OURS
     ]
@@ -127,10 +127,10 @@ if __name__ == "__main__":
     parser.add_argument("--rule", action="store_true")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--epochs", type=float)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--device", default="cuda")
     given = parser.parse_args()
     if given.rule:
         rule(300)
     else:
-        track(given.minutes, given.processes, given.epochs, given.device)
+        problems(given.minutes, given.processes, given.steps, given.device)

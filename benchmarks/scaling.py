@@ -30,7 +30,7 @@ def durations(folder: Path) -> list[float]:
     for one in Store(folder).results():
         own = one.settings
         method = str(own["method"]) if own["kind"] != "groups" else str(own["method"]).partition("(")[0]
-        name = (str(own["problem"]), str(own["kind"]), str(own["instance"]), str(own["steps"]), method)
+        name = (str(own["problem"]), str(own["kind"]), str(own.get("change", "")), str(own["steps"]), method)
         found[name] = max(found.get(name, 0.0), float(one.made.get("seconds", 0.0)))
     return sorted(found.values(), reverse=True)
 

@@ -4,8 +4,8 @@
 A language model learns new text; its loss on general text must rise by at most 0.05. No weight is tuned.
 
 Two Markov chains over 32 words that share half of their rows write the texts. A mini-batch has 32 general and 32 new
-texts: the new ones are the objective, the general ones the only group. With Transformers, `ConstrainedTrainer` does the
-same for a dataset with this column of groups.
+texts: the new ones are the objective, the general ones the only group. The guide on trainers shows the same with
+Transformers and LoRA.
 """
 
 import torch

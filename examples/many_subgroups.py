@@ -54,4 +54,6 @@ for method in (SGD(), AdaptivePI()):
         print(f"  group {g}, {sizes[g]} people: loss {mean[g]:.3f} +- {2 * error[g]:.3f}")
     plt.errorbar(range(GROUPS), *(v[mean.argsort()] for v in (mean, 2 * error)), fmt=".", label=type(method).__name__)
 plt.axhline(BOUND, color="gray", linestyle="--", label="bound")
-plt.legend()
+plt.gca().set(xlabel="groups, sorted by their loss", ylabel="mean loss, two standard errors")
+plt.legend(loc="upper left")
+plt.show()

@@ -54,7 +54,8 @@ args = TrainingArguments(
     seed=0, use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", logging_strategy="no",
 )  # fmt: skip
 print(f"bound {BOUND}")
-for method in (SGD(), DescentAscent(eta=0.1)):  # so few steps are too short for the default method
+# The default method, which needs no eta, raises its multiplier too slowly here: it misses the bound, in 24 epochs too.
+for method in (SGD(), DescentAscent(eta=0.1)):
     torch.manual_seed(0)
     model = BertForSequenceClassification(config)  # its weights are random: nothing is downloaded
     fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), method)

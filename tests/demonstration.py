@@ -12,56 +12,59 @@ from typing import Any
 
 import numpy as np
 
-from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, Shift
+from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, InstanceName
 from fairbound.benchmark.problems import Reference
+from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.stored_study import Card, EntryInfo
 
 METHODS = (
-    "SSLALM", "Ghost", "SPBM", "NuPI", "ExactPenalty", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",
-    "DescentAscent (Adam)", "DescentAscent (second)", "LevelConstrained", "Switching", "Penalty", "NuPI (nu .5)", "SGD",
-    "SSLALM (tau .1)",
+    "SSLALM", "Ghost", "SPBM", "NuPI", "SGD", "PHRALM", "SQPAdam", "TrackedSQP", "DescentAscent",
+    "DescentAscent (Adam)", "DescentAscent (second)", "LevelConstrained", "Switching", "Penalty", "NuPI (nu .5)",
+    "ExactPenalty", "SSLALM (tau .1)",
 )  # fmt: skip
-PROBLEMS = {  # name: (summary, tracks, groups, bound)
-    "income-ok-race": ("Two groups, bound 0.02", ("solve", "heldout", "shift"), 2, 0.02),
-    "income-va-marital": ("Five groups, bound 0.05", ("solve", "heldout"), 5, 0.05),
-    "income-pairs": ("Ten groups in pairs, bound 0.1", ("solve", "many", "heldout"), 10, 0.1),
-    "hs71": ("Hock-Schittkowski 71 with noise", ("known", "robust"), None, None),
-    "hs40": ("Hock-Schittkowski 40 with noise", ("known", "robust"), None, None),
-    "qcqp": ("Expectation QCQP, 20 constraints", ("solve", "known"), None, None),
-    "neyman-pearson": ("Neyman-Pearson on digits", ("solve",), None, 0.1),
-    "grid-world": ("Constrained Markov decision process", ("known", "solve"), None, None),
-    "classes": ("9,900 pairs of classes, bound 0.1", ("many",), 100, 0.1),
+PROBLEMS = {  # name: (summary, class, groups, bound)
+    "income-ok-race": ("Two groups, bound 0.02", "fairness", 2, 0.02),
+    "income-va-marital": ("Five groups, bound 0.05", "fairness", 5, 0.05),
+    "income-pairs": ("Ten groups in pairs, bound 0.1", "many constraints", 10, 0.1),
+    "hs71": ("Hock-Schittkowski 71 with noise", "known answers", None, None),
+    "hs40": ("Hock-Schittkowski 40 with noise", "known answers", None, None),
+    "qcqp": ("Expectation QCQP, 20 constraints", "known answers", None, None),
+    "neyman-pearson": ("Neyman-Pearson on digits", "known answers", None, 0.1),
+    "grid-world": ("Constrained Markov decision process", "control, physics, others", None, None),
+    "classes": ("9,900 pairs of classes, bound 0.1", "many constraints", 100, 0.1),
 }
+CHANGED = ("income-va-marital", "hs71", "qcqp", "grid-world")
 
 
 def curves(random: Any, problem: Card, speed: float, feasible: float, seeds: int, points: int = 40) -> Curves:
-    epochs = np.geomspace(0.3, 100, points)
+    epochs = np.geomspace(0.5, 100, points)
     reference = problem.reference
     pace = np.exp(random.normal(0, 0.15, (seeds, 1))) * speed
     noise = np.exp(random.normal(0, 0.05, (seeds, points)))
     left = np.exp(-((pace * epochs) ** 0.5)) * noise + 0.004 / speed
     loss = reference.loss + (reference.start - reference.loss) * left
     violation = reference.scale * np.maximum(8 * np.exp(-((pace * feasible * epochs) ** 0.5)) * noise - 0.02, 0)
-    distance = np.sqrt(left) if "known" in problem.tracks else None
+    distance = np.sqrt(left) if problem.name.startswith("hs") else None
     return Curves(
-        epochs=epochs, loss=loss, violation=violation, mean_violation=violation / 2, distance=distance,
+        share=epochs / 100, loss=loss, violation=violation, mean_violation=violation / 2, distance=distance,
         step_seconds=1e-3 / speed, steps=2000,
     )  # fmt: skip
 
 
-def card_of(name: str, summary: str, tracks: tuple[str, ...], groups: int | None, bound: float | None) -> Card:
+def card_of(name: str, summary: str, family: str, groups: int | None, bound: float | None) -> Card:
     reference = Reference(
         loss=0.39, start=0.71, scale=bound or 0.5, residual=3.2e-7, exact=groups is None,
         how="SLSQP on the mean problem, from the best of 20 long runs",
     )  # fmt: skip
     return Card(
-        name=name, title="Cross-entropy of a network under bounds on the differences of group losses", family="fairness"
-        if groups else "known answers", tracks=tracks, n=2753, m=max((groups or 2) * ((groups or 2) - 1), 1),
+        name=name, title="Cross-entropy of a network under bounds on the differences of group losses", family=family,
+        n=5 if name.startswith("hs") else 2753, m=max((groups or 2) * ((groups or 2) - 1), 1),
+        changes=tuple(filter(None, CHANGES)) if name in CHANGED else (),
         kinds="<= nonlinear", convex=groups is None, noise="mini-batches of the training examples", examples=12_000,
-        batch="64 + 2 x 32", epochs=100.0, origin="Kliachkin et al., Experiment 1", license="public domain",
+        batch="64 + 2 x 32", steps=2000, origin="Kliachkin et al., Experiment 1", license="public domain",
         source="synthetic:OK" if name == "income-va-marital" else "acs:OK" if groups else "generated",
-        transformations=("order of constraints", "scale of constraints"), reference=reference, groups=groups,
-        bound=bound, summary=summary,
+        reference=reference, groups=groups, bound=bound, summary=summary, primal="Adam(lr=0.01)",
+        primal_how="the best of 7 rates without the constraints",
     )  # fmt: skip
 
 
@@ -75,23 +78,23 @@ def demonstration(methods: int = len(METHODS), problems: int = len(PROBLEMS), se
     speed = {name: 2.0 / (1 + 0.35 * i) for i, name in enumerate(names)}
     feasible = {name: 0.0 if name == "SGD" else 1.5 / (1 + 0.1 * ((3 * i) % 7)) for i, name in enumerate(names)}
     found: dict[Cell, Curves] = {}
-    robust: dict[Cell, list[Curves]] = {}
-    heldout: dict[Cell, HeldOut] = {}
-    shift: dict[Cell, Shift] = {}
+    heldout: dict[tuple[str, str], HeldOut] = {}
     failures: dict[Cell, str] = {}
     for card in cards:
         for i, name in enumerate(names):
-            if name == "TrackedSQP" and "many" in card.tracks:
-                failures[name, card.name] = f"its subproblem with {card.m:,} constraints takes longer than the limit"
+            stated = InstanceName(card.name)
+            if name == "TrackedSQP" and card.family == "many constraints":
+                failures[name, stated] = f"its subproblem with {card.m:,} constraints takes longer than the limit"
                 continue
             pace = speed[name] * float(np.exp(random.normal(0, 0.25)))
             curve = curves(random, card, pace, feasible[name], seeds)
             if name == "Switching" and card.name == "qcqp":
-                curve = replace(curve, loss=np.where(curve.epochs > 5, np.nan, curve.loss))
-            found[name, card.name] = curve
-            if "robust" in card.tracks:
-                robust[name, card.name] = [curves(random, card, pace / 3, feasible[name], seeds) for _ in range(2)]
-            if "heldout" in card.tracks:
+                curve = replace(curve, loss=np.where(curve.share > 0.05, np.nan, curve.loss))
+            found[name, stated] = curve
+            for change in card.changes:
+                slower = pace * float(random.uniform(0.1, 1.0))
+                found[name, InstanceName(card.name, change)] = curves(random, card, slower, feasible[name], 3)
+            if card.name.startswith("income"):
                 end = float(curve.violation[:, -1].mean())
                 loss = float(curve.loss[:, -1].mean()) + random.normal(0, 0.003, 20)
                 violation = np.maximum(end + random.normal(0.004 + 0.001 * i, 0.006, 20), 0)
@@ -101,21 +104,21 @@ def demonstration(methods: int = len(METHODS), problems: int = len(PROBLEMS), se
                     loss=loss + 0.012 + random.normal(0, 0.004, 20), violation=violation,
                     accuracy=0.8 - 0.1 * loss, decisions=tuple(map(str, decided)),
                 )  # fmt: skip
-            if "shift" in card.tracks:
-                shift[name, card.name] = Shift(
-                    populations=("TX", "VA", "CA"), loss=random.normal(0.45, 0.02, (seeds, 3)),
-                    violation=np.abs(random.normal(0.01, 0.01, (seeds, 3))),
-                )  # fmt: skip
     infos = [
         EntryInfo(name=name, method=name.partition(" ")[0], settings=f"{name.partition(' ')[0]}(tau=0.05, eta=0.05)",
-                   summary="A made-up entry.", rules="default", authors="nobody") for name in names
+                  own_step=name in ("Ghost", "Switching", "TrackedSQP", "SQPAdam", "LevelConstrained"),
+                  summary="A made-up entry.", rules="default", authors="nobody") for name in names
     ]  # fmt: skip
     system = {"cpu": "a made-up machine", "platform": "Linux", "torch": "2.6"}
     made: dict[str, Any] = {"version": "1", "rules": "default", "seeds": seeds, "short": False, "systems": [system]}
     return Board(
-        **(made | settings), methods=infos, problems=cards, curves=found, robust=robust, heldout=heldout, shift=shift,
+        **(made | settings),
+        methods=infos,
+        problems=cards,
+        curves=found,
+        heldout=heldout,
         failures=failures,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def stored_study(study: Study, *, source: str = "made up", whole_seeds: int | No
         "bound": constraint.bound.double().tolist(), "absolute": constraint.absolute,
     }  # fmt: skip
     card = Card(
-        name=spec.name, title=spec.title, family="fairness", tracks=(), n=9, m=constraint.m, kinds="", convex=False,
-        noise="", examples=len(groups), batch="", epochs=1.0, origin="", license="", source=source, transformations=(),
+        name=spec.name, title=spec.title, family="fairness", n=9, m=constraint.m, kinds="", convex=False,
+        noise="", examples=len(groups), batch="", steps=1, origin="", license="", source=source,
         reference=UNKNOWN, groups=len(spec.groups), bound=spec.bound, data=source, group_names=spec.groups,
         notion=spec.notion, parts=spec.split.parts, gaps=gaps,
     )  # fmt: skip
@@ -48,7 +48,7 @@ def stored_study(study: Study, *, source: str = "made up", whole_seeds: int | No
         )  # fmt: skip
         entries.append(made)
     runs = [
-        StoredRun(problem=spec.name, entry=entry.name, kind="groups", seed=seed, split=split, instance=0, key="0" * 64)
+        StoredRun(problem=spec.name, entry=entry.name, kind="groups", seed=seed, split=split, change="", key="0" * 64)
         for entry in study.entries
         for split in range(study.splits)
         for seed in range(study.seeds)

@@ -1,4 +1,4 @@
-"""Problems with known answers: quadratics, Hock-Schittkowski's, two groups, and P1 to P5 of benchmarks/defaults.py.
+"""Problems with known answers: quadratics, Hock-Schittkowski's, and P1 to P5 of benchmarks/defaults.py.
 
 Every problem whose functions are quadratic in x lives in one table: a row holds the coefficients of f and of every
 c_i, so that noise is a choice of rows and all of them run in one stack.
@@ -18,7 +18,6 @@ from torch import Tensor
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
-from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -73,22 +72,10 @@ def known(name: str, rows: Tensor, start: list[float], x: list[float], y: list[f
     return Known(name, rows.reshape(-1, rows.shape[-1]), pad(start, N), pad(x, N), pad(y, M))
 
 
-def deterministic() -> list[Known]:
-    zero2, two2, zero3 = [[0.0] * 2] * 2, [[2.0, 0.0], [0.0, 2.0]], [[0.0] * 3] * 3
-    line = quadratic(zero2, [1.0, 1.0], -1.0)
-    hs10 = quadratic([[6.0, -2.0], [-2.0, 2.0]], [0.0, 0.0], -1.0)
-    hs22 = quadratic(zero2, [1.0, 1.0], -2.0), quadratic([[2.0, 0.0], [0.0, 0.0]], [0.0, -1.0], 0.0)
-    f35 = quadratic([[4.0, 2.0, 2.0], [2.0, 4.0, 0.0], [2.0, 0.0, 2.0]], [-8.0, -6.0, -4.0], 9.0)
-    signs = [quadratic(zero3, [-float(i == j) for j in range(3)], 0.0) for i in range(3)]
-    hs35 = row(f35, quadratic(zero3, [1.0, 1.0, 2.0], -3.0), *signs)
-    circle = quadratic(two2, [0.0, 0.0], -2.0)
-    return [  # KA1: an equality as two inequalities; the multipliers are known as a difference only: -1
-        known("KA1", row(quadratic(two2, [0.0, 0.0], 0.0), line, -line), [0, 0], [0.5, 0.5], [0, 1]),
-        known("KA2", row(quadratic(zero2, [1.0, 1.0], 0.0), circle), [-0.5, 0], [-1, -1], [0.5]),
-        known("HS10", row(quadratic(zero2, [1.0, -1.0], 0.0), hs10), [0.2, 0.5], [0, 1], [0.5]),
-        known("HS22", row(quadratic(two2, [-4.0, -2.0], 5.0), *hs22), [2, 2], [1, 1], [2 / 3, 2 / 3]),
-        known("HS35", hs35, [0.5, 0.5, 0.5], [4 / 3, 7 / 9, 4 / 9], [2 / 9, 0, 0, 0]),
-    ]
+def ball() -> Known:
+    """x_1 + x_2 with |x|^2 <= 2."""
+    circle = quadratic([[2.0, 0.0], [0.0, 2.0]], [0.0, 0.0], -2.0)
+    return known("ball", row(quadratic([[0.0] * 2] * 2, [1.0, 1.0], 0.0), circle), [-0.5, 0], [-1, -1], [0.5])
 
 
 def nonsmooth() -> Known:
@@ -107,35 +94,6 @@ def normal_rows(rows: int, width: int, seed: int) -> Tensor:
     """Standard normal rows whose empirical mean is exactly 0, so that the table's own optimum is the closed form."""
     noise = torch.randn(rows, width, dtype=F64, generator=torch.Generator().manual_seed(seed))
     return noise - noise.mean(0)
-
-
-def linear_s1(rows: int = 20_000) -> Known:
-    """S1: min 1/2 E|x - xi|^2 s.t. E (a + eps)'x <= b. Noise: xi sd .5, eps sd .2, and .5 on the constraint's value."""
-    mu, a, b = torch.tensor([1.0, 2.0, -1.0], dtype=F64), torch.tensor([1.0, 1.0, 0.5], dtype=F64), 1.0
-    noise = normal_rows(rows, 7, seed=1)
-    xi, eps, extra = mu + 0.5 * noise[:, :3], a + 0.2 * noise[:, 3:6], 0.5 * noise[:, 6]
-    curved, flat = quadratic(torch.eye(3).tolist(), [0.0] * 3, 0.0), quadratic([[0.0] * 3] * 3, [0.0] * 3, -b)
-    table = row(curved, flat).repeat(rows, 1)
-    functions = table.unflatten(1, (1 + M, BLOCK))
-    functions[:, 0, LINEAR] = -xi
-    functions[:, 1, LINEAR] = eps
-    functions[:, 1, CONSTANT] += extra
-    y = max(0.0, float((a @ mu - b) / a.square().sum()))
-    return known("S1", table, [0, 0, 0], (mu - y * a).tolist(), [y])
-
-
-def concave_p4(rows: int = 20_000) -> Known:
-    """P4: min 1/2 x'diag(1, 1, -1)x s.t. +-x_3 <= 1, start x_3 = .3; noise .5 on f and c, .2 on J."""
-    flat = [[0.0] * 3] * 3
-    curved = quadratic([[1.0, 0, 0], [0, 1.0, 0], [0, 0, -1.0]], [0.0] * 3, 0.0)
-    table = row(curved, quadratic(flat, [0, 0, 1.0], -1.0), quadratic(flat, [0, 0, -1.0], -1.0)).repeat(rows, 1)
-    noise = normal_rows(rows, 11, seed=2)
-    functions = table.unflatten(1, (1 + M, BLOCK))
-    functions[:, 0, LINEAR] += 0.5 * noise[:, :3]
-    for i in (1, 2):
-        functions[:, i, LINEAR] += 0.2 * noise[:, 4 * i - 1 : 4 * i + 2]
-        functions[:, i, CONSTANT] += 0.5 * noise[:, 4 * i + 2]
-    return known("P4", table, [0.5, -0.5, 0.3], [0, 0, 1], [1, 0])
 
 
 def sample_bias(s: float = 0.5) -> Known:
@@ -180,41 +138,6 @@ def sampler_for(split: Split, cells: Cells, batch: int, test: int | None = None,
     size = min(batch, len(split.train))
     same = BatchSpec(size, size)
     return Sampler(split, cells, same if test is None else (BatchSpec(size, min(test, len(split.train))), same), seed)
-
-
-@dataclass(frozen=True)
-class TwoGroups:
-    """S3: least squares with a bound on the gap of two groups' losses; whitened within groups, so solvable by hand."""
-
-    problem: Problem
-    split: Split
-    x: Tensor  # (n,)
-    y: Tensor  # (2,)
-
-
-def two_groups(n: int = 5, per_group: tuple[int, int] = (600, 200), bound: float = 0.05, seed: int = 3) -> TwoGroups:
-    generator = torch.Generator().manual_seed(seed)
-    inputs, labels, centres, spreads = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-    for g, size in enumerate(per_group):
-        raw = torch.randn(size, n, dtype=F64, generator=generator)
-        chol = torch.linalg.cholesky(raw.T @ raw / size)
-        X = torch.linalg.solve_triangular(chol, raw.T, upper=False).T  # X'X / size = I
-        truth = torch.randn(n, dtype=F64, generator=generator) * (1.0 if g == 0 else 0.6)
-        y = X @ truth + (0.3 if g == 0 else 0.9) * torch.randn(size, dtype=F64, generator=generator)
-        centre = X.T @ y / size
-        inputs, labels, centres = [*inputs, X], [*labels, y], [*centres, centre]
-        spreads.append(y.square().mean() - centre @ centre)
-    (ta, tb), (sa, sb) = centres, spreads
-    share = per_group[0] / sum(per_group)
-    k, c0 = tb - ta, 0.5 * (ta @ ta - tb @ tb + sa - sb)
-    mean = share * ta + (1 - share) * tb
-    gap = k @ mean + c0
-    y = torch.stack([(gap - bound).clamp(min=0) / (k @ k), (-gap - bound).clamp(min=0) / (k @ k)])
-    groups = torch.repeat_interleave(torch.arange(2), torch.tensor(per_group))
-    data = Dataset(torch.cat(inputs), torch.cat(labels), {"group": groups}, source="S3")
-    constraint = pairwise_loss_parity(2, bound=bound).bind(groups)
-    problem = Problem(lambda x, X: X @ x, lambda out, label: 0.5 * (out - label) ** 2, constraint, data)
-    return TwoGroups(problem, Split.all_train(sum(per_group)), mean - (y[0] - y[1]) * k, y)
 
 
 @dataclass(frozen=True)

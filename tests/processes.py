@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from loops import people, surroundings
-from torch import Tensor
+from loops import F64, people, surroundings
+from torch import Tensor, distributed
 
 from fairbound import MiniBatch
 from fairbound.core import Algorithm
@@ -46,6 +47,9 @@ def spoilt_gradient(rows: MiniBatch) -> MiniBatch:
     return rows._replace(losses=rows.losses + (0 * rows.outputs).sqrt())
 
 
+SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient}
+
+
 def told(call: Callable[[], object]) -> str:
     """The sentence that a call is refused with."""
     try:
@@ -53,6 +57,26 @@ def told(call: Callable[[], object]) -> str:
     except ValueError as error:
         return str(error)
     return "nothing"
+
+
+def in_process(rank: int, folder: Path, compute: Callable[[], dict[str, Any]]) -> None:
+    """One of the two processes: what it finds goes into the folder."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", RuntimeWarning)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.save(compute(), folder / f"{rank}.pt")
+    distributed.barrier()  # a process that leaves first aborts the other
+    distributed.destroy_process_group()
+
+
+def assert_one_process_would(found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
+    """Both processes end where one process on all rows does, with the same model to the bit."""
+    for own in found:
+        assert torch.allclose(own["model"], alone["model"], rtol=0, atol=1e-12)
+        assert own.get("multipliers", {}) == pytest.approx(alone.get("multipliers", {}), rel=0, abs=1e-12)
+        for a, b in zip(own["knows"], alone["knows"], strict=True):
+            assert torch.allclose(a.to(F64), b.to(F64), rtol=0, atol=1e-12)
+    assert torch.equal(found[0]["model"], found[1]["model"])
 
 
 def two_processes(script: str, folder: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from fairbound import constraints
+from fairbound.constraints import Constraint
+from fairbound.constraints.contrasts import pairwise
+
 EXAMPLES, GROUPS = 60, 3
 
 
@@ -51,3 +55,14 @@ class Free(nn.Module):
         super().__init__()
         self.outputs = nn.Parameter(torch.tensor(getattr(t, outputs)))
         self.losses = nn.Parameter(torch.tensor(t.loss))
+
+
+def two(bound: float) -> Constraint:
+    """The losses of A and B differ by at most a bound."""
+    return constraints.loss_parity(["A", "B"], bound=bound, contrast=pairwise)
+
+
+def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Groups and exponential losses of mean 1; those of the last group shifted."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    return groups, rng.exponential(size=len(groups)) + shift * (groups == len(sizes) - 1)

@@ -82,6 +82,7 @@ def test_own_algorithm() -> None:
     assert max(run, loop) < plain
 
 
+@pytest.mark.slow
 def test_fine_tuning() -> None:
     text = printed("fine_tuning")
     (bound,) = numbers(text, "bound")
@@ -90,6 +91,7 @@ def test_fine_tuning() -> None:
     assert new[0] < new[1], "remembering has a price, and the example says so"
 
 
+@pytest.mark.slow
 def test_physics_informed() -> None:
     text = printed("physics_informed")
     for word in ("residual", "boundary"):
@@ -99,6 +101,7 @@ def test_physics_informed() -> None:
     assert fair < 0.02 < plain  # the noise of the measurements has a mean square of 0.01
 
 
+@pytest.mark.slow
 def test_many_subgroups() -> None:
     above = [
         (int(a), int(b)) for a, b in re.findall(r"above (\d+) groups, on new people (\d+)", printed("many_subgroups"))

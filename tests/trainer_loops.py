@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -81,3 +82,12 @@ def plain_loop(
                 optimizer.step()
                 optimizer.zero_grad()
     return end(model, fair)
+
+
+def scalars(folder: Path) -> dict[str, list[float]]:
+    """Every curve that TensorBoard finds in the one file of events below a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (path,) = folder.rglob("events.out.tfevents.*")
+    events = EventAccumulator(str(path)).Reload()
+    return {name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]}

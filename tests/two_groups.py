@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
@@ -31,6 +32,20 @@ def make_shifted(examples: int = 800, seed: int = 0, shift: float = 1.5) -> Arra
     X[:, 0] += shift * (group == "A")
     y = (X[:, 0] + 0.5 * X[:, 1] + rng.standard_normal(examples) > shift / 2).astype(int)
     return X, y, group
+
+
+def people(n: int = 600) -> tuple[pd.DataFrame, Any, Any]:
+    """Numbers, text and a group of which one has more positive labels."""
+    rng = np.random.default_rng(0)
+    group = rng.choice(["f", "m"], n)
+    X = pd.DataFrame({"age": rng.integers(18, 80, n), "work": rng.choice(["own", "state"], n), "hours": rng.random(n)})
+    X["hours"] += group == "m"
+    return X, np.where(X["hours"] + (X["work"] == "own") + rng.random(n) > 1.7, "yes", "no"), group
+
+
+def rate_gap(decisions: Any, group: Any) -> float:
+    """The difference of the rates of positive decisions, A - B."""
+    return float(np.mean(decisions[group == "A"]) - np.mean(decisions[group == "B"]))
 
 
 def small(**settings: Any) -> FairClassifier:

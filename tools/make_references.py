@@ -4,10 +4,11 @@
     OMP_NUM_THREADS=1 python tools/make_references.py --long income-ok-race    the best of long stochastic runs
 
 A long reference is the smallest training loss among the recorded outputs of several methods, step sizes and seeds, over
-as many times the budget as `--budgets` says with steps that fall linearly, whose largest violation is at most .03 of
-the constraints' scale. It is no solution (a full-batch solver would memorize the examples); its KKT residual is printed
-with the multipliers that fit best. The scale is the problem's own (its bound), or the violation where plain training
-ends. Those of version 0.1 are Adam descent-ascent's, at 1 to 2 budgets: the longer runs of all methods were not made.
+as many times the budget as `--budgets` says with steps that fall linearly, whose largest violation is at most 0.03 of
+the constraints' scale. Multiplier methods move x by the problem's Adam, whose rate falls, too. It is no solution (a
+full-batch solver would memorize the examples); its KKT residual is printed with the multipliers that fit best, and the
+method that found it is noted with it. The scale is the problem's own (its bound), or the violation where plain training
+ends.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.algorithms import PHRALM, SGD, SSLALM, DescentAscent, TrackedSQP, primal
+from fairbound.algorithms import PHRALM, SGD, AdaptivePI, DescentAscent, NuPI, TrackedSQP, primal
 from fairbound.algorithms.schedules import Linear
+from fairbound.benchmark.budget import examples_per_step
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Reference, load, table_problem
 from fairbound.benchmark.problems.catalog import FOLDER
 from fairbound.benchmark.problems.certificate import kkt_residual
+from fairbound.benchmark.task import MAX_SUBPROBLEM, batch_sizes
 from fairbound.core import Algorithm, Primal
-from fairbound.training.contract import trial_step
 from fairbound.training.runner import run
 
 STARTS = tuple(range(5))  # the board's seeds
 LONG_SEEDS = (200, 201, 202)  # no seeds of the board
 FEASIBLE = 0.03  # of the scale: the board's tightest target
-ADAM, ADAM_RATE = "lr", 0.01  # the step of x is Adam's, and its own size
-FACTORS = (0.3, 1.0, 3.0)  # of every method's own step size
+FACTORS = (0.3, 1.0, 3.0)  # of the problem's rate, or of a method's own step size
 LARGEST_JACOBIAN = 50_000_000  # entries; beyond it the residual of a long reference is not computed
 
 
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="the best of long runs, in the place of the solution")
     parser.add_argument("--budgets", type=float, default=3.0, help="length of a long run in budgets of the problem")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="of a long reference; all where it is left out")
-    parser.add_argument("--factors", nargs="+", type=float, default=FACTORS, help="of every method's own step size")
+    parser.add_argument("--factors", nargs="+", type=float, default=FACTORS, help="of every method's rate")
     parser.add_argument("--dual", type=float, default=1.0, help="factor of every method's own dual step")
     parser.add_argument("--synthetic", action="store_true", help="census tables as where no real data are found")
     options = parser.parse_args()
@@ -147,7 +148,7 @@ def best_of_long_runs(
             own = min(own, float(loss[place]))
             if loss[place] < best:
                 best, best_x = float(loss[place]), x[place].clone()
-                how = f"the best feasible loss of long runs: {candidate.name}, {factor:g} x its step size"
+                how = f"the best feasible loss of long runs: {candidate.name}, {factor:g} x its rate"
         seconds = time.perf_counter() - began
         print(
             f"  {candidate.name:<24} x {factor:<4g} best feasible {own:<10.6g} last violation {last:<9.3g} "
@@ -172,27 +173,24 @@ def settings(
     dual: float = 1.0,
 ) -> Iterator[tuple[Candidate, float]]:
     """Methods with steps that fall linearly to 2 %, at several sizes."""
-    bases: list[tuple[Algorithm[Any], str, tuple[str, ...]]] = [
-        (DescentAscent(), "tau", ("eta",)),
-        (SSLALM(samples=1, lag=True), "tau", ("eta",)),
-        (PHRALM(), "tau", ("eta",)),
-        (DescentAscent(), ADAM, ("eta",)),
-    ]
-    if instance.problem.m <= 200:
-        bases.append((TrackedSQP(alpha=0.3), "alpha", ()))
-    for base, step, others in bases:
-        name = type(base).__name__ + (" under Adam" if step == ADAM else "")
+    bases: list[tuple[Algorithm[Any], tuple[str, ...]]] = [
+        (DescentAscent(), ("eta",)), (NuPI(), ("eta",)), (PHRALM(), ("eta",)), (AdaptivePI(), ()),
+    ]  # fmt: skip
+    if instance.problem.m <= MAX_SUBPROBLEM:
+        bases.append((TrackedSQP(alpha=0.3), ()))
+    for base, duals in bases:
+        name = type(base).__name__
         if names is not None and name not in names:
             continue
-        steps = steps_within(base, instance, budgets * problem.epochs)
-        falling = {other: Linear(dual * getattr(base, other), steps, 0.02) for other in others}
+        steps = steps_within(base, problem, instance, budgets)
+        falling = {setting: Linear(dual * getattr(base, setting), steps, 0.02) for setting in duals}
         for factor in factors:
-            if step == ADAM:
-                adam = primal.Adam(lr=Linear(factor * ADAM_RATE, steps, 0.02))
-                yield Candidate(name, replace(base, **falling), adam), factor
+            if isinstance(base, TrackedSQP):
+                yield Candidate(name, replace(base, alpha=Linear(factor * 0.3, steps, 0.02))), factor
             else:
-                own = {step: Linear(factor * getattr(base, step), steps, 0.02)}
-                yield Candidate(name, replace(base, **falling, **own)), factor
+                rate = float(problem.primal.get("lr", primal.Adam().lr))
+                adam = primal.Adam(lr=Linear(factor * rate, steps, 0.02))
+                yield Candidate(name, replace(base, **falling), adam), factor
 
 
 def recorded(
@@ -204,7 +202,7 @@ def recorded(
     points: int = 40,
 ) -> Iterator[Tensor]:
     """(R, n) outputs of stacked runs at equally spaced steps."""
-    steps = steps_within(candidate.method, instance, budgets * problem.epochs)
+    steps = steps_within(candidate.method, problem, instance, budgets)
     every = max(1, steps // points)
     samplers = [instance.sampler(i, seed) for i, seed in enumerate(seeds)]
     going = run(
@@ -215,14 +213,10 @@ def recorded(
         yield record.output
 
 
-def steps_within(method: Algorithm[Any], instance: Instance, epochs: float) -> int:
-    """How many steps pass that many epochs of examples through the model."""
-    objective, cells = instance.batch.objective, len(instance.problem.constraints.cells) * instance.batch.cell
-    a_step = sum(
-        passes * (objective * ("f" in what) + cells * ("c" in what))
-        for what, passes in zip(method.evaluates, trial_step(method).passes, strict=True)
-    )
-    return max(1, int(epochs * instance.examples / a_step))
+def steps_within(method: Algorithm[Any], problem: BenchmarkProblem, instance: Instance, budgets: float) -> int:
+    """How many steps pass so many budgets of examples through the model."""
+    sizes = batch_sizes(instance)
+    return max(1, int(budgets * problem.steps * sum(sizes) / examples_per_step(method, *sizes)))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The three stories at equal budget: the default method untouched, descent-ascent, and what users do today.
 
-    OMP_NUM_THREADS=1 python benchmarks/stories/compare.py [--jobs 2] [--problems Forgetting ...] [--out FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/stories/compare.py [--jobs 2] [--problems Forgetting ...] [--ours] [--out NEW]
 
 Every run of a problem has the same steps, mini-batches, optimizer and learning rate. A practice runs at its default and
 at the best of eight values, which a run of another seed chose: one that meets the bound, then the best objective.
-FOLDER/results.jsonl has a line for every run, and is not computed twice (--steps has a file of its own); the tables are
-printed.
+NEW/results.jsonl has a line for every run, and is not computed twice (--steps has a file of its own): name a new folder
+after a change of the method. The tables are printed; --ours computes and prints the rows of the default method alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import torch
 from fairbound import AdaptivePI, Constrained, DescentAscent
 
 PROBLEMS = {problem.name: problem for module in (language, physics, subgroups) for problem in module.PROBLEMS}
-METHODS = {"ours, untouched": AdaptivePI, "DescentAscent, its defaults": DescentAscent}
+OURS = "ours, untouched"
+METHODS = {OURS: AdaptivePI, "DescentAscent, its defaults": DescentAscent}
 SEEDS, TUNING_SEED, MET = (0, 1, 2), 10, 0.1  # a bound counts as met if it is exceeded by at most a tenth
 
 
@@ -72,7 +73,8 @@ def compute(job: Job, steps: int | None) -> Result:
 class Runs:
     """Results by job, kept as lines of a file."""
 
-    def __init__(self, path: Path, steps: int | None) -> None:
+    def __init__(self, path: Path, steps: int | None, ours_alone: bool) -> None:
+        self.ours_alone = ours_alone
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_text().splitlines() if path.exists() else []
         self.path, self.steps, self.results = path, steps, {Job(*job): Result(*r) for job, r in map(json.loads, lines)}
@@ -95,10 +97,12 @@ class Runs:
 
     def entries(self, problem: str, tuned: bool) -> list[tuple[str, str, float]]:
         """(label, entry, value) of every row of the table; the tuned ones if they are known."""
+        if self.ours_alone:
+            return [(OURS, OURS, 0.0)]
         rows = [(name, name, 0.0) for name in METHODS]
         for p in PROBLEMS[problem].practices:
             for word, value in [("default", p.default)] + ([("tuned", self.tuned(problem, p))] if tuned else []):
-                rows.append((f"{p.name}, {word} {p.setting} {value:g}", p.name, value))
+                rows.append((f"{p.name}, {' '.join(filter(None, [word, p.setting, f'{value:g}']))}", p.name, value))
         return rows
 
     def table(self, problem: str) -> str:
@@ -117,16 +121,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--steps", type=int, help="of every run, for a trial")
+    parser.add_argument("--steps", type=int, help="of every run, for a trial or a longer run")
+    parser.add_argument("--ours", action="store_true", help="only the rows of the default method")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     name = "results.jsonl" if options.steps is None else f"results_{options.steps}_steps.jsonl"
-    runs = Runs(options.out / name, options.steps)
+    runs = Runs(options.out / name, options.steps, options.ours)
     jobs = [
         Job(name, practice.name, value, TUNING_SEED)
         for name in options.problems
         for practice in PROBLEMS[name].practices
         for value in practice.values
+        if not options.ours
     ]
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for tuned in (False, True):

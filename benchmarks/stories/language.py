@@ -170,7 +170,7 @@ DECADES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PROBLEMS = (
     Problem(
         "Forgetting", "loss on new text", "loss on general text at most its start + 0.05", 800, forgetting,
-        (Practice("replay: general text with a fixed weight", "weight", 1.0, DECADES, fixed_weight),),
+        (Practice("replay with a fixed weight", "", 1.0, DECADES, fixed_weight),),
     ),
     Problem(
         "KL bound", "minus the share of paid words", "KL divergence at most 0.5 nats a text", 500, policy,

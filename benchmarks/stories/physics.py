@@ -119,10 +119,10 @@ def built(equation: type, seed: int) -> Run:
         return float(fit), terms / equation.bounds - 1
 
     def error() -> list[float]:
-        """Relative error of the solution, which no run knows."""
+        """Relative error of the solution in %, which no run knows, to two digits."""
         points = uniform(low, high, 4096, generator(97))
         exact = equation.solution(points)
-        return [float((model(points)[0] - exact).norm() / exact.norm())]
+        return [float(f"{100 * float((model(points)[0] - exact).norm() / exact.norm()):.2g}")]
 
     optimizer = torch.optim.Adam(model.parameters(), lr=equation.lr)
     return Run(model, optimizer, draw, constraints.given("residual", "boundary"), evaluate, error)
@@ -167,12 +167,12 @@ def gradient_norms(run: Run, share: float) -> Loss:
 
 PRACTICES = (
     Practice(
-        "fixed weight", "of the residual", 1.0, (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), weighted_residual
+        "fixed weight of the residual", "", 1.0, (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), weighted_residual
     ),
     Practice("gradient-norm weighting", "share", 0.1, (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9), gradient_norms),
 )
 PROBLEMS = tuple(
     Problem(name, "misfit", f"mean squared residual at most {limit}, boundary 0.01", 6000, build, PRACTICES,
-            ("error of u",))
+            ("error of u in %",))
     for name, limit, build in (("Convection", 0.1, convection), ("Helmholtz", 10, helmholtz))
 )  # fmt: skip

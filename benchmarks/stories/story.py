@@ -39,7 +39,7 @@ Loss = Callable[[Draw], Tensor]  # what is passed backward
 @dataclass(frozen=True)
 class Practice:
     name: str
-    setting: str  # what is tuned
+    setting: str  # what is tuned; "" if the name says it
     default: float
     values: tuple[float, ...]  # eight of them
     loss: Callable[[Run, float], Loss]

@@ -9,7 +9,17 @@ import pytest
 import torch
 from problems import KNOWN, ONE, defaults, errors
 
-from fairbound.algorithms import PHRALM, SPBM, DescentAscent, ExactPenalty, LevelConstrained, NuPI, SQPAdam, TrackedSQP
+from fairbound.algorithms import (
+    PHRALM,
+    SPBM,
+    SSLALM,
+    DescentAscent,
+    ExactPenalty,
+    LevelConstrained,
+    NuPI,
+    SQPAdam,
+    TrackedSQP,
+)
 from fairbound.algorithms.schedules import Linear
 from fairbound.core import Algorithm, Draw
 
@@ -18,6 +28,17 @@ FALLING = {"tau": Linear(0.05, 4000), "eta": Linear(0.05, 4000)}
 Within = dict[str, tuple[float, ...]]  # problem -> |x - x*|, violation and |y - y*|, as many as are known
 TRACKED: Within = {"P1": (0.09, 0.04), "P2": (0.05, 0.03), "P4": (0.08, 0.03)}
 SOLVED: dict[str, tuple[Algorithm, int, Within]] = {  # method, steps, errors
+    "DescentAscent": (
+        DescentAscent(**FALLING),
+        4000,
+        {"P1": (0.05, 0.02, 0.04), "P2": (0.03, 0.01, 0.02), "P3": (0.09, 0.01, 0.02), "P5": (0.05, 0.01, 0.08)},
+    ),
+    "SSLALM": (
+        SSLALM(**FALLING, rho=2.0, mu=2.0, y_max=10.0),
+        4000,
+        {"P1": (0.05, 0.01, 0.11), "P2": (0.03, 0.01, 0.04), "P3": (0.09, 0.01, 0.03), "P4": (0.04, 0.01, 0.04),
+         "P5": (0.05, 0.01, 0.06)},
+    ),
     "NuPI": (
         NuPI(**FALLING, kp=0.5),
         4000,

@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from fairbound import run
-from fairbound.algorithms import PHRALM, SPBM, DescentAscent, ExactPenalty, NuPI, SwitchingSubgradient
+from fairbound.algorithms import (
+    PHRALM,
+    SPBM,
+    SSLALM,
+    DescentAscent,
+    ExactPenalty,
+    NuPI,
+    StochasticGhost,
+    SwitchingSubgradient,
+)
+from fairbound.algorithms.diagnostics import signs_of_infeasibility
 
 SIGNS = {
     DescentAscent(): "multipliers still grow",
@@ -18,7 +28,20 @@ SIGNS = {
     PHRALM(y_max=5.0): "stood at y_max",
     PHRALM(resilient=2.0): "the largest violation stands",
     SPBM(eta=0.5, y_max=5.0): "stood at y_max",
+    SSLALM(eta=0.5, y_max=2.0): "met y_max",
+    SwitchingSubgradient(): "no feasible step",
 }
+
+
+@pytest.mark.slow
+def test_ghost_shows_its_sign() -> None:
+    both = [problems.infeasible(), problems.ball()]
+    problem, splits, cells = problems.table_of(both)
+    samplers = [problems.sampler_for(split, cells, 1) for split in splits]
+    starts = torch.stack([known.start for known in both])
+    result = run(problem, StochasticGhost(cap=0), samplers, starts, 200, compile=False).result()
+    assert "kappa stays at 1" in str(result.infeasible[0])
+    assert result.infeasible[1] is None
 
 
 def test_each_method_shows_its_sign() -> None:
@@ -32,7 +55,7 @@ def test_each_method_shows_its_sign() -> None:
 
 
 def test_a_penalty_at_its_full_weight_is_reported() -> None:
-    both = [problems.infeasible(), problems.deterministic()[1]]
+    both = [problems.infeasible(), problems.ball()]
     problem, splits, cells = problems.table_of(both)
     samplers = [problems.sampler_for(split, cells, 1) for split in splits]
     starts = torch.stack([known.start for known in both])
@@ -46,3 +69,11 @@ def test_iterates_that_were_never_saved_are_reported() -> None:
     x0 = torch.zeros(3, dtype=problems.F64)
     unsaved = run(problem, SwitchingSubgradient(k0=1000), problems.sampler_for(split, cells, 1), x0, 50, compile=False)
     assert "no iterate was saved" in str(unsaved.result().infeasible[0])
+
+
+def test_what_happened_in_the_first_half_alone_is_no_sign() -> None:
+    early, late = [0.0] + [2.0] * 9, [0.0] * 6 + [1.0, 2.0, 3.0, 4.0]
+    for name, event in (("resets", "met y_max"), ("capped", "stood at y_max")):
+        signs = signs_of_infeasibility({name: torch.tensor([early, late]).T}, range(10))
+        assert signs[0] is None
+        assert f"{event} 4 times, 4 of them in the second half" in str(signs[1])

@@ -1,4 +1,4 @@
-"""Primal steps: SGD and Adam are torch.optim's, directly, through `run` and beside a loop with `Constrained`."""
+"""Primal steps: SGD and Adam are torch.optim's, directly and through `run`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from loops import flat
-from methods import bce, classification, network
+from methods import classification
 from own_method import Optimistic
 from torch import Tensor, nn
 
-from fairbound import Constrained, MiniBatch, MultiplierMethod, Sampler, constraints, load_flat, run
+from fairbound import MultiplierMethod, Sampler, run
 from fairbound.algorithms import PHRALM, SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient, primal
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Draw, Iterate, Primal, Sample, inner, main_draw
-from fairbound.data.samplers import START, SamplerStack
 from fairbound.training.hyperparams import with_hyperparams
 
 F64 = torch.float64
@@ -219,38 +217,6 @@ def test_a_skipped_step_keeps_what_the_primal_remembers() -> None:
     state = going._groups[0].state.primal
     assert int(state.k[0]) == 60 - int(result.skipped[0])
     assert all(leaf.isfinite().all() for leaf in state)
-
-
-# A loop with torch's own optimizer ------------------------------------------------------------------------------------
-
-
-@every_primal
-@pytest.mark.parametrize("method", [DescentAscent(eta=0.3), SSLALM(samples=1)], ids=["DescentAscent", "SSLALM"])
-def test_a_run_is_a_loop_with_constrained(method: MultiplierMethod[Any], ours: Primal, make: Any) -> None:
-    """On the runner's mini-batches: the objective's rows, of no group, then those of every cell."""
-    problem, sampler, x0 = classification()
-    result = run(problem, method, sampler, x0[0], 60, primal=ours, compile=False).result()
-    model = load_flat(network().double(), x0[0])
-    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.01), method)
-    optimizer = make(list(model.parameters()))
-    stack = SamplerStack([sampler], 1, None)
-
-    def rows(block: Any, k: int) -> MiniBatch:
-        objective, cells = block.objective[k, 0], block.cells[k, 0]
-        numbers = torch.cat([objective, cells.flatten()])
-        groups = torch.cat([torch.full_like(objective, -1), torch.arange(2).repeat_interleave(cells.shape[1])])
-        losses = bce(model(problem.data.X[numbers])[:, 0], problem.data.y[numbers])
-        return MiniBatch(losses, groups, objective=groups < 0)
-
-    fair.start(rows(stack.block(START, 1)[0], 0))
-    (block,) = stack.block(0, 60)
-    for k in range(60):
-        optimizer.zero_grad()
-        fair.backward(rows(block, k))
-        optimizer.step()
-    assert (flat(model) - result.x[0]).abs().max() < 1e-9
-    assert torch.allclose(torch.tensor([*fair.multipliers.values()], dtype=F64), result.multipliers[0], atol=1e-9)
-    assert result.multipliers.abs().max() > 0
 
 
 # The state ------------------------------------------------------------------------------------------------------------

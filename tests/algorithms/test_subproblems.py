@@ -1,5 +1,7 @@
 """The Ghost subproblems against Clarabel and HiGHS, by certificate, and on degenerate instances."""
 
+from collections.abc import Callable
+
 import clarabel
 import numpy as np
 import pytest
@@ -95,9 +97,8 @@ def test_against_clarabel_and_highs(m: int, beta: float, hard: bool) -> None:
     assert 0 <= float(out.kappa_gap) <= 1e-10
 
 
-@pytest.mark.parametrize("m", [2, 5, 10])
-@pytest.mark.parametrize("beta", [20.0, 1.2])
-@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("m", [2, 10])
+@pytest.mark.parametrize(("beta", "hard"), [(20.0, True), (1.2, False)])
 def test_certificates_at_100_000_parameters(m: int, beta: float, hard: bool) -> None:
     g, c, J = instance(7 + m, m, 100_000)
     rho = hard_rho(c, J, 0.8) if hard else 0.1
@@ -110,53 +111,38 @@ def test_certificates_at_100_000_parameters(m: int, beta: float, hard: bool) -> 
     assert (float(out.kappa) > 0.5 * float(c.max()) + 0.005) == hard
 
 
-def degenerate(name: str, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    g, c, J = instance(hash_of(name) + m, m, n)
-    half = m // 2
-    if name == "plus minus rows":
-        J, c = torch.cat([J[:half], -J[:half]]), torch.cat([c[:half] - 0.3, -c[:half] + 0.2])
-    elif name == "equality":  # a band of width zero
-        J, c = torch.cat([J[:half], -J[:half]]), torch.cat([c[:half], -c[:half]])
-    elif name == "rank deficient":
-        J = J[:, :half] @ J[:half]
-    elif name == "duplicate rows":
-        J[half:], c[half:] = J[0], c[0]
-    elif name == "zero row":
-        J[0] = 0
-    elif name == "all zero":
-        J = torch.zeros_like(J)
-    elif name == "feasible":
-        c = -c
-    elif name == "huge c":
-        c = c * 1e6
-    elif name == "small J":
-        J = J * 1e-8
-    elif name == "large J":
-        J = J * 1e4
-    elif name == "row scales":
-        J = J * torch.logspace(-3, 3, m, dtype=F64).unsqueeze(-1)
-    elif name == "contradiction":
-        J[1], c[:2] = -J[0], 1.0
-    elif name == "no gradient":
-        g = torch.zeros_like(g)
-    return g, c, J
+def pairs(J: Tensor, c: Tensor, lower: float = 0.0, upper: float = 0.0) -> tuple[Tensor, Tensor]:
+    """J and c of bands from both sides, of width zero unless they are moved."""
+    half = len(c) // 2
+    return torch.cat([c[:half] - lower, -c[:half] + upper]), torch.cat([J[:half], -J[:half]])
 
 
-def hash_of(name: str) -> int:
-    return sum(map(ord, name))  # hash() of a string changes between processes
+def contradiction(g: Tensor, c: Tensor, J: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return g, torch.cat([torch.ones(2, dtype=F64), c[2:]]), torch.cat([J[:1], -J[:1], J[2:]])
 
 
-NAMES = [
-    *("plus minus rows", "equality", "rank deficient", "duplicate rows", "zero row", "all zero", "feasible"),
-    *("huge c", "small J", "large J", "row scales", "contradiction", "no gradient"),
-]
+DEGENERATE: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]] = {
+    "plus minus rows": lambda g, c, J: (g, *pairs(J, c, 0.3, 0.2)),
+    "equality": lambda g, c, J: (g, *pairs(J, c)),
+    "rank deficient": lambda g, c, J: (g, c, J[:, : len(c) // 2] @ J[: len(c) // 2]),
+    "duplicate rows": lambda g, c, J: (g, c[:1].repeat(len(c)), J[:1].repeat(len(c), 1)),
+    "zero row": lambda g, c, J: (g, c, torch.cat([0 * J[:1], J[1:]])),
+    "all zero": lambda g, c, J: (g, c, 0 * J),
+    "feasible": lambda g, c, J: (g, -c, J),
+    "huge c": lambda g, c, J: (g, 1e6 * c, J),
+    "small J": lambda g, c, J: (g, c, 1e-8 * J),
+    "large J": lambda g, c, J: (g, c, 1e4 * J),
+    "row scales": lambda g, c, J: (g, c, J * torch.logspace(-3, 3, len(c), dtype=F64).unsqueeze(-1)),
+    "contradiction": contradiction,
+    "no gradient": lambda g, c, J: (0 * g, c, J),
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DEGENERATE)
 @pytest.mark.parametrize("m", [2, 4, 10])
 @pytest.mark.parametrize("beta", [20.0, 0.1])
 def test_degenerate(name: str, m: int, beta: float) -> None:
-    g, c, J = degenerate(name, m, 120)
+    g, c, J = DEGENERATE[name](*instance(sum(map(ord, name)) + m, m, 120))
     out = ghost_direction(g, c, J, tau=0.7, beta=beta, rho=0.8 * beta, lam=0.5)
     assert_optimal(out, g, c, J, 0.7, beta, 1e-10)
     rows = float(c.abs().max() + 0.8 * beta * J.abs().sum(-1).max())
@@ -246,16 +232,6 @@ def test_make_fx_and_compile() -> None:
     torch.testing.assert_close(compiled(g, c, J, tau), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_inductor() -> None:
-    g, c, J = instance(23, 2, 30, (3,))
-
-    def step(g: Tensor, c: Tensor, J: Tensor) -> Tensor:
-        return ghost_direction(g, c, J, tau=1.0, beta=0.5, rho=0.01, lam=0.5).d + 1
-
-    torch.testing.assert_close(torch.compile(vmap(step), fullgraph=True)(g, c, J), vmap(step)(g, c, J))
-
-
 @pytest.mark.parametrize("hard", [False, True])
 def test_float32_in_float32_out(hard: bool) -> None:
     g, c, J = (x.float() for x in instance(31, 4, 2753))
@@ -275,10 +251,9 @@ def test_inputs_are_not_changed_and_need_no_gradient() -> None:
     assert all(torch.equal(x, y) for x, y in zip((g, c, J), copies, strict=True))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(("value", "rho"), [(torch.nan, 0.01), (torch.inf, 0.4), (-torch.inf, 0.4)])
 @pytest.mark.parametrize("where", ["g", "c", "J"])
 @pytest.mark.parametrize("m", [1, 2, 4])
-@pytest.mark.parametrize("rho", [0.01, 0.4])
 def test_what_is_not_finite_stays_in_its_instance(value: float, where: str, m: int, rho: float) -> None:
     g, c, J = instance(43, m, 50, (5,))
     {"g": g, "c": c, "J": J[:, 0]}[where][1, -1] = value
@@ -296,16 +271,6 @@ def test_what_is_not_finite_stays_in_its_instance(value: float, where: str, m: i
     assert all(x.isnan().all() for x in solve(g[1], c[1], J[1]))
 
 
-def forbid(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """The slow methods, by name, fail the test when called."""
-
-    def called(*args: object, **kwargs: object) -> None:
-        raise AssertionError("a slow method was called")
-
-    for name in names:
-        monkeypatch.setattr(f"fairbound.algorithms._subproblems.{name}", called)
-
-
 NEAR = {  # g, c, J close to the solution of the outer problem: d is 1e-4 and smaller, g and y are of order 1
     "one row": ([1.0, 1.0, 0.0], [-2.4e-4], [[-2.0002, -1.9996, 0.0]]),
     "tiny step": ([-1.0, 0.0, 0.0], [-1.2e-9], [[1.0, 0.0, 0.0]]),
@@ -321,7 +286,8 @@ def test_near_a_solution_rounding_is_not_chased(name: str, monkeypatch: pytest.M
     g, c, J = (torch.tensor(x, dtype=F64) for x in NEAR[name])
     pad = 4 - len(c)  # rows of zeros, as in a stack of problems with different numbers of constraints
     c, J = torch.cat([c, -torch.ones(pad, dtype=F64)]), torch.cat([J, torch.zeros(pad, 3, dtype=F64)])
-    forbid(monkeypatch, "box_qp._newton_step", "box_qp.interior", "kappa_lp.interior")
+    for slow in ("box_qp._newton_step", "box_qp.interior", "kappa_lp.interior"):
+        monkeypatch.setattr(f"fairbound.algorithms._subproblems.{slow}", None)  # cannot be called
     out = ghost_direction(g, c, J, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
     assert_optimal(out, g, c, J, 1.0, 2.0, 1e-14)
 
@@ -345,7 +311,7 @@ def test_kappa_of_many_columns_with_ties(kind: str, m: int) -> None:
     assert -1e-15 <= float(gap) <= 1e-11
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     m=st.integers(1, 6),
@@ -411,16 +377,6 @@ def test_errors_are_sentences(
     numbers = {"tau": 1.0, "beta": 1.0, "rho": 0.5, "lam": 0.5} | settings
     with pytest.raises(ValueError, match=sentence):
         ghost_direction(torch.ones(g), torch.ones(c), torch.ones(J), **numbers)
-
-
-def test_a_violated_row_that_no_direction_moves() -> None:
-    """Dead units and saturated rates have zero gradients: kappa must not fall below what they leave."""
-    g, c = torch.zeros(1, 3, dtype=F64), torch.tensor([[0.2, 0.15, 0.15]], dtype=F64)
-    J = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]], dtype=F64)
-    out = ghost_direction(g, c, J, tau=1.0, beta=20.0, rho=0.1, lam=0.5)
-    assert float(out.kappa) == pytest.approx(0.2, abs=1e-12)
-    assert float(out.violation) <= 1e-12
-    assert float(out.kappa_gap) <= 1e-12
 
 
 @pytest.mark.parametrize("m", [3, 4, 6])

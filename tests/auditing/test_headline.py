@@ -109,6 +109,16 @@ def test_the_largest_of_many_noisy_differences_is_no_headline() -> None:
     assert "points" not in answers(found)[0].sentence
 
 
+def test_the_clearest_difference_is_the_headline_not_that_of_the_largest_group() -> None:
+    flagged = {"A": (1000, 200), "B": (800, 208), "C": (300, 120)}  # of so many with label 0
+    g = np.repeat([*flagged], [n for n, _ in flagged.values()])
+    made = np.concatenate([np.arange(n) < k for n, k in flagged.values()]).astype(int)
+    found = audit(np.zeros(len(g), dtype=int), g, predictions=made, reference="A", draws=2000)
+    sentence = answers(found)[0].sentence
+    assert sentence.startswith("Of those with label 0, 40.0\xa0% of C are predicted 1, and 20.0\xa0% of A: 20.0 points")
+    assert sentence.endswith("2 of 2 groups differ from A beyond chance.")
+
+
 def test_what_an_attribute_alone_shows_is_said_where_its_intersections_are_too_small() -> None:
     rng = np.random.default_rng(0)
     race, sex, age = rng.choice(["A", "B"], 1_500), rng.choice(["f", "m"], 1_500), rng.choice(["1", "2", "3"], 1_500)

@@ -10,13 +10,12 @@ import pytest
 import torch
 from commands import call
 
-from fairbound.auditing import audit
+from fairbound.auditing import audit, audits
 from fairbound.cli import audit as audit_cli
 from fairbound.cli import printing
-from fairbound.data import read_columns, table_files
 from fairbound.metrics import fairness_metrics, group_losses
 from fairbound.metrics.counts import Counts
-from fairbound.metrics.fairness_metrics import metric_intervals, values
+from fairbound.metrics.fairness_metrics import values
 
 
 def examples(groups: int, rows: int, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -25,18 +24,18 @@ def examples(groups: int, rows: int, seed: int = 0) -> tuple[np.ndarray, ...]:
     return y, rng.integers(0, groups, rows), np.clip(rng.beta(2, 3, rows) + 0.2 * y, 0, 1)
 
 
-def test_draws_in_blocks_give_the_same_intervals_as_draws_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_of_very_many_groups_have_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     y, g, score = examples(80, 8_000)
-    counts = Counts.of(y, score >= 0.5, g, names=[str(i) for i in range(80)])
-    at_once = metric_intervals(counts, draws=2_000)
-    monkeypatch.setattr(fairness_metrics, "MANY_GROUPS", 10)
-    monkeypatch.setattr(fairness_metrics, "MANY_DRAWS", 2_000)
-    monkeypatch.setattr(fairness_metrics, "MAX_DRAWN", 80 * 300)
-    blocks = metric_intervals(counts, draws=2_000)
-    for name, one in at_once.items():
-        assert blocks[name].value == one.value
-        if one.value is not None:
-            assert blocks[name][1:] == pytest.approx(one[1:], abs=0.04), name
+    with_intervals = audit(y, g, predictions=score >= 0.5, draws=200)
+    for module in (fairness_metrics, audits):
+        monkeypatch.setattr(module, "MANY_GROUPS", 10)
+    found = audit(y, g, predictions=score >= 0.5, draws=200)
+    for name, one in with_intervals.metrics.items():
+        assert found.metrics[name].value == one.value
+        has_interval = fairness_metrics.METRICS[name].kind in ("rate", "signed")
+        assert (found.metrics[name].low is not None) == (has_interval and one.value is not None), name
+    assert found.groups == with_intervals.groups
+    assert "more than 10 groups" in found.notes[-1]
 
 
 def test_losses_of_many_groups_have_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,23 +72,6 @@ def test_values_without_intervals() -> None:
 
 
 TEXT = "y, g ,p,free text\n" + "".join(f"{i % 2}, group {i % 3},{i / 5000},some text\n" for i in range(5_000))
-
-
-def test_a_streamed_file_gives_the_same_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "some.csv"
-    path.write_text(TEXT + "0.5,,1,x\n2,group 1,,x\nhigh,group 2,0.1,x\n")  # other kinds of values at the end
-    whole = read_columns(path)
-    monkeypatch.setattr(table_files, "STREAMED_BYTES", 1_000)
-    monkeypatch.setattr(table_files, "BLOCK_BYTES", 4_000)
-    streamed = read_columns(path, only=["y", "g", "p"])
-    assert list(streamed) == ["y", "g", "p"]
-    assert streamed["y"].tolist() == whole["y"].tolist()
-    assert streamed["g"].tolist() == whole["g"].tolist()
-    assert np.array_equal(streamed["p"], whole["p"], equal_nan=True)
-    assert "free text" in streamed.header
-    path.write_text(TEXT + "1,a\n")
-    with pytest.raises(ValueError, match="line 5002 has 2 fields, but the header names 4 columns"):
-        read_columns(path, only=["y"])
 
 
 def test_one_thread_for_small_files_progress_and_no_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,24 +12,15 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from tables import skewed, two
 
 from fairbound import constraints
 from fairbound.auditing import Verdict, examples_needed, verdict
 from fairbound.constraints import Cell, Cells, Constraint
-from fairbound.constraints.contrasts import Matrix, pairwise
+from fairbound.constraints.contrasts import Matrix
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]
-
-
-def two(bound: float) -> Constraint:
-    return constraints.loss_parity(TWO, bound=bound, contrast=pairwise)
-
-
-def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Groups and exponential losses of mean 1; those of the last group shifted."""
-    groups = np.repeat(np.arange(len(sizes)), sizes)
-    return groups, rng.exponential(size=len(groups)) + shift * (groups == len(sizes) - 1)
 
 
 def test_weights_count_the_population_not_examples() -> None:

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tables import skewed, two
 
 from fairbound import constraints
 from fairbound.auditing import verdict
 from fairbound.auditing.decisions import mean_above, rate_above
-from fairbound.constraints import Constraint
-from fairbound.constraints.contrasts import pairwise
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]
@@ -37,16 +36,6 @@ def _script() -> Any:
 
 
 SCRIPT = _script()
-
-
-def two(bound: float) -> Constraint:
-    return constraints.loss_parity(TWO, bound=bound, contrast=pairwise)
-
-
-def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Groups and exponential losses of mean 1; those of the last group shifted."""
-    groups = np.repeat(np.arange(len(sizes)), sizes)
-    return groups, rng.exponential(size=len(groups)) + shift * (groups == len(sizes) - 1)
 
 
 # One-sided limits -----------------------------------------------------------------------------------------------------

@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairbound.algorithms import primal
+from fairbound.algorithms.schedules import Power
 from fairbound.benchmark.board.page import write_board
-from fairbound.benchmark.board.results import Board
+from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.entry import TUNING_POINTS, TUNING_SEEDS, Entry
 from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.problems import load as load_problem
 from fairbound.benchmark.problems import names
+from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import StoredStudy
 from fairbound.benchmark.study import load
@@ -30,15 +33,15 @@ def values(x, noise):  # min |x - (2, 1)|^2 / 2 s.t. x0 <= 1, x1 = .5: x* = (1, 
     f = ((x - torch.tensor([2.0, 1.0])).square().sum() / 2).expand(len(noise)) + noise @ x
     return torch.stack([f, x[0] - 1 + noise[:, 0], x[1] - 0.5 + noise[:, 1]], 1)
 
-def build(instance=0, splits=1):
+def build():
     noise = centered(0.1 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0)))
     solution = Solution(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 0.5]))
-    return expectation(values, noise, torch.zeros(2), inequalities=1, equalities=1, batch=4, solution=solution,
-                       instance=instance)
+    return expectation(values, noise, torch.zeros(2), inequalities=1, equalities=1, batch=4, solution=solution)
 
-PROBLEMS = (BenchmarkProblem(name="two-lines", title="Two lines", family="test", tracks=("solve", "known", "robust"),
-                             build=build, noise="Gaussian", kinds="<= and = linear", convex=True, epochs=20.0),)
+PROBLEMS = (BenchmarkProblem(name="two-lines", title="Two lines", family="test", changed=True,
+                             build=build, noise="Gaussian", kinds="<= and = linear", convex=True, steps=300),)
 """
+STATED = InstanceName("two-lines")
 DESCENT, LEVEL = Entry(name="Descent", method="DescentAscent"), Entry(name="Level", method="LevelConstrained")
 
 
@@ -65,12 +68,10 @@ def computed(made: Plan, folder: Path) -> Board:
 def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT)
     board = computed(made, tmp_path / "results")
-    curves = board.curves["Descent", "two-lines"]
-    # 12 examples a step (4 for the objective, 4 for the constraints of each kind), 200 in an epoch, 20 epochs
-    assert curves.steps == 333
-    assert curves.epochs[-1] == pytest.approx(333 * 12 / 200)
-    assert curves.epochs[0] == pytest.approx(5 * 12 / 200)  # the first step at or after a quarter of an epoch
-    assert curves.loss.shape == curves.violation.shape == (3, len(curves.epochs))
+    curves = board.curves["Descent", STATED]
+    assert curves.steps == 300
+    assert (curves.share[0], curves.share[-1]) == pytest.approx((2 / 300, 1.0))  # the first step after 0.5 %
+    assert curves.loss.shape == curves.violation.shape == (3, len(curves.share))
     assert np.abs(curves.loss[:, -1] - 0.625).max() < 0.1  # |(1, .5) - (2, 1)|^2 / 2
     assert curves.distance is not None
     assert curves.distance[:, -1].max() < 0.1
@@ -95,27 +96,39 @@ def test_a_page_is_made_without_building_a_problem(
         monkeypatch.setattr(f"fairbound.benchmark.{name}", forbidden)
     (study,) = Store(tmp_path / "results").studies().values()
     board = Board.read(StoredStudy.from_json(study), Store(tmp_path / "results"))
-    assert np.array_equal(board.curves["Descent", "two-lines"].loss, before.curves["Descent", "two-lines"].loss)
+    assert np.array_equal(board.curves["Descent", STATED].loss, before.curves["Descent", STATED].loss)
     assert "two-lines" in write_board(board, tmp_path / "page").read_text()
 
 
-def test_transformed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:
-    made = plan(problem, DESCENT)
-    board = computed(made, tmp_path / "results")
-    first, second = board.robust["Descent", "two-lines"]
-    stated = board.curves["Descent", "two-lines"]
-    for one in (first, second):
-        assert one.loss.shape[0] == 3
-        assert one.loss[0, 0] == pytest.approx(stated.loss[0, 0], rel=0.3)  # the same start, turned with the problem
-        assert not np.array_equal(one.loss, stated.loss)
+def test_changed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:
+    board = computed(plan(problem, DESCENT, changed_seeds=2), tmp_path / "results")
+    stated = board.curves["Descent", STATED]
+    for change in filter(None, CHANGES):
+        curves = board.curves["Descent", InstanceName("two-lines", change)]
+        assert curves.loss.shape == (2, len(curves.share))
+        assert curves.steps == stated.steps
+        assert not np.array_equal(curves.loss, stated.loss[:2])
+    small = board.curves["Descent", InstanceName("two-lines", "c x 0.01")]
+    assert small.violation[:, 0] == pytest.approx(stated.violation[:2, 0], rel=0.2)  # after two steps
+    assert small.violation[:, -1].min() > 10 * stated.violation[:, -1].max()  # the multipliers are too small
+    assert len(plan(problem, DESCENT, changed_seeds=0).tasks(Store(tmp_path / "results"))) == 1
+
+
+def test_a_change_of_the_rate_is_one_of_the_primal_step_or_of_the_methods_own(problem: str) -> None:
+    own, adam = Entry(name="SQP", method="TrackedSQP"), {"name": "Adam", "lr": 0.01}
+    assert DESCENT.moved(100, adam, 3.0) == (DESCENT.algorithm(100), primal.Adam(lr=0.03))
+    assert DESCENT.moved(100, {}, 3.0)[0].tau == pytest.approx(3 * DESCENT.algorithm(100).tau)
+    assert own.moved(100, adam, 3.0)[0].alpha == Power(1.5, 0.6)
+    (run,) = Task(problem, (DESCENT,), (Run(0, 0, change="batch / 4"),), "solve").asked
+    assert run["batch"] == [1, 1]
 
 
 def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_score(problem: str, tmp_path: Path) -> None:
     made = plan(problem, DESCENT, LEVEL)
     board = computed(made, tmp_path / "results")
-    assert "1 of 2 are equalities" in board.failures["Level", "two-lines"]
-    assert ("Level", "two-lines") not in board.curves
-    assert ("Descent", "two-lines") in board.curves
+    assert "1 of 2 are equalities" in board.failures["Level", STATED]
+    assert ("Level", STATED) not in board.curves
+    assert ("Descent", STATED) in board.curves
 
 
 def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing(problem: str, tmp_path: Path) -> None:
@@ -169,13 +182,13 @@ def test_a_run_does_not_depend_on_how_the_board_is_composed(problem: str) -> Non
     other = replace(named, entries=(replace(DESCENT, name="Other"),))
     assert named.keys == other.keys
     assert not set(named.keys) & set(replace(named, entries=(LEVEL,)).keys)
-    assert not set(named.keys) & set(replace(named, instance=1).keys)
-    assert not set(named.keys) & set(replace(named, epochs=10.0).keys)
+    assert not set(named.keys) & set(replace(named, runs=(Run(0, 0, change="c x 100"),)).keys)
+    assert not set(named.keys) & set(replace(named, limit=100).keys)
 
 
 def test_the_tuned_rules_take_the_best_point_on_other_seeds(problem: str, tmp_path: Path) -> None:
     entry = replace(DESCENT, space={"tau": (1e-4, 0.3), "eta": (1e-3, 1.0)})
-    made = plan(problem, entry, rules="tuned", epochs=10.0)
+    made = plan(problem, entry, rules="tuned", steps=200)
     board, store = computed(made, tmp_path / "results"), Store(tmp_path / "results")
     (task,) = made.tuning()
     assert len(task.entries) == TUNING_POINTS
@@ -183,14 +196,14 @@ def test_the_tuned_rules_take_the_best_point_on_other_seeds(problem: str, tmp_pa
     chosen = made.chosen(problem, entry, store)
     ends = {
         one.settings["tau"]: [
-            float(found.tables["records"]["violation"][-1])
+            float(np.median(found.tables["records"]["distance"][-3:]))
             for key, run in zip(task.keys, task.runs, strict=True)
             if task.entries[run.entry] == one and (found := store.get(key))
         ]
         for one in task.entries
     }
-    assert np.median(ends[chosen.settings["tau"]]) <= 0.3  # feasible at the end
-    assert np.median(ends[min(ends)]) > 0.03
+    medians = {tau: np.median(distances) for tau, distances in ends.items()}
+    assert medians[chosen.settings["tau"]] == min(medians.values()) < 0.1  # by the merit that is counted
     assert board.methods[0].chosen["two-lines"].startswith(f"DescentAscent(tau={chosen.settings['tau']}")
 
 
@@ -246,9 +259,9 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
     (tmp_path / "loans.csv").write_text("\n".join(["income,sex,approved", *rows]))
     table = tmp_path / "loans.toml"
     table.write_text(block("toml").replace("[64, 32]", "[4]").replace("128", "16"))
-    study = replace(load("board"), problems=(str(own), str(table)), entries=(DESCENT,), seeds=2, splits=2, epochs=4.0)
+    study = replace(load("board"), problems=(str(own), str(table)), entries=(DESCENT,), seeds=2, splits=2, steps=60)
     board = computed(Plan(study), tmp_path / "results")
-    assert {name for _, name in board.curves} == {"five-means", "loans"}
+    assert {one.problem for _, one in board.curves} == {"five-means", "loans"}
     loans = board.problem("loans")
     assert (loans.groups, loans.bound, loans.source, loans.summary) == (2, 0.02, "loans.csv", "2 groups, bound 0.02")
     held = board.heldout["Descent", "loans"]
@@ -259,4 +272,4 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
 
 def test_the_docs_name_every_problem() -> None:
     text = DOCS.read_text()
-    assert [name for name in names() if load_problem(name).tracks and f"`{name}`" not in text] == []
+    assert [name for name in names() if load_problem(name).on_board and f"`{name}`" not in text] == []

@@ -45,7 +45,7 @@ def test_an_entry_names_how_x_moves(tmp_path: Path) -> None:
     assert adam.described(10) == f"{own.described(10)} under {primal.Adam()!r}"
     store = Store(tmp_path)
     for entry in (own, adam, slow):
-        Task("hs7", (entry,), (Run(0, 0),), "solve", epochs=4.0).complete(store, lambda share: None)
+        Task("hs7", (entry,), (Run(0, 0),), "solve", limit=80).complete(store, lambda share: None)
     results = list(store.results())
     assert len(results) == 3
     assert len({float(result.tables["records"]["loss"][-1]) for result in results}) == 3

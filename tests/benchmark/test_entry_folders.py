@@ -29,7 +29,6 @@ name = "{name}"
 authors = "A. Reader"
 license = "MIT"
 method = "Mine"
-track = "known"
 problems = ["hs7"]
 """
 METHOD = """
@@ -68,7 +67,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("entries") / "mine"
     entry(folder)
     said = call("enter", folder, "--jobs", "1")
-    assert "Mine: track known, default rules, 1 tasks" in said
+    assert "Mine: default rules, 1 tasks" in said
     assert "partial" in said
     assert "5 results" in said
     return folder
@@ -160,7 +159,7 @@ def later(column: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("column", "change"),
-    [("distance", np.zeros_like), ("loss", later), ("violation", later), ("epochs", lambda epochs: epochs / 100)],
+    [("distance", np.zeros_like), ("loss", later), ("violation", later), ("mean_violation", later)],
 )
 def test_a_forged_entry_from_another_machine_is_refused(
     copy: Path, column: str, change: Callable[[np.ndarray], np.ndarray]
@@ -261,8 +260,7 @@ def test_what_a_method_has_no_need_of_is_warned_of(tmp_path: Path) -> None:
     [
         (('license = "MIT"\n', ""), "the key 'license' is missing"),
         (("authors =", "author ="), "there is no key 'author'; the nearest is 'authors'"),
-        (('"known"', '"know"'), "there is no track 'know'; the nearest is 'known'"),
-        (('"hs7"', '"two-moons"'), "'two-moons' is not on the track 'known'"),
+        (('"hs7"', '"hs8"'), "'hs8' is not on the board; the nearest is 'hs"),
         (("name", "[name"), "is not valid TOML"),
     ],
 )

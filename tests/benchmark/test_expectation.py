@@ -1,9 +1,10 @@
-"""Problems from per-example values of [f, c], and their equivalent forms."""
+"""Problems from per-example values of [f, c], and their constraints in other units."""
 
 import torch
 
 from fairbound.benchmark.problems import Instance, Solution
 from fairbound.benchmark.problems.expectation import Noise, centered, noisy
+from fairbound.benchmark.problems.scaled import scaled_instance
 
 F64 = torch.float64
 START = torch.tensor([0.5, -1.0, 2.0], dtype=F64)
@@ -13,7 +14,7 @@ def function(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([x @ x, x.sum() - 1, x[0] - 3, x[1] * x[2]])
 
 
-def made(instance: int = 0) -> Instance:
+def made() -> Instance:
     solution = Solution(torch.tensor([1.0, 2.0, 3.0], dtype=F64), torch.tensor([4.0, 5.0, 6.0], dtype=F64))
     return noisy(
         function,
@@ -23,7 +24,6 @@ def made(instance: int = 0) -> Instance:
         equalities=1,
         deterministic=(1,),
         solution=solution,
-        instance=instance,
     )
 
 
@@ -52,16 +52,14 @@ def test_an_example_adds_what_is_linear_in_x() -> None:
     assert torch.allclose(problem.forward(START, row)[0], expected, atol=1e-13)
 
 
-def test_an_instance_moves_the_start_and_the_solution_and_scales_constraints_of_each_kind() -> None:
-    plain, moved = made(), made(7)
+def test_scaled_constraints_have_other_multipliers() -> None:
+    plain, moved = made(), scaled_instance(made(), 100.0)
     everything = torch.arange(640)
-    assert moved.scale != 1.0
-    for x, z in ((START, moved.starts([0])[0]), (plain.solution.x, moved.solution.x)):
-        before, after = plain.problem.evaluate(x, everything), moved.problem.evaluate(z, everything)
-        assert torch.allclose(before.loss, after.loss, rtol=1e-12)
-        assert torch.allclose(before.c[0, :2].sort().values, after.c[0, :2].sort().values / moved.scale)
-        assert torch.allclose(before.c[0, 2], after.c[0, 2] / moved.scale)
+    for x in (START, plain.solution.x):
+        before, after = plain.problem.evaluate(x, everything), moved.problem.evaluate(x, everything)
+        assert torch.equal(before.loss, after.loss)
+        assert torch.allclose(100 * before.c, after.c)
+        assert torch.allclose(plain.violation(before.c), moved.violation(after.c) / moved.scale)
         # multipliers follow their constraints: y'c is the same
         assert torch.allclose(plain.solution.y @ before.c[0], moved.solution.y @ after.c[0])
-    assert not torch.allclose(plain.solution.x, moved.solution.x)
     assert torch.equal(moved.problem.constraints.equality, torch.tensor([False, False, True]))

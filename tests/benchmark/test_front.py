@@ -1,4 +1,4 @@
-"""The front of loss against violation, and the table of all methods at equal examples."""
+"""The front of loss against violation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fairbound.benchmark import front, plan
+from fairbound.benchmark import plan
 from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.front import methods_table, on_front
+from fairbound.benchmark.front import on_front
 from fairbound.benchmark.report import Section
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.store import Store
@@ -53,24 +53,16 @@ def results_of(folder: Path, entries: str) -> Results:
     return Results.read(made.stored(store), store)
 
 
-def test_the_table_of_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_front_is_shown_where_examples_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)  # of 40 examples: as many as 30 of 8, and 10 of 24
     results = results_of(tmp_path, f"{SGD}, {ASCENT}")
     section = Section.of(results)
     assert section.budget == "examples"  # though its runs were planned by the entries' own steps
-    frame = section.tables["methods"].frame
+    frame = section.tables["loss"].frame
     assert frame["row"].tolist() == ["SGD", "Ascent"]
-    assert frame["examples"].tolist() == [240, 240]
+    assert (frame["steps"] * frame["examples per step"]).tolist() == [240, 240]
     assert frame["CPU seconds"].tolist() == [30 * results.seconds["SGD"], 10 * results.seconds["Ascent"]]
     assert frame["CPU seconds"].min() > 0
-    for part in ("train", "test"):
-        assert frame[f"{part} loss", "mean"].tolist() == results.summary(part)["loss", "mean"].tolist()
-    losses = frame["train loss", "mean"]
-    assert frame["train violation", "mean"].min() > front.TOLERANCE
-    assert frame["above the best"].isna().all()  # there is no best that keeps the constraints
-    monkeypatch.setattr(front, "TOLERANCE", frame["train violation", "mean"].min())
-    kept = losses[frame["train violation", "mean"].idxmin()]
-    assert methods_table(results).frame["above the best"].tolist() == pytest.approx((losses / kept - 1).tolist())
     fields = {part: [(f"{part} loss", "mean"), (f"{part} violation", "mean")] for part in ("train", "test")}
     points = {part: frame[columns].to_numpy() for part, columns in fields.items()}
     wanted = [" and ".join(part for part in points if on_front(points[part].tolist())[i]) or None for i in range(2)]
@@ -78,13 +70,12 @@ def test_the_table_of_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert any(wanted)
 
 
-def test_there_is_no_such_table_where_examples_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_front_where_examples_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)
     results = results_of(tmp_path, f"{SGD.replace('30', '31')}, {ASCENT}")
     section = Section.of(results)
     assert section.budget == "paper"
-    assert "methods" not in section.tables
-    assert "loss" in section.tables
+    assert "front" not in section.tables["loss"].frame
 
 
 def test_runs_that_diverged_are_named_and_keep_their_row_off_the_front(
@@ -95,7 +86,7 @@ def test_runs_that_diverged_are_named_and_keep_their_row_off_the_front(
     lost = results.runs["SGD"][1].result
     assert lost is not None
     lost.tables["records"]["train"][:] = math.inf
-    table = Section.of(results).tables["methods"]
+    table = Section.of(results).tables["loss"]
     assert table.frame["front"].tolist()[0] in (None, "test")
     assert table.frame["front"].tolist()[1] in ("train", "train and test")
-    assert "Runs that diverged, so that the row is on no front: SGD (1 of 2)." in table.notes
+    assert "Runs that diverged: SGD (1 of 2)." in table.notes

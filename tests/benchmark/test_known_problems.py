@@ -21,6 +21,7 @@ from fairbound.benchmark.problems.collection import (
     small_problems,
 )
 from fairbound.benchmark.problems.collection._convex import minimizer
+from fairbound.benchmark.problems.scaled import scaled_instance
 from fairbound.training.runner import run
 
 MODULES = (least_squares, qcqp, hock_schittkowski, small_problems, grid_world, orthogonal)
@@ -67,9 +68,9 @@ def test_the_stored_value_is_that_of_the_problem(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POINTS)
-def test_a_transformed_instance_has_the_transformed_solution(name: str) -> None:
-    plain, moved = load(name).build(), load(name).build(3)
-    assert moved.scale != 1.0
+def test_with_scaled_constraints_the_solution_has_other_multipliers(name: str) -> None:
+    plain, moved = load(name).build(), scaled_instance(load(name).build(), 0.01)
+    assert moved.scale == 0.01
     if name != NONSMOOTH:
         assert kkt_residual(moved, moved.solution.x, moved.solution.y) <= 1e-6
     train = plain.splits[0].train
@@ -81,8 +82,8 @@ def test_a_transformed_instance_has_the_transformed_solution(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_methods_take_steps(name: str) -> None:
-    for index in (0, 2):
-        instance = load(name).build(index)
+    for factor in (1.0, 100.0):
+        instance = scaled_instance(load(name).build(), factor)
         start = instance.starts((0, 1))
         for method in (DescentAscent(), SSLALM()):
             samplers = [instance.sampler(i, seed) for i, seed in enumerate((0, 1))]

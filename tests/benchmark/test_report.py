@@ -16,7 +16,7 @@ from browsing import browsed, needs_browser
 from made_results import Made, stored_study
 
 from fairbound.benchmark.entry import Paper, Printed
-from fairbound.benchmark.paper_comparison import beside, comparisons
+from fairbound.benchmark.paper_comparison import agreement, beside
 from fairbound.benchmark.problems.table import SplitSpec
 from fairbound.benchmark.report import Section, write_report
 from fairbound.benchmark.report_table import ReportTable, frame_of
@@ -63,10 +63,10 @@ def lines_of(table: ReportTable) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("changes", "tables", "figures"), [
-    ({}, "loss fairness-reported fairness-printed differences",
+    ({}, "loss fairness",
      "curves seconds validation scores radar trade-off"),
-    ({"last_states": 3, "measured": ("validation",)}, "tuning differences", "validation trade-off"),
-    ({"splits": 2}, "loss splits differences", "curves seconds validation scores radar trade-off"),
+    ({"last_states": 3, "measured": ("validation",)}, "tuning", "validation trade-off"),
+    ({"splits": 2}, "loss splits", "curves seconds validation scores radar trade-off"),
 ])  # fmt: skip
 def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str) -> None:
     found, _ = made_section(made_setting(**changes))
@@ -95,27 +95,25 @@ def test_losses_and_violations_are_those_of_the_last_record() -> None:
     assert first["validation loss differs"]
 
 
-def test_differences_are_counted_once_and_listed_where_far() -> None:
+def test_the_papers_figures_are_counted_and_shown_below_ours(tmp_path: Path) -> None:
     """Of the paper's twelve figures the train ones are too vague to miss; those of test and one loss are far off."""
-    found, _ = made_section(made_setting())
-    table = found.tables["differences"]
-    assert [line["figure"] for line in lines_of(table)] == [
-        "validation loss", "Ind, test", "Sp, test", "Ina, test", "Sf, test", "Wd, test",
-    ]  # fmt: skip
-    assert table.notes[0].startswith("6 of 12 comparisons with the paper's figures are within two")
-    for line in lines_of(table):
-        assert line["here difference"] == pytest.approx(line["here mean"] - line["here paper mean"])
-        assert line["in the paper's std"] == pytest.approx(abs(line["here difference"]) / line["here paper std"])
+    section, _ = made_section(made_setting())
+    assert section.agreement.startswith("6 of 12 comparisons with the paper's figures are within two")
+    html = write_report([replace(section, figures={})], tmp_path, []).read_text()
+    assert html.count("<small>paper: ") == 12
+    assert "<small>paper: 0.9000 ± 0.0010" in html
+    assert html.count('<strong class="far">') == 6 + 1  # and where the mark is explained
+    assert section.agreement.replace("'", "&#39;") in html
 
 
 def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
-    ours = pd.DataFrame({"mean": [math.inf, 0.5, math.nan], "std": [math.inf, 0.0, math.nan]})
-    loss = beside(ours, [Printed(0.5, 0.1), Printed(0.4, 0.0), Printed(0.4, 0.0)])
-    found = comparisons([frame_of({"row": pd.Series(list("ABC")), "loss": loss})])
-    assert found["row"].tolist() == ["A", "B"]
-    assert found["differs"].tolist() == [True, True]
-    assert found["deviations"].tolist() == [math.inf, pytest.approx(200)]  # a printed 0.000 is half of its last digit
-    assert comparisons([frame_of({"row": pd.Series(["A"])})]).empty
+    ours = pd.DataFrame({"mean": [math.inf, 0.5, 0.5, math.nan], "std": [math.inf, 0.0, 0.0, math.nan]})
+    paper = [Printed(0.5, 0.1), Printed(0.4991, 0.0), Printed(0.4989, 0.0), Printed(0.4, 0.0)]
+    table = beside(ours, paper)  # a printed 0.000 is half of its last digit
+    assert table["differs"].tolist()[:3] == [True, False, True]
+    assert math.isnan(table["differs"][3])
+    assert agreement([frame_of({"loss": table})]).startswith("1 of 3 comparisons")
+    assert agreement([frame_of({"row": pd.Series(["A"])})]) == ""
 
 
 # What was found ------------------------------------------------------------------------------------------------------
@@ -149,7 +147,7 @@ def test_short_runs_say_so_and_are_not_compared(tmp_path: Path) -> None:
     found, _ = made_section(study)
     steps = max(entry.own_steps for entry in study.entries)
     assert found.short == f"1 of 2 runs of a method, at most 5 of {steps:,} steps"
-    assert "differences" not in found.tables
+    assert "not compared with the paper" in found.agreement
     for table in found.tables.values():
         assert not any("paper" in field for _, field in table.frame.columns)
     html = write_report([replace(found, figures={})], tmp_path / "report", []).read_text()
@@ -159,8 +157,8 @@ def test_short_runs_say_so_and_are_not_compared(tmp_path: Path) -> None:
     html = write_report([replace(whole, figures={})], tmp_path / "report", []).read_text()
     assert "A short run." not in html
     heading = html.index('<h2 id="paper-ok-race">')
-    order = [html.index(f'id="paper-ok-race-{name}"') for name in ("loss", "fairness-reported", "differences")]
-    assert heading < html.index('class="finding"') < order[0] < order[1] < order[2]
+    order = [html.index(f'id="paper-ok-race-{name}"') for name in ("loss", "fairness")]
+    assert heading < html.index('class="finding"') < order[0] < order[1]
 
 
 # The terminal ---------------------------------------------------------------------------------------------------------
@@ -212,7 +210,7 @@ def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Sectio
     told: list[tuple[int, int]] = []
     little = replace(both[0], figures={"trade-off": both[0].figures["trade-off"]})
     write_report([little], tmp_path, [], lambda done, total: told.append((done, total)))
-    assert told == [(i, 5) for i in range(1, 6)]
+    assert told == [(i, 3) for i in range(1, 4)]
     assert (tmp_path / "tables" / "paper-ok-race-loss.csv").exists()
 
 

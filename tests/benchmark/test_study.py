@@ -442,7 +442,7 @@ def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
     assert study.problem.split.shares == {"train": 0.5, "dual": 0.25, "test": 0.25}
     plain, dual = study.entries
     assert (study.problem.batch, plain.batch, dual.batch, plain.reference) == (4, None, 16, "manual")
-    assert (study.problem.name, study.problem.title, study.problem.tracks) == ("mine", "mine", ())
+    assert (study.problem.name, study.problem.title) == ("mine", "mine")
     assert plain.algorithm(10) == SGD(tau=1.0)
     assert dual.algorithm(10) == DescentAscent(tau=1.0, eta=InverseSqrt(1.0))  # common settings and its own
     assert isinstance(dual.algorithm(10).tau, float)

@@ -11,9 +11,10 @@ import torch
 
 from fairbound.algorithms import DescentAscent
 from fairbound.benchmark.problems import load, names, table
+from fairbound.benchmark.problems.scaled import scaled_instance
 from fairbound.training.runner import run
 
-TABLES = [name for name in names() if name.startswith("income-") and load(name).tracks]
+TABLES = [name for name in names() if name.startswith("income-") and load(name).on_board]
 SPEC = """
 title = "Loans: losses of two regions within .05"
 source = "loans.csv"
@@ -58,17 +59,17 @@ def test_a_users_csv_is_a_problem_that_trains(spec: Path) -> None:
 
 
 def test_scaled_instances_have_the_same_feasible_points(spec: Path) -> None:
-    """On the same examples c is multiplied by the instance's scale."""
-    problem = load(spec)
-    stated, other = problem.build(), problem.build(instance=3)
-    assert other.scale != 1.0
+    """On the same examples c is multiplied by the factor."""
+    stated = load(spec).build()
+    other = scaled_instance(stated, 100.0)
+    assert other.scale == 100 * stated.scale
     x, train = stated.starts([0]), other.splits[0].train
     outputs = other.problem.forward(x[0], other.problem.data.X[train])
     losses = other.problem.loss(outputs, other.problem.data.y[train])
     group = other.problem.data.groups["region"][train]
     gap = losses[group == 0].mean() - losses[group == 1].mean()
     expected = other.scale * torch.stack([gap - 0.05, -gap - 0.05])
-    torch.testing.assert_close(other.problem.evaluate(x, train).c[0], expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(other.problem.evaluate(x, train).c[0], expected, atol=1e-6, rtol=1e-4)
 
 
 def test_splits_are_different_and_disjoint(spec: Path) -> None:
@@ -88,7 +89,7 @@ def test_splits_are_different_and_disjoint(spec: Path) -> None:
         ("batch = 8", "batch = 8\nunit = 0", "unit should be greater"),
         ('notion = "pairwise"', 'notion = "parity"', "parity"),
         ('source = "loans.csv"', "", "name the data"),
-        ("batch = 8", 'batch = 8\ntracks = ["race"]', "race"),
+        ("batch = 8", "batch = 8\nsteps = 0", "steps should be greater"),
         ("batch = 8", "batch = [", "no valid TOML"),
     ],
 )
@@ -126,8 +127,6 @@ def test_tables_of_the_collection_have_enough_examples_of_every_group(name: str)
     problem = load(name)
     instance = problem.build()
     assert instance.source.startswith("synthetic:")
-    assert not instance.elsewhere  # shift is measured on real data only
     instance.sampler(0, seed=0)  # refuses a cell with fewer examples than its batch
     assert instance.problem.m == {"income-va-marital": 10, "income-va-marital-sex": 90}.get(name, 2)
-    a_step = instance.batch.objective + len(instance.problem.constraints.cells) * instance.batch.cell
-    assert 1500 <= problem.epochs * instance.examples / a_step <= 5000  # steps of a method with one gradient
+    assert problem.steps >= 2000

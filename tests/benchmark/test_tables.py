@@ -20,7 +20,7 @@ from small_study import small_plan, small_study
 from fairbound.benchmark.board import tables as board_tables
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.entry import Paper, Printed
-from fairbound.benchmark.paper_comparison import PAPERS_CHOICE, chosen
+from fairbound.benchmark.paper_comparison import PAPERS_CHOICE
 from fairbound.benchmark.problems.table import SplitSpec
 from fairbound.benchmark.report import Section
 from fairbound.benchmark.report_table import ReportTable, frame_of, latex
@@ -95,38 +95,41 @@ def transcribed(end: dict[str, np.ndarray], part: str, family: str) -> dict[str,
     return found | {name: distance[at].max() for name, distance in distances.items()}
 
 
-@pytest.mark.parametrize("family", ["printed", "reported"])
-def test_fairness_of_two_groups(two: Made, family: Any) -> None:
-    table = records_of(fairness_table(two.read, family))
-    assert [line["figure"] for line in table[:7]] == ["Ind", "Sp", "Ina", "Sf", "Wd", "Wd of logits", "W1"]
-    for line in table[:14]:
+@pytest.mark.parametrize("groups", [2, 5])
+def test_fairness_is_a_line_a_method(groups: int) -> None:
+    """As the paper's results define it for two groups, for more as its text does."""
+    made = Made(small(groups, seeds=3, splits=1, entries=("SGD", "SSL-ALM, tau 0.05" if groups == 5 else "SSL-ALM")))
+    table, family = fairness_table(made.read), "reported" if groups == 2 else "printed"
+    names = ["Ind", "Sp", "Ina", "Sf", "Wd"]
+    assert list(table.frame.columns.unique(0)) == [
+        "row", "runs", *(f"train {name}" for name in names), *(f"test {name}" for name in names),
+    ]  # fmt: skip
+    for line in records_of(table):
         for part in ("train", "test"):
-            runs = [transcribed(tables["parts"], part, family) for _, tables in two.results[line["row"]]]
-            assert_spread(line[part], [run[line["figure"]] for run in runs])
+            runs = [transcribed(tables["parts"], part, family) for _, tables in made.results[line["row"]]]
+            for name in names:
+                assert_spread(line[f"{part} {name}"], [run[name] for run in runs])
 
 
 def test_fairness_beside_the_paper(two: Made) -> None:
-    table = records_of(fairness_table(two.read, "reported"))
-    for line in table[:6]:
-        for part, mean, std in (("train", 0.1, 0.2), ("test", 0.3, 0.001)):
-            difference = line[part]["mean"] - mean
-            assert (line[part]["paper mean"], line[part]["paper std"]) == (mean, std)
-            assert line[part]["difference"] == pytest.approx(difference)
-            assert line[part]["differs"] == (abs(difference) > 2 * std)
-    marks = [line[part]["differs"] for line in table[:6] for part in ("train", "test")]
+    first, second, _ = records_of(fairness_table(two.read))
+    marks = []
+    for part, mean, std in (("train", 0.1, 0.2), ("test", 0.3, 0.001)):
+        for name in ("Ind", "Sp", "Ina", "Sf", "Wd"):
+            figure = first[f"{part} {name}"]
+            assert (figure["paper mean"], figure["paper std"]) == (mean, std)
+            assert figure["difference"] == pytest.approx(figure["mean"] - mean)
+            assert figure["differs"] == (abs(figure["mean"] - mean) > 2 * std)
+            marks.append(figure["differs"])
+            assert second[f"{part} {name}"]["difference"] is None  # the second row is not in the paper
     assert set(marks) == {True, False}  # the results above have both
-    assert table[6]["train"]["paper mean"] is None  # W1 is not in the paper
-    assert table[7]["test"]["difference"] is None  # nor is the second row
 
 
-def test_reported_definitions_of_more_than_two_groups_are_undefined() -> None:
-    made = Made(small(5, seeds=2, splits=1, entries=("SGD",)))
-    reported, printed = (fairness_table(made.read, family) for family in ("reported", "printed"))
-    for line, other in zip(records_of(reported), records_of(printed), strict=True):
-        assert (line["test"]["mean"] is None) == (line["figure"] in ("Ind", "Sp", "Sf"))
-        runs = [transcribed(tables["parts"], "test", "printed") for _, tables in made.results["SGD"]]
-        assert_spread(other["test"], [run[line["figure"]] for run in runs])
-    assert any("undefined here" in note for note in reported.notes)
+def test_within_another_budget_nothing_stands_beside() -> None:
+    """The paper's figures are of its own seconds."""
+    made = Made(replace(small(2, seeds=3, splits=1), budget="examples"))
+    for table in (fairness_table(made.read), TABLES["loss"].make(made.read)):
+        assert not [field for _, field in table.frame.columns if "paper" in field]
 
 
 def test_a_figure_that_some_runs_lack(two: Made) -> None:
@@ -134,17 +137,17 @@ def test_a_figure_that_some_runs_lack(two: Made) -> None:
     results = [tables["parts"] for _, tables in two.results["SGD"]]
     results[0]["counts"][2, 0, :, 1] = 0
     results[1]["wd"][2] = np.nan
-    table = fairness_table(two.read, "reported")
-    lines = {line["figure"]: line for line in records_of(table)[:7]}
-    assert_spread(lines["Sf"]["test"], [transcribed(end, "test", "reported")["Sf"] for end in results[1:]])
-    assert_spread(lines["Wd"]["test"], [float(results[i]["wd"][2, 0]) for i in (0, 2)])
+    table = fairness_table(two.read)
+    line = records_of(table)[0]
+    assert_spread(line["test Sf"], [transcribed(end, "test", "reported")["Sf"] for end in results[1:]])
+    assert_spread(line["test Wd"], [float(results[i]["wd"][2, 0]) for i in (0, 2)])
     said = "SGD, {}, test: undefined in 1 of 3 runs, skipped in the mean."
     assert [note for note in table.notes if "undefined" in note] == [said.format("Sf"), said.format("Wd")]
 
 
 def test_a_row_without_runs_is_missing(two: Made) -> None:
     made = two
-    for table in (fairness_table(made.read, "printed"), tuning_table(made.read), split_table(made.read)):
+    for table in (fairness_table(made.read), tuning_table(made.read), split_table(made.read)):
         (line, *_) = [line for line in records_of(table) if line["row"] == "ALM"]
         figures = [line[name][part] for name, part in table.frame.columns if part] + [line.get("bound holds")]
         assert line.get("runs", line.get("splits")) == 0
@@ -156,9 +159,9 @@ def test_an_empty_store_is_all_missing(tmp_path: Path) -> None:
     results = Results.read(small(2, seeds=1, splits=1), Store(tmp_path))
     table = tuning_table(results)
     assert [line["loss"]["mean"] for line in records_of(table)] == [None] * 3
-    for make in (TABLES["loss"].make, split_table, lambda r: fairness_table(r, "printed")):
+    for make in (TABLES["loss"].make, split_table, fairness_table):
         assert set(make(results).to_text().split()) >= {"SGD", "—"}
-    assert "here" not in {line["chosen"] for line in records_of(table)}
+    assert {line["choice"] for line in records_of(table)} == {None}
 
 
 # Tuning ---------------------------------------------------------------------------------------------------------------
@@ -195,56 +198,42 @@ def test_two_standard_deviations(two: Made, loss: float, marked: bool) -> None:
     line = records_of(table)[0]["loss"]
     assert (line["difference"], line["differs"]) == (pytest.approx(loss - 0.4), marked)
     shown = {column.heading: column.text[0] for column in table.shown()}
-    assert shown["loss, difference"] == f"{loss - 0.4:+.4f}" + "*" * marked
+    assert shown["loss"] == f"{loss:.4f} ± 0.0000" + "*" * marked
+    assert shown["loss, paper"] == "0.4000 ± 0.1000"
     assert any(note.startswith("* more than two") for note in table.notes) == marked
 
 
-def test_the_chosen_row(two: Made) -> None:
-    """SSL-ALM is within the tolerance of the smallest violation, and has the smaller loss; then it is not."""
-    for excess, row in ((0.003, "SSL-ALM"), (0.005, "SGD")):
+def test_the_front_and_the_papers_choice(two: Made) -> None:
+    """SSL-ALM has the smaller loss; it is alone on the front unless SGD has the smaller violation."""
+    for excess, front in ((0.003, {"SGD", "SSL-ALM"}), (0.0, {"SSL-ALM"})):
         for name, loss, above in (("SGD", 0.5, 0.0), ("SSL-ALM", 0.4, excess)):
             for _, tables in two.results[name]:
                 tables["records"]["validation"] = np.array([[loss, 0.4 + 0.005 + above, 0.4]] * 3)
         table = records_of(tuning_table(two.read))
-        assert [line["row"] for line in table if line["chosen"] == "here"] == [row]
+        assert {line["row"] for line in table if line["choice"] == "front"} == front
+    name = "eta_f 0.05, eta_c 0.04"
+    study = small(2, seeds=1, splits=1, entries=("SGD",))
+    entries = [replace(study.entries[0], name=name)]
+    study = replace(study, name="tune-ok-ssw", entries=entries, runs=[study.runs[0]._replace(entry=name)])
+    assert records_of(tuning_table(Made(study).read))[0]["choice"] == "front, the paper's"
 
 
-def test_the_rule_on_the_papers_own_figures() -> None:
-    """Seven of its eight choices, as the module says; and every choice is a row of its experiment."""
-    agree = []
+def test_the_papers_choices_are_rows_of_its_tables() -> None:
+    assert len(PAPERS_CHOICE) == 8
     for name, choice in PAPERS_CHOICE.items():
-        printed = {entry.name: entry.paper.validation for entry in load(name).entries}
-        assert choice in printed
-        figures = {row: (p["loss"].mean, p["violation"].mean) for row, p in printed.items() if p}
-        agree.append(chosen(figures) == choice)
-    assert len(agree) == 8
-    assert [name for name, same in zip(PAPERS_CHOICE, agree, strict=True) if not same] == ["tune-va-ghost"]
+        assert choice in {entry.name for entry in load(name).entries}
 
 
-def test_the_papers_choice_is_shown() -> None:
-    study, name = small(2, seeds=1, splits=1, entries=("SGD",)), "eta_f 0.05, eta_c 0.04"
-    study = replace(
-        study,
-        name="tune-ok-ssw",
-        entries=[replace(study.entries[0], name=name)],
-        runs=[study.runs[0]._replace(entry=name)],
-    )
-    table = tuning_table(Made(study).read)
-    assert records_of(table)[0]["chosen"] == "here, paper"
-    assert "On the paper's own figures this chooses: eta_f 0.05, eta_c 0.04." in table.notes
-
-
-def test_diverged_rows_are_shown_and_never_chosen(two: Made) -> None:
+def test_diverged_rows_are_shown_and_never_on_the_front(two: Made) -> None:
     for value in (np.inf, np.nan):
         for _, tables in two.results["SGD"]:
             for part in PARTS:
                 tables["records"][part] = np.full((3, 3), value)
         tuned, split = tuning_table(two.read), split_table(two.read)
-        assert next(column.text[0] for column in tuned.shown() if column.name == "loss") == "not finite ± not finite"
+        assert next(column.text[0] for column in tuned.shown() if column.name == "loss") == "not finite ± not finite*"
         assert records_of(tuned)[0]["loss"]["differs"]
-        assert [line["chosen"] for line in records_of(tuned)] == [None, "here", None]
+        assert [line["choice"] for line in records_of(tuned)] == [None, "front", None]
         assert records_of(split)[0]["bound holds"] == 0
-    assert chosen({"a": (math.nan, 0.0)}) is None
 
 
 def test_no_examples_to_choose_by(tmp_path: Path) -> None:
@@ -307,11 +296,11 @@ def test_tables_of_a_real_run(tmp_path: Path) -> None:
     plan, store = small_plan(tmp_path, steps=3, splits=2), Store(tmp_path / "results")
     plan.compute(store, Engine())
     results = Results.read(plan.stored(store), store)
-    fairness = fairness_table(results, "reported")
+    fairness = fairness_table(results)
     parts = [one.tables["parts"] for one in store.results()]
     at = parts[0]["part"].tolist().index("test")
     counts = [one["counts"][at] for one in parts]
-    assert_spread(records_of(fairness)[2]["test"], [1 - n[:, [0, 1], [0, 1]].sum() / n.sum() for n in counts])
+    assert_spread(records_of(fairness)[0]["test Ina"], [1 - n[:, [0, 1], [0, 1]].sum() / n.sum() for n in counts])
     (split,), (tuned,) = (records_of(make(results)) for make in (split_table, tuning_table))
     (line,) = records_of(summary_table(results, "validation"))
     assert (tuned["loss"]["mean"], tuned["runs"]) == (line["loss"]["mean"], 4)
@@ -342,7 +331,7 @@ TABLE = ReportTable(
         "runs": pd.Series([25000, 0]),
         "loss": pd.DataFrame({"mean": [1 / 3, math.nan], "std": [0.1, math.nan]}),
         "gap": pd.DataFrame({"low": [-0.123, math.nan], "high": [2e-17, math.nan]}),
-        "off": pd.DataFrame({"difference": [-0.1, math.nan], "differs": [True, None]}),
+        "off": pd.DataFrame({"mean": [-0.1, math.nan], "std": [0.0, math.nan], "differs": [True, None]}),
         "holds": pd.Series([0.35, math.nan]),
         "rate": pd.Series([0.25, math.nan]),
     }),
@@ -355,10 +344,10 @@ def test_csv_round_trip() -> None:
     """Every number comes back as it was, and what does not exist is empty."""
     first, second = csv.DictReader(io.StringIO(TABLE.to_csv()))
     assert first["row"] == 'a_b, "c" #1'
-    numbers = ("loss mean", "loss std", "gap low", "gap high", "off difference", "holds", "rate")
+    numbers = ("loss mean", "loss std", "gap low", "gap high", "off mean", "holds", "rate")
     assert [float(first[name]) for name in numbers] == [1 / 3, 0.1, -0.123, 2e-17, -0.1, 0.35, 0.25]
     assert (first["runs"], first["off differs"]) == ("25000", "True")
-    assert list(second.values()) == ["none", "0", *[""] * 8]
+    assert list(second.values()) == ["none", "0", *[""] * 9]
 
 
 def test_csv_has_no_cell_that_a_spreadsheet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,9 +366,9 @@ def test_csv_has_no_cell_that_a_spreadsheet_runs(tmp_path: Path, monkeypatch: py
 
 
 def test_csv_of_all_tables_is_readable_by_pandas(two: Made) -> None:
-    read = pd.read_csv(io.StringIO(fairness_table(two.read, "printed").to_csv()))
-    assert read["train mean"].dtype == float
-    assert read["train mean"].isna().sum() == 7  # the row without runs
+    read = pd.read_csv(io.StringIO(fairness_table(two.read).to_csv()))
+    assert read["train Ind mean"].dtype == float
+    assert read["train Ind mean"].isna().sum() == 1  # the row without runs
 
 
 def test_text_stands_in_blocks_that_fit() -> None:
@@ -387,10 +376,9 @@ def test_text_stands_in_blocks_that_fit() -> None:
     assert max(map(len, lines)) <= 60
     assert [line.split() for line in lines if line.startswith("a_b")] == [
         ["a_b,", '"c"', "#1", "25,000", "0.3333", "±", "0.1000", "[-0.12,", "0.00]"],
-        ["a_b,", '"c"', "#1", "-0.1000*", "35%", "0.2"],
+        ["a_b,", '"c"', "#1", "-0.1000", "±", "0.0000*", "35%", "0.2"],
     ]
     assert [line.split() for line in lines if line.startswith("none")] == [["none", "0", "—", "—"], ["none", *"———"]]
-    assert "difference" in lines[6]
 
 
 def test_latex_is_escaped_and_has_the_rules_of_booktabs() -> None:
@@ -398,7 +386,10 @@ def test_latex_is_escaped_and_has_the_rules_of_booktabs() -> None:
     assert r"\caption{Losses \& gaps}" in lines
     assert r"\begin{tabular}{lrrrrrr}" in lines
     assert [line for line in lines if line.endswith("rule")] == [r"\toprule", r"\midrule", r"\bottomrule"]
-    assert r'a\_b, "c" \#1 & 25,000 & 0.3333 $\pm$ 0.1000 & [$-$0.12, 0.00] & $-$0.1000* & 35\% & 0.2 \\' in lines
+    assert (
+        r'a\_b, "c" \#1 & 25,000 & 0.3333 $\pm$ 0.1000 & [$-$0.12, 0.00] & $-$0.1000 $\pm$ 0.0000* & 35\% & 0.2 \\'
+        in lines
+    )
     assert r"none & 0 & --- & --- & --- & --- & --- \\" in lines
     assert r"\par\footnotesize 5 \% of \{x\}." in lines
 

@@ -244,24 +244,6 @@ def test_a_table_of_the_users_own_is_named_in_the_study(own: Path, tmp_path: Pat
     assert Results.read(stored(store), store).rows()["runs"].tolist() == [1, 1]
 
 
-def test_a_table_with_very_many_groups(own: Path, tmp_path: Path) -> None:
-    """One group for each of 600 customers: mini-batches have examples of any of them."""
-    rng = np.random.default_rng(0)
-    customers = [f"c{i % 600}" for i in range(1800)]
-    lines = [f"{rng.integers(18, 80)},{c},{'yes' if rng.random() < 0.5 else 'no'}" for c in customers]
-    (tmp_path / "loans.csv").write_text("\n".join(["age,sex,granted", *lines]))
-    text = OWN_TABLE.replace('"pairwise"', '"bounded_group_loss"').replace("bound = 0.05", "bound = 0.6")
-    own.write_text(text.replace("batch = 4", "batch = 32").replace("steps = 4", "steps = 20"))
-    plan, store = Plan(load(own)), Store(tmp_path / "results")
-    assert plan._built.problem.pooled
-    assert plan.compute(store, Engine()).runs == 2
-    result = store.get(keys_of(plan)[1])
-    assert result is not None
-    multipliers = result.tables["end"]["multipliers"]
-    assert multipliers.shape == (1, 600)
-    assert 0 < (multipliers > 0).sum() < 600
-
-
 def test_source_label_and_group_as_options(own: Path, tmp_path: Path) -> None:
     """An installed study on a table of the user's."""
     options = ("--source", tmp_path / "loans.csv", "--label", "granted", "--group", "sex", "--steps", "3")

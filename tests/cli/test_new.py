@@ -26,7 +26,7 @@ def test_the_template_is_certified_and_runs_on_a_board(
     assert issubclass(method, MultiplierMethod) == (kind is MultiplierMethod)
     assert check_algorithm(method()).startswith("MyMethod passes 11 checks")
     Path("five_means.py").write_text(PROBLEM)
-    short = ("--method", "SGD", "--seeds", "2", "--epochs", "5", "--jobs", "1")
+    short = ("--method", "SGD", "--seeds", "2", "--steps", "100", "--jobs", "1")
     assert "MyMethod" in call("board", "five_means.py", *short, "--algorithm", "my_file.py:MyMethod")
 
 

@@ -67,7 +67,7 @@ def test_what_options_repeat_of_heavy_modules() -> None:
 
 
 def test_completion_knows_the_names_that_commands_take() -> None:
-    assert options.complete_problem("") == sorted(name for name in catalog.names() if catalog.load(name).tracks)
+    assert options.complete_problem("") == sorted(name for name in catalog.names() if catalog.load(name).on_board)
     assert options.complete_entry("S") == sorted(
         entry.name for entry in load("board").entries if entry.name.startswith("S") and " " not in entry.name
     )

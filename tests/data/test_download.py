@@ -113,7 +113,7 @@ class Bar:
 
 
 def get(server: Server, folder: Path, **kwargs: Any) -> tuple[Path, ...]:
-    return fetch(["OK"], folder=folder, base_url=server.url, timeout=10, **kwargs)
+    return fetch(["OK"], folder=folder, base_url=server.url, timeout=600, **kwargs)
 
 
 def files(folder: Path) -> list[str]:

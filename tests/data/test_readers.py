@@ -139,9 +139,8 @@ def test_separators_are_found(tmp_path: Path, text: str, names: list[str]) -> No
 
 
 def test_a_name_of_two_lines_in_the_header(tmp_path: Path) -> None:
-    file = tmp_path / "some.csv"
-    file.write_text('"hours\nworked",y\n40,0\n20,1\n')
-    assert read_columns(file, only=["hoursworked", "y"])["y"].tolist() == [0, 1]
+    (tmp_path / "some.csv").write_text('"hours\nworked",y\n40,0\n20,1\n')
+    assert read_columns(tmp_path / "some.csv", only=["hoursworked", "y"])["y"].tolist() == [0, 1]
 
 
 def test_a_file_longer_than_its_head_with_text_late_in_a_column(tmp_path: Path) -> None:
@@ -166,19 +165,14 @@ def test_types_of_a_streamed_file_are_those_of_all_its_rows(tmp_path: Path, monk
     assert (streamed["empty"][-1], streamed["whole"][-1], streamed["yes"][0]) == (7, 1.5, "true")
 
 
-def test_features_are_all_but_the_label_and_what_is_dropped() -> None:
-    table = read_table({"id": [1, 2], "age": [3, 4], "sex": ["f", "m"], "y": [0, 1]}, label="y", drop="id")
+def test_features_are_all_but_the_label_and_what_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "synthetic_people.csv"
+    file.write_text("id,age,sex,y\n1,3,f,0\n2,4,m,1\n")
+    table = read_table(file, label="y", drop="id")
+    assert (table.source, table.synthetic) == ("synthetic_people.csv", False)  # only a loader says synthetic
     assert table.features == ("age", "sex")
     assert table.columns["id"].tolist() == [1, 2]  # still there, e.g. as a protected attribute
     assert read_table(dict(table.columns), label="y", features=["sex"]).features == ("sex",)
-
-
-def test_the_source_is_the_file_and_only_a_loader_says_synthetic(tmp_path: Path) -> None:
-    file = tmp_path / "synthetic_people.csv"
-    file.write_text("a,y\n1,0\n2,1\n")
-    table = read_table(file, label="y")
-    assert table.source == "synthetic_people.csv"
-    assert not table.synthetic
 
 
 def test_arrays_and_tensors() -> None:
@@ -199,12 +193,10 @@ def test_arrays_and_tensors() -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([1, 2, True], np.array([1, 2, 1])),
         ([1, 2**70], np.array([1.0, 2.0**70])),
         ([pd.NA, 3], np.array([math.nan, 3])),
         (np.ma.masked_array([1, 2], [True, False]), np.array([math.nan, 2.0])),
         (torch.tensor([1.5, 2.5], dtype=torch.bfloat16), np.array([1.5, 2.5])),
-        (np.array(["a", "b"]), np.array(["a", "b"], dtype=object)),
         (np.array([np.False_, None, False], dtype=object), np.array([False, None, False], dtype=object)),
         (pd.array([True, None], dtype="boolean"), np.array([True, None], dtype=object)),
     ],
@@ -278,12 +270,10 @@ def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
         (b"\n \n", "bad.csv is empty"),
         (b"a,y\n", "bad.csv has no rows"),
         (b"a,a,y\n1,2,3\n", "bad.csv has the column 'a' more than once"),
-        (b"a, a\n1,2\n", "bad.csv has the column 'a' more than once"),
         (
             b"a,y\n1,2\n3\n",
             "bad.csv cannot be read as a table: line 3 has 1 field, but the header names 2 columns: '3'",
         ),
-        (b"a;b;y\n1;2\n", "line 2 has 2 fields, but the header names 3 columns: '1;2'"),
         (b'a,y\n"x\nz",2\n\n3,4,5\n', "line 5 has 3 fields, but the header names 2 columns: '3,4,5'"),
         (b"PK\x03\x04rest", "zip archive or an Excel file"),
         (gzip.compress(b"a,y\n" + b"1,2\n" * 999, mtime=0)[:30], "bad.csv is damaged or incomplete"),
@@ -300,7 +290,6 @@ def test_bad_files_are_sentences(tmp_path: Path, content: bytes, sentence: str) 
     ("encoding", "name", "note"),
     [
         ("utf-8", "Zoë, “quoted”", None),
-        ("utf-8-sig", "Zoë", None),
         ("utf-16", "Zoë", None),
         ("latin-1", "Zoë", "is not UTF-8 text and was read as latin-1; --encoding names another"),
         ("cp1252", "Zoë, 5 €", "was read as cp1252"),
@@ -391,26 +380,16 @@ def test_a_file_that_is_not_there_names_its_neighbors(tmp_path: Path) -> None:
     [
         (lambda: read_table(COLUMNS, label="agee"), r"no column 'agee'; did you mean age\?"),
         (lambda: read_table(COLUMNS, label="age", features=["hour"]), r"no column 'hour'; did you mean hours\?"),
-        (lambda: read_table(COLUMNS, label="age", drop=["jobs"]), r"no column 'jobs'; did you mean job\?"),
         (lambda: read_table(COLUMNS, label="age", features=["age"]), "label 'age' is also a feature"),
         (lambda: read_table({"y": [1]}, label="y"), "no feature is left"),
         (lambda: read_table({"": [0], "a": [1], "y": [1]}, label="y"), r"a column has no name .* drop=\[''\]"),
         (lambda: read_columns({"a": [1, 2], "b": [1]}), "differ in length: 'b' has 1 rows, 'a' 2"),
-        (lambda: read_columns({"a": []}), "no rows"),
-        (lambda: read_columns({}), "no columns"),
         (lambda: read_columns({"a": [1, "x", 2]}), r"'a' mixes numbers and text: 'x' in 1 of 3 rows \(first: row 3"),
-        (lambda: read_columns({"a": [[1], [2]]}), r"holds \[1\] \(list\) in 2 of 2 rows .*, which is neither"),
         (lambda: read_columns({"a": np.zeros((2, 2))}), r"shape \(2, 2\)"),
-        (lambda: read_columns({"a": "xyz"}), "one value for every row"),
-        (lambda: read_columns({"a": np.zeros(2, complex)}), "complex128, neither numbers nor text"),
         (lambda: read_columns(pd.DataFrame([[1, 2]], columns=["a", "a"])), "pandas DataFrame has the column 'a' more"),
-        (lambda: read_columns(pd.DataFrame({"a": []})), "a pandas DataFrame has no rows"),
         (lambda: read_columns(pl.LazyFrame({"a": [1]})), "is lazy; collect"),
         (lambda: read_columns([1, 2]), "cannot read a builtins list; give the path"),
         (lambda: table_of({"a": [1, 2], "b": [[1], [2]]}, [0, 1]), r"column 'b' holds \[1\] .* drop it from X"),
-        (lambda: table_of(np.zeros(3), [0, 1, 1]), r"X has shape \(3,\)"),
-        (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["a", "b"]), "1 columns but 2 names"),
-        (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], names=["label"]), "'label' is a column of X already"),
         (lambda: table_of(np.zeros((3, 1)), [0, 1]), "has 3 rows but the label 'label' has 2"),
         (lambda: table_of(np.zeros((3, 1)), [0, 1, 1], groups={"label": [0, 0, 0]}), "names the label and a protected"),
     ],

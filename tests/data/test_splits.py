@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from census import extract, needs_extract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
@@ -21,7 +20,6 @@ from fairbound.data.readers import read_table
 from fairbound.data.samplers import SamplerStack
 from fairbound.data.splits import paper_split, random_split, scaled
 
-DATA = Path(os.environ.get("FAIRBOUND_DATA", Path(__file__).parents[3] / "shared" / "data"))
 GROUPS = torch.tensor([0] * 70 + [1] * 30)
 WHITE = Against("RAC1P", 1, ("white", "non-white"))
 MARRIED = Coded("MAR", (1, 2, 3, 4, 5), ("married", "widowed", "divorced", "separated", "never married"))
@@ -34,15 +32,13 @@ def parts(split: Split) -> list[int]:
     return torch.cat(tuple(split)).sort().values.tolist()
 
 
+@needs_extract("VA")
 @pytest.mark.parametrize(
     ("state", "group", "sizes"),
     [("OK", WHITE, [14333, 0, 1792, 0, 1792]), ("VA", MARRIED, [36915, 0, 4614, 0, 4615])],
 )
 def test_the_papers_split_of_the_papers_data(state: str, group: Attribute, sizes: list[int]) -> None:
-    file = DATA / "acs" / f"acsincome_2018_{state}.parquet"
-    if not file.exists():
-        pytest.skip(f"{file} is not there; set FAIRBOUND_DATA")
-    data = read_table(file, label="PINCP_GT_50K", drop="ST").dataset(group)
+    data = read_table(extract(state), label="PINCP_GT_50K", drop="ST").dataset(group)
     column = data.groups[group.name].numpy()
     split = paper_split(column)
     assert [len(rows) for rows in split] == sizes
@@ -94,6 +90,13 @@ def test_a_random_split_is_a_stratified_partition(
             assert abs((groups[rows] == group).sum() - exact) < 1
     again = random_split(torch.from_numpy(groups), shares, seed=seed)
     assert all(torch.equal(a, b) for a, b in zip(split, again, strict=True))
+
+
+def test_a_whole_share_is_given_whatever_is_owed() -> None:
+    """0.29 * 100 is below 29 in floating point, and the first group gave train more than its share."""
+    groups = np.repeat([0, 1], [60, 100])
+    split = random_split(groups, {"train": 0.29, "validation": 0.355, "test": 0.355}, seed=0)
+    assert np.bincount(groups[split.train]).tolist() == [18, 29]
 
 
 def test_a_random_split_is_uniform_over_the_rows_of_a_group() -> None:

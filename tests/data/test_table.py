@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from census import extract, needs_extract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,6 @@ from fairbound.data.readers import read_table, table_of
 from fairbound.data.splits import paper_split, random_split
 from fairbound.data.table import Table
 
-DATA = Path(os.environ.get("FAIRBOUND_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SEX = Coded("sex", (1, 2), ("man", "woman"))
 GAP = [1.0, None, 3.0, 4.0, 5.0, 6.0]
 PEOPLE: dict[str, list[Any]] = {
@@ -105,12 +103,12 @@ def test_intersections_and_groups_that_are_left_out() -> None:
     assert table.dataset(both, min_size=2).levels["sex x age"][-1] == "(other)"
 
 
+@needs_extract("OK")
 def test_census_codes_stay_numbers() -> None:
-    file = DATA / "acs" / "acsincome_2018_OK.parquet"
-    if not file.exists():
-        pytest.skip(f"{file} is not there; set FAIRBOUND_DATA")
-    frame = pd.read_parquet(file)
-    data = read_table(file, label="PINCP_GT_50K", drop=["ST"]).dataset(Against("RAC1P", 1, ("white", "non-white")))
+    frame = pd.read_parquet(extract("OK"))
+    data = read_table(extract("OK"), label="PINCP_GT_50K", drop=["ST"]).dataset(
+        Against("RAC1P", 1, ("white", "non-white"))
+    )
     assert data.names == ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX")
     assert data.X.dtype == torch.float32
     assert np.array_equal(data.X.numpy(), frame[list(data.names)].to_numpy(dtype=np.float32))

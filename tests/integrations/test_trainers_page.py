@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-for package in ("lightning", "transformers", "accelerate"):
+for package in ("lightning", "transformers", "accelerate", "peft"):
     pytest.importorskip(package, reason=f"{package} is not installed: make test-trainers")
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +48,9 @@ def test_an_example_keeps_its_bound(name: str, slack: float, tmp_path: Path) -> 
 
 def test_the_page_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "trainers.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
     lines = printed(script, tmp_path).splitlines()
     steps = [line.split(" ")[0] for line in lines if re.match(r"\d+ ", line)]
-    assert steps == ["20", "16", "10"]  # Lightning, Transformers, accelerate: half of the mini-batches
+    assert steps == ["20", "16", "16", "10"]  # Lightning, Transformers, LoRA, accelerate: half of the mini-batches

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import vjp
 
 from fairbound import BatchSpec, Problem, Sampler, Split, run
-from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost
+from fairbound.algorithms import SGD, SSLALM, StochasticGhost
 from fairbound.constraints.cells import Cells
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.constraints.constraint_set import combine
@@ -125,26 +125,6 @@ def test_several_runs_go_one_after_another() -> None:
     assert "one by one" in going.note
 
 
-def test_records_and_means_are_a_stack_s() -> None:
-    problem, sampler, x0 = classification()
-    both = [
-        run(p, DescentAscent(eta=0.5), sampler, x0[0], 20, every=7, average_from=12) for p in (alone(problem), problem)
-    ]
-    for mine, theirs in zip(*both, strict=True):
-        assert mine.step == theirs.step
-        assert torch.allclose(mine.x, theirs.x)
-        assert torch.allclose(mine.multipliers, theirs.multipliers)
-        assert mine.monitors.keys() == theirs.monitors.keys()
-    mine, theirs = (going.result() for going in both)
-    assert torch.allclose(mine.mean_x, theirs.mean_x)
-    assert torch.allclose(mine.mean_multipliers, theirs.mean_multipliers)
-
-
-def test_gradients_stay_on_for_whoever_reads_the_records() -> None:
-    problem, sampler, x0 = classification()
-    assert all(torch.is_grad_enabled() for _ in run(alone(problem), SSLALM(), sampler, x0[0], 4, every=1))
-
-
 @pytest.mark.parametrize("method", [SSLALM(), StochasticGhost(cap=2)])
 def test_steps_that_are_not_finite_are_skipped(method: Algorithm[Any], caplog: pytest.LogCaptureFixture) -> None:
     """An example whose loss is NaN spoils the mini-batches that it is in, and nothing else."""
@@ -177,10 +157,3 @@ def test_what_is_not_evaluated_is_nan() -> None:
             assert torch.isnan(e.jac()).all() == (evaluates == "f")
             mine = {"c": torch.ones(2, dtype=x0.dtype)} if evaluates == "c" else {"f": 1.0}
             assert torch.isfinite(e.grad(**mine)).all()
-
-
-def test_a_start_that_is_not_finite_is_refused() -> None:
-    problem, sampler, x0 = classification()
-    bad = alone(replace(problem, loss=lambda outputs, labels: bce(outputs, labels) * torch.nan))
-    with pytest.raises(ValueError, match="NaN or infinite at the starting point of runs"):
-        run(bad, SSLALM(), sampler, x0[0], 3)

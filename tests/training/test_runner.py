@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import problems
 import pytest
 import torch
 from methods import bce, classification
@@ -327,12 +326,3 @@ def test_cuda_equals_cpu(name: str) -> None:
     moved = Problem(problem.forward, bce, problem.constraint, problem.data.to("cuda"))
     on_gpu = run(moved, ALGORITHMS[name](), sampler.seeded(0, 1), x0[:2].cuda(), 50).result()
     assert (on_cpu.x - on_gpu.x.cpu()).abs().max() < 1e-9
-
-
-def test_known_problem_is_the_table_s() -> None:
-    """The table's functions are the printed ones: values at the printed solutions."""
-    values = {"KA1": 0.5, "KA2": -2.0, "HS10": -1.0, "HS22": 1.0, "HS35": 1 / 9}
-    for known in problems.deterministic():
-        f, *c = problems.evaluate(known.x, known.rows)[0].tolist()
-        assert f == pytest.approx(values[known.name])
-        assert max(c) < 1e-12

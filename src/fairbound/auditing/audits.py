@@ -42,7 +42,7 @@ from fairbound.metrics.fairness_metrics import (
     metric_intervals,
     values,
 )
-from fairbound.metrics.intervals import DRAWS, IntervalEstimate
+from fairbound.metrics.intervals import DRAWS, MANY_GROUPS, IntervalEstimate
 from fairbound.metrics.reference_gaps import ReferenceGap, reference_gaps
 from fairbound.metrics.roc import CalibrationBin
 
@@ -181,6 +181,8 @@ def audit(
         metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
     else:
         metrics = {k: IntervalEstimate(value) for k, value in values(counts, reference, min_size=min_size).items()}
+    if intervals and len(names) > MANY_GROUPS:
+        small = [*small, f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no intervals"]
     gaps = reference_gaps(counts, reference, min_size=min_size, intervals=intervals, **settings)
     notes = [*one_group(counts), *small, *one_sided(given.labels, given.predictions, given.scores)]
     scored = ScoreAudit([GroupScores() for _ in names])

@@ -71,14 +71,17 @@ def explained(name: str) -> tuple[str, str]:
 
 
 def number(value: float | None) -> str:
-    """Three decimals, or two significant digits of a small number; "undefined" for None.
+    """Three decimals, four digits of a large number, two of a small one; "undefined" for None.
 
-    >>> number(0.25), number(0.00031), number(None)
-    ('0.250', '0.00031', 'undefined')
+    >>> number(0.25), number(0.00031), number(-1e-17), number(1234.5), number(None)
+    ('0.250', '0.00031', '0.000', '1234', 'undefined')
     """
     if value is None:
         return "undefined"
-    return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
+    size = abs(value)
+    if size < 1e-12:
+        return "0.000"
+    return f"{value:.4g}" if size >= 100 else f"{value:.3f}" if size >= 0.0095 else f"{value:.2g}"
 
 
 def interval(measured: IntervalEstimate) -> str:

@@ -15,6 +15,7 @@ from scipy.special import ndtri
 
 from fairbound.auditing.cell_summaries import HeldOut, summarize
 from fairbound.auditing.decisions import Decision, Gap, decide
+from fairbound.auditing.text import number
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.metrics.intervals import check_level
@@ -137,19 +138,19 @@ def _sentence(gap: Gap, decision: Decision, level: float) -> str:
     asked = f"at least {_bound(gap)} is required" if gap.minimum else f"{_bound(gap)} is allowed"
     if decision == "holds":
         assert gap.at_most is not None
-        end = f"at {'least' if gap.minimum else 'most'} {_number(_sign(gap) * gap.at_most)}"
+        end = f"at {'least' if gap.minimum else 'most'} {number(_sign(gap) * gap.at_most)}"
         every = f"Holds: {sure} every constraint holds for {population}"
         return f"{every}; nearest to its bound is {gap.name!r}, {end} where {asked}."
     low, high = _as_read(gap)
     if decision == "violated":
-        end = f"at most {_number(high)}" if gap.minimum else f"at least {_number(low)}"
+        end = f"at most {number(high)}" if gap.minimum else f"at least {number(low)}"
         return f"Violated: {sure}, for all constraints together, {gap.name!r} is {end} for {population}, and {asked}."
     if gap.needed is None:
         return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
     remedy = "Its estimate equals the bound: if that is the truth, no number of examples decides."
     if not math.isinf(gap.needed):
         remedy = _more(gap, level)
-    return f"Undecided: {gap.name!r} is between {_number(low)} and {_number(high)}, and {asked}. {remedy}"
+    return f"Undecided: {gap.name!r} is between {number(low)} and {number(high)}, and {asked}. {remedy}"
 
 
 def _more(gap: Gap, level: float) -> str:
@@ -179,27 +180,13 @@ def _importance(gap: Gap) -> tuple[int, float]:
     return ("holds", "undecided", "violated").index(gap.decision), _nearness(gap)
 
 
-def _number(value: float | None) -> str:
-    """Three decimals, or fewer digits where they do not fit.
-
-    >>> [_number(value) for value in (0.25, 0.00031, -1e-17, 1234.5)]
-    ['0.250', '0.00031', '0.000', '1234']
-    """
-    if value is None:
-        return ""
-    size = abs(value)
-    if size < 1e-12:
-        return "0.000"
-    return f"{value:.4g}" if size >= 100 else f"{value:.3f}" if size >= 0.0095 else f"{value:.2g}"
-
-
 def _sign(gap: Gap) -> float:
     """A minimum is stored with its sign turned."""
     return -1.0 if gap.minimum else 1.0
 
 
 def _bound(gap: Gap) -> str:
-    return _number(_sign(gap) * gap.bound)
+    return number(_sign(gap) * gap.bound)
 
 
 def _as_read(gap: Gap) -> tuple[float | None, float | None]:
@@ -236,9 +223,9 @@ def _entries(gap: Gap) -> tuple[str, ...]:
     low, high = _as_read(gap)
     return (
         gap.name,
-        "" if gap.estimate is None else _number(_sign(gap) * gap.estimate),
-        "" if low is None else f"[{_number(low)}, {_number(high)}]",
-        "" if gap.at_most is None else f"{'>=' if gap.minimum else '<='} {_number(_sign(gap) * gap.at_most)}",
+        "" if gap.estimate is None else number(_sign(gap) * gap.estimate),
+        "" if low is None else f"[{number(low)}, {number(high)}]",
+        "" if gap.at_most is None else f"{'>=' if gap.minimum else '<='} {number(_sign(gap) * gap.at_most)}",
         _bound(gap),
         gap.decision,
         _short(gap),

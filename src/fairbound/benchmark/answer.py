@@ -15,7 +15,7 @@ import pandas as pd
 
 from fairbound.benchmark.front import TOLERANCE, difference, spread
 from fairbound.benchmark.report_table import ReportTable, frame_of
-from fairbound.benchmark.results import Definition, Results, mean_std, paper_metrics
+from fairbound.benchmark.results import Results, mean_std
 
 DECISIONS = ("holds", "violated", "undecided")  # of a verdict, in this order
 NEXT = {  # command, and what it does
@@ -28,9 +28,7 @@ NEXT = {  # command, and what it does
 def answer_table(results: Results) -> ReportTable:
     """Loss and violation on training examples; violation, verdict, accuracy and fairness on held-out ones; seconds."""
     rows = results.rows()
-    definition: Definition = "reported" if len(results.groups) == 2 else "printed"
-    metrics = paper_metrics(definition)
-    shown = {"accuracy": "accuracy"} | {name: metrics[name] for name in ("Ind", "Sp", "Sf")}
+    shown = {"accuracy": "accuracy"} | {name: results.metrics[name] for name in ("Ind", "Sp", "Sf")}
     test = results.final[results.final["part"] == "test"]
     held_out = mean_std(test.groupby("row", sort=False)[["violation", *shown.values()]]).reindex(rows.index)
     train = results.summary("train").reindex(rows.index)
@@ -50,7 +48,7 @@ def answer_table(results: Results) -> ReportTable:
         f"Violation: by how much the gap ({results.gap_in_words()}) exceeds the bound {results.bound:g}, at least 0.",
         "Verdict: runs for which held-out examples show at 95 % confidence that the bound holds or is violated; "
         "undecided: these examples are too few to tell.",
-        f"Ind, Sp, Sf: independence, separation and sufficiency, as the paper {definition} them; small is fair.",
+        f"Ind, Sp, Sf: independence, separation and sufficiency, as the paper {results.definition} them.",
         "Seconds: CPU time of the steps of one run.",
         *results.notes()[1:],
     )

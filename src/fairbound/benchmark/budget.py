@@ -13,7 +13,6 @@ from typing import Any
 from fairbound.core import Algorithm, MultiplierMethod
 from fairbound.training.contract import StepFacts, trial_step
 
-SHORTER_EPOCHS = 30.0  # of a board's runs on many splits and on transformed instances, of which there are many
 TRIAL_S = 20.0  # for a step on a toy, Python's start included
 TRIAL = """
 import pickle, sys

@@ -14,12 +14,12 @@ from fairbound.benchmark.measuring import (
     Recorder,
     against_targets,
     by_group,
-    elsewhere,
     held_out,
     multiplier_distance,
     parts_at_end,
 )
 from fairbound.benchmark.problems.catalog import Instance
+from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.problem import Problem
 from fairbound.training.runner import run
@@ -43,7 +43,10 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
     start, steps, card = perf_counter(), task.steps, task.card
     instance = task.built() if task.device == "cpu" else task.built().to(task.device)
     entries = [task.entries[one.entry] for one in task.runs]
-    methods, splits = [entry.algorithm(steps) for entry in entries], [one.split for one in task.runs]
+    moved = [
+        entry.moved(steps, card.primal, CHANGES[one.change].rate) for one, entry in zip(task.runs, entries, strict=True)
+    ]
+    methods, splits = [method for method, _ in moved], [one.split for one in task.runs]
     problem = instance.problem if task.kind != "groups" else _varied(instance, task.variant(entries[0]))
     samplers = [
         instance.sampler(one.split, one.seed, variant=problem, batch=entry.batch, pools=entry.pools)
@@ -56,7 +59,7 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
     recorder = Recorder(splits)
     computation = run(
         problem, methods, samplers, starts, steps, every=task.recorded(),
-        compile=None if task.kind == "groups" else False, primal=[one.primal_on(card.primal) for one in entries],
+        compile=None if task.kind == "groups" else False, primal=[primal for _, primal in moved],
         checkpoint=Checkpoint(path, recorder.kept, recorder.restore),
     )  # fmt: skip
     evaluators = _evaluators(task, instance, problem, computation.compiled)
@@ -85,8 +88,6 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
         if task.kind == "heldout" or "test" in task.measured:
             end_point = result.x[i] if evaluators else result.output[i]
             tables[i]["heldout"] = held_out(instance, one.split, end_point)
-        if instance.elsewhere and task.kind == "solve":
-            tables[i]["shift"] = elsewhere(task.built(), result.output[i].cpu())
     return Computed(tables, perf_counter() - start, recorder.stepping / steps / len(methods))
 
 

@@ -32,6 +32,7 @@ from fairbound.core import Algorithm, MultiplierMethod, Primal, Schedule
 SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
     kind.__name__: kind for kind in (InverseSqrt, Power, Linear, Exponential, Factorial, Adaptive)
 }
+STEP_SETTINGS = (("lr",), ("eta_f", "eta_c"), ("alpha",), ("tau",))  # what a method or a primal step calls its step
 PRIMALS = {"Adam": primal.Adam, "SGD": primal.SGD}
 RUN = "run"  # means the number of steps of the run in a schedule that ends with it
 TRAINING_POOLS = ("train", "dual")  # no training step reads the examples that choose or test
@@ -130,10 +131,15 @@ class Entry:
         multipliers = issubclass(self.algorithm_type, MultiplierMethod)
         return primal_step(self.primal or of_problem) if multipliers else None
 
-    def described(self, steps: int, of_problem: Mapping[str, Any] | None = None) -> str:
+    def moved(self, steps: int, of_problem: Mapping[str, Any], rate: float = 1.0) -> tuple[Any, Primal | None]:
+        """The method, and how x moves; with this factor of the learning rate, or of the method's own step."""
+        method, primal = self.algorithm(steps), self.primal_on(of_problem)
+        return (at_rate(method, rate), None) if primal is None else (method, at_rate(primal, rate))
+
+    def described(self, steps: int, of_problem: Mapping[str, Any] | None = None, rate: float = 1.0) -> str:
         """The method with its settings, and the primal step where it is not the method's own."""
-        primal = self.primal_on(of_problem or {})
-        return repr(self.algorithm(steps)) + ("" if primal is None else f" under {primal!r}")
+        method, primal = self.moved(steps, of_problem or {}, rate)
+        return repr(method) + ("" if primal is None else f" under {primal!r}")
 
     def tuning_entries(self) -> list[Entry]:
         """The entry at points of its space: a scrambled Sobol sequence in the logarithms, the same for every problem.
@@ -174,6 +180,30 @@ def primal_step(description: Mapping[str, Any]) -> Primal | None:
     except TypeError as error:
         raise ValueError(str(error)) from error
     return made
+
+
+def at_rate(settings: Any, rate: float) -> Any:
+    """A method or a primal step whose steps in x are so many times as long.
+
+    >>> at_rate(primal.Adam(lr=0.01), 3.0).lr, at_rate(ALGORITHMS["TrackedSQP"](), 3.0).alpha
+    (0.03, Power(start=1.5, power=0.6))
+    """
+    if rate == 1.0:
+        return settings
+    names = next((names for names in STEP_SETTINGS if all(hasattr(settings, name) for name in names)), None)
+    if names is None:
+        raise ValueError(
+            f"{type(settings).__name__} has no step size called {', '.join(names[0] for names in STEP_SETTINGS)}, so "
+            "its learning rate cannot be changed"
+        )
+    return replace(settings, **{name: _times(getattr(settings, name), rate) for name in names})
+
+
+def _times(step: Any, rate: float) -> Any:
+    if isinstance(step, float | int):
+        return rate * step
+    name = "cap" if isinstance(step, Adaptive) else "start"
+    return replace(step, **{name: rate * getattr(step, name)})
 
 
 def build_with_settings(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:

@@ -1,4 +1,4 @@
-"""All rows of a study at equal numbers of examples, and which are on the front of loss against violation.
+"""Which rows of a study are on the front of loss against violation.
 
 `finding` says in words which row has the smallest loss of those that keep the bound, and whether that is certain.
 
@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fairbound.benchmark.report_table import WHOLE, ReportTable, frame_of
 from fairbound.benchmark.results import Results, student_interval
 
-PARTS = ("train", "test")
 TOLERANCE = 0.01  # above the bound: rows within it keep their constraints well enough to be compared by loss
 
 
@@ -36,48 +33,16 @@ def on_front(points: Sequence[Sequence[float]]) -> list[bool]:
     return [bool(np.isfinite(point).all()) and not dominated(tuple(point)) for point in points]
 
 
-def methods_table(results: Results) -> ReportTable:
-    """Examples and seconds of a run, loss and largest violation on both parts, and on which parts' front a row is."""
-    study, rows = results.study, results.rows()
-    examples = {entry.name: entry.examples_per_step for entry in study.entries}
-    columns: dict[str, Any] = {}
-    fronts: dict[str, list[str]] = {row: [] for row in rows.index}
-    for part in PARTS:
-        summary = results.summary(part).reindex(rows.index)
-        columns |= {f"{part} loss": summary["loss"], f"{part} violation": summary["violation"]}
-        means = summary[[("loss", "mean"), ("violation", "mean")]].to_numpy(dtype=float)
-        if part == "train":
-            within = means[means[:, 1] <= TOLERANCE, 0]
-            best = within.min() if len(within) else math.nan
-            columns["above the best"] = pd.Series(means[:, 0] / best - 1, index=rows.index)
-        for row, there in zip(rows.index, on_front(means.tolist()), strict=True):
-            fronts[row] += [part] if there else []
-    front = pd.Series({row: " and ".join(parts) or None for row, parts in fronts.items()}, dtype=object)
-    columns = {"row": rows.index.to_series(), "front": front} | columns
-    columns["examples"] = rows["steps"] * pd.Series(examples)
-    columns["CPU seconds"] = rows["steps"] * pd.Series(results.seconds).reindex(rows.index)
-    columns |= {"steps": rows["steps"], "runs": rows["runs"]}
-    return ReportTable(
-        f"{study.name}: all methods at equal numbers of examples; mean ± standard deviation over runs",
-        frame_of(columns),
-        (
-            "Front: the parts on which no other row has a mean loss and a mean violation at most as large.",
-            f"Violation: the largest excess of a constraint over the bound {results.bound:g}, at least 0. "
-            f"Above the best: the train loss, against the smallest of the rows with at most {TOLERANCE:g} of it.",
-            "Examples of a run: those that it passes through the model; the expectation where their number is random.",
-            "CPU seconds: of one run, its share of steps that were made for several runs at once, without evaluation.",
-            *_diverged_notes(results),
-            *results.notes(),
-        ),
-        formats={"runs": WHOLE, "steps": WHOLE, "examples": WHOLE, "CPU seconds": "{:.1f}", "above the best": "{:.1%}"},
-    )
-
-
-def _diverged_notes(results: Results) -> list[str]:
-    """Which rows lost runs, since their means then say nothing."""
-    lost = results.final[(results.final["part"] == "train") & ~np.isfinite(results.final["loss"])]
-    named = [f"{row} ({runs} of {results.rows().loc[row, 'runs']})" for row, runs in lost.groupby("row").size().items()]
-    return [f"Runs that diverged, so that the row is on no front: {', '.join(named)}."] if named else []
+def fronts(results: Results, parts: Sequence[str]) -> pd.Series:
+    """By row: on which parts no other row has a mean loss and a mean violation at most as large; None: on none."""
+    rows = results.rows().index
+    on: dict[str, list[str]] = {row: [] for row in rows}
+    for part in parts:
+        summary = results.summary(part).reindex(rows)
+        means = summary[[("loss", "mean"), ("violation", "mean")]].to_numpy(dtype=float).tolist()
+        for row, strong in zip(rows, on_front(means), strict=True):
+            on[row] += [part] * strong
+    return pd.Series({row: " and ".join(names) or None for row, names in on.items()}, dtype=object)
 
 
 # In words -------------------------------------------------------------------------------------------------------------

@@ -217,16 +217,6 @@ def held_out(instance: Instance, split: int, x: Tensor) -> Columns:
     }
 
 
-def elsewhere(instance: Instance, x: Tensor) -> Columns:
-    """At the end x (n,) of a run: loss and violation in other populations."""
-    found = [_at(problem, instance, x, None) for problem in instance.elsewhere.values()]
-    return {
-        "population": np.array(list(instance.elsewhere)),
-        "loss": np.array([loss for loss, _ in found]),
-        "violation": np.array([violation for _, violation in found]),
-    }
-
-
 def _at(problem: Problem, instance: Instance, x: Tensor, examples: Tensor | None) -> tuple[float, float]:
     found = problem.evaluate(x, torch.arange(problem.data.rows) if examples is None else examples)
     return float(found.loss[0]), float((instance.violations(found.c) / instance.scale).amax())

@@ -18,19 +18,22 @@ from typing import Any
 import numpy as np
 
 from fairbound.benchmark.board.limits import Limits
+from fairbound.benchmark.board.results import best_found
+from fairbound.benchmark.board.scoring import SHORT, end_merit
 from fairbound.benchmark.engine import Done, Engine, Progress, complete_all
-from fairbound.benchmark.entry import TUNING_SEEDS, USUAL_STEPS, Entry
-from fairbound.benchmark.problems.catalog import Instance, Reference, load, reference
+from fairbound.benchmark.entry import TUNING_SEEDS, USUAL_STEPS, Entry, primal_step
+from fairbound.benchmark.problems.catalog import BenchmarkProblem, Instance, Reference, load, reference
+from fairbound.benchmark.problems.changes import CHANGES, STACKS
 from fairbound.benchmark.problems.table import TableSpec, named_constraint
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
 from fairbound.benchmark.study import Study
 from fairbound.benchmark.task import Kind, Run, Task, examples_of_step
 from fairbound.constraints.constraint import Constraint
+from fairbound.core import MultiplierMethod
 from fairbound.data.dataset import Split
 from fairbound.training.hyperparams import structure
 
-FEASIBLE = 0.3  # of the scale: what counts as feasible where settings are chosen
 REFERENCE_STEPS = 10_000  # of SSL-ALM: what they pass through the model is the budget of equal examples
 REFERENCE = Entry(name="SSL-ALM", method="SSLALM", settings={"samples": 2})  # its form in the paper
 
@@ -43,7 +46,6 @@ class Plan:
     device: str = "cpu"
     recompute: bool = False
     whole_seeds: int = 0  # of the study's file, where there are fewer here
-    kinds: tuple[Kind, ...] = ()  # of a board's tasks these alone; empty: all
     limits: Limits | None = None  # of entries that are sent
 
     # Computing --------------------------------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ class Plan:
         """All that the page shows."""
         if self.study.page == "report":
             return self._report_tasks
-        return [task for task in self._board_tasks(store) if not self.kinds or task.kind in self.kinds]
+        return list(self._board_tasks(store))
 
     @cached_property
     def _report_tasks(self) -> list[Task]:
@@ -125,7 +127,7 @@ class Plan:
 
     def _board_task(self, name: str | TableSpec, entries: tuple[Entry, ...], kind: Any, runs: tuple[Run, ...]) -> Task:
         return Task(
-            name, entries, runs, kind, epochs=self.study.epochs, records=self.study.records, recompute=self.recompute,
+            name, entries, runs, kind, limit=self.study.steps, records=self.study.records, recompute=self.recompute,
             limits=self.limits,
         )  # fmt: skip
 
@@ -135,35 +137,30 @@ class Plan:
                 yield from self.board_tasks_of(name, entry, store)
 
     def board_tasks_of(self, name: str | TableSpec, entry: Entry, store: Store) -> Iterator[Task]:
-        """Against the targets of a problem, on its tracks."""
-        study, tracks = self.study, load(name).tracks
-        entry = self.chosen(name, entry, store) if study.rules == "tuned" and entry.space else entry
-        task = self._board_task(name, (entry,), "solve", tuple(Run(0, seed) for seed in range(study.seeds)))
-        yield task
-        if "robust" in tracks and study.rules != "tuned":
-            yield from (replace(task, kind="robust", instance=instance) for instance in study.instances)
-        if "heldout" in tracks:
-            yield replace(
-                task, kind="heldout", runs=tuple(Run(0, i, i) for i in range(study.splits)), splits=study.splits
-            )
+        """On a problem as it is, with its changes, and on several splits."""
+        entry = self.chosen(name, entry, store) if self.study.rules == "tuned" and entry.space else entry
+        for kind, runs in board_runs(self.study, load(name)):
+            task = self._board_task(name, (entry,), kind, runs)
+            yield replace(task, splits=self.study.splits) if kind == "heldout" else task
 
     def chosen(self, name: str | TableSpec, entry: Entry, store: Store) -> Entry:
-        """The entry at the best point of its space: feasible first, then the smallest loss, by medians over seeds."""
+        """The entry at the point of its space whose runs end with the least merit, by the median over seeds."""
         task = self._tuning(name, entry)
-        found = [store.get(key) for key in task.keys]
-        known = reference(load(name).name, task.built().source)
-        scale = (load(name).scale or 1.0) if known is None else known.scale
+        results, size = [store.get(key) for key in task.keys], len(TUNING_SEEDS)
+        tables = [None if one is None else one.tables.get("records") for one in results]
+        measured, card = [table for table in tables if table is not None], load(name)
+        is_short = task.built().starts([0]).shape[1] <= SHORT
+        best = reference(card.name, task.built().source) or best_found(
+            [table["loss"] for table in measured], [table["violation"] for table in measured], card.scale or 1.0
+        )
 
-        def quality(number: int) -> tuple[bool, float]:
-            own = found[number * len(TUNING_SEEDS) : (number + 1) * len(TUNING_SEEDS)]
-            ends = [one.tables["records"] for one in own if one is not None and "records" in one.tables]
-            if len(ends) < len(TUNING_SEEDS):
-                return True, math.inf
-            loss, violation = (np.median([records[what][-1] for records in ends]) for what in ("loss", "violation"))
-            if not np.isfinite(loss):
-                return True, math.inf
-            feasible = violation <= FEASIBLE * scale
-            return not feasible, float(loss if feasible else violation)
+        def quality(number: int) -> float:
+            runs = [table for table in tables[number * size : (number + 1) * size] if table is not None]
+            ends = [
+                end_merit(run["loss"], run["violation"], run.get("distance") if is_short else None, best)
+                for run in runs
+            ]
+            return float(np.median(ends)) if len(ends) == size else math.inf
 
         return task.entries[min(range(len(task.entries)), key=quality)]
 
@@ -179,7 +176,7 @@ class Plan:
         runs = [
             StoredRun(
                 problem=load(task.problem).name, entry=task.entries[one.entry].name, kind=task.kind, seed=one.seed,
-                split=one.split, instance=task.instance, key=key,
+                split=one.split, change=one.change, key=key,
             )
             for task in tasks
             for one, key in zip(task.runs, task.keys, strict=True)
@@ -211,6 +208,7 @@ class Plan:
             settings=entry.described(USUAL_STEPS),
             summary=(type(method).__doc__ or "").strip().partition("\n")[0],
             rules=entry.rules if rules == "default" else rules,
+            own_step=bool(entry.primal) or not isinstance(method, MultiplierMethod),
             authors=entry.authors,
             chosen=chosen,
             reference=entry.reference,
@@ -243,12 +241,11 @@ class Plan:
             "parts": tuple(part for part in Split._fields if len(instance.splits[0].pool(part))),
             "gaps": _gaps(spec, instance) if self.study.page == "report" else {},
         }  # fmt: skip
-        primal = self.study.entries[0].primal_on(problem.primal) if problem.primal else None
+        primal = primal_step(problem.primal)
         return Card(
             name=problem.name,
             title=problem.title,
             family=problem.family,
-            tracks=problem.tracks,
             n=instance.starts([0]).shape[1],
             m=instance.problem.m,
             kinds=problem.kinds,
@@ -256,19 +253,31 @@ class Plan:
             noise=problem.noise,
             examples=instance.examples,
             batch=f"{instance.batch.objective} for the objective, {instance.batch.cell} of each cell",
-            epochs=task.budget,
+            steps=problem.steps if self.study.steps is None else min(problem.steps, self.study.steps),
+            changes=tuple(filter(None, CHANGES)) if problem.changed else (),
             origin=problem.origin,
             license=problem.license,
             source=instance.source,
-            transformations=problem.transformations,
             reference=own or unknown,
             provisional=own is None,
             groups=groups,
             bound=bound if spec is None or self.study.page == "board" else spec.bound,
             summary=_summary(groups, bound, instance.problem.m),
             primal="the methods' own steps" if primal is None else repr(primal),
+            primal_how=problem.primal_how,
             **of_table,
         )
+
+
+def board_runs(study: Study, problem: BenchmarkProblem) -> list[tuple[Kind, tuple[Run, ...]]]:
+    """What a board asks of every entry on a problem: the runs of each task."""
+    asked: list[tuple[Kind, tuple[Run, ...]]] = [("solve", tuple(Run(0, seed) for seed in range(study.seeds)))]
+    for stack in STACKS if problem.changed and study.changed_seeds else ():
+        runs = tuple(Run(0, seed, change=change) for change in stack for seed in range(study.changed_seeds))
+        asked.append(("solve", runs))
+    if problem.held_out:
+        asked.append(("heldout", tuple(Run(0, i, i) for i in range(study.splits))))
+    return asked
 
 
 def _summary(groups: int | None, bound: float | None, m: int) -> str:

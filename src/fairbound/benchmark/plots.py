@@ -39,7 +39,7 @@ from fairbound._utils.drawing import (
     titled,
 )
 from fairbound.benchmark.front import on_front
-from fairbound.benchmark.results import LOSS, ReportItem, Results, paper_metrics
+from fairbound.benchmark.results import LOSS, ReportItem, Results
 
 Range = tuple[float, float]
 PART_COLORS = {"train": DOT, "test": ALERT, "validation": COLORS[2], "dual": COLORS[3]}
@@ -157,8 +157,7 @@ def radar(results: Results) -> Any:
 
     By the definitions of the paper's results, and as printed where these are undefined: with three groups or more.
     """
-    metrics = paper_metrics("reported" if len(results.groups) == 2 else "printed")
-    names = {column: name for name, column in metrics.items()} | {"accuracy_difference": "DifAcc"}
+    names = {column: name for name, column in results.metrics.items()} | {"accuracy_difference": "DifAcc"}
     final = results.final[results.final["part"].isin(BOTH) & results.final["row"].isin(results.stored)]
     means = final.groupby(["row", "part"], sort=False)[list(names)].mean().rename(columns=names)
     largest = means.max().fillna(0.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,18 @@ from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, render
 from fairbound.benchmark.answer import NEXT, findings
 from fairbound.benchmark.front import finding
+from fairbound.benchmark.paper_comparison import agreement
+from fairbound.benchmark.paper_statements import statements_table
 from fairbound.benchmark.plan import REFERENCE_STEPS
 from fairbound.benchmark.plots import PLOTS
-from fairbound.benchmark.report_table import ReportTable
+from fairbound.benchmark.report_table import MISSING, PAPER, ReportTable
 from fairbound.benchmark.results import Results
 from fairbound.benchmark.study import Budget
 from fairbound.benchmark.tables import TABLES
 from fairbound.benchmark.user_files import known_name
 
+PAPERS_DATA = ("acs:OK", "acs:VA")
+HEADINGS = {name: item.heading for name, item in (TABLES | PLOTS).items()} | {"statements": "Statements"}
 OnProgress = Callable[[int, int], None]  # tables and figures written, and all of them
 BUDGET_WORDS = {  # how long every method runs
     "paper": "The paper's seconds, as steps",
@@ -82,6 +86,25 @@ class Section:
             next=NEXT if is_answer else {},
         )
 
+    @staticmethod
+    def of_paper(studies: Sequence[Results]) -> list[Section]:
+        """What the paper says of the studies that are its own, in full length and on its data; empty without any."""
+        own = [
+            study
+            for study in studies
+            if study.card.source in PAPERS_DATA and study.budget == "paper" and not study.short
+        ]
+        table = statements_table({study.study.name: study for study in own})
+        if table is None:
+            return []
+        section = Section(
+            name="paper", title=table.title, budget="paper", reference="section 4, appendices A and B",
+            data="; ".join(dict.fromkeys(study.card.data_name for study in own)), finding=table.notes[0],
+            source=", ".join(dict.fromkeys(study.source for study in own)), short="", notes={},
+            tables={"statements": replace(table, notes=table.notes[1:])}, figures={}, next={},
+        )  # fmt: skip
+        return [section]
+
     @property
     def synthetic(self) -> bool:
         return self.source.partition(":")[0] == "synthetic"
@@ -91,7 +114,7 @@ class Section:
         """How many numbers meet the paper's, or why a short run is not compared; empty where the paper has none."""
         if self.short:
             return f"A short run, not compared with the paper: {self.short}."
-        return self.tables["differences"].notes[0] if "differences" in self.tables else ""
+        return agreement(table.frame for table in self.tables.values())
 
 
 def write_report(
@@ -179,25 +202,33 @@ def system_words(system: Mapping[str, Any]) -> str:
 
 def _section_view(one: Section, stem: str) -> dict[str, Any]:
     """What the template shows of a section."""
-    tables = [_table_view(table) | {"name": name, "heading": TABLES[name].heading, "file": f"{stem}-{name}"}
-              for name, table in one.tables.items()]  # fmt: skip
-    figures = [{"figure": figure, "name": name, "heading": PLOTS[name].heading, "file": f"{stem}-{name}"}
-               for name, figure in one.figures.items()]  # fmt: skip
-    # What was found comes first, and what the paper found last
-    picture = [item for item in figures if item["name"] == "trade-off"]
-    comparison = [item for item in tables if item["name"] == "differences"]
+    tables, figures = (
+        [{**view, "name": name, "heading": HEADINGS[name], "file": f"{stem}-{name}"} for name, view in views]
+        for views in (
+            [(name, _table_view(table)) for name, table in one.tables.items()],
+            [(name, {"figure": figure}) for name, figure in one.figures.items()],
+        )
+    )
+    picture = [item for item in figures if item["name"] == "trade-off"]  # what was found comes first
     own = {
-        "stem": stem, "budget_words": BUDGET_WORDS[one.budget], "picture": picture, "comparison": comparison,
-        "tables": [item for item in tables if item not in comparison],
+        "stem": stem, "budget_words": BUDGET_WORDS[one.budget], "picture": picture, "tables": tables,
         "figures": [item for item in figures if item not in picture],
     }  # fmt: skip
     return vars(one) | {"synthetic": one.synthetic, "agreement": one.agreement} | own
 
 
 def _table_view(table: ReportTable) -> dict[str, Any]:
+    """Ours with the paper's below it."""
     columns = list(table.shown())
+    papers = {column.name: column.text for column in columns if column.detail == PAPER}
+    columns = [column for column in columns if column.detail != PAPER]
     cells = [
-        [TableCell(text, key, is_alert=marked) for text, key, marked in zip(c.text, c.sort_keys, c.marked, strict=True)]
+        [
+            TableCell(text, key, is_alert=marked, small="" if paper == MISSING else f"{PAPER}: {paper}")
+            for text, key, marked, paper in zip(
+                c.text, c.sort_keys, c.marked, papers.get(c.name, [MISSING] * len(c.text)), strict=True
+            )
+        ]
         for c in columns
     ]
     return {

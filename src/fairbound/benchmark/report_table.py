@@ -18,7 +18,8 @@ import pandas as pd
 from fairbound._utils.files import harmless
 
 MISSING = "—"
-MARK = "*"  # after a difference that is larger than chance explains
+PAPER = "paper"  # of a column: the paper's figures beside ours
+MARK = "*"  # after a figure of ours that is not the paper's
 WHOLE, PERCENT = "{:,.0f}", "{:.0%}"  # formats of a column
 MAX_NAME = 28  # letters of a row's name on a terminal, so that three columns fit in 80
 
@@ -30,7 +31,7 @@ class ShownColumn(NamedTuple):
     detail: str  # "paper", say, of the paper's number beside ours; or ""
     text: list[str]
     sort_keys: list[Any]  # None: missing or not finite, always last
-    marked: list[bool]  # differences that are larger than chance explains
+    marked: list[bool]  # figures of ours that are not the paper's
     is_text: bool
 
     @property
@@ -65,21 +66,20 @@ class ReportTable:
             for detail, wanted, write in FORMS:
                 if wanted[0] in fields:
                     lines = [tuple(line) for line in fields[list(wanted)].itertuples(index=False)]
+                    is_ours = "differs" in fields and wanted == ("mean", "std")
+                    marked = [is_ours and far is True for far in fields.get("differs", [False] * len(lines))]
                     text = [MISSING if pd.isna(line[0]) else write(self, name, *line) for line in lines]
-                    marked = [wanted[-1] == "differs" and line[-1] is True for line in lines]
+                    text = [cell + MARK * far for cell, far in zip(text, marked, strict=True)]
                     keys = [line[0] if _has_order(line[0]) else None for line in lines]
                     is_text = pd.api.types.is_string_dtype(fields[wanted[0]])
                     yield ShownColumn(name, detail, text, keys, marked, is_text)
 
-    def number(self, name: str, value: float, sign: str = "") -> str:
+    def number(self, name: str, value: float) -> str:
         """In the column's form; text as it is."""
         if isinstance(value, str):
             return value
-        return (
-            self.formats.get(name, f"{{:{sign}.{self.digits}f}}").format(value)
-            if math.isfinite(value)
-            else "not finite"
-        )
+        form = self.formats.get(name, f"{{:.{self.digits}f}}")
+        return form.format(value) if math.isfinite(value) else "not finite"
 
     def to_csv(self) -> str:
         """One line a row, without title and notes."""
@@ -119,8 +119,7 @@ def _spread(table: ReportTable, name: str, mean: float, std: float) -> str:
 FORMS: tuple[tuple[str, tuple[str, ...], Callable[..., str]], ...] = (  # detail, fields, how they are written
     ("", ("",), lambda t, name, value: t.number(name, value)),
     ("", ("mean", "std"), _spread),
-    ("paper", ("paper mean", "paper std"), _spread),
-    ("difference", ("difference", "differs"), lambda t, name, value, far: t.number(name, value, "+") + MARK * far),
+    (PAPER, ("paper mean", "paper std"), _spread),
     ("95 %", ("low", "high"), lambda t, name, low, high: f"[{t.number(name, low)}, {t.number(name, high)}]"),
 )
 

@@ -34,20 +34,8 @@ from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values as fairness_metrics
 
 Array = NDArray[np.float64]
-Definition = Literal["reported", "printed"]  # of Ind, Sp and Sf: see `fairbound.metrics.fairness_metrics`
 LOSS = "loss"
 QUANTITIES = [LOSS, "gap", "violation"]
-
-
-def paper_metrics(definition: Definition) -> dict[str, str]:
-    """The paper's names of the metrics, and the columns of `Results.final` that hold them."""
-    return {
-        "Ind": f"independence_{definition}",
-        "Sp": f"separation_{definition}",
-        "Ina": "inaccuracy",
-        "Sf": f"sufficiency_{definition}",
-        "Wd": "wd",
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +116,22 @@ class Results:
         return self.card.group_names
 
     @property
+    def definition(self) -> Literal["reported", "printed"]:
+        """Of Ind, Sp and Sf: that of the paper's results, which is for two groups; for more, that of its text."""
+        return "reported" if len(self.groups) == 2 else "printed"
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The paper's names of the metrics, and the columns of `final` that hold them."""
+        return {
+            "Ind": f"independence_{self.definition}",
+            "Sp": f"separation_{self.definition}",
+            "Ina": "inaccuracy",
+            "Sf": f"sufficiency_{self.definition}",
+            "Wd": "wd",
+        }
+
+    @property
     def bound(self) -> float:
         return float(self.card.bound or 0.0)
 
@@ -163,8 +167,8 @@ class Results:
     def seconds(self) -> dict[str, float]:
         """CPU seconds of a step of one run, the median over the runs of an entry, which were computed together."""
         noted = {
-            entry: [result.made["step_seconds"] for result in results if "step_seconds" in result.made]
-            for entry, results in self.stored.items()
+            entry: [r.made["step_seconds"] for _, r in runs if r is not None and "step_seconds" in r.made]
+            for entry, runs in self.runs.items()
         }
         return {entry: float(np.median(some)) for entry, some in noted.items() if some}
 
@@ -189,8 +193,8 @@ class Results:
         return ", ".join(found)
 
     def paper(self, entry: EntryInfo) -> Paper:
-        """What the paper prints for an entry; nothing beside a short run, which is not comparable."""
-        return Paper({}, {}, {}) if self.short else entry.paper
+        """What the paper prints for an entry; nothing beside a short run or within another budget than its own."""
+        return Paper({}, {}, {}) if self.short or self.budget != "paper" else entry.paper
 
     @cached_property
     def gaps(self) -> BoundedGaps:

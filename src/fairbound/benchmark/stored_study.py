@@ -28,6 +28,7 @@ class EntryInfo:
     settings: str  # as Python text: SSLALM(tau=0.05, ...)
     summary: str  # one line
     rules: str  # default, tuned, self-tuning
+    own_step: bool = False  # whether it moves x by its own step in the place of the problem's
     authors: str = ""
     chosen: Mapping[str, str] = field(default_factory=dict)  # tuned: settings by problem
     # Of a report
@@ -47,25 +48,25 @@ class Card:
     name: str
     title: str
     family: str
-    tracks: tuple[str, ...]
-    n: int
+    n: int  # variables
     m: int
     kinds: str
     convex: bool
     noise: str
     examples: int  # of an epoch
     batch: str
-    epochs: float
+    steps: int  # of a method that draws one mini-batch a step
     origin: str
     license: str
     source: str  # of the data
-    transformations: tuple[str, ...]
     reference: Reference
     provisional: bool = False  # the reference is the best of this board: a problem of the user's own
     groups: int | None = None  # of a table
     bound: float | None = None
     summary: str = ""  # "2 groups, bound 0.02": what a reader looks for
     primal: str = "the methods' own steps"  # how multiplier methods move x
+    primal_how: str = ""  # how that was chosen
+    changes: tuple[str, ...] = ()  # with which a board also runs it
     # Of a table
     data: str = ""  # the source, with what was left out of it
     rows: int = 0  # of the data, over all parts of the split
@@ -95,7 +96,7 @@ class StoredRun(NamedTuple):
     kind: str
     seed: int
     split: int
-    instance: int
+    change: str
     key: str
 
 

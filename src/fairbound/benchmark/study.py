@@ -7,8 +7,8 @@ The keys of a file are the fields of `Study`, `Entry`, `TableSpec` and `SplitSpe
 
 * "report": tables and figures of one table of examples, `problem = "income-ok-race-paper"`, a file, or a table
   [problem] in the study itself. The losses of every group are measured on the parts of the split.
-* "board": scores over `problems = ["qcqp", "my_problem.py"]`, all of the collection where none are named. Loss and
-  violation are measured against targets.
+* "board": shares of `problems = ["qcqp", "my_problem.py"]` that are solved, all of the collection where none are named,
+  and of their single changes.
 
 An entry is completed by the keys under [common], or by those of an earlier entry that it names: `like = "SSw"`.
 Settings are completed one by one, at last by those under [settings.METHOD], which hold for every entry of that method.
@@ -67,21 +67,20 @@ class Study:
     page: Literal["report", "board"] = "report"
     reference: str = ""  # where it stands in the paper
     problem: TableSpec | None = None  # of a report
-    problems: tuple[Text, ...] = ()  # of a board: names or files; empty: all of the collection that have a track
+    problems: tuple[Text, ...] = ()  # of a board: names or files; empty: all of the collection
     seeds: Count = 5  # runs of each entry on each split
-    splits: Count = 1  # of a board: those of the held-out track
+    splits: Count = 1  # of a board: on which bounds are tested on held-out data
     records: Count = 40  # states measured along a run, the last one included
+    steps: Count | None = None  # no run is longer; of a board, of a method that draws one mini-batch a step
     # Of a report
     measured: tuple[Part, ...] = ()  # the parts of the split that are measured; empty: all
     last_states: Count = 1  # records at the end of a run whose mean the tables show and the choice reads
     budget: Budget = "paper"
-    steps: Count | None = None  # no run is longer
     shows: tuple[Text, ...] = ()  # tables and figures of its page; empty: all that apply
     # Of a board
     rules: Rules = "default"
-    instances: tuple[Annotated[int, Field(ge=1)], ...] = ()  # of the robust track
-    epochs: Annotated[float, Field(gt=1)] | None = None  # no run is longer
-    short: bool = False  # a trial: fewer problems, seeds or epochs than the whole
+    changed_seeds: Annotated[int, Field(ge=0)] = 3  # runs of each entry on each change; 0: no changes
+    short: bool = False  # a trial: fewer problems, seeds or steps than the whole
 
     @model_validator(mode="after")
     def _fits_together(self) -> Study:
@@ -119,7 +118,7 @@ class Study:
         """What `catalog.load` takes."""
         if self.problem is not None:
             return (self.problem,)
-        return self.problems or tuple(name for name in catalog.names() if catalog.load(name).tracks)
+        return self.problems or tuple(name for name in catalog.names() if catalog.load(name).on_board)
 
     def within(self, budget: Budget) -> Study:
         """With the entries that have a place in the budget."""
@@ -244,7 +243,7 @@ def _problem(table: Mapping[str, Any], path: Path) -> TableSpec:
     own = table["problem"]
     if isinstance(own, Mapping):
         with mistakes_in("problem", TABLE_MODELS, own):
-            spec = table_spec({"title": table.get("title") or path.stem, "tracks": ()} | dict(own), path)
+            spec = table_spec({"title": table.get("title") or path.stem} | dict(own), path)
     else:
         text = str(path.parent / own) if Path(own).suffix == ".toml" else str(own)
         spec = catalog.load(text).spec

@@ -23,19 +23,20 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fairbound.benchmark.board.limits import Limits, complete_limited
-from fairbound.benchmark.budget import SHORTER_EPOCHS, examples_per_step, step_facts
+from fairbound.benchmark.budget import examples_per_step, step_facts
 from fairbound.benchmark.computing import compute
 from fairbound.benchmark.entry import USUAL_STEPS, Entry
 from fairbound.benchmark.environment import made_by
 from fairbound.benchmark.fingerprint import checksum, code_hash, file_hash
 from fairbound.benchmark.problems.catalog import BenchmarkProblem, Instance, load
+from fairbound.benchmark.problems.changes import CHANGES, Change
 from fairbound.benchmark.problems.salted import salted
 from fairbound.benchmark.problems.table import TableSpec
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 
-RECORDS = 40  # points of a run against targets, evenly spaced in the logarithm of epochs
-FIRST_EPOCH = 0.25  # of the first of them
+RECORDS = 40  # points of a run against targets, evenly spaced in the logarithm of steps
+FIRST_RECORD = 0.005  # of the budget
 MAX_BATCH_RUNS = 48  # more are no faster a run, and divide badly among processes
 MAX_SUBPROBLEM = (
     50  # constraints that a method with a subproblem is given: with 90 a step takes 50 ms, with 200 most of a second
@@ -46,7 +47,7 @@ GPU_MULTIPLICATIONS = 1e8
 SUBPROBLEM_WORK = 5  # about how much longer a step with a subproblem takes
 STEP_OVERHEAD_EXAMPLES = 30  # what a step costs beside its examples, as so many of them
 
-Kind = Literal["groups", "solve", "robust", "heldout", "tuning"]  # "groups": losses by group; else against targets
+Kind = Literal["groups", "solve", "heldout", "tuning"]  # "groups": losses by group; else against targets
 
 
 class Run(NamedTuple):
@@ -55,6 +56,7 @@ class Run(NamedTuple):
     entry: int  # its number in the task
     seed: int
     split: int = 0
+    change: str = ""  # of `changes.CHANGES`
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,10 @@ class Task:
     entries: tuple[Entry, ...]
     runs: tuple[Run, ...]
     kind: Kind
-    steps_asked: int | None = None  # None: as many as `epochs` are
-    epochs: float | None = None  # a shorter budget than the problem's
+    steps_asked: int | None = None  # None: the problem's budget
+    limit: int | None = None  # on the steps of that budget, for a trial
     records: int = RECORDS
     measured: tuple[str, ...] = ()  # of "groups": the parts of the split
-    instance: int = 0
     splits: int = 1
     device: str = "cpu"  # that computes it; no part of the results' names, as the model of a CPU is none
     salt: str = ""  # other coordinates of the variables, for a check: `problems.salted`
@@ -83,7 +84,7 @@ class Task:
     @property
     def name(self) -> str:
         """In words."""
-        form = f", instance {self.instance}" if self.instance else ""
+        form = "".join(f", {name}" for name in dict.fromkeys(run.change for run in self.runs) if name)
         return f"{self.card.name}, {self.kind}{form}: {', '.join(dict.fromkeys(one.name for one in self.entries))}"
 
     @property
@@ -103,17 +104,15 @@ class Task:
     def card(self) -> BenchmarkProblem:
         return load(self.problem)
 
+    @property
+    def change(self) -> Change:
+        """Of the problem: the runs differ in the rate only."""
+        return CHANGES[self.runs[0].change]._replace(rate=1.0, slack=1.0)
+
     def built(self) -> Instance:
-        return built_instance(self.problem, self.instance, self.splits, self.salt)
+        return built_instance(self.problem, self.splits, self.salt, self.change)
 
     # Lengths ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def budget(self) -> float:
-        """Epochs."""
-        own = self.card.epochs
-        own = min(own, SHORTER_EPOCHS) if self.kind in ("heldout", "robust") else own
-        return own if self.epochs is None else min(own, self.epochs)
 
     @cached_property
     def examples_per_step(self) -> float:
@@ -123,7 +122,9 @@ class Task:
     def steps(self) -> int:
         if self.steps_asked is not None:
             return self.steps_asked
-        return max(1, math.floor(self.budget * self.built().examples / self.examples_per_step))
+        card, one_batch = self.card, sum(batch_sizes(self.built()))
+        budget = card.steps if self.limit is None else min(card.steps, self.limit)
+        return max(1, math.floor(budget * one_batch / self.examples_per_step))
 
     @property
     def work(self) -> int:
@@ -140,9 +141,8 @@ class Task:
         if self.kind == "groups":
             every = -(-steps // self.records)  # rounded up: not more records than asked for
             return [*range(every, steps, every), steps]
-        epochs = np.geomspace(FIRST_EPOCH, self.budget, self.records)
-        at = np.ceil(epochs * self.built().examples / self.examples_per_step).astype(int)
-        return sorted({int(min(max(step, 1), steps)) for step in at} | {steps})
+        at = np.ceil(np.geomspace(FIRST_RECORD * steps, steps, self.records)).astype(int)
+        return sorted({int(min(step, steps)) for step in at})
 
     def refusal(self) -> str | None:
         """Why the method is not run against targets on the problem, where that is known beforehand."""
@@ -162,24 +162,29 @@ class Task:
             "kind": self.kind,
             "problem": card.name,
             "card": spec | ({"file": file_hash(card.file)} if card.file is not None and _is_users(card.file) else {}),
-            "data": data_checksum(self.problem, self.instance, self.splits),
+            "data": data_checksum(self.problem, self.splits),
             "source": instance.source,
-            "instance": self.instance,
             "steps": steps,
             "recorded": self.records if self.kind == "groups" else self.recorded(),
         }
         common |= {"measured": list(self.measured)} if self.kind == "groups" else {}
         common |= {"salt": self.salt} if self.salt else {}
-        entries = [self._asked_of(entry, instance, card, steps) for entry in self.entries]
-        return [common | entries[one.entry] | {"seed": one.seed, "split": one.split} for one in self.runs]
+        return [
+            common
+            | self._asked_of(self.entries[run.entry], run.change, instance, card, steps)
+            | {"change": run.change, "seed": run.seed, "split": run.split}
+            for run in self.runs
+        ]
 
-    def _asked_of(self, entry: Entry, instance: Instance, card: BenchmarkProblem, steps: int) -> dict[str, Any]:
+    def _asked_of(
+        self, entry: Entry, change: str, instance: Instance, card: BenchmarkProblem, steps: int
+    ) -> dict[str, Any]:
         file = entry.method.rpartition(":")[0]
         batch = (
             instance.batch if entry.batch is None else replace(instance.batch, objective=entry.batch, cell=entry.batch)
         )
         found: dict[str, Any] = {
-            "method": entry.described(steps, card.primal),
+            "method": entry.described(steps, card.primal, CHANGES[change].rate),
             "batch": [batch.objective, batch.cell],
         }
         if file:  # a method of the user's own is what was asked, as its settings are
@@ -283,15 +288,18 @@ def pays_on_gpu(n: int, runs: int, examples: float) -> bool:
 
 
 @lru_cache(maxsize=128)  # all of a board: some solve a problem when they are built
-def built_instance(problem: str | TableSpec, instance: int, splits: int, salt: str) -> Instance:
-    built = load(problem).build(instance, splits)
+def built_instance(problem: str | TableSpec, splits: int, salt: str = "", change: Change = CHANGES[""]) -> Instance:
+    if change != CHANGES[""]:
+        return change.of(built_instance(problem, splits, salt))
+    card = load(problem)
+    built = card.build() if card.spec is None else card.build(splits)
     return salted(built, salt) if salt else built
 
 
 @lru_cache(maxsize=256)
-def data_checksum(problem: str | TableSpec, instance: int, splits: int) -> str:
+def data_checksum(problem: str | TableSpec, splits: int) -> str:
     """Of everything that the runs read; how a table is split and scaled, its card says."""
-    built = built_instance(problem, instance, splits, "")
+    built = built_instance(problem, splits)
     data = built.problem.data if built.unscaled is None else built.unscaled
     columns = {"X": data.X, "y": data.y, **{f"group {name}": column for name, column in data.groups.items()}}
     return checksum({name: column.cpu().numpy() for name, column in columns.items()})
@@ -307,9 +315,13 @@ def _facts(entry: Entry) -> Any:
 
 def examples_of_step(entry: Entry, instance: Instance) -> float:
     """That a step of the entry passes through the model."""
-    batch = instance.batch if entry.batch is None else replace(instance.batch, objective=entry.batch, cell=entry.batch)
-    cells = 1 if instance.problem.pooled else len(instance.problem.constraints.cells)
-    return examples_per_step(entry.algorithm(USUAL_STEPS), batch.objective, cells * batch.cell)
+    return examples_per_step(entry.algorithm(USUAL_STEPS), *batch_sizes(instance, entry.batch))
+
+
+def batch_sizes(instance: Instance, batch: int | None = None) -> tuple[int, int]:
+    """Examples of a mini-batch for the objective, and for the constraints those of all groups together."""
+    sizes = instance.batch if batch is None else replace(instance.batch, objective=batch, cell=batch)
+    return sizes.objective, len(instance.problem.constraints.cells) * sizes.cell
 
 
 @contextmanager

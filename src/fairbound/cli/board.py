@@ -1,4 +1,4 @@
-"""`fairbound board`: methods x problems, scored, as one page."""
+"""`fairbound board`: which share of problems methods solve, as one page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ Problems = Annotated[
 ]
 Method = Annotated[
     list[str] | None,
-    typer.Option("--method", help="Only these entries, by name; may be repeated.", autocompletion=complete_entry),
+    typer.Option(
+        "--method", help="Only these entries, by name, beside SGD; may be repeated.", autocompletion=complete_entry
+    ),
 ]
 EntryFile = Annotated[
     list[Path] | None, typer.Option("--entry", help="A TOML file with entries of your own; may be repeated.")
@@ -60,8 +62,8 @@ RulesOption = Annotated[
     typer.Option("--rules", help="The methods' default settings, or settings tuned on 20 points; or both."),
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
-Splits = Annotated[int | None, typer.Option(min=1, help="Splits of the held-out track.")]
-Epochs = Annotated[float | None, typer.Option(min=1.5, help="Limit on epochs, for quick trials.")]
+Splits = Annotated[int | None, typer.Option(min=1, help="Splits on which bounds are tested on held-out data.")]
+Steps = Annotated[int | None, typer.Option(min=40, help="Limit on steps, for quick trials.")]
 Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a quick trial.")]
 List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
 To = Annotated[Path, typer.Option("--to", "-o", help="The folder for the page and its data.")]
@@ -75,7 +77,7 @@ def board_command(
     rules: RulesOption = None,
     seeds: Seeds = None,
     splits: Splits = None,
-    epochs: Epochs = None,
+    steps: Steps = None,
     short: Short = False,
     show_list: List = False,
     recompute: Recompute = False,
@@ -109,12 +111,13 @@ def board_command(
     for name in chosen:
         load(name)  # refuses a name that is unknown
     whole = load_study("board")
-    given: dict[str, Any] = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "epochs": epochs}
+    given: dict[str, Any] = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "steps": steps}
     study = replace(load_study("board-short") if short else whole, **{k: v for k, v in given.items() if v is not None})
-    study = replace(study, short=study.short or study.epochs is not None or study.seeds < whole.seeds)
+    study = replace(study, short=study.short or study.steps is not None or study.seeds < whole.seeds)
     own, sent = _own(entry or (), algorithm or (), study), [folder.sent(Store(out)) for folder in folders]
     listed = whole if method else study  # --method names any of the board's entries
-    study = replace(study, entries=listed.with_entries(own, only=method or ()).entries)
+    only = dict.fromkeys(["SGD", *method]) if method else ()  # SGD says which instances count
+    study = replace(study, entries=listed.with_entries(own, only=tuple(only)).entries)
     alone = bool(folders) and not (method or own)
     plans = [
         Plan(replace(study, rules=one.value), recompute=recompute) for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
@@ -125,7 +128,7 @@ def board_command(
     words += f"{study.seeds} seeds, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
     screen.print(f"{words}; results in {out}", highlight=False)
     if study.short:
-        screen.print("[bold yellow]a short run[/]: fewer problems, seeds or epochs than the board has", highlight=False)
+        screen.print("[bold yellow]a short run[/]: fewer problems, seeds or steps than the board has", highlight=False)
     with computing(out) as progress:
         for plan in () if alone else plans:
             plan.compute(store, engine, progress)
@@ -169,32 +172,35 @@ def _list() -> None:
 
 
 def _show(summary: Summary) -> None:
-    """The ranking of the first track, and the answer for one problem."""
-    from fairbound.benchmark.board.findings import epochs_words, finding, interval, listed, overall
-    from fairbound.benchmark.problems.catalog import TRACKS
+    """The shares of every method, and what was found."""
+    from fairbound.benchmark.board.findings import PARTS, count, finding, interval, listed, overall
 
     screen = console()
-    screen.print(f"\n[bold]{summary.board.rules} rules[/]", highlight=False)
-    screen.print(escape(overall(summary)), highlight=False)
-    if not summary.tracks:
-        return
-    track = summary.tracks[0]
-    ranking, speeds = summary.rankings[track], summary.speeds.get(track, {})
-    screen.print(f"\n[bold]{TRACKS[track]}[/]", highlight=False)
-    screen.print(f"{'rank':>4}  {'method':<24} {'score':>5}  {'95 % interval':<13}  {'reached':>7}  {'epochs':>6}")
-    for i in ranking.order:
+    screen.print(f"\n[bold]Share of instances solved, {summary.board.rules} rules[/]", highlight=False)
+    if summary.shares:
+        parts = "  ".join(f"{PARTS[part]:<17}" for part in summary.parts)
+        less = "" if summary.baseline is None else f"less {summary.names[summary.baseline]}"
+        screen.print(f"{'method':<22}  {parts}  {less}".rstrip(), highlight=False)
+    for stated, i in [(one, i) for one in list(summary.shares.values())[:1] for i in one.order]:
         method = summary.board.methods[i]
-        own = speeds.get(method.name)
-        reached = "" if own is None else f"{own.reached:>7.0%}  {epochs_words(own.epochs):>6}"
-        score = f"{ranking.score[i]:>5.2f}  {interval(ranking.interval[i]):<13}"
-        screen.print(escape(f"{ranking.rank[i]:>4}  {method.name[:24]:<24} {score}  {reached}"), highlight=False)
-    if speeds:
-        screen.print("reached, epochs: runs that reach a loss within .1 and a violation within .3, and how soon")
-    found = finding(summary, summary.default_problem)
-    screen.print(f"\n{escape(found.sentence)} {escape(found.heldout)}", highlight=False)
+        shares = "  ".join(
+            f"{f'{one.share[i]:.2f} {interval(one.interval[i])}':<17}" for one in summary.shares.values()
+        )
+        difference = ""
+        if summary.baseline is not None and i != summary.baseline:
+            ends = interval(stated.difference_interval[i, summary.baseline])
+            difference = f"{stated.difference[i, summary.baseline]:+.2f} {ends}"
+        name = f"{method.name[:21]}{'*' if method.own_step else ''}"
+        screen.print(escape(f"{name:<22}  {shares}  {difference}".rstrip()), highlight=False)
+    if any(method.own_step for method in summary.board.methods):
+        screen.print("* moves x by a step of its own, the others by the problem's primal step")
+    for sentence in overall(summary):
+        screen.print(escape(sentence), highlight=False)
+    card = summary.default_problem
+    screen.print(f"\n{escape(f'{card.name}: {finding(summary, card)}')}", highlight=False)
     refused: dict[str, list[str]] = {}
-    for name, problem in summary.board.reasons():
-        refused.setdefault(name, []).append(problem)
+    for (name, instance), _ in summary.board.reasons().items():
+        refused.setdefault(name, []).append(str(instance))
     for name, some in refused.items():
-        words = f"{name} has no runs, or none that is ever feasible, on {listed(some)}: its page says why"
-        screen.print(escape(words), highlight=False)
+        words = f"{name} has no runs, or none that is ever feasible, on {count(len(some), 'instance')}, "
+        screen.print(escape(f"{words}such as {listed(some[:2])}: its page says why"), highlight=False)

@@ -37,9 +37,9 @@ def enter_command(
 
     own, screen = EntryFolder(folder), console()
     card, tasks = own.card, own.tasks()
-    screen.print(f"{escape(card.name)}: track {card.track}, {card.rules} rules, {len(tasks)} tasks", highlight=False)
+    screen.print(f"{escape(card.name)}: {card.rules} rules, {len(tasks)} tasks", highlight=False)
     if own.is_partial:
-        screen.print(f"[yellow]partial[/]: {len(own.problems)} problems of the track, as {escape(str(folder))} says")
+        screen.print(f"[yellow]partial[/]: {len(own.problems)} problems of the board, as {escape(str(folder))} says")
     engine = engine_of(jobs, scheduler, slurm, queue, shard)
     with computing(own.store.folder) as progress:
         done = own.compute(engine, Limits(seconds=seconds, gigabytes=memory), progress)

@@ -60,7 +60,7 @@ def report_command(
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, planned
 
-    store, announced, sections, boards = Store(out), list["StoredStudy"](), list["Section"](), list["Board"]()
+    store, announced, boards = Store(out), list["StoredStudy"](), list["Board"]()
     for name in dict.fromkeys(studies):
         found: list[StoredStudy] = []
         for one in Budget if budget is None else (budget,):
@@ -78,8 +78,8 @@ def report_command(
                 f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
             )
         announced += found
-        sections += [section_of(study, store) for study in found if study.page == "report"]
         boards += [Board.read(study, store) for study in found if study.page == "board"]
+    sections = sections_of([study for study in announced if study.page == "report"], store)
     screen = console()
     announce(announced)
     if boards:
@@ -105,12 +105,13 @@ def stored_studies(name: str, digest: str, store: Store) -> list[StoredStudy]:
     return [study for study in found if any(store.is_named(run.key) for run in study.runs)]
 
 
-def section_of(study: StoredStudy, store: Store) -> Section:
-    """What the report says of a study."""
+def sections_of(studies: Sequence[StoredStudy], store: Store) -> list[Section]:
+    """What the report says: of the paper's statements first, then of every study."""
     from fairbound.benchmark.report import Section
     from fairbound.benchmark.results import Results
 
-    return Section.of(Results.read(study, store))
+    results = [Results.read(study, store) for study in studies]
+    return [*Section.of_paper(results), *map(Section.of, results)]
 
 
 def show(sections: Sequence[Section], to: Path) -> None:
@@ -130,7 +131,7 @@ def show_table(table: ReportTable, path: Path) -> None:
     screen = console()
     screen.print(f"\n[bold]{escape(table.title)}[/]", highlight=False)
     text = table.to_text(max(screen.width, MIN_WIDTH))
-    if text.count("\n") > MAX_LINES:
+    if text.count("\n") > MAX_LINES or max(map(len, text.splitlines())) > max(screen.width, MIN_WIDTH):
         screen.print(f"{len(table.frame)} lines, in {path}", highlight=False, soft_wrap=True)
         return
     for thing in (text, *table.notes):

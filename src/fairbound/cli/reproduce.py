@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from fairbound.cli.options import Folder, Jobs, OtherQueue, Out, Queue, Recompute, Scheduler, Seeds, Steps, To
 from fairbound.cli.printing import console
-from fairbound.cli.report import section_of, write_with_progress
+from fairbound.cli.report import sections_of, write_with_progress
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.plan import Plan
@@ -44,11 +44,12 @@ def reproduce_command(
             plan.note(store)
         done = complete_all([task for plan in plans for task in plan.tasks(store)], store, engine, advanced)
     computed = time.perf_counter()
-    sections = [section_of(study, store) for study in stored]
+    sections = sections_of(stored, store)
     page = write_with_progress(sections, to, store)
-    for one in sections:
-        if one.agreement:
-            screen.print(f"{escape(one.name)}: {escape(one.agreement)}", highlight=False)
+    for section in sections:
+        words = section.finding if "statements" in section.tables else section.agreement
+        if words:
+            screen.print(f"{escape(section.name)}: {escape(words)}", highlight=False)
     spent, writing = computed - start, time.perf_counter() - computed
     screen.print(f"{done.runs:,} runs in {spent:.0f} s, report in {writing:.0f} s", highlight=False)
     screen.print(f"Report: {page}", highlight=False, soft_wrap=True)

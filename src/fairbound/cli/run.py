@@ -29,7 +29,7 @@ from fairbound.cli.options import (
     Study,
 )
 from fairbound.cli.printing import console
-from fairbound.cli.report import section_of, show_and_write
+from fairbound.cli.report import sections_of, show_and_write
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.store import Store
@@ -37,7 +37,9 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
 
 Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")]
 
-Report = Annotated[Path | None, typer.Option("--to", help="Write the report into this folder.", show_default="none")]
+Report = Annotated[
+    Path | None, typer.Option("--to", "-o", help="Write the report into this folder.", show_default="none")
+]
 
 
 def run_command(
@@ -86,7 +88,7 @@ def run_command(
             highlight=False,
         )
         if stored.page == "report" and to is not None:
-            show_and_write([section_of(stored, store)], to, store)
+            show_and_write(sections_of([stored], store), to, store)
         elif stored.page == "report":
             show(stored, store)
         else:

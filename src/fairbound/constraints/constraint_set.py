@@ -250,20 +250,10 @@ class ConstraintSet(LinearConstraints):
         """For every part whether it has very many cells, of which a mini-batch's own are gathered."""
         return tuple(isinstance(part, Constraint) and part.cells.are_many for part in self.parts)
 
-    def running_means(self, runs: tuple[int, ...] = ()) -> list[RunningMeans | None]:
+    def running_means(self) -> list[RunningMeans | None]:
         """For every part whose rows refer to the mean of all its cells."""
         shares = [part.contrast.shares_of_mean if isinstance(part, Constraint) else None for part in self.parts]
-        return [None if share is None else RunningMeans(share, runs) for share in shares]
-
-    def present_alone(self, counts: Tensor) -> list[Others | None]:
-        """For every part the mean of all cells, taken over those that have examples; `counts` is (1+q,)."""
-        others: list[Others | None] = []
-        for part, part_counts in zip(self.parts, counts.split_with_sizes(self._sizes)[1:], strict=True):
-            shares = part.contrast.shares_of_mean if isinstance(part, Constraint) else None
-            present = part_counts > 0
-            nothing = part_counts.new_zeros(())
-            others.append(None if shares is None else Others(present, (shares * present).sum(), nothing))
-        return others
+        return [None if share is None else RunningMeans(share) for share in shares]
 
     def restricted(self, cells: Sequence[Tensor | None], others: Sequence[Others | None]) -> LinearConstraints:
         """The same for what a mini-batch shows: for every part its cells where there are many, else None."""

@@ -153,10 +153,3 @@ class LinearConstraints:
 
         cells = CellGradients(means.shape[0] - 1, gradients, lambda rows: self.jacobian(means, rows))
         return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), cells)
-
-    def observed_estimate(self, totals: SumsCounts, vjp: Callable[[Tensor], Tensor]) -> Estimate:
-        """An `Estimate` from sums and counts some of them empty: a row that needs those is 0, with gradient 0."""
-        filled, observed = totals.filled(), self.observed(totals.counts)
-        means = filled.means
-        values = torch.where(observed, self.value(means), 0.0)
-        return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w * observed) / filled.counts))

@@ -18,23 +18,23 @@ MEMORY = 0.9  # what earlier mini-batches count, each time that a cell is seen a
 
 
 class RunningMeans:
-    """Of the K cells of one constraint, in double precision; index K is for no cell. With `runs` one table for each."""
+    """Of the K cells of one constraint, in double precision; index K is for no cell."""
 
-    def __init__(self, shares: Tensor, runs: tuple[int, ...] = ()) -> None:
+    def __init__(self, shares: Tensor) -> None:
         self.shares = torch.cat([shares, shares.new_zeros(1)]).double()  # (K+1,) what every cell counts in the mean
-        self.means = self.shares.new_zeros(*runs, len(self.shares))  # (..., K+1), 0 where a cell was never seen
+        self.means = torch.zeros_like(self.shares)  # (K+1,) 0 where a cell was never seen
         self.weights = torch.zeros_like(self.means)  # the examples behind them, earlier ones counting less
-        self.total = self.shares.new_zeros(runs)  # (...,) shares * means
-        self.share = self.shares.new_zeros(runs)  # (...,) of the cells seen
+        self.total = self.shares.new_zeros(())  # () shares * means
+        self.share = self.shares.new_zeros(())  # () of the cells seen
         self._last: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None  # cells, and what was read of them
 
     def others(self, cells: Tensor, counts: Tensor) -> Others:
-        """What is known of the cells that a mini-batch does not show; it has `counts` examples of `cells`, (..., S)."""
+        """What is known of the cells that a mini-batch does not show; it has `counts` examples of `cells`, (S,)."""
         present = counts > 0
         shares, weights, means = self._read(cells)
         shares = shares * present
-        share = (self.share + (shares * (weights == 0)).sum(-1)).clamp(min=torch.finfo(torch.float32).tiny)
-        part = self.total - (shares * means).sum(-1)
+        share = (self.share + (shares * (weights == 0)).sum()).clamp(min=torch.finfo(torch.float32).tiny)
+        part = self.total - (shares * means).sum()
         return Others(present, share.to(counts.dtype), part.to(counts.dtype))
 
     def add(self, cells: Tensor, sums: Tensor, counts: Tensor, memory: float | Tensor = MEMORY) -> None:
@@ -43,16 +43,16 @@ class RunningMeans:
         present = counts > 0
         now = torch.where(present, memory * weights + counts, weights)
         change = torch.where(present, (sums - counts * means) / now, 0.0)
-        self.share = self.share + (shares * ((weights == 0) & present)).sum(-1)
-        self.total = self.total + (shares * change).sum(-1)
-        self.means.scatter_(-1, cells, means + change)
-        self.weights.scatter_(-1, cells, now)
+        self.share = self.share + (shares * ((weights == 0) & present)).sum()
+        self.total = self.total + (shares * change).sum()
+        self.means.scatter_(0, cells, means + change)
+        self.weights.scatter_(0, cells, now)
         self._last = None
 
     def _read(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shares, weights and means of some cells; `add` reads what `others` has read."""
         if self._last is None or self._last[0] is not cells:
-            numbers = self.shares[cells], self.weights.gather(-1, cells), self.means.gather(-1, cells)
+            numbers = self.shares[cells], self.weights[cells], self.means[cells]
             self._last = cells, numbers
         return self._last[1]
 

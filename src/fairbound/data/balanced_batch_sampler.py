@@ -1,25 +1,18 @@
 """Batches with a fixed number of examples of every group, for `torch.utils.data.DataLoader(batch_sampler=...)`.
 
-A batch holds b_k examples of group k; with several processes, this is the global batch. In an epoch of L batches a
-group of n_k examples gives
+A batch holds b_k examples of group k; with several processes, this is the global batch. Batch t takes examples t b_k to
+(t + 1) b_k - 1 of an endless sequence of permutations of the group, which goes on from epoch to epoch: after any number
+of batches the examples of a group have been drawn equally often, up to a difference of one. By default an epoch has
+min_k ceil(n_k / b_k) batches, one pass over the group that is exhausted first.
 
-    L b_k = q_k n_k + r_k,   0 <= r_k < n_k:
-
-q_k whole permutations, new ones in every epoch, and r_k examples of an unbounded sequence of permutations that
-continues from epoch to epoch. So a group with q_k >= 1 is covered by every epoch, a larger group continues where the
-last epoch ended, and after any number of epochs the examples of a group have been drawn equally often, up to a
-difference of one. By default L = min_k ceil(n_k / b_k): an epoch covers the group that is exhausted first.
-
-No example comes twice in a batch if its group has b_k examples: where a permutation begins in the middle of a batch,
-those of its first b_k examples that the batch already holds come last among them. Everything is a function of seed,
-group and epoch: there is no generator state to save.
+Everything is a function of seed, group and place: there is no generator state to save.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -35,8 +28,7 @@ from fairbound.metrics.counts import as_numbers, as_vector
 
 Indices = NDArray[np.int64]
 
-CARRIED, WHOLE = 0, 1  # the two streams of a group: permutations carried from epoch to epoch, and those of one epoch
-SMALL = 4096  # examples; the random bits of a smaller group cost less than the calls that make them
+AT_ONCE = 4096  # examples: so many permutations of a small group are drawn together
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
@@ -91,8 +83,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         drawn = [group for group, width in enumerate(widths) if width]
         self.batches = min(-(-len(members[k]) // widths[k]) for k in drawn) if batches is None else batches
         require_whole(self, 1, None, "batches")
-        self._groups = [_Group(members[k], self.seed, k, widths[k], self.batches) for k in drawn]
-        self._slices = [slice(self.rank * size, (self.rank + 1) * size) for size in self.per_batch if size]
+        self._groups = [(_Permutations(members[k], self.seed, k), widths[k], self.per_batch[k]) for k in drawn]
         self._place = (0, 0)  # the next epoch and batch
         self._started = False  # whether an iterator has started that epoch: the next iterator takes the epoch after it
 
@@ -106,10 +97,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._place = (self.epoch + 1, 0)
         self._started = True
         epoch, start = self._place
-        steps = zip(*(islice(group.epoch(epoch), start, None) for group in self._groups), strict=True)
-        for done, parts in enumerate(steps, start + 1):
-            self._place = (epoch, done)
-            yield [index for part, rows in zip(parts, self._slices, strict=True) for index in part[rows].tolist()]
+        for batch in range(start, self.batches):
+            self._place = (epoch, batch + 1)
+            step = epoch * self.batches + batch
+            parts = [group.part(step * width + self.rank * size, size) for group, width, size in self._groups]
+            yield np.concatenate(parts).tolist()
         self._place, self._started = (epoch + 1, 0), False
 
     @property
@@ -191,85 +183,31 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return ratio.to(torch.get_default_dtype())
 
 
-class _Group:
-    """The examples of one group: an unbounded sequence of epochs of `batches` parts with `width` examples each."""
+class _Permutations:
+    """The examples of one group, permutation after permutation without end."""
 
-    def __init__(self, examples: Indices, seed: int, group: int, width: int, batches: int) -> None:
-        self.examples, self.width = examples, width
-        self.full, self.rest = divmod(batches * width, len(examples))  # q and r of the module's equation
-        self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor([CARRIED, WHOLE]))
-        self._last_carried: dict[int, Indices] = {}  # the last carried permutation: number -> examples
-        self._drawn = [(-1, examples)] * 2  # for each stream of a small group: the first number drawn, and the orders
+    def __init__(self, examples: Indices, seed: int, group: int) -> None:
+        self.examples, self.many = examples, max(1, AT_ONCE // len(examples))
+        self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor(0))
+        self._drawn = (-1, examples)  # the last block of `many` permutations: its number, its examples
 
-    def epoch(self, number: int) -> Iterator[Indices]:
-        """The parts of an epoch: first its carried examples, then its whole permutations."""
-        held = self._rest(number)
-        end = (number + 1) * self.full
-        for permutation in range(end - self.full, end):
-            held = yield from self._cut(held)
-            held = np.concatenate((held, self._avoiding(held, self._permutation(WHOLE, permutation))))
-        yield from self._cut(held)
+    def part(self, start: int, size: int) -> Indices:
+        """(size,) the examples from place `start` of the sequence on."""
+        parts = [self.examples[:0]]
+        while size:
+            block, at = divmod(start, self.many * len(self.examples))
+            parts.append(self._block(block)[at : at + size])
+            start, size = start + len(parts[-1]), size - len(parts[-1])
+        return np.concatenate(parts)
 
-    def _cut(self, examples: Indices) -> Generator[Indices, None, Indices]:
-        """Yield the full parts, return the remainder."""
-        full = len(examples) - len(examples) % self.width
-        for at in range(0, full, self.width):
-            yield examples[at : at + self.width]
-        return examples[full:]
-
-    def _rest(self, epoch: int) -> Indices:
-        """(r,) examples epoch * r, ... of the carried permutations."""
-        if self.rest == 0:
-            return self.examples[:0]
-        number, at = divmod(epoch * self.rest, len(self.examples))
-        examples = self._carried(number)[at : at + self.rest]
-        if len(examples) < self.rest:
-            examples = np.concatenate((examples, self._carried(number + 1)[: self.rest - len(examples)]))
-        return examples
-
-    def _carried(self, number: int) -> Indices:
-        """Carried permutation `number`, which avoids the last examples of the one before where both share a batch."""
-        # Only its first `width` examples depend on the one before. So the last ones of the one before are those it was
-        # drawn with if it has two widths; in a shorter one they may depend on the one before that, and so on.
-        short = len(self.examples) < 2 * self.width
-        start = number
-        while start not in self._last_carried and self._held_before(start) and (short or start == number):
-            start -= 1
-        order = self._last_carried[start] if start in self._last_carried else self._permutation(CARRIED, start)
-        for later in range(start + 1, number + 1):
-            held = order[len(order) - self._held_before(later) :]
-            order = self._avoiding(held, self._permutation(CARRIED, later))
-        self._last_carried = {number: order}
-        return order
-
-    def _held_before(self, number: int) -> int:
-        """How many examples its batch holds already when carried permutation `number` begins."""
-        return (number * len(self.examples) % self.rest) % self.width if len(self.examples) >= self.width else 0
-
-    def _permutation(self, stream: int, number: int) -> Indices:
-        """Permutation `number` of the group's examples. Those of a small group are drawn many at a time, and kept."""
-        many = SMALL // len(self.examples)
-        if many < 2:
-            return self.examples[self._orders(stream, number, 1).ravel()]
-        first = number - number % many
-        if self._drawn[stream][0] != first:
-            self._drawn[stream] = (first, self._orders(stream, first, many))
-        order: Indices = self._drawn[stream][1][number - first]
-        return self.examples[order]
-
-    def _orders(self, stream: int, first: int, many: int) -> Indices:
-        """(many, n) the orders of permutations first, first + 1, ..."""
-        number, place = torch.arange(first, first + many)[:, None], torch.arange(len(self.examples))
-        # Within a permutation the bits are all different, so that their order does not depend on the sorting algorithm.
-        return np.argsort(bits(self.key[stream], number, place).numpy(), axis=-1)
-
-    def _avoiding(self, held: Indices, order: Indices) -> Indices:
-        """The order, with those of its first `width` examples that the batch holds already after the others."""
-        if len(held) and len(self.examples) >= self.width:  # a smaller group must repeat examples
-            head = order[: self.width]
-            again = np.isin(head, held)
-            order[: self.width] = np.concatenate((head[~again], head[again]))
-        return order
+    def _block(self, number: int) -> Indices:
+        if self._drawn[0] != number:
+            first, place = number * self.many, torch.arange(len(self.examples))
+            permutation = torch.arange(first, first + self.many)[:, None]
+            # Within a permutation the bits are all different, so that their order does not depend on the sorting.
+            order = np.argsort(bits(self.key, permutation, place).numpy(), axis=-1)
+            self._drawn = (number, self.examples[order].ravel())
+        return self._drawn[1]
 
 
 def _process(rank: int | None, world_size: int | None) -> tuple[int, int]:

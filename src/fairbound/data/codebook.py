@@ -75,25 +75,6 @@ def variable(name: str) -> Variable:
     return _book()[name]
 
 
-def levels(name: str) -> dict[int | None, str]:
-    """Code -> label of a categorical variable; None, last, is the blank where the column may be empty.
-
-    >>> levels("SEX")
-    {1: 'Male', 2: 'Female'}
-    """
-    definition = variable(name)
-    if definition.kind == "number":
-        raise ValueError(f"{name} ({definition.title}) is a number, not a code; attribute({name!r}) cuts it into bands")
-    if definition.kind == "areas":
-        raise ValueError(
-            f"the code book does not list the codes of {name} ({definition.title}), which go from "
-            f"{definition.values[0].low} to {definition.values[-1].high}; take those that occur: "
-            f"Coded.of({name!r}, column)"
-        )
-    listed: dict[int | None, str] = {value.low: value.label for value in definition.values}
-    return listed if definition.blank is None else {**listed, None: definition.blank}
-
-
 def attribute(name: str, edges: Sequence[float] | None = None, missing: int | None = None) -> Attribute:
     """The variable as a protected attribute: its codes, or, for a number or where edges are given, bands.
 
@@ -109,24 +90,30 @@ def attribute(name: str, edges: Sequence[float] | None = None, missing: int | No
     ('< 1', '1 to < 30', '>= 30')
     """
     definition = variable(name)
-    if edges is None and definition.kind != "number":
-        levels(name)  # refuses areas
+    if edges is None and definition.kind == "areas":
+        raise ValueError(
+            f"the code book does not list the codes of {name} ({definition.title}), which go from "
+            f"{definition.values[0].low} to {definition.values[-1].high}; take those that occur: "
+            f"Coded.of({name!r}, column)"
+        )
+    if edges is None and definition.kind == "codes":
         listed = codes(name, missing)
         return Coded(name, tuple(listed), tuple(listed.values()))
     return Banded(name, _bands(definition, edges, _fill(definition, missing)))
 
 
 def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
-    """Code -> label in rows whose empty fields were filled with `missing`; none for numbers and areas, which have no
-    labels.
+    """Code -> label in rows whose empty fields were filled with `missing`, the blank last; none for numbers and areas.
 
     >>> codes("SEX"), codes("AGEP")
     ({1: 'Male', 2: 'Female'}, {})
     """
     definition = variable(name)
     fill = _fill(definition, missing)
-    listed = levels(name) if definition.kind == "codes" else {}
-    return {fill if code is None else code: label for code, label in listed.items()}
+    if definition.kind != "codes":
+        return {}
+    listed: dict[int | None, str] = {value.low: value.label for value in definition.values}
+    return listed if definition.blank is None else {**listed, fill: definition.blank}
 
 
 def _fill(definition: Variable, missing: int | None) -> int | None:

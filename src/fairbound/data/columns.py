@@ -52,30 +52,14 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     if type(values).__module__.partition(".")[0] == "pyarrow":
-        return _from_arrow(values)
+        # numpy would take a missing entry of a dictionary for the last level
+        plain = values.cast(values.type.value_type) if hasattr(values.type, "index_type") else values
+        return np.asarray(plain.to_pandas(date_as_object=False))  # equal text is one object
     if hasattr(values, "to_numpy"):  # a Series
         return np.asarray(values.to_numpy())
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise ValueError(f"column {name!r} is {values!r}; give one value for every row")
     return np.fromiter(values, dtype=object, count=len(values))
-
-
-def _from_arrow(values: Any) -> NDArray[Any]:
-    """An arrow column, dictionaries decoded: numpy would take a missing entry for the last level.
-
-    >>> pyarrow = __import__("pyarrow")
-    >>> _from_arrow(pyarrow.array(["no", None, "yes"]).dictionary_encode()).tolist()
-    ['no', None, 'yes']
-    """
-    if not hasattr(values.type, "index_type"):
-        return np.asarray(values.to_numpy(zero_copy_only=False))
-    if str(values.type.value_type) not in ("string", "large_string"):
-        return np.asarray(values.cast(values.type.value_type).to_numpy(zero_copy_only=False))
-    parts = [np.empty(0, dtype=object)]  # rows of text share the objects of the levels
-    for chunk in getattr(values, "chunks", [values]):
-        levels = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
-        parts.append(levels[chunk.indices.cast("int64").fill_null(-1).to_numpy()])
-    return np.concatenate(parts)
 
 
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:

@@ -50,9 +50,7 @@ class BatchSpec:
 class Sampler:
     """The sampling of one run.
 
-    `sizes` is one `BatchSpec` for all draws of a step, or one for each. Cells that are not bound to a dataset are not
-    drawn one by one: there `BatchSpec.cell` examples are drawn from the whole pool, as for a constraint on very many
-    groups.
+    `sizes` is one `BatchSpec` for all draws of a step, or one for each.
 
     >>> cells = Cells.of_groups(["A", "B"]).bind(torch.tensor([0, 0, 1, 1, 1]))
     >>> sampler = Sampler(Split.all_train(5), cells, BatchSpec(objective=2, cell=2), seed=1)
@@ -67,11 +65,7 @@ class Sampler:
     ) -> None:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
-        self.pooled = self.cells.members is None
         _refuse_masks(split)
-        if self.pooled:
-            examples = 1 + max((int(pool.max()) for pool in split if pool.numel()), default=-1)
-            self.cells = Cells.of_members(("all",), (torch.arange(examples),))
         self.sizes = sizes if isinstance(sizes, BatchSpec) else tuple(sizes)
         self.seed = checked_seed(seed)
         specs = [self.sizes] if isinstance(self.sizes, BatchSpec) else self.sizes

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, cast
 
 from fairbound._utils.optional import need
 from fairbound._utils.sentences import did_you_mean
@@ -25,7 +25,6 @@ CHUNK_BYTES = 1 << 20  # of a file, read at a time to detect its encoding
 RECOGNIZED = 0.3  # coherence with a language; above it 85 of 87 guesses were right on tables of Russian and Greek words
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
 PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
-MOST_UNPACKED = 50  # times its size, or STREAMED_BYTES: tables shrink to a fifth, seldom to a fiftieth
 STREAMED_BYTES = 1 << 28  # a larger CSV file is read batch by batch
 BLOCK_BYTES = 1 << 24  # of a batch
 
@@ -141,35 +140,13 @@ class CsvFile:
         return ""
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         gzipped = file.read(2) == b"\x1f\x8b"
-    return _Unpacked(path) if gzipped else path.open("rb")  # type: ignore[return-value]
+    return cast(IO[bytes], gzip.open(path)) if gzipped else path.open("rb")
 
 
-class _Unpacked(gzip.GzipFile):
-    """A .gz file that is refused where it grows too large: a few bytes may unpack to more than the memory holds."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.path, self.most = path, max(STREAMED_BYTES, MOST_UNPACKED * path.stat().st_size)
-
-    def read(self, size: int | None = -1) -> bytes:
-        return self._checked(super().read(size))
-
-    def read1(self, size: int = -1) -> bytes:
-        return self._checked(super().read1(size))
-
-    def _checked(self, block: bytes) -> bytes:
-        if self.tell() > self.most:
-            raise ValueError(
-                f"{self.path} unpacks to more than {self.most >> 20:,} MB, over {MOST_UNPACKED} times its size; if you "
-                "trust it, unpack it yourself (gunzip) and name the unpacked file"
-            )
-        return block
-
-
-def _encoding_of(file: BinaryIO) -> str:
+def _encoding_of(file: IO[bytes]) -> str:
     """UTF-8 or UTF-16 where the bytes are that; else an encoding in which charset-normalizer recognizes a language that
     is not Western; else latin-1, or cp1252 if the file has characters that latin-1 lacks."""
     if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -217,7 +194,7 @@ def _from_csv(
     with _reading(file.path, file.encoding):
         try:
             with _opened(file.path) as lines:
-                size = file.path.stat().st_size * (5 if isinstance(lines, _Unpacked) else 1)
+                size = file.path.stat().st_size * (5 if isinstance(lines, gzip.GzipFile) else 1)  # tables shrink so
                 if wanted is None or size <= STREAMED_BYTES:
                     return _cleaned(arrow_csv.read_csv(lines, **options), file, notes)
             return _cleaned(_streamed(file, wanted, options), file, notes)
@@ -255,7 +232,7 @@ def _streamed(file: CsvFile, wanted: list[str], options: dict[str, Any]) -> Any:
 
 
 def _cleaned(table: Any, file: CsvFile, notes: list[str]) -> Any:
-    """Text without the spaces around it, equal text as one object, and numbers such as 0,127 and 45% as numbers."""
+    """Text without the spaces around it, and numbers such as 0,127 and 45% as numbers."""
     arrow, compute = need("pyarrow", "data", ""), need("pyarrow.compute", "data", "")
     for i, field in enumerate(table.schema):
         if arrow.types.is_binary(field.type):  # what the reader makes of text that is not UTF-8
@@ -270,7 +247,7 @@ def _cleaned(table: Any, file: CsvFile, notes: list[str]) -> Any:
             elif file.sep != "," and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py():
                 column = compute.replace_substring(text, ",", ".").cast(arrow.float64())
             else:
-                column = text.dictionary_encode()
+                column = text
             table = table.set_column(i, field.name, column)
     return table
 

@@ -10,10 +10,9 @@ Differs from the paper, as the package does: `Employment` keeps all ages (the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from operator import eq, ge, gt, le, lt
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from fairbound._utils.sentences import did_you_mean
 from fairbound.data.readers import read_columns
 from fairbound.data.table import Table
+from fairbound.data.where import holds, names_in
 
 Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
 
@@ -32,78 +32,65 @@ HISTORICAL = 0
 
 
 @dataclass(frozen=True)
-class Condition:
-    """A column compared with a number; an empty field never meets it."""
-
-    column: str
-    compare: Callable[[Any, Any], Any]  # of `operator`
-    bound: int
-
-    def __call__(self, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
-        return np.asarray(self.compare(columns[self.column], self.bound), dtype=bool)
-
-
-@dataclass(frozen=True)
 class CensusTask:
     """What to predict, from which columns, on which rows."""
 
     name: str
     label: str  # the name of the label's column in the table
-    positive: Condition  # when the label is 1
-    filters: tuple[Condition, ...]  # all must hold
+    positive: str  # when the label is 1; like `filters` a condition of `fairbound.data.where`
+    filters: str  # of the rows; empty: all
     features: tuple[str, ...]
     group: str = "RAC1P"
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column of the person file that the task reads."""
-        conditions = (*self.filters, self.positive)
-        return tuple(dict.fromkeys((*self.features, self.group, *(condition.column for condition in conditions))))
+        return tuple(dict.fromkeys((*self.features, self.group, *names_in(self.filters), *names_in(self.positive))))
 
 
-def _task(name: str, label: str, positive: Condition, filters: tuple[Condition, ...], features: str) -> CensusTask:
-    return CensusTask(name, label, positive, filters, tuple(features.split()))
-
-
-ADULT, WEIGHTED = Condition("AGEP", gt, 16), Condition("PWGTP", ge, 1)
-_TASKS = (
-    _task(
+_TASKS = (  # name, label, when it is 1, which rows, features
+    (
         "Income",
         "PINCP_GT_50K",
-        Condition("PINCP", gt, 50_000),
-        (ADULT, Condition("PINCP", gt, 100), Condition("WKHP", gt, 0), WEIGHTED),
+        "PINCP > 50_000",
+        "AGEP > 16 and PINCP > 100 and WKHP > 0 and PWGTP >= 1",
         "AGEP COW SCHL MAR OCCP POBP RELP WKHP SEX RAC1P",
     ),
-    _task(
+    (
         "PublicCoverage",
         "PUBCOV_IS_1",
-        Condition("PUBCOV", eq, 1),
-        (Condition("AGEP", lt, 65), Condition("PINCP", le, 30_000)),
+        "PUBCOV == 1",
+        "AGEP < 65 and PINCP <= 30_000",
         "AGEP SCHL MAR SEX DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM PINCP ESR ST FER RAC1P",
     ),
-    _task(
+    (
         "Mobility",
         "MIG_IS_1",
-        Condition("MIG", eq, 1),
-        (Condition("AGEP", gt, 18), Condition("AGEP", lt, 35)),
+        "MIG == 1",
+        "AGEP > 18 and AGEP < 35",
         "AGEP SCHL MAR SEX DIS ESP CIT MIL ANC NATIVITY RELP DEAR DEYE DREM RAC1P GCL COW ESR WKHP JWMNP PINCP",
     ),
-    _task(
+    (
         "Employment",
         "ESR_IS_1",
-        Condition("ESR", eq, 1),
-        (),
+        "ESR == 1",
+        "",
         "AGEP SCHL MAR RELP DIS ESP CIT MIG MIL ANC NATIVITY DEAR DEYE DREM SEX RAC1P",
     ),
-    _task(
+    (
         "TravelTime",
         "JWMNP_GT_20",
-        Condition("JWMNP", gt, 20),
-        (ADULT, WEIGHTED, Condition("ESR", eq, 1)),
+        "JWMNP > 20",
+        "AGEP > 16 and PWGTP >= 1 and ESR == 1",
         "AGEP SCHL MAR SEX DIS ESP MIG RELP RAC1P PUMA ST CIT OCCP JWTR POWPUMA POVPIP",
     ),
 )
-TASKS: Mapping[str, CensusTask] = MappingProxyType({task.name: task for task in _TASKS})
+TASKS: Mapping[str, CensusTask] = MappingProxyType(
+    {
+        name: CensusTask(name, label, positive, filters, tuple(features.split()))
+        for name, label, positive, filters, features in _TASKS
+    }
+)
 CARRIED = ("ST", "PWGTP")  # besides the features, where the rows have them: the state, and the survey weight
 
 
@@ -138,12 +125,13 @@ def apply(task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, s
         raise ValueError(f"{task.name} needs columns that the rows do not have: {describe_absent(absent, persons)}")
     carried = [name for name in CARRIED if name in persons]
     columns = {name: numbers(name, persons[name]) for name in dict.fromkeys((*task.columns, *carried))}
-    meets = np.ones(len(columns[task.group]), dtype=bool)
-    for condition in task.filters:
-        meets &= condition(columns)
-    columns = {name: column[meets] for name, column in columns.items()}
+    if task.filters:
+        meets = holds(task.filters, columns)
+        columns = {name: column[meets] for name, column in columns.items()}
     table = {name: fill(columns[name], missing) for name in dict.fromkeys((*task.features, *carried, task.group))}
-    return Table({**table, task.label: task.positive(columns)}, task.label, task.features, source, missing=missing)
+    return Table(
+        {**table, task.label: holds(task.positive, columns)}, task.label, task.features, source, missing=missing
+    )
 
 
 def describe_absent(absent: Sequence[str], names: Iterable[str]) -> str:

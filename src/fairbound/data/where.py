@@ -27,11 +27,20 @@ def names_in(condition: str) -> list[str]:
 
 
 def rows_where(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """(rows,) where the condition holds; a row that lacks one of its values is left out.
+    """(rows,) where the condition holds, which must be somewhere.
 
     >>> rows_where("sex == 'f' and 18 <= age < 65", {"sex": np.array(["f", "m"]), "age": np.array([30, 40])})
     array([ True, False])
     """
+    chosen = holds(condition, columns)
+    if not chosen.any():
+        names = ", ".join(names_in(condition))
+        raise ValueError(f"no row meets the condition {condition!r}; look at the values of {names}")
+    return chosen
+
+
+def holds(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """(rows,) where the condition holds; it does not in a row that lacks one of its values."""
     names = names_in(condition)
     for name in names:
         if name not in columns:
@@ -40,13 +49,10 @@ def rows_where(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[n
         raise ValueError(f"the condition {condition!r} has one =; equality is written ==")
     values = {name: columns[name] for name in names}
     try:
-        holds = np.asarray(need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python"))
+        rows = np.asarray(need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python"))
     except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
         why = f" ({error})" if isinstance(error, TypeError) else ""  # a number is compared with text
         raise ValueError(f"the condition {condition!r} cannot be read{why}; {FORM}") from error
-    if holds.dtype != bool or not values:
+    if rows.dtype != bool or not values:
         raise ValueError(f"the condition {condition!r} compares nothing; {FORM}")
-    holds = holds & ~np.logical_or.reduce([is_missing(column) for column in values.values()])
-    if not holds.any():
-        raise ValueError(f"no row meets the condition {condition!r}; look at the values of {', '.join(values)}")
-    return np.asarray(holds)
+    return np.asarray(rows & ~np.logical_or.reduce([is_missing(column) for column in values.values()]))

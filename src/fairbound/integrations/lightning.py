@@ -34,7 +34,7 @@ class ConstrainedCallback(Callback):
 
     Args:
         fair: the `Constrained` whose `loss` the module returns.
-        log: whether constraints and multipliers are logged, every `log_every_n_steps` optimizer steps.
+        log: whether constraints, multipliers and forces are logged, every `log_every_n_steps` optimizer steps.
     """
 
     def __init__(self, fair: Constrained, *, log: bool = True) -> None:

@@ -35,15 +35,25 @@ class ConstrainedTrainer(Trainer):
         args, kwargs: those of Trainer. `compute_loss_func` is refused: override `example_losses`.
         fair: the `Constrained` of the same model.
         groups: the column of groups in the batches, or several that constraints name with by=.
+        objective: the column that is True for the examples of the objective; all of them if not given.
     """
 
-    def __init__(self, *args: Any, fair: Constrained, groups: str | Sequence[str] = "group", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        fair: Constrained,
+        groups: str | Sequence[str] = "group",
+        objective: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         if kwargs.get("compute_loss_func") is not None:
             raise ValueError(
                 "ConstrainedTrainer needs per-example losses, and compute_loss_func gives their mean; override "
                 "example_losses(outputs, labels) in a subclass"
             )
         self.group_columns = [groups] if isinstance(groups, str) else list(groups)
+        self.objective_column = objective
+        self.columns = self.group_columns + ([] if objective is None else [objective])
         super().__init__(*args, **kwargs)
         self.fair = fair
         self.model_accepts_loss_kwargs = False  # this loss is a mean, to be divided by the number of accumulated ones
@@ -65,7 +75,7 @@ class ConstrainedTrainer(Trainer):
     ) -> Any:
         """The mean loss; in training its gradient is the method's direction. Evaluation needs no groups."""
         inputs, training = dict(inputs), torch.is_grad_enabled()
-        columns = {name: inputs.pop(name, None) for name in self.group_columns}
+        columns = {name: inputs.pop(name, None) for name in self.columns}
         labels = inputs.pop(self.label_names[0] if self.label_names else "labels", None)
         missing = [name for name, column in columns.items() if column is None and training]
         if missing or labels is None:
@@ -75,19 +85,21 @@ class ConstrainedTrainer(Trainer):
             )
         outputs = model(**inputs)
         losses = self.example_losses(outputs, labels)
-        logits = outputs.logits.float()
-        loss = self.fair.loss(losses, columns, labels=labels, outputs=logits) if training else losses.mean()
+        if not training:
+            return (losses.mean(), outputs) if return_outputs else losses.mean()
+        objective = None if self.objective_column is None else columns.pop(self.objective_column)
+        loss = self.fair.loss(losses, columns, labels=labels, outputs=outputs.logits.float(), objective=objective)
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """With the constraints and multipliers beside the training loss."""
+        """With constraints, multipliers and forces beside the training loss."""
         super().log(logs | self.fair.log_values() if "loss" in logs else logs, *args, **kwargs)
 
     # What Trainer keeps private: the columns that it does not remove, and the state beside that of the optimizer
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        self._signature_columns += [name for name in self.group_columns if name not in self._signature_columns]
+        self._signature_columns += [name for name in self.columns if name not in self._signature_columns]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)

@@ -22,25 +22,18 @@ from torch import Tensor
 from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts, numbered_reference
 from fairbound.metrics.intervals import (
     DRAWS,
-    MANY_DRAWS,
     MANY_GROUPS,
-    MAX_DRAWN,
     UNDEFINED,
     IntervalEstimate,
-    Resampled,
     around,
-    bands,
     beta_draws,
     check_level,
     draws_for,
-    farthest,
     largest,
     percentile,
     rate_noise,
-    resampled_hits,
     resampled_rates,
     spread,
-    studentized,
     wilson,
 )
 
@@ -164,11 +157,10 @@ def metric_intervals(
     seed: int = 0,
     min_size: int = 0,
 ) -> dict[str, IntervalEstimate]:
-    """Every metric with its interval; the same seed gives the same digits."""
+    """Every metric with its interval; the same seed gives the same digits. Gaps of very many groups have none."""
     check_level(level)
     views = _Views(counts, reference, min_size, draws, seed)
-    of_many_groups = _of_many_groups(views, level) if views.present > MANY_GROUPS else {}
-    return {name: of_many_groups.get(name) or _interval(metric, views, level) for name, metric in METRICS.items()}
+    return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
 
 
 class GroupPair(NamedTuple):
@@ -253,15 +245,6 @@ class _Views:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
         return [self._drawn(draw, metric.view, name, settings) for name in metric.rates]
 
-    def studentized_by(self, metric: Metric, *, log: bool) -> list[Resampled]:
-        """The resampled rates that the metric reads; rates and their logarithms share their resamples."""
-        rates, resampled = self.rates[metric.view], []
-        for name, hits in zip(metric.rates, self.drawn_by(resampled_hits, metric), strict=True):
-            i = NAMES.index(name)
-            defined = rates.defined[i]
-            resampled.append(studentized(hits, rates.successes[i][defined], rates.trials[i][defined], log=log))
-        return resampled
-
     def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
         key = (draw, view, name, *settings)
         if key not in self.drawn:
@@ -270,39 +253,6 @@ class _Views:
             counted = rates.successes[i][defined], rates.trials[i][defined]
             self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
         return self.drawn[key]
-
-
-def _of_many_groups(views: _Views, level: float) -> dict[str, IntervalEstimate]:
-    """The metrics of very many groups, whose draws do not fit into memory: block by block, of which only the numbers
-    are kept whose quantiles give the intervals. By the same rules as `_interval`."""
-    metrics = [m for m in METRICS.values() if m.view == "all" and m.kind != "rate" and views.parts(m) is not None]
-    numbers: dict[str, list[Tensor]] = {metric.name: [] for metric in metrics}
-    sizes, done, size = dict[str, list[Resampled]](), 0, max(MAX_DRAWN // (4 * views.present), 1)
-    usual, views.draws = views.draws, size
-    draws = min(usual, MANY_DRAWS)
-    while done < draws:
-        views.drawn.clear()
-        for metric in metrics:
-            if metric.kind == "gap":
-                numbers[metric.name].append(metric.form(views.drawn_by(rate_noise, metric)))
-                continue
-            parts = views.studentized_by(metric, log=metric.kind == "ratio")
-            numbers[metric.name].append(torch.stack([farthest(part) for part in parts]).amax(0))
-            sizes.setdefault(metric.name, [part._replace(centers=part.center, errors=part.error) for part in parts])
-        done += size
-    views.drawn.clear()
-    views.draws = usual
-    intervals = {}
-    for metric in metrics:
-        value, drawn = _value(metric, views), torch.cat(numbers[metric.name])
-        if value is not None and metric.kind == "gap":
-            low, high = around(value, drawn, level)
-            intervals[metric.name] = IntervalEstimate.within(value, (low, min(high, metric.most)))
-        elif value is not None:
-            low, high = bands(sizes[metric.name], drawn, level)
-            ends = (math.exp(-high), math.exp(-low)) if metric.kind == "ratio" else (low, min(high, metric.most))
-            intervals[metric.name] = IntervalEstimate.within(value, ends)
-    return intervals
 
 
 def _value(metric: Metric, views: _Views) -> float | None:
@@ -330,6 +280,8 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
         return IntervalEstimate(value, *(float(end) for end in wilson(parts[0], trials, level)))
     if metric.kind == "signed":
         return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)
+    if views.present > MANY_GROUPS:
+        return IntervalEstimate(value)
     if metric.kind == "ratio":  # -log(smallest / largest) is the largest difference of the logarithms
         least, most = largest(views.drawn_by(resampled_rates, metric, log=True), level)
         return IntervalEstimate.within(value, (math.exp(-most), math.exp(-least)))

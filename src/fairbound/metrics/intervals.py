@@ -28,8 +28,7 @@ from torch import Tensor
 DRAWS = 10_000
 MAX_DRAWN = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least MIN_DRAWS
 MIN_DRAWS = 500
-MANY_GROUPS = 8_000  # more are drawn in blocks, which are forgotten: MANY_DRAWS in all, as maxima and means over so
-MANY_DRAWS = 200  # many groups vary little from draw to draw
+MANY_GROUPS = 8_000  # whose draws fit into memory: gaps of more groups have no interval
 MAX_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
 FEW_GROUPS = 5  # and more than so many already where one of them has fewer than LARGE_GROUP examples: maxima over many
 LARGE_GROUP = 50  # tiny groups lie in tails that resampling does not show
@@ -114,19 +113,9 @@ def resampled_rates(
         drawn = drawn.log() if log else drawn
         error = drawn.std(0)
         return Resampled(trials, drawn.mean(0), error, drawn, error.expand_as(drawn))
-    return studentized(resampled_hits(successes, trials, draws, rng), successes, trials, log=log)
-
-
-def resampled_hits(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
-    """(draws, G) successes in resamples of the table, with the chances (k + 1) / (n + 2)."""
     n = _whole(trials)
     chance = _shrunk(successes.minimum(n), n, log=False)[0].unsqueeze(-1).numpy()
-    return torch.from_numpy(rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))).double().T
-
-
-def studentized(hits: Tensor, successes: Tensor, trials: Tensor, *, log: bool) -> Resampled:
-    """Rates, or their logarithms, of the groups and of their resamples."""
-    n = _whole(trials)
+    hits = torch.from_numpy(rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws))).double().T
     return Resampled(n, *_shrunk(successes.minimum(n), n, log), *_shrunk(hits, n, log))
 
 
@@ -193,7 +182,7 @@ def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """Ends for the largest difference of two groups over all parts."""
     all_large = all(bool((part.examples >= LARGE_GROUP).all()) for part in parts)
     if max(len(part.center) for part in parts) > (MAX_PAIRED if all_large else FEW_GROUPS):
-        return bands(parts, torch.stack([farthest(part) for part in parts]).amax(0), level)
+        return _bands(parts, level)
     pairs = sum(len(part.center) * (len(part.center) - 1) // 2 for part in parts)
     draws = draws_for(pairs, len(parts[0].centers))
     worst = parts[0].center.new_zeros(draws)
@@ -221,17 +210,14 @@ def _error(errors: Tensor, i: int) -> Tensor:
     return both.sqrt().clamp(min=torch.finfo(errors.dtype).tiny)
 
 
-def farthest(part: Resampled) -> Tensor:
-    """(draws,) the largest distance of a group's resample from its center, in standard errors."""
-    return ((part.centers - part.center).abs() / part.errors.clamp(min=torch.finfo(part.center.dtype).tiny)).amax(-1)
-
-
-def bands(parts: Sequence[Resampled], worst: Tensor, level: float) -> tuple[float, float]:
-    """Ends for the largest difference from a band for each group, as wide as a quantile of `worst` (draws,) says.
+def _bands(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
+    """The same from a band for each group, as wide as the largest distance of a resample from its center says.
 
     They are wider than those from pairs, and their cost grows with the groups, not the pairs.
     """
-    q = quantile(worst, level)
+    tiny = torch.finfo(parts[0].center.dtype).tiny
+    far = [((part.centers - part.center).abs() / part.errors.clamp(min=tiny)).amax(-1) for part in parts]
+    q = quantile(torch.stack(far).amax(0), level)
     low = max(float((p.center - q * p.error).max() - (p.center + q * p.error).min()) for p in parts)
     high = max(float((p.center + q * p.error).max() - (p.center - q * p.error).min()) for p in parts)
     return max(0.0, low), high

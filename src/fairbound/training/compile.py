@@ -54,24 +54,30 @@ class Compiler:
         self.failure = ""  # why a function could not be compiled
         self.seconds = 0.0  # spent on compiling
 
-    def __call__(self, function: Callable[..., Any], key: Hashable) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., Any], key: Hashable, as_graph: bool = False) -> Callable[..., Any]:
+        """The compiled function; `as_graph`: recorded as a CUDA graph, whose next call overwrites its results.
+
+        Launched kernel by kernel, a step of a thousand small networks waits for Python most of the time.
+        """
         chosen: Callable[..., Any] | None = None
 
         def first_or_chosen(*args: Any) -> Any:
             nonlocal chosen
             if chosen is None:
-                chosen = self._cached_or_built(function, key, args)
+                chosen = self._cached_or_built(function, key, args, as_graph)
             return chosen(*args)
 
         return first_or_chosen
 
-    def _cached_or_built(self, function: Callable[..., Any], key: Hashable, args: Any) -> Callable[..., Any]:
+    def _cached_or_built(
+        self, function: Callable[..., Any], key: Hashable, args: Any, as_graph: bool
+    ) -> Callable[..., Any]:
         known = COMPILED.setdefault(self.problem, {})
         full_key = (key, _signature(args))
         if full_key not in known:
             start = perf_counter()
             try:
-                known[full_key] = _built(function, args)
+                known[full_key] = _built(function, args, as_graph)
                 self.seconds += perf_counter() - start
             except Exception as error:
                 function(*args)  # an error of the method itself is raised here, unchanged
@@ -90,7 +96,7 @@ def _signature(args: Any) -> Hashable:
     return tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in tree_leaves(args))
 
 
-def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
+def _built(function: Callable[..., Any], args: Any, as_graph: bool) -> Callable[..., Any]:
     import torch._inductor as inductor  # takes seconds, and most processes never compile
 
     returned: Any = None  # a tree of the form that the function returns
@@ -104,7 +110,7 @@ def _built(function: Callable[..., Any], args: Any) -> Callable[..., Any]:
     trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)  # by shapes: nothing is computed
     # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
     on_cpu = all(leaf.device.type == "cpu" for leaf in inputs)
-    options = {"cpp_wrapper": on_cpu}
+    options = {"cpp_wrapper": on_cpu, "triton.cudagraphs": as_graph, "triton.cudagraph_trees": False}
     if torch.__version__ < "2.7":  # whose cache raises at a hit outside of torch.compile
         options["fx_graph_cache"] = False
     fast = inductor.compile(trace(*inputs), inputs, options=options)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint import AnyConstraint, Constraint, FunctionConstraint
+from fairbound.constraints.constraint import AnyConstraint, FunctionConstraint
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.layouts import BlockedLayout, GroupedLayout
 from fairbound.core import Draw, Estimate, Sample
@@ -74,11 +74,6 @@ class Problem:
         """Whether the model can be vmapped; a Keras model cannot."""
         return bool(getattr(self.forward, "stacks", True))
 
-    @cached_property
-    def pooled(self) -> bool:
-        """Whether constraints are bound to no dataset: their examples come from the whole pool, in any groups."""
-        return any(isinstance(part, Constraint) and part.cells.members is None for part in self.constraints.parts)
-
     # Mini-batches -----------------------------------------------------------------------------------------------------
 
     def gather(self, batch: Batch, evaluates: str) -> Gathered:
@@ -87,7 +82,7 @@ class Problem:
         if "f" in evaluates:
             parts["f"] = self._examples(batch.objective, groups=self.regularizer is not None)
         if "c" in evaluates:
-            parts["c"] = self._examples(batch.cells, groups=self.pooled or not self.constraints.by_cell)
+            parts["c"] = self._examples(batch.cells, groups=not self.constraints.by_cell)
         return parts
 
     def _examples(self, numbers: Tensor, groups: bool) -> dict[str, Tensor]:
@@ -107,8 +102,6 @@ class Problem:
 
     def sample(self, parts: Gathered) -> Sample:
         """The random function that gathered tensors fix. What is not evaluated is NaN, so that using it shows."""
-        if self.pooled and "c" in parts:
-            raise ValueError("constraints that are bound to no dataset work in run(); use constraint.bind(groups) here")
         constraints = self.constraints if "c" in parts else ConstraintSet(())
         layout = self.layout(parts)
 
@@ -252,8 +245,6 @@ class Problem:
 
     def _evaluator(self, numbers: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """[f, c] (1+m,) of one point from outputs and losses."""
-        if self.pooled:
-            return self._pooled_evaluator(numbers, labels)
         constraints, device = self.constraints, numbers.device
         inside = torch.zeros(self.data.rows, dtype=torch.bool)
         inside[numbers.cpu()] = True
@@ -282,21 +273,6 @@ class Problem:
             values = constraints.example_values(batch)
             totals = constraints.sums_counts(values, constraints.function_values(block), layout)
             return constraints.value(totals.means)
-
-        return evaluate_run
-
-    def _pooled_evaluator(self, numbers: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """The same over the groups that have examples; rows about others are NaN."""
-        constraints, groups = self.constraints, {name: column[numbers] for name, column in self.data.groups.items()}
-        layers = constraints.layers(MiniBatch(torch.zeros_like(labels, dtype=self.data.X.dtype), groups, labels))
-
-        def evaluate_run(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
-            layout = GroupedLayout(constraints.terms, layers, losses)
-            batch = MiniBatch(losses, groups, labels, outputs)
-            totals = constraints.sums_counts(constraints.example_values(batch), [], layout)
-            shown = constraints.restricted([None] * len(constraints.parts), constraints.present_alone(totals.counts))
-            values = shown.value(totals.filled().means)
-            return torch.where(shown.observed(totals.counts), values, torch.nan)
 
         return evaluate_run
 

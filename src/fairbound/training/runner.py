@@ -23,7 +23,6 @@ from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import decide
 from fairbound.training.contract import check_contract
 from fairbound.training.hyperparams import structure
-from fairbound.training.pooled import check_pooled
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Record
 from fairbound.training.vectorized import MethodAndPrimal, VectorizedRuns
@@ -140,7 +139,7 @@ def run(
         average_from: from this step on keep means of x and of the multipliers.
         compile: into machine code; None decides by the length of the run and says so in `note`.
         checkpoint: a file to which the run is saved now and then, and from which it resumes. For runs of one structure
-            without `average_from` and without constraints on very many groups; others are not saved.
+            without `average_from`; others are not saved.
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
@@ -208,7 +207,7 @@ def run(
         )
         for numbers in members.values()
     ]
-    together = len(groups) == 1 and average_from is None and groups[0].rows is None
+    together = len(groups) == 1 and average_from is None
     return Run(groups, steps, every or steps, average_from, compiled, note, checkpoint if together else None)
 
 
@@ -233,14 +232,7 @@ def _check(problem: Problem, methods: Sequence[Algorithm[Any]], samplers: Sequen
             continue
         if problem.constraint is None:
             raise ValueError(f"{type(method).__name__} needs constraints, and the problem has none")
-        if problem.pooled:
-            check_pooled(problem, method)
-            if not sampler.pooled:
-                raise ValueError(
-                    "the constraints are bound to no dataset, and the sampler draws from cells; build it with "
-                    "constraint.cells, or bind the constraint to the groups of the data: constraint.bind(groups)"
-                )
-        elif sampler.pooled or not sampler.cells.same(problem.constraints.cells):
+        if not sampler.cells.same(problem.constraints.cells):
             raise ValueError(
                 f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
                 f"{_few(problem.constraints.cells.names)}, or their examples differ; build it with constraint.cells"

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map
 
-from fairbound._utils.measuring import Measurements, is_probe
+from fairbound._utils.measuring import is_probe
 from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.algorithms.diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Primal, Sample
@@ -25,13 +25,10 @@ from fairbound.data.samplers import START, Sampler, SamplerStack
 from fairbound.training.checkpoint import Checkpoint
 from fairbound.training.compile import Compiler
 from fairbound.training.contract import start_warning
-from fairbound.training.cuda_graph import CUDAGraphStep
 from fairbound.training.hyperparams import stack_hyperparams, structure, with_hyperparams
 from fairbound.training.multilevel import MultilevelTables
-from fairbound.training.pooled import PooledRows, pooled_sample
 from fairbound.training.problem import Problem
 from fairbound.training.records import FinalState, Mean, Record
-from fairbound.training.state_rows import gathered, scattered
 
 log = logging.getLogger("fairbound")
 
@@ -123,23 +120,19 @@ class VectorizedRuns:
             None if self.algorithm.batch_size_probs is None else MultilevelTables(problem, self.stack, compiler, x0)
         )
         self.map = vmap if problem.vectorizes else _one_by_one
-        self.step, self.probing_step = (self._mapped(probe) for probe in (False, True))
+        as_graph = x0.is_cuda and self.tables is None and not waits  # what waits for the device cannot be recorded
+        self.step, self.probing_step = (self._mapped(probe, as_graph) for probe in (False, True))
         self.x = x0.clone()
-        reads_c = any("c" in read for read in self.algorithm.evaluates)
-        self.rows = PooledRows(problem, len(runs)) if problem.pooled and reads_c else None
         self.state = self._init()
         self.skipped = x0.new_zeros(len(runs))
-        waits = waits or self.settings.measures  # a probe is another step
-        if compiler is not None and x0.is_cuda and self.tables is None and self.rows is None and not waits:
-            self.step = CUDAGraphStep(self.step, len(tree_leaves((self.x, self.state, self.skipped))))
         self.read: dict[str, Tensor] = {}  # f (R,) and c (R, m) of the last step's mini-batches
         # (R, m), or (R, 0) for a method that has none
         self.y: Tensor = self._each(self._multipliers_of)[:, : problem.m]
 
-    def _mapped(self, probe: bool) -> Callable[..., Any]:
+    def _mapped(self, probe: bool, as_graph: bool) -> Callable[..., Any]:
         """A step of all runs; `probe`: with the measurements of a method that asks for them."""
         step = self.map(partial(self._step, probe))
-        return step if self.compiler is None else self.compiler(step, (structure(self.settings), probe))
+        return step if self.compiler is None else self.compiler(step, (structure(self.settings), probe), as_graph)
 
     # One run, one step; vmapped over the runs -------------------------------------------------------------------------
 
@@ -155,10 +148,10 @@ class VectorizedRuns:
         uniform: Tensor,
     ) -> tuple[Tensor, Any, Tensor, Tensor, dict[str, Tensor]]:
         settings = with_hyperparams(self.settings, hyper)
-        read: dict[str, list[Tensor]] = {"f": [], "c": [], "sums": []}  # what was read
+        read: dict[str, list[Tensor]] = {"f": [], "c": []}  # what was read
         samples = tuple(
             _watched(sample, evaluates, read)
-            for sample, evaluates in zip(self._samples(x, parts, read["sums"]), self.algorithm.evaluates, strict=True)
+            for sample, evaluates in zip(self._samples(x, parts), self.algorithm.evaluates, strict=True)
         )
         d, new = settings.update(x, state, Draw(samples, weight, uniform), probe)
         checked = (*read["f"], *read["c"], d, *tree_flatten(new)[0])
@@ -173,9 +166,7 @@ class VectorizedRuns:
             {name: values[-1] for name, values in read.items() if values},
         )
 
-    def _samples(self, x: Tensor, parts: Any, sums: list[Tensor]) -> tuple[Sample, ...]:
-        if self.rows is not None:
-            return tuple(pooled_sample(self.problem, part, sums) for part in parts)
+    def _samples(self, x: Tensor, parts: Any) -> tuple[Sample, ...]:
         if self.tables is None:
             return tuple(self.problem.sample(part) for part in parts)
         return self.tables.samples(x, parts)
@@ -189,16 +180,11 @@ class VectorizedRuns:
         evaluates = "fc" if any("c" in read for read in self.algorithm.evaluates) else "f"
         parts = tree_map(lambda t: t[0], self.problem.gather(batch, evaluates))
         equality, m = self.problem.constraints.equality, self.problem.m
-        if self.rows is not None:
-            parts["shown"], _ = self.rows.show(parts["c"])
-            equality, m = self.rows.padded(equality), m + 1
 
         def start(x: Tensor, hyper: dict[str, Tensor], part: Any) -> tuple[Any, Tensor, Tensor]:
-            first: Estimate = self._samples(x, (part,), [])[0](x) if self.rows else self.problem.sample(part)(x)
+            first = self.problem.sample(part)(x)
             settings = with_hyperparams(self.settings, hyper)
-            state = settings.init(x, m, first if self.rows is None else None, equality)
-            if self.rows is not None and settings.measures:  # a mini-batch shows some rows: they share their sizes
-                state = state._replace(measured=Measurements.begin(x, 1, len(state.measured.x)))
+            state = settings.init(x, m, first, equality)
             finite = torch.isfinite(first.f)
             return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite, first.c
 
@@ -224,29 +210,9 @@ class VectorizedRuns:
         if self.tables is not None:
             parts = self.tables.evaluate(self.x, step, parts)
         take = self.probing_step if self.settings.measures and is_probe(step, self.problem.m) else self.step
-        if self.rows is not None:
-            self._advance_pooled(take, self.rows, parts, weight, uniform)
-            return
         self.x, self.state, self.skipped, self.y, self.read = take(
             self.x, self.state, self.skipped, self.hyper, parts, weight, uniform
         )
-
-    def _advance_pooled(
-        self, take: Callable[..., Any], rows: PooledRows, parts: Any, weight: Tensor, uniform: Tensor
-    ) -> None:
-        """A step on the rows of the state that the mini-batches show."""
-        (part,) = parts
-        shown, at = rows.show(part["c"])
-        before = self.skipped
-        self.x, new, self.skipped, _, self.read = take(
-            self.x, gathered(self.state, at), self.skipped, self.hyper, [part | {"shown": shown}], weight, uniform
-        )
-        self.state = scattered(self.state, new, at)
-        rows.add(shown, self.read.pop("sums"), self.skipped == before)
-        equality = rows.padded(self.problem.constraints.equality)
-        if equality is not None:
-            self.read["equality"] = equality.to(at.device)[at]
-        self.y = self._each(self._multipliers_of, copied=False)[:, : self.problem.m]
 
     def _draws(self, steps: int, begin: int = 0) -> Iterator[tuple[Any, Tensor, Tensor]]:
         """The draws of every step from `begin` on: tensors (R, ...), made in blocks of many steps."""
@@ -273,13 +239,13 @@ class VectorizedRuns:
 
     # What the runs show -----------------------------------------------------------------------------------------------
 
-    def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any], *, copied: bool = True) -> Any:
+    def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any]) -> Any:
         """A function of every run's point and state, as copies."""
         with torch.no_grad():
             values = self.map(lambda x, state, hyper: read(with_hyperparams(self.settings, hyper).method, x, state))(
                 self.x, self.state, self.hyper
             )
-        return tree_map(lambda leaf: leaf.clone(), values) if copied else values
+        return tree_map(lambda leaf: leaf.clone(), values)
 
     def _output(self) -> Tensor:
         output: Tensor = self._each(lambda algorithm, x, state: algorithm.output(x, state))
@@ -308,11 +274,17 @@ class VectorizedRuns:
                 history.append(self._diagnosed())
                 recorded_steps.append(done)
             if last or done in recorded_at:
+                self._own_results()
                 yield self._record(done)
             if checkpoint is not None and checkpoint.is_due and not last:  # after the caller has seen the record
                 state = {"x": self.x, "state": tree_leaves(self.state), "skipped": self.skipped, "y": self.y}
                 checkpoint.save(state | {"step": done, "history": history, "seen": recorded_steps})
         return self._final(history, recorded_steps, mean)
+
+    def _own_results(self) -> None:
+        """Copies of what a step returned: a CUDA graph's next call, which may be that of another run, overwrites it."""
+        results = self.x, self.state, self.skipped, self.y
+        self.x, self.state, self.skipped, self.y = tree_map(torch.clone, results)
 
     def _resume(self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], recorded_steps: list[int]) -> int:
         """Resume an interrupted run; returns the step from which it goes on."""
@@ -328,8 +300,7 @@ class VectorizedRuns:
     def _diagnosed(self) -> dict[str, Tensor]:
         f, c = self.read.get("f"), self.read.get("c")
         equality = self.problem.constraints.equality
-        record = recorded(self._monitors(), self.y, f, None, equality)
-        record |= recorded({}, None, None, c, self.read.get("equality", equality))  # of the rows that c has
+        record = recorded(self._monitors(), self.y, f, c, equality)
         return {name: values.clone() for name, values in record.items()}  # a CUDA graph writes over what it returned
 
     def _record(self, step: int) -> Record:

@@ -16,9 +16,9 @@ pytest.importorskip("lightning", reason="Lightning is not installed: make test-t
 
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
-from trainer_loops import METHOD, PARITY, bce, end, examples, loader, network, optimizer_of, plain_loop
+from trainer_loops import METHOD, PARITY, bce, end, examples, loader, network, optimizer_of, plain_loop, scalars
 
 from fairbound import SGD, SSLALM, Constrained, DescentAscent, Penalty
 from fairbound.integrations.lightning import ConstrainedCallback
@@ -175,6 +175,20 @@ def test_constraints_and_multipliers_are_logged(tmp_path: Path) -> None:
     assert len(logged) == 6
     assert logged[-1] == pytest.approx(module.fair.multipliers["A - mean"])
     assert "constraint/mean - B" in heads
+
+
+def test_tensorboard_shows_what_the_default_method_did(tmp_path: Path) -> None:
+    """Constraints, multipliers and forces, by Lightning's default logger, read back from its file."""
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: make test-trainers")
+    module = Automatic(None)
+    fit(module, logger=TensorBoardLogger(tmp_path), log_every_n_steps=4)
+    curves = scalars(tmp_path)
+    logged = module.fair.log_values()
+    assert {name.partition("/")[0] for name in logged} == {"constraint", "multiplier", "force"}
+    assert logged.keys() <= curves.keys()
+    for name, value in logged.items():
+        assert len(curves[name]) == 6
+        assert curves[name][-1] == pytest.approx(value, rel=1e-6)
 
 
 def test_several_constraints_are_logged_by_their_largest() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,35 +12,12 @@ import polars as pl
 import pytest
 import torch
 from loops import seeded
-from sklearn import config_context
-from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
-from two_groups import Arrays, make_data, make_shifted, small
+from two_groups import Arrays, make_data, make_shifted, rate_gap, small
 
 from fairbound import constraints
 from fairbound.algorithms import SSLALM
-from fairbound.integrations.sklearn import FairClassifier, mixin
-
-WHY = "folds and mini-batches are random, so an example given twice is another sample than one of weight 2"
-FAILS = {
-    "check_sample_weight_equivalence_on_dense_data": WHY,
-    "check_sample_weight_equivalence_on_sparse_data": WHY,
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([small(random_state=None)], expected_failed_checks=lambda _: FAILS)
-def test_scikit_learn_s_contract(estimator: FairClassifier, check: Callable[[Any], None]) -> None:
-    check(estimator)
-
-
-def rate_gap(decisions: Any, group: Any) -> float:
-    return float(np.mean(decisions[group == "A"]) - np.mean(decisions[group == "B"]))
-
+from fairbound.integrations.sklearn import FairClassifier
 
 # What it is for -------------------------------------------------------------------------------------------------------
 
@@ -82,25 +58,6 @@ def test_a_bound_on_the_loss_of_every_group_weights_them() -> None:
     assert values["re-weighted"].violation < values["unconstrained"].violation - 0.05
 
 
-def test_calibration_data_change_nothing_of_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y, group = make_shifted(800)
-    weight = np.random.default_rng(1).lognormal(size=800)
-    settings: dict[str, Any] = {"constraint": "equal_opportunity", "bound": 0.02}
-    one = small(**settings).fit(X, y, sensitive_features=group, sample_weight=weight)
-    at = one.calibration_
-    X, y, weight = X.copy(), y.copy(), weight.copy()
-    X[at], y[at], weight[at] = 100 + 3 * X[at], 1 - y[at], 1000 * weight[at]
-    split = (one.development_, at)
-    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)  # strata depend on the labels
-    other = small(**settings).fit(X, y, sensitive_features=group, sample_weight=weight)
-    assert not one.certified_
-    assert not other.certified_
-    for a, b in zip(one.networks_.parameters(), other.networks_.parameters(), strict=True):
-        assert torch.equal(a, b)
-    np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
-    assert [gap.estimate for gap in one.verdict_.gaps] != [gap.estimate for gap in other.verdict_.gaps]
-
-
 # Tables of all kinds --------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +75,7 @@ def test_tables_of_any_kind_give_the_same_model() -> None:
         np.testing.assert_allclose(found[0], other, rtol=1e-6)
 
 
-def people(n: int = 500) -> tuple[pd.DataFrame, Any, Any]:
+def mixed(n: int = 500) -> tuple[pd.DataFrame, Any, Any]:
     rng = np.random.default_rng(0)
     group = rng.choice(["f", "m"], n)
     X = pd.DataFrame(
@@ -133,7 +90,7 @@ def people(n: int = 500) -> tuple[pd.DataFrame, Any, Any]:
 
 
 def test_text_categories_booleans_and_missing_values() -> None:
-    X, y, group = people()
+    X, y, group = mixed()
     fair = small(bound=0.5, epochs=10).fit(X, y, sensitive_features=group)
     assert fair.score(X, y) > 0.75
     assert fair.feature_names_in_.tolist() == ["age", "work", "level", "married"]
@@ -153,34 +110,6 @@ def test_codes_that_are_declared_categories() -> None:
     assert as_category.score(X, y) > 0.95 > as_number.score(X, y)
     with pytest.raises(ValueError, match=r"categorical_features has 'code', which is not a column of X: \['x'\]"):
         small(categorical_features=["code"]).fit(pd.DataFrame(X, columns=["x"]), y, sensitive_features=group)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_pipelines_with_one_hot_columns(sparse: bool) -> None:
-    X, y, group = people()
-    X = X.fillna({"age": 40})
-    encode = make_column_transformer(
-        (OneHotEncoder(sparse_output=sparse), ["work", "level"]),
-        remainder="passthrough",
-        sparse_threshold=float(sparse),
-    )
-    with config_context(enable_metadata_routing=True):
-        fair = small(bound=0.5, epochs=10).set_fit_request(sensitive_features=True)
-        pipeline = make_pipeline(encode, fair).fit(X, y, sensitive_features=group)
-    assert pipeline.score(X, y) > 0.75
-    assert pipeline[-1].groups_ == {"group": ["f", "m"]}
-
-
-def test_clones_pickles_and_seeds() -> None:
-    X, y, group = make_data(300)
-    one = small(bound=0.3).fit(X, y, sensitive_features=group)
-    same = clone(one).fit(X, y, sensitive_features=group)
-    loaded = pickle.loads(pickle.dumps(one))
-    for other in (same, loaded):
-        np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
-    other = small(bound=0.3, random_state=1).fit(X, y, sensitive_features=group)
-    assert not np.array_equal(one.predict_proba(X), other.predict_proba(X))
-    assert isinstance(one.fit(X, y, sensitive_features=group), FairClassifier)
 
 
 # Networks -------------------------------------------------------------------------------------------------------------
@@ -264,16 +193,6 @@ def test_several_classes_rates_and_weights() -> None:
     assert list(fair.multipliers_) == ["class a: A - B", "class a: B - A"]
     assert fair.predict_proba(X).sum(1) == pytest.approx(1.0)
     assert set(fair.predict(X)) <= {"a", "b", "c"}
-
-
-def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    X, y, group = make_data(300)
-    small().fit(X, y, sensitive_features=group)
-    assert capsys.readouterr().out == ""
-    small(verbose=True, bound=0.0).fit(X, y, sensitive_features=group)
-    out = capsys.readouterr().out
-    assert "networks of the label: epoch 2.0 of 2, validation loss 0." in out
-    assert "networks of the groups: epoch 2.0 of 2" in out
 
 
 def test_a_device() -> None:

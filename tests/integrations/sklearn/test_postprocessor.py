@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,42 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn import config_context
-from sklearn.base import clone
-from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
-from two_groups import make_data, make_shifted, postprocessor
+from two_groups import make_data, make_shifted, people, postprocessor, rate_gap
 
-import fairbound
 from fairbound import constraints
-from fairbound.integrations.sklearn import FairPostprocessor, certification, cross_fitting, mixin
-
-WHY = "folds are random and their number is fixed, so an example given twice is another sample than one of weight 2"
-FAILS = {
-    "check_sample_weight_equivalence_on_dense_data": WHY,
-    "check_sample_weight_equivalence_on_sparse_data": WHY,
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(
-    [FairPostprocessor(LogisticRegression(), constraint="demographic_parity")], expected_failed_checks=lambda _: FAILS
-)
-def test_scikit_learn_s_contract(estimator: FairPostprocessor, check: Callable[[Any], None]) -> None:
-    check(estimator)
-
-
-def rate_gap(decisions: Any, group: Any) -> float:
-    return float(np.mean(decisions[group == "A"]) - np.mean(decisions[group == "B"]))
-
+from fairbound.integrations.sklearn import certification, cross_fitting, mixin
 
 # What it is for -------------------------------------------------------------------------------------------------------
 
@@ -72,15 +43,6 @@ def test_with_the_group_at_prediction_there_is_a_threshold_for_each() -> None:
     for name in "AB":
         assert np.ptp(shift[group == name]) < 1e-9
     assert shift[group == "A"][0] > 0 > shift[group == "B"][0]
-
-
-def test_the_group_at_prediction_is_asked_for_and_must_be_known() -> None:
-    X, y, group = make_shifted(600)
-    fair = postprocessor(group_at_prediction=True).fit(X, y, sensitive_features=group)
-    with pytest.raises(ValueError, match="fitted with group_at_prediction=True: give sensitive_features= to predict"):
-        fair.predict(X)
-    with pytest.raises(ValueError, match=r"the group 'C', which fit has not seen; its groups are \['A', 'B'\]"):
-        fair.predict(X[:1], sensitive_features=["C"])
 
 
 def test_flattening_keeps_every_decision() -> None:
@@ -148,24 +110,6 @@ def test_one_decision_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
         assert one.certified_ == (one.verdict_.decision == "holds")
 
 
-def test_calibration_data_change_nothing_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other labels and inputs there change the verdict only; none is certified, so that it chooses nothing."""
-    X, y, group = make_shifted(800)
-    one = postprocessor(bound=0.05).fit(X, y, sensitive_features=group)
-    at = one.calibration_
-    other_X, other_y = X.copy(), y.copy()
-    other_X[at] *= -3.0
-    other_y[at] = 1 - y[at]
-    split = (one.development_, at)
-    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)  # strata depend on the labels
-    other = postprocessor(bound=0.05).fit(other_X, other_y, sensitive_features=group)
-    assert not one.certified_
-    assert not other.certified_
-    assert one.candidates_[0][1].accuracy == other.candidates_[0][1].accuracy
-    np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
-    assert [gap.estimate for gap in one.verdict_.gaps] != [gap.estimate for gap in other.verdict_.gaps]
-
-
 def test_development_and_calibration_data_are_all_examples() -> None:
     X, y, group = make_shifted(1000)
     fair = postprocessor(calibration=0.3).fit(X, y, sensitive_features=group)
@@ -179,46 +123,6 @@ def test_development_and_calibration_data_are_all_examples() -> None:
 
 
 # Judging --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("group_at_prediction", [False, True])
-def test_judging_new_data_is_the_verdict_on_its_decisions(group_at_prediction: bool) -> None:
-    X, y, group = make_shifted(800)
-    fair = postprocessor(constraint="equal_opportunity", group_at_prediction=group_at_prediction)
-    fair.fit(X, y, sensitive_features=group)
-    new_X, new_y, new_group = make_shifted(1000, seed=1)
-    weight = np.random.default_rng(0).random(1000)
-    found = fair.judge(new_X, new_y, new_group, sample_weight=weight)
-    expected = fairbound.verdict(
-        constraints.equal_opportunity(["A", "B"], bound=0.1),
-        new_group,
-        predictions=fair.predict(new_X, sensitive_features=new_group if group_at_prediction else None),
-        labels=new_y,
-        weight=weight,
-    )
-    assert found.gaps == expected.gaps
-
-
-def test_judging_losses() -> None:
-    X, y, group = make_data(800)
-    fair = postprocessor(constraint="pairwise_loss_parity").fit(X, y, sensitive_features=group)
-    found = fair.judge(X, y, group)
-    p = fair.predict_proba(X)[np.arange(800), y]
-    expected = fairbound.verdict(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), group, losses=-np.log(p))
-    assert [gap.estimate for gap in found.gaps] == pytest.approx([gap.estimate for gap in expected.gaps])
-    with pytest.raises(ValueError, match="class 7, which fit has not seen; its classes are"):
-        fair.judge(X, np.full(800, 7), group)
-    with pytest.warns(UserWarning, match="training is unconstrained"):
-        plain = postprocessor().fit(X, y)
-    with pytest.raises(ValueError, match="fitted without sensitive_features, so there is no constraint"):
-        plain.judge(X, y, group)
-
-
-def test_the_verdict_is_that_of_the_calibration_data() -> None:
-    X, y, group = make_shifted(1000)
-    fair = postprocessor().fit(X, y, sensitive_features=group)
-    at = fair.calibration_
-    assert fair.judge(X[at], y[at], group[at]).gaps == fair.verdict_.gaps
 
 
 # Many groups, small groups, few examples -----------------------------------------------------------------------------
@@ -263,32 +167,6 @@ def test_a_constant_rule_is_not_returned_unless_it_is_allowed() -> None:
 
 
 # Classifiers and inputs of all kinds ----------------------------------------------------------------------------------
-
-
-def people(n: int = 600) -> tuple[pd.DataFrame, Any, Any]:
-    rng = np.random.default_rng(0)
-    group = rng.choice(["f", "m"], n)
-    X = pd.DataFrame({"age": rng.integers(18, 80, n), "work": rng.choice(["own", "state"], n), "hours": rng.random(n)})
-    X["hours"] += group == "m"
-    return X, np.where(X["hours"] + (X["work"] == "own") + rng.random(n) > 1.7, "yes", "no"), group
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_pipelines_inside_and_outside(sparse: bool) -> None:
-    X, y, group = people()
-    encode = make_column_transformer(
-        (OneHotEncoder(sparse_output=sparse), ["work"]), remainder=StandardScaler(), sparse_threshold=float(sparse)
-    )
-    inside = postprocessor(make_pipeline(encode, LogisticRegression()), pos_label="yes").fit(
-        X, y, sensitive_features=group
-    )
-    assert inside.score(X, y) > 0.6
-    assert set(inside.predict(X)) <= {"no", "yes"}
-    with config_context(enable_metadata_routing=True):
-        outside = make_pipeline(clone(encode), postprocessor(pos_label="yes"))
-        outside.fit(X, y, sensitive_features=group)
-    assert outside[-1].groups_ == {"group": ["f", "m"]}
-    assert abs(rate_gap(outside.predict(X) == "yes", np.where(group == "m", "A", "B"))) < 0.15
 
 
 def test_data_frames_reach_the_estimator_as_they_are() -> None:
@@ -356,12 +234,6 @@ def test_of_two_texts_the_positive_one_must_be_named() -> None:
     assert losses.classes_.tolist() == ["accept", "reject"]  # about no decision
 
 
-def test_a_positive_class_that_is_none() -> None:
-    X, y, group = make_shifted(100)
-    with pytest.raises(ValueError, match=r"pos_label='yes' is not among the classes \[0, 1\]"):
-        postprocessor(pos_label="yes").fit(X, y, sensitive_features=group)
-
-
 @pytest.mark.parametrize("pos_label", [None, "high"])
 def test_several_classes(pos_label: str | None) -> None:
     X, _, group = make_shifted(1200)
@@ -394,32 +266,7 @@ def test_class_and_sample_weights() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("weight", "sentence"),
-    [
-        (-np.ones(300), "sample_weight must not be negative, found -1"),
-        (np.zeros(300), "at least one non-zero"),
-        ("positive", r"a positive sample_weight have one class only, \[1\]"),
-    ],
-)
-def test_invalid_weights(weight: Any, sentence: str) -> None:
-    X, y, group = make_shifted(300)
-    given = y.astype(float) if isinstance(weight, str) else weight
-    with pytest.raises(ValueError, match=sentence):
-        postprocessor().fit(X, y, sensitive_features=group, sample_weight=given)
-
-
 # Several constraints and columns --------------------------------------------------------------------------------------
-
-
-def test_several_constraints_at_once() -> None:
-    X, y, group = make_shifted(1000)
-    fair = postprocessor(constraint={"demographic_parity": 0.2, "pairwise_loss_parity": 0.2})
-    fair.fit(X, y, sensitive_features=group)
-    assert len(fair.multipliers_) == 4
-    assert "demographic_parity: A - B" in fair.multipliers_
-    values = dict(fair.candidates_)
-    assert values[fair.choice_].violation < values["unconstrained"].violation
 
 
 @pytest.mark.parametrize(("subgroups", "columns"), [("marginal", 2), ("intersectional", 1), ("both", 3)])
@@ -438,95 +285,13 @@ def test_several_columns_of_groups(subgroups: str, columns: int) -> None:
 # scikit-learn ---------------------------------------------------------------------------------------------------------
 
 
-def test_clone_pickle_and_seeds() -> None:
-    X, y, group = make_shifted(400)
-    fair = postprocessor().fit(X, y, sensitive_features=group)
-    same = clone(fair).fit(X, y, sensitive_features=group)
-    loaded = pickle.loads(pickle.dumps(fair))
-    for other in (same, loaded):
-        np.testing.assert_array_equal(fair.predict_proba(X), other.predict_proba(X))
-    assert loaded.report() == fair.report()
-    other = postprocessor(random_state=1).fit(X, y, sensitive_features=group)
-    assert not np.array_equal(fair.development_, other.development_)
-
-
-def by_name(names: Any, bound: float) -> Any:
-    return constraints.demographic_parity(names, bound=bound)
-
-
-def test_a_constraint_that_cannot_be_saved() -> None:
-    X, y, group = make_shifted(400)
-    fair = postprocessor(constraint=lambda names, bound: by_name(names, bound)).fit(X, y, sensitive_features=group)
-    with pytest.raises(TypeError, match=r"constraint=<function .* cannot be saved .* a function defined in a module"):
-        pickle.dumps(fair)
-    assert fair.unconstrained_.predict(X).shape == (400,)  # which needs no file
-    assert "Choice" in fair.report()
-
-
-def test_grid_search_and_cross_validation_route_the_groups() -> None:
-    X, y, group = make_shifted(400)
-    with config_context(enable_metadata_routing=True):
-        fair = postprocessor(group_at_prediction=True)
-        scores = cross_val_score(fair, X, y, cv=2, params={"sensitive_features": group})
-        search = GridSearchCV(fair, {"bound": [0.1, 0.8], "estimator__C": [1.0]}, cv=2)
-        search.fit(X, y, sensitive_features=group)
-    assert scores.min() >= 0.5
-    assert search.best_params_["bound"] == 0.8  # accuracy alone rewards the loosest
-    assert search.best_estimator_.groups_ == {"group": ["A", "B"]}
-
-
-def test_a_score_with_the_group_at_prediction() -> None:
-    X, y, group = make_shifted(600)
-    fair = postprocessor(group_at_prediction=True).fit(X, y, sensitive_features=group)
-    score = fair.score(X, y, sensitive_features=group)
-    assert score == (fair.predict(X, sensitive_features=group) == y).mean()
-    with pytest.raises(ValueError, match="give sensitive_features= to predict"):
-        fair.score(X, y)
-
-
-def test_an_index_in_another_order_is_refused() -> None:
-    X, y, group = make_shifted(300)
-    table, who = pd.DataFrame(X), pd.Series(group)
-    shuffled = who.sample(frac=1.0, random_state=0)
-    with pytest.raises(ValueError, match=r"sensitive_features has the index of X in another order.*loc\[X.index\]"):
-        postprocessor().fit(table, y, sensitive_features=shuffled)
-    with pytest.raises(ValueError, match="y has the index of X in another order"):
-        postprocessor().fit(table, pd.Series(y).loc[shuffled.index], sensitive_features=who)
-    fair = postprocessor(group_at_prediction=True).fit(table, y, sensitive_features=shuffled.loc[table.index])
-    with pytest.raises(ValueError, match="sensitive_features has the index of X in another order"):
-        fair.predict(table, sensitive_features=shuffled)
-    other = who.set_axis(range(1000, 1300))  # other labels: by position
-    np.testing.assert_array_equal(fair.predict(table, sensitive_features=other), fair.predict(table, group))
-
-
-def test_progress_is_printed_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    X, y, group = make_shifted(300)
-    postprocessor().fit(X, y, sensitive_features=group)
-    assert capsys.readouterr().out == ""
-    postprocessor(verbose=True).fit(X, y, sensitive_features=group)
-    out = capsys.readouterr().out
-    assert "models of the label: 4 of 4 folds" in out
-    assert "models of the groups: 4 of 4 folds" in out
-
-
-def test_the_hash_of_the_data_is_that_of_its_entries() -> None:
-    X, y, group = make_shifted(300)
-    one, same, other = (
-        postprocessor().fit(table, y, sensitive_features=who).data_hash_
-        for table, who in ((X, group), (pd.DataFrame(X), pd.Series(group)), (X + (np.arange(300) == 7)[:, None], group))
-    )
-    assert one == same != other
-
-
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("settings", "given", "sentence"),
     [
-        ({"constraint": "parity"}, {}, "constraint must be one of .*pairwise_loss_parity"),
-        ({"bound": 5}, {}, "bound=5 allows every difference of rates"),
-        ({"bound": -1}, {}, "bound must be a finite number >= 0, got -1"),
+        ({"pos_label": "yes"}, {}, r"pos_label='yes' is not among the classes \[0, 1\]"),
         ({"cv": 1}, {}, "cv is a number of folds, 2 or more, got 1"),
         ({"cv": 2.5}, {}, "cv is a number of folds, 2 or more, got 2.5"),
         ({"calibration": 2}, {}, "calibration is a share of the examples, from 0 to below 1, got 2"),
@@ -536,6 +301,9 @@ def test_the_hash_of_the_data_is_that_of_its_entries() -> None:
         ({}, {"sensitive_features": ["A"] * 60}, "one group only, 'A'"),
         ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),
         ({}, {"sensitive_features": [None] * 60}, "missing entries"),
+        ({}, {"sample_weight": -np.ones(60)}, "sample_weight must not be negative, found -1"),
+        ({}, {"sample_weight": np.zeros(60)}, "at least one non-zero"),
+        ({}, {"sample_weight": make_data(60)[1]}, r"a positive sample_weight have one class only, \[1\]"),
     ],
 )
 def test_errors_are_sentences(settings: dict[str, Any], given: dict[str, Any], sentence: str) -> None:

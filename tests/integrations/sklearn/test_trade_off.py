@@ -7,33 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sklearn import config_context
-from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
+from two_groups import make_shifted, postprocessor
 
-from fairbound.integrations.sklearn import FairPostprocessor, bounded_accuracy_scorer, cross_fitting, trade_off_curve
+from fairbound.integrations.sklearn import bounded_accuracy_scorer, cross_fitting, trade_off_curve
 from fairbound.integrations.sklearn.trade_off import bounded_accuracy
 
 
-def make_data(examples: int = 4000) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The first column is larger in group A, which therefore has more positive labels."""
-    rng = np.random.default_rng(0)
-    group = np.where(rng.random(examples) < 0.4, "B", "A")
-    X = rng.standard_normal((examples, 3))
-    X[:, 0] += 1.5 * (group == "A")
-    return X, (X.sum(1) + rng.standard_normal(examples) > 1).astype(int), group
-
-
-def wrapped(**settings: Any) -> FairPostprocessor:
-    return FairPostprocessor(
-        LogisticRegression(),
-        **{"constraint": "demographic_parity", "bound": 0.1, "max_accuracy_loss": 1.0, "random_state": 0} | settings,
-    )
-
-
 def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y, group = make_data()
+    X, y, group = make_shifted(4000)
     fits = []
     whole = cross_fitting.cross_fit_estimator
 
@@ -42,7 +25,7 @@ def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pyt
         return whole(*given)
 
     monkeypatch.setattr("fairbound.integrations.sklearn.postprocessor.cross_fit_estimator", counted)
-    curve = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.3, 0.05, 0.1])
+    curve = trade_off_curve(X, y, group, estimator=postprocessor(), bounds=[0.3, 0.05, 0.1])
     assert len(fits) == 2  # the label and the group
     assert [point.bound for point in curve.points] == [0.05, 0.1, 0.3, None]
     gaps = [point.gap for point in curve.points]
@@ -56,16 +39,16 @@ def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pyt
 
 
 def test_a_curve_is_that_of_single_fits() -> None:
-    X, y, group = make_data(2000)
-    two = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.05, 0.2]).points
-    one = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.2]).points
+    X, y, group = make_shifted(2000)
+    two = trade_off_curve(X, y, group, estimator=postprocessor(), bounds=[0.05, 0.2]).points
+    one = trade_off_curve(X, y, group, estimator=postprocessor(), bounds=[0.2]).points
     assert two[1] == one[0]
 
 
 def test_the_plot_has_a_label_for_every_bound() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    X, y, group = make_data(1500)
-    axes = trade_off_curve(X, y, group, estimator=wrapped(), bounds=[0.05, 0.1]).plot()
+    X, y, group = make_shifted(1500)
+    axes = trade_off_curve(X, y, group, estimator=postprocessor(), bounds=[0.05, 0.1]).plot()
     assert {"0.05", "0.1", "unconstrained"} <= {part for text in axes.texts for part in text.get_text().split(", ")}
 
 
@@ -102,10 +85,10 @@ def test_a_scorer_without_metadata_routing_is_a_sentence() -> None:
 
 
 def test_a_grid_search_does_not_choose_the_loosest_bound() -> None:
-    X, y, group = make_data()
+    X, y, group = make_shifted(4000)
     with config_context(enable_metadata_routing=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        estimator = wrapped()
+        estimator = postprocessor()
         search = GridSearchCV(
             estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=bounded_accuracy_scorer("demographic_parity", 0.12)
         )

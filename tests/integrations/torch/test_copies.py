@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from loops import BOTH, ONE_DRAW, WholeVectors, tensors
+from loops import BOTH, ONE_DRAW, tensors
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairbound import ALGORITHMS, SSLALM, Constrained, DescentAscent, constraints
+from fairbound import ALGORITHMS, Constrained, DescentAscent, constraints
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod
 
 GROUP = torch.arange(12) % 2
@@ -149,23 +149,6 @@ def test_an_error_in_a_method_puts_back_the_gradients_of_this_step(method: Algor
     assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clipped(WholeVectors):
-    """Does more with the direction than its base."""
-
-    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
-        d, new = super().update(x, state, draw)
-        return d.clamp(-1e-4, 1e-4), new
-
-
-def test_a_subclass_may_do_more_with_the_direction() -> None:
-    method = Clipped(inside=SSLALM(samples=1, tau=0.05))
-    model, _ = begun(method, steps=3)
-    fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=0.02), method)
-    fair.backward(losses_of(model), GROUP)
-    assert max(float(p.grad.abs().max()) for p in model.parameters()) == pytest.approx(1e-4 / 0.05)
-
-
 class Velocity(NamedTuple):
     v: Tensor
 
@@ -227,21 +210,6 @@ def test_the_first_mini_batch_after_a_resumption_is_checked(method: Algorithm[An
         resumed.load_state_dict(fair.state_dict())
         with pytest.raises(ValueError, match=r"groups|weight"):
             resumed.backward(losses_of(model), **given)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Normalized(Raises):
-    """Reads its gradient."""
-
-    def update(self, x: Tensor, state: Counted, draw: Draw) -> tuple[Tensor, Counted]:
-        gradient = draw.samples[0](x).grad(f=1.0)
-        return -self.tau * gradient / gradient.norm(), state
-
-
-def test_a_general_method_may_do_anything_with_its_gradient() -> None:
-    model, fair = begun(Normalized(), steps=0)
-    fair.backward(losses_of(model), GROUP)
-    assert float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()) == pytest.approx(1.0)
 
 
 # What is skipped changes nothing --------------------------------------------------------------------------------------
@@ -403,15 +371,6 @@ def test_a_multiplier_method_makes_no_vector_of_the_model_s_size(method: Algorit
 def test_smoothing_makes_one_vector_and_keeps_one(method: Algorithm[Any]) -> None:
     """x - z in every step, of some parameters at once; z in the first."""
     assert [a - b for a, b in zip(allocations(method), allocations(None), strict=True)] == [2, 1, 1]
-
-
-def test_z_stays_where_it_is() -> None:
-    model, fair = begun(SSLALM(samples=1))
-    steps: Any = fair._steps
-    before = [part.data_ptr() for part in steps.smoothed.z]
-    fair.backward(losses_of(model), GROUP)
-    assert [part.data_ptr() for part in steps.smoothed.z] == before
-    assert [part.shape for part in steps.smoothed.z] == [p.shape for p in model.parameters()]
 
 
 def test_a_compiled_step_is_not_compiled_again() -> None:

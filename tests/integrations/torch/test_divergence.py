@@ -63,7 +63,7 @@ def test_a_smaller_step_does_not_warn() -> None:
 # Two disjoint discs ---------------------------------------------------------------------------------------------------
 
 
-def disjoint_discs(method: Any, steps: int = 400) -> Constrained:
+def disjoint_discs(method: Any, steps: int = 200) -> Constrained:
     """|x - (3, 0)| <= 1 and |x + (3, 0)| <= 1."""
     x, center = nn.Parameter(torch.tensor([0.5, 1.0])), torch.tensor([3.0, 0.0])
     fair = Constrained([x], constraints.given("left", "right"), method)

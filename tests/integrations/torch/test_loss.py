@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from loops import LR, flat, knowledge, network, numbers_for, people, rows_of, same, surroundings, three_constraints
-from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from loops import LR, flat, knowledge, network, numbers_for, people, rows_of, same, three_constraints
+from torch import Tensor, nn
 
 from fairbound import (
     SGD,
@@ -30,7 +26,6 @@ from fairbound import (
     constraints,
 )
 from fairbound.algorithms.schedules import Linear
-from fairbound.constraints import cells
 from fairbound.core import Algorithm
 from fairbound.integrations.torch.loss import DROPPED_IN_A_ROW
 
@@ -42,7 +37,8 @@ METHODS: dict[str, Algorithm[Any]] = {
     "Penalty": Penalty(),
     "SGD": SGD(),
 }
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9),
@@ -215,22 +211,6 @@ def test_a_step_that_a_scaler_skips_is_dropped(method: Algorithm[Any], set_to_no
     assert same(loop.knows(), with_backward(method))
 
 
-def test_a_fused_optimizer_that_skips_a_step_itself() -> None:
-    """It is called with `found_inf`, and its step hooks run all the same."""
-    model = network(dtype=torch.float32)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, fused=True)
-    fair = Constrained(model, constraints.weight_norm(0.1), DescentAscent())
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    steps = []
-    for spoil in (1.0, torch.inf, 1.0):
-        optimizer.zero_grad()
-        (scaler.scale(fair.loss(model(WHO.X.float())[:, 0].square())) * spoil).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        steps.append(fair.steps)
-    assert steps == [1, 1, 2]
-
-
 def nan_loss(rows: MiniBatch) -> MiniBatch:
     return rows._replace(losses=torch.where(torch.arange(24) == 0, rows.losses * torch.nan, rows.losses))
 
@@ -267,52 +247,6 @@ def test_a_scaler_skips_the_step_of_a_loss_that_is_not_finite() -> None:
     scaler.update()
     assert scaler.get_scale() == 4.0
     assert same(before, loop.knows())
-
-
-def test_an_absent_group_keeps_its_multiplier() -> None:
-    ends = []
-    for hands_over in (True, False):
-        model = network()
-        fair = Constrained(model, RACE, DescentAscent())
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-        for k in range(4):
-            numbers = torch.arange(120) if k % 2 == 0 else (WHO.race < 2).nonzero().flatten()
-            rows = rows_of(model, WHO, numbers)._replace(groups=WHO.race[numbers])
-            optimizer.zero_grad()
-            if hands_over:
-                fair.loss(rows).backward()
-            else:
-                fair.backward(rows)
-            optimizer.step()
-        ends.append([flat(model), *knowledge(fair)])
-    assert same(*ends)
-
-
-@pytest.mark.parametrize("notion", [constraints.bounded_group_loss, constraints.loss_parity])
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_very_many_groups_equal_the_dense_form(notion: Any, accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mini-batches of a window show other groups, and some examples are in none."""
-    rng = torch.Generator().manual_seed(0)
-    draws = torch.randint(-1, 50, (12, 24), generator=rng)
-    ends = []
-    for many in (10, 1000):
-        monkeypatch.setattr(cells, "MANY", many)
-        model = network()
-        fair = Constrained(model, notion(50, bound=0.1), DescentAscent(eta=0.3))
-        assert fair._steps.gathered == (many == 10)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-        for k, groups in enumerate(draws):
-            rows = rows_of(model, WHO, (torch.arange(24) + 8 * k) % 120)._replace(groups=groups)
-            (fair.loss(rows) / accumulate).backward()
-            if (k + 1) % accumulate == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-        ends.append((flat(model), torch.tensor(list(fair.multipliers.values())), fair.log_values()))
-        assert fair.steps == 12 // accumulate
-    for one, other in zip(ends[0][:2], ends[1][:2], strict=True):
-        assert torch.allclose(one, other, atol=1e-9)
-    assert ends[0][2] == pytest.approx(ends[1][2])
-    assert ends[0][1].max() > 0.01
 
 
 # Optimizers -----------------------------------------------------------------------------------------------------------
@@ -391,7 +325,10 @@ def test_an_optimizer_step_that_never_comes_is_warned_of() -> None:
         window()
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))],
+)
 def test_a_model_that_is_moved_after_it_was_given(device: str) -> None:
     """As trainers do; its state may have been loaded before. The fused optimizer skips its first steps itself."""
     model = network(dtype=torch.float32)
@@ -453,64 +390,3 @@ def test_a_step_begun_by_accumulate_comes_first() -> None:
     loop.fair.accumulate(loop.rows(0))
     with pytest.raises(ValueError, match=r"accumulate\(\) is in progress"):
         loop.fair.loss(loop.rows(0))
-
-
-# Two processes --------------------------------------------------------------------------------------------------------
-
-
-def two_processes(rank: int | None, kind: str) -> dict[str, Any]:
-    """Four windows of two mini-batches; race 2 is absent from the first process."""
-    inner = network()
-    model = inner if rank is None else DistributedDataParallel(inner)
-    if kind == "prepared" and rank is not None:  # as a trainer does, which wraps the model later
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fair = Constrained(inner, three_constraints(), DescentAscent(eta=0.3))
-        fair.prepare(model)
-    else:
-        fair = Constrained(model, three_constraints(), DescentAscent(eta=0.3))
-    optimizer = torch.optim.SGD(inner.parameters(), lr=LR)
-    without = (WHO.race < 2).nonzero().flatten()
-    for k in range(4):
-        for part in range(2):
-            shares = without[torch.arange(15) + k + part], torch.arange(15) + 40 + 8 * k + part
-            numbers = torch.cat(shares) if rank is None else shares[rank]
-            synchronized = part == 1 or rank is None
-            with torch.enable_grad() if synchronized else model.no_sync():  # type: ignore[operator, union-attr]
-                (fair.loss(rows_of(model, WHO, numbers)) / 2).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return {"model": flat(inner), "knows": knowledge(fair)}
-
-
-KINDS = ("wrapped", "prepared")
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("processes")
-    running = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(folder)], env=surroundings()) for rank in (0, 1)
-    ]
-    assert [one.wait(timeout=600) for one in running] == [0, 0]
-    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_are_one(processes: list[dict[str, Any]], kind: str) -> None:
-    alone = two_processes(None, kind)
-    for found in (processes[0][kind], processes[1][kind]):
-        assert torch.allclose(found["model"], alone["model"], atol=1e-12)
-        for one, other in zip(found["knows"], alone["knows"], strict=True):
-            assert torch.allclose(one, other, atol=1e-12)
-
-
-def _process(rank: int, folder: Path) -> None:
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    torch.save({kind: two_processes(rank, kind) for kind in KINDS}, folder / f"{rank}.pt")
-    distributed.barrier()  # a process that leaves first aborts the other
-    distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    _process(int(sys.argv[1]), Path(sys.argv[2]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from fairbound import (
     constraints,
     report_kkt,
 )
-from fairbound.algorithms.schedules import Linear
 from fairbound.core import Algorithm
 
 GROUP = torch.arange(16) % 2
@@ -78,19 +76,6 @@ def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(method
     assert not seen.skipped
     assert fair.steps == 1
     fair.state_dict()
-
-
-@pytest.mark.parametrize(
-    "limit", [PARITY, constraints.equal_opportunity(["A", "B"], bound=0.1, of="loss")], ids=["groups", "labels"]
-)
-def test_a_group_that_no_limit_knows_is_refused_at_any_step(limit: constraints.Constraint) -> None:
-    model = network()
-    fair, y = Constrained(model, limit, DescentAscent()), rows_of_people()[1]
-    fair.backward(losses_of(model), GROUP, labels=y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(ValueError, match="groups must be 0 to 1"):
-            fair.backward(losses_of(model), GROUP + (torch.arange(16) % 3 == 0), labels=torch.ones(16))
 
 
 def test_what_is_given_beside_rows_is_not_dropped() -> None:
@@ -233,27 +218,3 @@ def test_what_a_general_method_adds_to_its_gradient_is_written() -> None:
     for p, q in zip(plain.parameters(), decaying.parameters(), strict=True):
         assert p.grad is not None
         assert torch.allclose(q.grad, p.grad + 0.1 * p)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("rate", [0.3, 0.0])
-def test_the_direction_is_that_of_the_method_by_its_own_step(rate: float) -> None:
-    """It is grad f + J'w itself, so that a tau of 0, constant or a schedule's, divides nothing."""
-    found = []
-    for tau in (rate, Linear(rate, 10, end=1.0)):
-        model = network()
-        fair = Constrained(model, PARITY, SSLALM(tau=tau, mu=0.5, samples=1))
-        for _ in range(3):
-            model.zero_grad()
-            fair.backward(losses_of(model), GROUP)
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    assert torch.allclose(*found, rtol=1e-4, atol=1e-7)
-    assert found[0].norm() > 1e-2
-
-
-@both
-def test_losses_that_become_a_mean_on_the_way_are_a_sentence(method: Algorithm[Any]) -> None:
-    model = network()
-    fair = Constrained(model, PARITY, method)
-    fair.backward(losses_of(model), GROUP)
-    with pytest.raises(ValueError, match="per-example losses"):
-        fair.backward(losses_of(model).mean(), GROUP)

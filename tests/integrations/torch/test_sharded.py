@@ -6,15 +6,14 @@ As in `test_distributed`: both processes run everything once (this file, as a sc
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from loops import LR, network, rows_of, tensors, three_constraints
-from processes import STEPS, WHO, drawn, own_rows, spoilt_gradient, spoilt_loss, told, two_processes
-from torch import Tensor, distributed
+from processes import SPOILT, STEPS, WHO, assert_one_process_would, drawn, in_process, own_rows, told, two_processes
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import distribute_tensor
@@ -37,7 +36,7 @@ METHODS: dict[str, Algorithm[Any]] = {
 ONE = {name: method for name, method in METHODS.items() if method.draws == 1 and name != "AdaptivePI"}
 
 
-SPOILT = {"loss": spoilt_loss, "gradient": spoilt_gradient, "piece": lambda rows: rows}
+KINDS = SPOILT | {"piece": lambda rows: rows}
 
 
 def spoil_piece(p: Any) -> None:
@@ -84,7 +83,7 @@ class Loop:
         hook = None
         if kind == "piece":  # the gradient that this process holds of one parameter
             hook = bias.register_post_accumulate_grad_hook(spoil_piece)
-        skipped = self.backward(77, SPOILT[kind])
+        skipped = self.backward(77, KINDS[kind])
         if hook is not None:
             hook.remove()
         return skipped
@@ -178,39 +177,25 @@ def meshes(rank: int) -> dict[str, Any]:
     return {"hybrid": hybrid.run(0, STEPS), "tensor": tensor.run(0, STEPS)}
 
 
-def main(rank: int, folder: Path) -> None:
-    """One of the two processes."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", RuntimeWarning)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    found: dict[str, Any] = {
+def everything(rank: int, folder: Path) -> dict[str, Any]:
+    """What one of the two processes runs."""
+    return {
         "whole": {name: Loop(method, rank).run(0, STEPS) for name, method in METHODS.items()},
         "accumulated": {name: Loop(method, rank).accumulated() for name, method in ONE.items()},
         "shared": {name: Loop(method, rank).shared() for name, method in ONE.items()},
         "spoilt": {
-            f"{name}, {kind}": Loop(method, rank).run(0, STEPS, kind) for name, method in ONE.items() for kind in SPOILT
+            f"{name}, {kind}": Loop(method, rank).run(0, STEPS, kind) for name, method in ONE.items() for kind in KINDS
         },
         "resumed": resumed(rank, folder),
         "from one process": from_one_process(rank),
         "refused": refused(rank),
         **meshes(rank),
     }
-    torch.save(found, folder / f"{rank}.pt")
-    distributed.barrier()  # a process that leaves first aborts the other
-    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return two_processes(__file__, tmp_path_factory.mktemp("sharded"))
-
-
-def assert_one_process_would(found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
-    for own in found:
-        assert torch.allclose(own["model"], alone["model"], rtol=0, atol=1e-12)
-        assert own["multipliers"] == pytest.approx(alone["multipliers"], rel=0, abs=1e-12)
-        for a, b in zip(own["knows"], alone["knows"], strict=True):
-            assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -230,7 +215,7 @@ def test_directions_add_up_in_the_pieces(name: str, processes: list[dict[str, An
     assert_one_process_would([found["shared"][name] for found in processes], Loop(ONE[name], None).shared())
 
 
-@pytest.mark.parametrize("kind", SPOILT)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ONE)
 def test_what_is_not_finite_in_one_piece_all_leave_out(name: str, kind: str, processes: list[dict[str, Any]]) -> None:
     found = [own["spoilt"][f"{name}, {kind}"] for own in processes]
@@ -263,4 +248,5 @@ def test_what_needs_whole_vectors_is_a_sentence(processes: list[dict[str, Any]])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    in_process(rank, folder, lambda: everything(rank, folder))

@@ -31,7 +31,7 @@ from methods import IN_A_LOOP as METHODS
 from torch import Tensor, nn
 
 from fairbound import Constrained, MiniBatch, constraints
-from fairbound.algorithms import SPBM, SSLALM, DescentAscent, SQPAdam, StochasticGhost
+from fairbound.algorithms import SPBM, DescentAscent, SQPAdam, StochasticGhost
 from fairbound.core import Algorithm, MultiplierMethod
 from fairbound.training.contract import trial_step
 
@@ -113,6 +113,20 @@ def test_a_group_that_is_absent_stays_as_it_was(method: Algorithm[Any], bound: f
         )
     still = begun(method, limit)[0]
     assert not any(same(by_constraint(whole, name), by_constraint(still, name)) for name in GROUP_LOSS.names)
+
+
+@pytest.mark.parametrize("method", [m for m in FIXED.values() if m.draws > 1])
+def test_a_group_that_one_of_two_mini_batches_lacks_stays_as_it_was(method: Algorithm[Any]) -> None:
+    """The first lacks C and the second A, so that only B can move."""
+    fair, model, _ = begun(method)
+    before, generator = fair.state_dict()["state"], torch.Generator().manual_seed(1)
+    rows = [rows_of(model, WHO, balanced(6, generator, *races)) for races in ((0, 1), (1, 2))]
+    fair.backward(rows[0], extra_batches=[rows[1]._replace(losses=rows[1].losses.detach())])
+    after = fair.state_dict()["state"]
+    for leaf, values in before.items():
+        if isinstance(values, dict) and set(values) == set(GROUP_LOSS.names):
+            assert [torch.equal(values[name], after[leaf][name]) for name in GROUP_LOSS.names[::2]] == [True, True]
+    assert fair.multipliers[GROUP_LOSS.names[1]] != float(before["y"][GROUP_LOSS.names[1]])
 
 
 def means_of(rows: MiniBatch, races: int) -> list[Tensor]:
@@ -384,13 +398,3 @@ def test_what_grad_held_before_survives(method: Algorithm[Any], spoil: Callable[
     with pytest.warns(RuntimeWarning, match="skipped"):
         fair.backward(spoil(rows_of(model, WHO, torch.arange(24))), scale=0.5)
     assert same(held, [p.grad for p in model.parameters() if p.grad is not None])
-
-
-def test_a_spoilt_first_step_leaves_the_method_unbegun() -> None:
-    model = network()
-    fair = Constrained(model, GROUP_LOSS, SSLALM(samples=1))
-    with pytest.warns(RuntimeWarning, match="step 1 was skipped"):
-        fair.backward(spoilt_loss(torch.nan)(rows_of(model, WHO, torch.arange(24))))
-    assert fair.state_dict()["state"] is None
-    assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
-    assert fair.steps == 1

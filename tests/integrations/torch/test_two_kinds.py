@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from loops import F64, FIXED, LR, WholeVectors, flat, network, people, rows_of, same, tensors
-from methods import bce
 from torch import Tensor, nn
 
 from fairbound import Constrained, MiniBatch, constraints
@@ -301,17 +300,3 @@ def test_gradients_of_a_general_method_pass_by_grad() -> None:
     Constrained(model, LIMIT, WholeVectors()).backward(mini_batch(model))
     assert not calls
     assert all(p.grad is not None for p in model.parameters())
-
-
-@pytest.mark.parametrize("method", [Overflows(), WholeVectors()], ids=["multipliers", "general"])
-def test_losses_of_another_model_are_told_whatever_grad_holds(method: Algorithm[Any]) -> None:
-    model, other = network(), network(seed=1)
-    held = [torch.ones_like(p) for p in model.parameters()]
-    for p, grad in zip(model.parameters(), held, strict=True):
-        p.grad = grad
-    fair = Constrained(model, LIMIT, method)
-    outputs = other(WHO.X[:60])[:, 0]
-    with pytest.raises(ValueError, match="do not depend on the parameters that Constrained was built with"):
-        fair.backward(MiniBatch(bce(outputs, WHO.y[:60]), {"race": WHO.race[:60]}))
-    assert all(p.grad is grad and (grad == 1).all() for p, grad in zip(model.parameters(), held, strict=True))
-    assert fair.state_dict()["state"] is None

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 pytest.importorskip("transformers", reason="Transformers is not installed: make test-trainers")
 
-from trainer_loops import METHOD, PARITY, End, end
+from trainer_loops import METHOD, PARITY, End, end, scalars
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
 from fairbound import Constrained, DescentAscent, Penalty, constraints
@@ -70,9 +70,10 @@ def trainer_of(folder: Path, method: Any = METHOD, kind: type[ConstrainedTrainer
         "per_device_train_batch_size": BATCH,
         "max_grad_norm": 1.0,
         "save_strategy": "no",
+        "report_to": "none",
     }
     own = {name: given.pop(name) for name in list(given) if name in TrainingArguments.__dataclass_fields__}
-    args = TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **(settings | own))
+    args = TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **(settings | own))
     model = given.pop("model", None) or tiny()
     fair = given.pop("fair", None) or Constrained(model, PARITY, method)
     given = {"train_dataset": Sentences(), "optimizers": sgd(model)} | given
@@ -156,6 +157,18 @@ def test_multipliers_are_in_the_logs(tmp_path: Path) -> None:
     logged = [record["multiplier/A - mean"] for record in history if "loss" in record]
     assert len(logged) == 4
     assert logged[-1] == trainer.fair.multipliers["A - mean"]
+
+
+def test_tensorboard_shows_what_the_default_method_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: make test-trainers")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
+    trainer = trainer_of(tmp_path, method=None, logging_steps=6, report_to="tensorboard")
+    trainer.train()
+    curves, logged = scalars(tmp_path / "runs"), trainer.fair.log_values()
+    assert {name.partition("/")[0] for name in logged} == {"constraint", "multiplier", "force"}
+    for name, value in logged.items():
+        assert len(curves[f"train/{name}"]) == 4
+        assert curves[f"train/{name}"][-1] == pytest.approx(value, rel=1e-6)
 
 
 class NotFinite(InOrder):

@@ -9,21 +9,6 @@
         part.classList.toggle("chosen", part.dataset.value === select.value);
     });
 
-  // The map of problems and methods: the darker, the sooner
-  for (const select of all("[data-heat]")) {
-    const color = () => {
-      for (const cell of all("td", document.getElementById(select.dataset.heat))) {
-        const text = cell.dataset.epochs.split(" ")[+select.value], epochs = Math.max(parseFloat(text), 1);
-        const depth = Math.max(0, 1 - Math.log(epochs) / Math.log(cell.parentNode.dataset.last));
-        cell.textContent = text;
-        cell.style.background = isFinite(depth)
-          ? `color-mix(in srgb, var(--dot) ${Math.round(6 + 44 * depth)}%, var(--paper))` : "";
-      }
-    };
-    select.addEventListener("change", color);
-    color();
-  }
-
   const TITLE = document.title;
   function route() {
     const found = document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -25,6 +25,7 @@ import numpy as np
 from fairbound.benchmark.board.entry_folder import MANIFEST, METHOD, EntryFolder
 from fairbound.benchmark.board.limits import Limits, run_limited
 from fairbound.benchmark.fingerprint import code_hash, file_hash
+from fairbound.benchmark.plan import board_runs
 from fairbound.benchmark.problems.catalog import load, reference
 from fairbound.benchmark.problems.salted import can_be_salted
 from fairbound.benchmark.result_file import StoredResult
@@ -63,17 +64,12 @@ class EntryTask:
 
     folder: Path
     problem: str
-    seeds: tuple[int, ...]
-    instance: int = 0
+    number: int  # among the tasks of the problem: `plan.board_runs`
     salt: str = ""
 
     def complete(self, store: Store, advanced: Any) -> float:
-        own = EntryFolder(self.folder)
-        (task,) = [
-            one for one in own.tasks() if (one.problem, one.instance) == (self.problem, self.instance)
-        ]  # with the settings that the rules choose
-        runs = tuple(run for run in task.runs if run.seed in self.seeds)
-        return replace(task, runs=runs, salt=self.salt).complete(store, advanced)
+        tasks = [task for task in EntryFolder(self.folder).tasks() if task.problem == self.problem]
+        return replace(tasks[self.number], salt=self.salt).complete(store, advanced)
 
 
 def check(
@@ -134,37 +130,35 @@ def _intact(folder: EntryFolder, found: CheckResult) -> list[StoredResult]:
 
 def _covered(
     folder: EntryFolder, problems: Sequence[str], results: Sequence[StoredResult], found: CheckResult
-) -> dict[str, dict[int, list[StoredResult]]]:
-    """By problem and instance all results that the track asks for, named as this fairbound names them."""
-    kind = folder.kind
-    board = load_study("board")
-    instances = board.instances if kind == "robust" else (0,)
-    splits = board.splits if kind == "heldout" else 1
-    count = board.splits if kind == "heldout" else board.seeds
-    method = file_hash(folder.path / METHOD)
-    wanted: dict[str, dict[int, list[StoredResult]]] = {}
+) -> dict[str, list[list[StoredResult]]]:
+    """By problem, for every task, all results that the board asks for, named as this fairbound names them."""
+    board, method = load_study("board"), file_hash(folder.path / METHOD)
+    by_run = {
+        tuple(one.settings.get(name) for name in ("problem", "kind", "change", "seed")): one
+        for one in results
+        if "salt" not in one.settings
+    }
+    wanted: dict[str, list[list[StoredResult]]] = {}
     for name in problems:
-        for instance in instances:
-            data = data_checksum(name, instance, splits)
-            same = {"kind": kind, "problem": load(name).name, "instance": instance}
-            own = {
-                one.settings["seed"]: one
-                for one in results
-                if all(one.settings.get(key) == value for key, value in same.items())
-            }
-            missing = [seed for seed in range(count) if seed not in own]
-            place = f"{name}{f', instance {instance}' if instance else ''}"
+        for kind, runs in board_runs(board, load(name)):
+            data = data_checksum(name, board.splits if kind == "heldout" else 1)
+            own = {run: by_run.get((name, kind, run.change, run.seed)) for run in runs}
+            missing = [
+                str(run.seed) + (f" ({run.change})" if run.change else "") for run, one in own.items() if not one
+            ]
+            stored = [one for one in own.values() if one is not None]
+            place = f"{name}{', held-out data' if kind == 'heldout' else ''}"
             if missing:
-                seeds = f"seed{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))}"
-                found.refusals.append(f"{place}: {seeds} of {count} missing; `fairbound enter` computes them")
-            elif any(one.settings.get("method file") != method for one in own.values()):
+                seeds = f"seed{'' if len(missing) == 1 else 's'} {', '.join(missing)}"
+                found.refusals.append(f"{place}: {seeds} of {len(runs)} missing; `fairbound enter` computes them")
+            elif any(one.settings.get("method file") != method for one in stored):
                 found.refusals.append(f"{place}: its results are of another {METHOD}")
-            elif any(one.made.get("code") != code_hash() for one in own.values()):
+            elif any(one.made.get("code") != code_hash() for one in stored):
                 found.refusals.append(f"{place}: its results are of another code of fairbound")
-            elif any(one.settings["data"] != data for one in own.values()):
+            elif any(one.settings["data"] != data for one in stored):
                 found.refusals.append(f"{place}: its results are of other data than those found here")
             else:
-                wanted.setdefault(name, {})[instance] = [own[seed] for seed in range(count)]
+                wanted.setdefault(name, []).append(stored)
     return wanted
 
 
@@ -172,15 +166,14 @@ def _covered(
 
 
 def _recomputed(
-    folder: EntryFolder, name: str, wanted: dict[int, list[StoredResult]], salt: str, limits: Limits, found: CheckResult
+    folder: EntryFolder, name: str, wanted: list[list[StoredResult]], salt: str, limits: Limits, found: CheckResult
 ) -> list[StoredResult]:
     """What was computed again."""
     found.recomputed.append(name)
     recomputed: list[StoredResult] = []
-    for instance, stored in wanted.items():
-        seeds = tuple(int(one.settings["seed"]) for one in stored)
-        plain = EntryTask(folder.path.resolve(), name, seeds, instance)
-        again = _results(plain, limits, found)
+    for number, stored in enumerate(wanted):
+        plain = EntryTask(folder.path.resolve(), name, number)
+        again = _results(plain, stored, limits, found)
         if again is None:
             break
         recomputed += again
@@ -188,8 +181,8 @@ def _recomputed(
         if why:
             found.refusals.append(f"{name}: its results do not recompute: {why}")
             break
-        if folder.kind == "solve" and can_be_salted(load(name).build()) and "failure" not in stored[0].tables:
-            other = _results(EntryTask(folder.path.resolve(), name, seeds, salt=salt), limits, found)
+        if number == 0 and can_be_salted(load(name).build()) and "failure" not in stored[0].tables:
+            other = _results(replace(plain, salt=salt), stored, limits, found)
             if other is not None and (why := salted_difference(stored, other, _scales(name, stored))):
                 found.refusals.append(
                     f"{name}: its results do not recompute in other coordinates of the variables (salt {salt}): {why}; "
@@ -198,14 +191,17 @@ def _recomputed(
     return recomputed
 
 
-def _results(task: EntryTask, limits: Limits, found: CheckResult) -> list[StoredResult] | None:
+def _results(
+    task: EntryTask, stored: Sequence[StoredResult], limits: Limits, found: CheckResult
+) -> list[StoredResult] | None:
+    """In the order of the stored ones."""
     with tempfile.TemporaryDirectory(prefix="fairbound-") as folder:
         sentence = run_limited(task, Path(folder), limits)
         if sentence is not None:
             found.refusals.append(f"{task.problem}: computed again, {sentence}")
             return None
-        by_seed = {one.settings["seed"]: one for one in Store(folder).results()}
-    return [by_seed[seed] for seed in task.seeds]
+        by_run = {(one.settings["change"], one.settings["seed"]): one for one in Store(folder).results()}
+    return [by_run[one.settings["change"], one.settings["seed"]] for one in stored]
 
 
 def _scales(name: str, stored: Sequence[StoredResult]) -> tuple[float, float]:
@@ -239,8 +235,8 @@ def _difference_elsewhere(
     """Of another kind of machine, or of results that say so: early points run by run; later ones, where rounding
     has grown, by their medians over runs."""
     loss, violation = scales
-    sizes = {"records.loss": loss, "heldout.loss": loss, "shift.loss": loss}
-    sizes |= {f"{table}.violation": violation for table in ("records", "heldout", "shift")}
+    sizes = {"records.loss": loss, "heldout.loss": loss}
+    sizes |= {f"{table}.violation": violation for table in ("records", "heldout")}
     sizes["records.mean_violation"] = violation  # distances, accuracies and shares of examples are in units of 1
     mine, theirs = [_columns(one) for one in stored], [_columns(one) for one in again]
     for name in [name for name, column in mine[0].items() if column.dtype.kind in "fiu"]:

@@ -3,7 +3,7 @@
     my-entry/
       entry.toml       the card: `EntryCard` has its keys
       method.py        one frozen dataclass, the contract of `fairbound.core.Algorithm`
-      results/         a store with the runs on all problems of the track
+      results/         a store with the runs on all problems of the board
       manifest.json    written by `fairbound enter`: a checksum of every result, and by which versions
 
 `fairbound enter` computes what is missing, `fairbound check` is in `checks`, `fairbound board entries/*` reads folders
@@ -20,27 +20,26 @@ from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fairbound._utils.files import write_text
 from fairbound.benchmark.board.limits import Limits
-from fairbound.benchmark.board.results import SentEntry
+from fairbound.benchmark.board.results import InstanceName, SentEntry
 from fairbound.benchmark.engine import Done, Engine, Progress
 from fairbound.benchmark.entry import Entry, Rules
 from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.problems.catalog import TRACKS, load, names
+from fairbound.benchmark.problems.catalog import load, names
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import EntryInfo
 from fairbound.benchmark.study import load as load_study
-from fairbound.benchmark.task import Kind, Task
-from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Text, mistakes_in, nearest, one_of, read_toml
+from fairbound.benchmark.task import Task
+from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Text, mistakes_in, nearest, read_toml
 
 CARD, METHOD, RESULTS, MANIFEST = "entry.toml", "method.py", "results", "manifest.json"
-KINDS: Mapping[str, Kind] = {"heldout": "heldout", "robust": "robust"}  # of tasks, by track; the others are "solve"
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
@@ -51,11 +50,10 @@ class EntryCard:
     authors: Text
     license: Text
     method: Text  # the class in method.py
-    track: Annotated[str, one_of("track", TRACKS)] = "solve"
     rules: Rules = "default"
     settings: Mapping[str, Any] = Field(default_factory=dict)
     space: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
-    problems: tuple[str, ...] = ()  # some of the track's alone: then the entry is marked partial
+    problems: tuple[str, ...] = ()  # some of the board's alone: then the entry is marked partial
     paper: str = ""
 
 
@@ -78,23 +76,18 @@ class EntryFolder:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Of the track, or those of them that the card names."""
-        track = tuple(name for name in names() if self.card.track in load(name).tracks)
+        """Of the board, or those of them that the card names."""
         for name in self.card.problems:
-            if name not in track:
+            if name not in board_problems():
                 raise ValueError(
-                    f"{self.path / CARD}, problems: {name!r} is not on the track {self.card.track!r}; the nearest is "
-                    f"{nearest(name, track)!r}"
+                    f"{self.path / CARD}, problems: {name!r} is not on the board; the nearest is "
+                    f"{nearest(name, board_problems())!r}"
                 )
-        return self.card.problems or track
+        return self.card.problems or board_problems()
 
     @property
     def is_partial(self) -> bool:
         return bool(self.card.problems)
-
-    @property
-    def kind(self) -> Kind:
-        return KINDS.get(self.card.track, "solve")
 
     def entry(self) -> Entry:
         """Its method, which runs the author's file."""
@@ -110,10 +103,10 @@ class EntryFolder:
         """The board's study with this entry alone; with limits each task in a process of its own."""
         rules: Rules = "tuned" if self.card.rules == "tuned" else "default"
         study = replace(load_study("board"), problems=self.problems, entries=(self.entry(),), rules=rules)
-        return Plan(study, kinds=(self.kind,), limits=limits)
+        return Plan(study, limits=limits)
 
     def tasks(self) -> list[Task]:
-        """What the track asks for; under the tuned rules after the points of the space are computed."""
+        """What the board asks for; under the tuned rules after the points of the space are computed."""
         return self.plan().tasks(self.store)
 
     def compute(self, engine: Engine, limits: Limits, progress: Progress | None = None) -> Done:
@@ -143,21 +136,24 @@ class EntryFolder:
     def sent(self, checked: Store) -> SentEntry:
         """Its results: those that the check computed again, from the checker's store; else what the folder says, which
         is marked. Nothing is computed or run."""
-        card, by_task = self.card, dict[tuple[str, Kind, int], list[StoredResult]]()
+        card, by_task = self.card, dict[tuple[InstanceName, str], list[StoredResult]]()
         taken_on_trust = dict[str, None]()  # problems
-        for one in self.store.results(lambda settings: settings.get("kind") == self.kind and "salt" not in settings):
-            at = (str(one.settings["problem"]), self.kind, int(one.settings["instance"]))
+        for one in self.store.results(lambda settings: settings.get("kind") != "tuning" and "salt" not in settings):
+            instance = InstanceName(str(one.settings["problem"]), str(one.settings["change"]))
             recomputed = checked.get(one.key)
-            by_task.setdefault(at, []).append(recomputed or one)
+            by_task.setdefault((instance, str(one.settings["kind"])), []).append(recomputed or one)
             if recomputed is None:
-                taken_on_trust.setdefault(at[0])
-        by_seed = {at: sorted(some, key=lambda one: one.settings["seed"]) for at, some in by_task.items()}
-        track = [name for name in names() if card.track in load(name).tracks]
-        partial = f"; partial: {len(card.problems)} of {len(track)} problems" if self.is_partial else ""
+                taken_on_trust.setdefault(instance.problem)
+        by_seed = {task: sorted(some, key=lambda one: one.settings["seed"]) for task, some in by_task.items()}
+        partial = f"; partial: {len(card.problems)} of {len(board_problems())} problems" if self.is_partial else ""
         unchecked = f"; not recomputed: {', '.join(taken_on_trust)}" if taken_on_trust else ""
         settings = next((str(some[0].settings["method"]) for some in by_seed.values()), card.method)
         info = EntryInfo(
             name=card.name, method=card.method, settings=settings, summary=card.paper, rules=card.rules,
-            authors=f"{card.authors}{partial}{unchecked}",
+            own_step=" under " not in settings, authors=f"{card.authors}{partial}{unchecked}",
         )  # fmt: skip
-        return SentEntry(info, [(problem, kind, some) for (problem, kind, _), some in by_seed.items()])
+        return SentEntry(info, [(instance, kind, some) for (instance, kind), some in by_seed.items()])
+
+
+def board_problems() -> tuple[str, ...]:
+    return tuple(name for name in names() if load(name).on_board)

@@ -1,4 +1,4 @@
-"""The figures of a board's page: the ends of runs and their way on one problem, and how soon targets are reached."""
+"""The figures of a board's page: shares, how soon targets are reached, and the runs on one problem."""
 
 from __future__ import annotations
 
@@ -8,35 +8,84 @@ from typing import Any
 
 import numpy as np
 
-from fairbound._utils.drawing import COLORS, DASHES, INK, legend, panels, style, titled
-from fairbound.benchmark.board.findings import Finding, Summary
-from fairbound.benchmark.board.results import Board
-from fairbound.benchmark.board.scoring import FIRST, LAST, Numbers, track_hits
+from fairbound._utils.drawing import (
+    COLORS,
+    DASHES,
+    DOT,
+    FAINT,
+    INK,
+    PAPER,
+    error_bars,
+    label_points,
+    legend,
+    panels,
+    style,
+    titled,
+)
+from fairbound.benchmark.board.findings import Summary, interval
+from fairbound.benchmark.board.results import Board, InstanceName
+from fairbound.benchmark.board.scoring import Numbers
 from fairbound.benchmark.plots import End, draw_ends
 from fairbound.benchmark.stored_study import Card
 
-SHOWN_FROM = 0.5  # epochs; scores begin at 1
+FIRST = 0.01  # of the budget, where axes begin
+TICKS = {0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}
+GRID = np.geomspace(FIRST, 1.0, 30)
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite
-GRID = np.geomspace(FIRST, LAST, 25)  # epochs at which a profile is drawn
 MAX_POINTS = 18  # of a curve
-BANDS = 3  # of the best methods
-DRAWS, SEED = 200, 18  # of a band
-EPOCHS = (1, 2, 5, 10, 20, 50, 100)  # labels of the axis
-PARTS = ("Training data", "Held-out data")
+DATA = ("Training data", "Held-out data")
 
 
-# Loss against violation -----------------------------------------------------------------------------------------------
+@style()
+def scatter(summary: Summary) -> Any:
+    """The share solved of problems as stated against that of changed ones; None without either."""
+    if set(summary.shares) != {"stated", "changed"}:
+        return None
+    stated, changed = summary.shares["stated"], summary.shares["changed"]
+    figure, (panel,) = panels(1, 760, 520)
+    axes = panel.subplots()
+    most = max(0.1, *stated.share, *changed.share) + 0.08
+    axes.set(xlim=(-0.04, most), ylim=(-0.04, most), xlabel="share solved, problems as stated", ylabel="changed")
+    points = list(zip(stated.share.tolist(), changed.share.tolist(), strict=True))
+    for i, (name, point) in enumerate(zip(summary.names, points, strict=True)):
+        error_bars(axes, point, tuple(stated.interval[i]), tuple(changed.interval[i]), FAINT)
+        words = f"{name}: {point[0]:.2f} {interval(stated.interval[i])}, {point[1]:.2f} {interval(changed.interval[i])}"
+        fill = PAPER if summary.board.methods[i].own_step else DOT
+        mark = {"marker": "o", "markersize": 8, "markerfacecolor": fill, "markeredgecolor": DOT}
+        titled(axes.plot(*point, **mark, zorder=3, clip_on=False)[0], words)
+    label_points(axes, points, summary.names, [INK] * len(points))
+    figure.set_label("Share of instances solved, as stated and changed; bars: 95 %; the table has the numbers")
+    return figure
 
 
-def ends(summary: Summary, problem: Card, found: Finding) -> Any:
+@style()
+def profiles(summary: Summary) -> Any:
+    """The share of (problem, target, run) that is reached against the budget, a panel for each class of problems."""
+    figure, places = panels(len(summary.families) + 1, 380, 330)
+    for panel, (family, problems) in zip(places, summary.families.items(), strict=False):
+        axes = panel.subplots()
+        for i, name in enumerate(summary.names):
+            line = summary.profile(name, problems, GRID)
+            look = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
+            titled(axes.plot(GRID, line, **look, label=name)[0], f"{name}: {line[-1]:.0%} at the end")
+        axes.set(title=f"{family.capitalize()} ({len(problems)})", ylim=(0, 1.02))
+        axes.yaxis.set_major_formatter("{x:.0%}")
+        _set_budget(axes)
+    legend(places[-1], [places[0].axes[0]], ncols=2, columnspacing=1.0, handlelength=1.6)
+    figure.set_label("Share of problems, targets and runs that are reached against the budget, by method")
+    return figure
+
+
+def ends(summary: Summary, problem: Card) -> Any:
     """Where runs end, on training and on held-out data; None where nothing was measured."""
-    parts: dict[str, list[End]] = {part: [] for part in PARTS}
-    for method in summary.board.methods:
-        for part, numbers in zip(PARTS, _measured_ends(summary.board, method.name, problem.name), strict=True):
+    parts: dict[str, list[End]] = {part: [] for part in DATA}
+    for method in summary.names:
+        solves = bool(summary.board.solved(method, InstanceName(problem.name)).mean() > 0.5)
+        for part, numbers in zip(DATA, _measured_ends(summary.board, method, problem.name), strict=True):
             if numbers and all((np.abs(one) < DIVERGED).all() for one in numbers):  # else some run diverged
                 loss, violation = numbers
                 means = float(loss.mean()), float(loss.std()), float(violation.mean()), float(violation.std())
-                parts[part].append(End(method.name, *means, method.name in found.best, method.name == found.safest))
+                parts[part].append(End(method, *means, solves))
     shown = {part: measured for part, measured in parts.items() if measured}
     if not shown:
         return None
@@ -52,48 +101,35 @@ def _measured_ends(board: Board, method: str, problem: str) -> tuple[Sequence[Nu
     if (method, problem) in board.heldout:
         held = board.heldout[method, problem]
         return (held.train_loss, held.train_violation), (held.loss, held.violation)
-    curve = board.curves.get((method, problem))
+    curve = board.curves.get((method, InstanceName(problem)))
     return (() if curve is None else (curve.loss[:, -1], curve.violation[:, -1])), ()
-
-
-# Along the way --------------------------------------------------------------------------------------------------------
 
 
 @style()
 def curves(summary: Summary, problem: Card) -> Any:
-    """Loss and violation of every method along the epochs: medians, quartiles of the best."""
-    board, reference = summary.board, problem.reference
-    ranking = summary.by_problem.get(problem.name)
-    best = list(ranking.order)[:BANDS] if ranking is not None else []
+    """Loss and violation of every method along the budget: medians."""
+    board, reference, instance = summary.board, problem.reference, InstanceName(problem.name)
     figure, (left, right, names) = panels(3, 360, 330)
     loss, violation = left.subplots(), right.subplots()
     floor, least = 0.01 * reference.scale, reference.loss
-    for i, method in enumerate(board.methods):
-        curve = board.curves.get((method.name, problem.name))
+    for i, method in enumerate(summary.names):
+        curve = board.curves.get((method, instance))
         if curve is None:
             continue
-        shown = np.flatnonzero(curve.epochs >= min(SHOWN_FROM, curve.epochs[-1]))
-        epochs = curve.epochs[shown := shown[_spread(len(shown))]]
+        shown = np.flatnonzero(curve.share >= min(FIRST, curve.share[-1]))
+        shares = curve.share[shown := shown[_spread(len(shown))]]
+        solves = bool(board.solved(method, instance).mean() > 0.5)
         for axes, values, lowest in ((loss, curve.loss, -math.inf), (violation, curve.violation, floor)):
-            low, middle, high = np.quantile(
-                np.nan_to_num(values[:, shown], nan=np.inf), [0.25, 0.5, 0.75], axis=0, method="nearest"
-            )
-            low, middle, high = (
-                np.where(line < DIVERGED, np.maximum(line, lowest), np.nan) for line in (low, middle, high)
-            )
-            color = COLORS[i % len(COLORS)]
-            if i in best:
-                axes.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
-            width = 2 if i in best else 1
-            (line,) = axes.plot(
-                epochs, middle, DASHES[i // len(COLORS) % 4], color=color, linewidth=width, label=method.name
-            )
-            titled(line, f"{method.name}: {middle[-1]:.3g} at the end")
+            middle = np.quantile(np.nan_to_num(values[:, shown], nan=np.inf), 0.5, axis=0, method="nearest")
+            middle = np.where(middle < DIVERGED, np.maximum(middle, lowest), np.nan)
+            look = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
+            (line,) = axes.plot(shares, middle, **look, linewidth=2 if solves else 1, label=method)
+            titled(line, f"{method}: {middle[-1]:.3g} at the end")
             if axes is loss and np.isfinite(middle).any():
                 least = min(least, float(np.nanmin(middle)))
     most = reference.start + 0.15 * abs(reference.start - reference.loss)
-    margin = 0.05 * (most - least) or 1.0
-    loss.set(title="Loss", ylim=(least - margin, most + margin))
+    margin = 0.05 * abs(most - least) or 1.0
+    loss.set(title="Loss", ylim=sorted((least - margin, most + margin)))
     loss.locator_params(axis="y", nbins=6)
     loss.axhline(reference.loss, color=INK, linestyle="--", linewidth=1)
     violation.axhline(reference.scale, color=INK, linestyle="--", linewidth=1)
@@ -101,10 +137,10 @@ def curves(summary: Summary, problem: Card) -> Any:
     ticks = [floor, *(factor * reference.scale for factor in (0.1, 1, 10, 100))]
     violation.set_yticks(ticks, [f"{'≤ ' if tick == floor else ''}{tick:.2g}" for tick in ticks], minor=False)
     for axes in (loss, violation):
-        _set_epochs(axes, SHOWN_FROM, problem.epochs)
+        _set_budget(axes)
     legend(names, [loss], ncols=2, columnspacing=1.0, handlelength=1.6)
     figure.set_label(
-        f"Loss and violation of every method on {problem.name} along the epochs; the table has the figures"
+        f"Loss and violation of every method on {problem.name} along the budget; the table has the figures"
     )
     return figure
 
@@ -113,56 +149,10 @@ def _spread(count: int) -> Any:
     """Places of the points that are drawn, closer at the beginning as on an axis of logarithms."""
     if count <= MAX_POINTS:
         return np.arange(count)
-    return np.unique(np.geomspace(1, count, MAX_POINTS).round().astype(int) - 1)
+    return np.unique(np.linspace(0, count - 1, MAX_POINTS).round().astype(int))
 
 
-def _set_epochs(axes: Any, first: float, last: float) -> None:
-    axes.set(xscale="log", xlim=(first, max(last, 2 * first)), xlabel="epochs")
-    ticks = [tick for tick in EPOCHS if first <= tick <= last]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
+def _set_budget(axes: Any) -> None:
+    axes.set(xscale="log", xlim=(FIRST, 1.0), xlabel="budget used")
+    axes.set_xticks(list(TICKS), list(TICKS.values()), minor=False)
     axes.minorticks_off()
-
-
-# How soon targets are reached -----------------------------------------------------------------------------------------
-
-
-@style()
-def profile(summary: Summary, track: str, target: int | None = None) -> Any:
-    """The share of (problem, target, seed) that is reached against epochs; of all targets, or of one."""
-    figure, (panel, names) = panels(2, 440, 360, columns=2)
-    axes, problems = panel.subplots(), [problem.name for problem in summary.board.on(track)]
-    for place, i in enumerate(summary.rankings[track].order):
-        name, color = summary.board.methods[i].name, COLORS[i % len(COLORS)]
-        shares = [_shares(track_hits(summary.board, track, name, problem), target) for problem in problems]
-        middle = np.mean([runs.mean(0) for runs in shares], axis=0)
-        if place < BANDS:
-            axes.fill_between(GRID, *_band(shares), color=color, alpha=0.16, linewidth=0)
-        look = {"color": color, "linestyle": DASHES[i // len(COLORS) % 4], "linewidth": 2 if place < BANDS else 1}
-        titled(axes.plot(GRID, middle, **look, label=name)[0], f"{name}: {middle[-1]:.0%} at the end")
-    axes.set(ylim=(0, 1.02), ylabel="share reached")
-    axes.yaxis.set_major_formatter("{x:.0%}")
-    _set_epochs(axes, FIRST, LAST)
-    legend(names, [axes], ncols=2)
-    figure.set_label(
-        "Share of problems, targets and seeds reached against epochs, by method; scores are in the ranking"
-    )
-    return figure
-
-
-def _shares(hits: Numbers | None, target: int | None) -> Numbers:
-    """(R, len(GRID)) the share of a run's targets that is reached."""
-    if hits is None or not len(hits):
-        return np.zeros((1, len(GRID)))
-    chosen = hits if target is None else hits[:, [target]]
-    shares: Numbers = (chosen[..., None] <= GRID).mean(1)
-    return shares
-
-
-def _band(shares: Sequence[Numbers]) -> Numbers:
-    """(2, len(GRID)) 95 %, by a bootstrap over runs and problems; the same draws for every method."""
-    rng = np.random.default_rng(SEED)
-    drawn = np.stack([rng.multinomial(len(runs), np.full(len(runs), 1 / len(runs)), DRAWS) @ runs / len(runs)
-                      for runs in shares], axis=1)  # fmt: skip
-    chosen = rng.integers(len(shares), size=(DRAWS, len(shares)))
-    band: Numbers = np.quantile(drawn[np.arange(DRAWS)[:, None], chosen].mean(1), [0.025, 0.975], axis=0)
-    return band

@@ -1,7 +1,4 @@
-"""What a board found, in numbers and in words: rankings by track and by problem, and which method is for which problem.
-
-Every figure and sentence of the board's page, and every table beside it, is made from a `Summary`.
-"""
+"""What a board found, in numbers and in words. Its page, its tables and the terminal are made from a `Summary`."""
 
 from __future__ import annotations
 
@@ -13,76 +10,106 @@ from functools import cached_property
 
 import numpy as np
 
-from fairbound.benchmark.board.results import Board
-from fairbound.benchmark.board.scoring import BASELINE, MIDDLE, Numbers, Ranking, Speed, rank_methods, speed, track_hits
-from fairbound.benchmark.problems.catalog import TRACKS
+from fairbound.benchmark.board.results import Board, InstanceName
+from fairbound.benchmark.board.scoring import TARGET, Numbers, Shares, bootstrap, reached
+from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.stored_study import Card
 
-BY_EPOCHS = ("solve", "many", "known", "robust")  # tracks that score along the way; the others score the end
+BASELINE = "DescentAscent"  # with which every method is compared
 DECISIONS = ("holds", "violated", "undecided")
+PARTS = {"stated": "as stated", "changed": "changed"}  # of the instances
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A board with its rankings."""
+    """A board with its shares."""
 
     board: Board
 
     @cached_property
-    def tracks(self) -> list[str]:
-        """Those with a problem and something measured."""
-        measured = {"heldout": self.board.heldout, "shift": self.board.shift, "robust": self.board.robust}
-        return [one for one in TRACKS if self.board.on(one) and measured.get(one, self.board.curves)]
+    def names(self) -> list[str]:
+        return [method.name for method in self.board.methods]
+
+    def instances(self, part: str) -> dict[str, list[InstanceName]]:
+        """Those that count, by problem."""
+        by_problem: dict[str, list[InstanceName]] = {}
+        for instance in self.board.counted:
+            if bool(instance.change) == (part == "changed"):
+                by_problem.setdefault(instance.problem, []).append(instance)
+        return by_problem
 
     @cached_property
-    def rankings(self) -> dict[str, Ranking]:
-        return {track: rank_methods(self.board, track) for track in self.tracks}
+    def parts(self) -> list[str]:
+        """Those with an instance that counts."""
+        return [part for part in PARTS if self.instances(part)]
 
     @cached_property
-    def speeds(self) -> dict[str, dict[str, Speed]]:
-        """To the middle target, (.1, .3), by track and method."""
-        baseline = next((one.name for one in self.board.methods if one.method == BASELINE), BASELINE)
-        return {
-            track: speed(
-                {
-                    method.name: [self.middle_hits(method.name, one.name, track) for one in self.board.on(track)]
-                    for method in self.board.methods
-                },
-                [one.epochs for one in self.board.on(track)],
-                baseline,
-            )
-            for track in self.tracks
-            if track in BY_EPOCHS
-        }
+    def shares(self) -> dict[str, Shares]:
+        """Of the instances that are solved, by part."""
+        return {part: bootstrap(self._runs(list(self.instances(part).values()))) for part in self.parts}
+
+    def _runs(self, problems: Sequence[Sequence[InstanceName]]) -> list[list[list[Numbers]]]:
+        return [[[self.board.solved(name, one) for one in problem] for problem in problems] for name in self.names]
+
+    def share(self, method: str, instances: Sequence[InstanceName], target: float = TARGET) -> float:
+        """Of instances that a method solves; the mean over problems, then over their instances."""
+        by_problem: dict[str, list[float]] = {}
+        for one in instances:
+            by_problem.setdefault(one.problem, []).append(float(self.board.solved(method, one, target).mean()))
+        return float(np.mean([np.mean(shares) for shares in by_problem.values()])) if by_problem else math.nan
 
     @cached_property
-    def by_problem(self) -> dict[str, Ranking]:
-        """On each problem alone, by its first track: over seeds."""
-        return {
-            one.name: rank_methods(self.board, self.first_track(one), [one.name])
-            for one in self.board.problems
-            if self.first_track(one)
-        }
+    def changes(self) -> dict[str, list[InstanceName]]:
+        """Those that were measured, with the instances that count."""
+        found = {change: [one for one in self.board.counted if one.change == change] for change in CHANGES if change}
+        return {change: instances for change, instances in found.items() if instances}
 
-    def first_track(self, problem: Card) -> str:
-        """What a problem is mainly for; empty where nothing of it was measured."""
-        return next((one for one in self.tracks if one in problem.tracks), "")
+    @cached_property
+    def baseline(self) -> int | None:
+        """The method with which the others are compared."""
+        places = [i for i, method in enumerate(self.board.methods) if method.method == BASELINE]
+        return places[0] if places else None
 
-    def middle_hits(self, method: str, problem: str, track: str) -> Numbers:
-        """(R,) epochs to the middle target."""
-        found = track_hits(self.board, track, method, problem)
-        if found is None:
-            return np.empty(0)
-        return found[:, MIDDLE[0] if track == "known" else 4 * MIDDLE[0] + MIDDLE[1]]
+    @cached_property
+    def alike(self) -> list[InstanceName]:
+        """Instances on which all methods have the same share: they separate nothing."""
+        return [
+            one for one in self.board.counted if len({self.board.solved(name, one).mean() for name in self.names}) == 1
+        ]
+
+    @cached_property
+    def unsolved(self) -> list[InstanceName]:
+        """Those that no run of any method solves."""
+        return [one for one in self.board.counted if not any(self.board.solved(name, one).any() for name in self.names)]
+
+    @cached_property
+    def families(self) -> dict[str, list[str]]:
+        """Classes of problems, with those that count as they are stated."""
+        found: dict[str, list[str]] = {}
+        for name in self.instances("stated"):
+            found.setdefault(self.board.problem(name).family, []).append(name)
+        return dict(sorted(found.items()))
+
+    def profile(self, method: str, problems: Sequence[str], shares: Numbers) -> Numbers:
+        """The share of (problem, target, run) that is reached within these shares of the budget."""
+        lines = []
+        for name in problems:
+            curves = self.board.curves.get((method, InstanceName(name)))
+            if curves is None:
+                lines.append(np.zeros(len(shares)))
+                continue
+            hits = reached(self.board.merits(method, InstanceName(name)), curves.share)
+            lines.append((hits[..., None] <= shares).mean((0, 1)))
+        return np.asarray(np.mean(lines, axis=0))
 
     def decisions(self, method: str, problem: str) -> dict[str, int] | None:
         """How often the bound holds on held-out data, is violated, or neither is certain."""
-        found = self.board.heldout.get((method, problem))
-        return None if found is None else {one: Counter(found.decisions)[one] for one in DECISIONS}
+        held = self.board.heldout.get((method, problem))
+        return None if held is None else {one: Counter(held.decisions)[one] for one in DECISIONS}
 
     @cached_property
     def default_problem(self) -> Card:
-        """Two groups and a bound of .02 where that was measured on held-out data."""
+        """Two groups and a bound of 0.02 where that was measured on held-out data."""
         heldout = [one for one in self.board.problems if any(name == one.name for _, name in self.board.heldout)]
         two = [one for one in heldout if one.groups == 2 and one.bound is not None and math.isclose(one.bound, 0.02)]
         return [*two, *heldout, *self.board.problems][0]
@@ -91,127 +118,76 @@ class Summary:
 # In words -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """About one problem."""
-
-    label: str  # of the kind: "2 groups, bound 0.02"
-    best: tuple[str, ...]  # that cannot be told apart, the largest score first; empty where nothing is reached
-    score: str
-    sentence: str  # who is first, and is the difference to the second real?
-    difference: str  # to the second, in short
-    heldout: str  # does it hold on held-out data?
-    verdict: str  # the same in short
-    verdict_counts: str
-    safest: str = ""  # keeps the bound most often on held-out data
-
-
-def finding(summary: Summary, problem: Card) -> Finding:
-    """Which method is for this problem, is the difference to the second real, does it hold on held-out data?"""
-    board, ranking = summary.board, summary.by_problem.get(problem.name)
-    label = problem.summary or problem.title
-    names = [one.name for one in board.methods]
-    if ranking is None or ranking.score.max() <= 0.0:
-        heldout, verdict, counts = _heldout_words(summary, problem, ())
-        measured = any(name == problem.name for _, name in board.curves)
-        sentence = f"{label}: {'no method reaches a target within the budget' if measured else 'not measured yet'}."
-        return Finding(
-            label=label, best=(), score="0", sentence=sentence, difference="", heldout=heldout, verdict=verdict,
-            verdict_counts=counts,
-        )  # fmt: skip
-    order = sorted(range(len(names)), key=lambda i: (-ranking.score[i], i))
-    top = order[0]
-    best = tuple(names[i] for i in order if ranking.rank[i] == 1)
-    score = f"{ranking.score[top]:.2f} {interval(ranking.interval[top])}"
-    does = {
-        "heldout": "meets most targets on held-out data", "shift": "meets most targets in other populations",
-        "known": "comes close to the exact solution first",
-    }.get(summary.first_track(problem), "reaches a feasible point with a small loss first")  # fmt: skip
-    sentence, difference = f"{label}: {names[top]} {does} (score {score}).", ""
-    if len(order) > 1:
-        second = order[1]
-        apart = bool(ranking.difference_interval[top, second, 0] > 1e-12)
-        judged = not np.isnan(ranking.difference_interval[top, second]).any()
-        significant = "significant" if apart else "not significant" if judged else "not to be judged"
-        size = f"{ranking.difference[top, second]:.2f} {interval(ranking.difference_interval[top, second])}"
-        sentence += (
-            f" The difference to the second, {names[second]} ({ranking.score[second]:.2f}), is {significant}: {size}."
+def overall(summary: Summary) -> list[str]:
+    """The board in a few sentences."""
+    if not summary.parts:
+        return ["Nothing was measured."]
+    sentences = [_of_part(summary, part) for part in summary.parts]
+    if "SGD" in {method.method for method in summary.board.methods}:
+        dropped = summary.board.dropped
+        sentences.append(
+            f"SGD without constraints solves {listed(list(map(str, dropped)))} in most runs: "
+            f"{count(len(dropped), 'instance')}, which count for no method."
+            if dropped
+            else "SGD without constraints solves no instance in most runs, so none is left out."
         )
-        answer = "yes" if apart else "not significantly" if judged else "one run"
-        difference = f"{answer}, by {ranking.difference[top, second]:.2f}; second is {names[second]}"
-        if len(best) > len(order) / 2:
-            sentence += f" No method stands out: {len(best)} of {len(order)} cannot be told apart."
-        elif len(best) > 2:
-            sentence += f" {listed(best)} cannot be told apart."
-    heldout, verdict, counts = _heldout_words(summary, problem, best)
-    return Finding(
-        label=label, best=best, score=score, sentence=sentence, difference=difference, heldout=heldout,
-        verdict=verdict, verdict_counts=counts, safest=_safest(summary, problem),
-    )  # fmt: skip
-
-
-def best_words(about: Finding, methods: int) -> str:
-    """The best of so many methods, in short."""
-    if not about.best:
-        return "none reaches a target"
-    if len(about.best) > methods / 2:
-        return f"no method stands out ({len(about.best)} of {methods} cannot be told apart)"
-    return listed(about.best)
-
-
-def _safest(summary: Summary, problem: Card) -> str:
-    found = {one.name: summary.decisions(one.name, problem.name) for one in summary.board.methods}
-    holds = {name: one["holds"] for name, one in found.items() if one is not None}
-    return max(holds, key=lambda name: holds[name]) if holds and max(holds.values()) else ""
-
-
-def _heldout_words(summary: Summary, problem: Card, best: Sequence[str]) -> tuple[str, str, str]:
-    """A sentence, and in short the share of splits in which it holds, and the other decisions."""
-    found = {one.name: summary.decisions(one.name, problem.name) for one in summary.board.methods}
-    known = {name: one for name, one in found.items() if one is not None}
-    if not known:
-        return "Held-out data were not evaluated for this problem.", "not measured", ""
-    most = _safest(summary, problem) or next(iter(known))
-    first = next((name for name in best if name in known), most)
-    counts, splits = known[first], sum(known[first].values())
-    others = f"violated in {counts['violated']}, undecided in {counts['undecided']}"
-    losses = {name: float(summary.board.heldout[name, problem.name].loss.mean()) for name in (first, most)}
-    words = (
-        f"On held-out data, at 95 % confidence, {first} is shown to keep the bound in {counts['holds']} of {splits} "
-        f"splits and to break it in {counts['violated']}; in {counts['undecided']} the examples are too few to say "
-        f"(mean loss {losses[first]:.3f})."
-    )
-    if known[most]["holds"] > counts["holds"]:
-        words += (
-            f" {most} keeps it most often, in {known[most]['holds']} of {sum(known[most].values())}, at a mean loss of "
-            f"{losses[most]:.3f}."
+    else:
+        sentences.append("SGD was not run, so instances that it solves may be among them.")
+    if len(summary.names) > 1 and summary.alike:
+        sentences.append(
+            f"All methods are equal on {count(len(summary.alike), 'instance')} of {len(summary.board.counted)}, which "
+            f"separate nothing: {listed(list(map(str, summary.alike)))}."
         )
-    if known[most]["holds"] <= splits / 2:
-        words += " No method keeps it in most splits: do not rely on any of them for new data without a check."
-    elif counts["holds"] <= splits / 2:
-        words += f" Do not rely on {first} for the bound on new data without a check."
-    return words, f"holds in {counts['holds']} of {splits}", others
+    return sentences
 
 
-def overall(summary: Summary) -> str:
-    """The board in a sentence or two: its first track."""
-    if not summary.tracks:
-        return "Nothing was measured."
-    track = summary.tracks[0]
-    ranking, names = summary.rankings[track], [one.name for one in summary.board.methods]
-    order = ranking.order
-    best = [names[i] for i in order if ranking.rank[i] == 1]
-    size = len(summary.board.on(track))
-    words = (
-        f"Over {size} {'problem' if size == 1 else 'problems'}, {best[0]} has the largest score "
-        f"({ranking.score[order[0]]:.2f} {interval(ranking.interval[order[0]])})"
+def _of_part(summary: Summary, part: str) -> str:
+    shares, names, problems = summary.shares[part], summary.names, summary.instances(part)
+    instances = sum(map(len, problems.values()))
+    what = {
+        "stated": f"Of {count(instances, 'problem')} as stated",
+        "changed": f"Of {count(instances, 'changed instance')} of {count(len(problems), 'problem')}",
+    }[part]
+    first = shares.order[0]
+    size = f"{shares.share[first]:.2f} {interval(shares.interval[first])}"
+    others = [i for i in shares.order[1:] if not shares.apart[first, i]]
+    sentence = f"{what}, {names[first]} solves {size}"
+    if others:
+        group = listed([names[i] for i in (first, *others)])
+        sentence = f"{what}, the largest share solved is {size}; {group} cannot be told apart"
+    pairs, of = shares.pairs
+    return f"{sentence}. {pairs} of {count(of, 'pair')} of methods can be told apart."
+
+
+def finding(summary: Summary, problem: Card) -> str:
+    """How many methods solve one problem, and whether the bound holds on held-out data."""
+    instance = InstanceName(problem.name)
+    if instance not in summary.board.instances:
+        return "Not measured yet."
+    if instance in summary.board.dropped:
+        return "SGD without constraints solves it in most runs, so it counts for no method."
+    solving = [name for name in summary.names if summary.board.solved(name, instance).mean() > 0.5]
+    words = f"{len(solving)} of {len(summary.names)} methods solve it in most runs"
+    return f"{words}{f': {listed(solving, 8)}' if solving else ''}. {_heldout_words(summary, problem)}".strip()
+
+
+def _heldout_words(summary: Summary, problem: Card) -> str:
+    counts = [counted for name in summary.names if (counted := summary.decisions(name, problem.name)) is not None]
+    if not counts:
+        return ""
+    total = {one: sum(some[one] for some in counts) for one in DECISIONS}
+    return (
+        f"On held-out data, at 95 % confidence, the bound holds in {total['holds']} of {sum(total.values())} runs "
+        f"of all methods, is violated in {total['violated']}, and is undecided in {total['undecided']}."
     )
-    if len(best) > 1:
-        return f"{words}; {listed(best)} share rank 1: they cannot be told apart."
-    if len(order) > 1:
-        return f"{words}, significantly more than every other method; next is {names[order[1]]} "\
-            f"({ranking.score[order[1]]:.2f})."  # fmt: skip
-    return f"{words}."
+
+
+def count(number: int, what: str) -> str:
+    """
+    >>> count(1, "problem"), count(3, "problem")
+    ('1 problem', '3 problems')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def interval(ends: Numbers) -> str:
@@ -233,11 +209,3 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     if len(names) > most + 1:
         return f"{', '.join(names[:most])} and {len(names) - most} others"
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-def epochs_words(epochs: float) -> str:
-    """
-    >>> epochs_words(3.14159), epochs_words(42.3), epochs_words(math.inf)
-    ('3.1', '42', '—')
-    """
-    return "—" if not math.isfinite(epochs) else f"{epochs:.1f}" if epochs < 9.95 else f"{epochs:.0f}"

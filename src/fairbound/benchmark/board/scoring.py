@@ -1,200 +1,159 @@
-"""Scores of a board: how soon runs reach targets of loss and feasibility, and which methods can be told apart.
+"""What a board counts: instances that are solved at the end of the budget, and how soon targets are reached.
 
-A run reaches a target when its loss and its largest violation are small enough at a recorded point and at the next two
-(noise cannot win by one lucky look). Its score is the area under its profile: the share of targets reached, against
-the logarithm of the epochs, between 1 and the end of the budget; 1 for all targets within one epoch, 0 for none ever.
-A method's score is the mean over problems of the mean over seeds. It depends on no other method.
+An instance is a problem, as it is or with a single change. The merit of a state is the larger of two parts: the share
+of the loss gap that is left, (F - F_ref) / (F_0 - F_ref), and the largest violation in units of the constraints' scale.
+Where the solution x* is known and unique, and x short, it is the distance to it, |x - x*| / |x_0 - x*|. A run solves an
+instance if the median merit of its last three recorded points is at most the target. A method's share is the mean over
+problems of the mean over their instances and seeds; it depends on no other method.
 
-    hits, known_hits    epochs at which runs reach targets
-    met                 which targets the ends of runs meet, on held-out examples or in another population
-    areas, run_scores   the score of runs
-    bootstrap           scores with intervals, differences, ranks
-    speed               secondary figures: epochs to one target, share of runs that reach it, speed-up
+    merit, end_merit    of the states of runs, and of their ends
+    reached             the share of the budget after which runs reach targets
+    bootstrap           shares with intervals, differences, and which pairs can be told apart
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from fairbound.benchmark.budget import SHORTER_EPOCHS
-
 if TYPE_CHECKING:
-    from fairbound.benchmark.board.results import Board, Curves
     from fairbound.benchmark.problems.catalog import Reference
 
 Numbers = NDArray[np.float64]
-Runs = Sequence[Sequence[Numbers]]  # by method, by problem: (R,) scores of runs; empty where there are none
+Runs = Sequence[Sequence[Sequence[Numbers]]]  # by method, by problem, by instance: (R,) of runs; empty without runs
 
-LOSS_TARGETS = (0.3, 0.1, 0.03, 0.01)  # of the way from the reference's loss to that of the start
-VIOLATION_TARGETS = (1.0, 0.3, 0.1, 0.03)  # of the constraints' scale
-MIDDLE = (1, 1)  # the target (.1, .3), of the secondary figures
-CONFIRMED = 3  # points in a row
-FIRST, LAST = 1.0, 100.0  # epochs
+TARGETS = (0.3, 0.1, 0.03)
+TARGET = 0.1  # of the headline
+CREDIT = 0.3  # a merit above it is worth nothing
+SPEED_TARGETS = np.geomspace(CREDIT, 0.01, 25)
+SHORT = 10  # variables; in more, the loss says what matters: flat directions are far and cost nothing
+LAST = 3  # recorded points whose median is the end, and that confirm a target
 DRAWS, LEVEL, SEED = 2000, 0.95, 18
-BASELINE = "DescentAscent"  # of the speed-up
-
-# Targets --------------------------------------------------------------------------------------------------------------
 
 
-def loss_bounds(reference: Reference) -> Numbers:
-    """(4,) Where a start lies below the reference (and is infeasible), the distance between them counts."""
-    return reference.loss + np.array(LOSS_TARGETS) * abs(reference.start - reference.loss)
+# Merit ----------------------------------------------------------------------------------------------------------------
 
 
-def violation_bounds(reference: Reference) -> Numbers:
-    """(4,)"""
-    return np.array(VIOLATION_TARGETS) * reference.scale
+def merit(loss: Any, violation: Any, distance: Any, reference: Reference) -> Numbers:
+    """(...,) of states; not a number is infinitely bad. An exact loss counts on both sides: below it is infeasible.
 
-
-def met(loss: Numbers, violation: Numbers, reference: Reference) -> NDArray[np.bool_]:
-    """(...,) -> (..., 4, 4) whether each target (loss, violation) holds; not a number is a miss."""
-    small_loss = loss[..., None] <= loss_bounds(reference)
-    feasible = violation[..., None] <= violation_bounds(reference)
-    return small_loss[..., :, None] & feasible[..., None, :]
-
-
-def hits(curves: Curves, reference: Reference) -> Numbers:
-    """(R, 4, 4) epochs at which runs reach each target; infinity where they never do."""
-    return first_confirmed(np.moveaxis(met(curves.loss, curves.violation, reference), 1, -1), curves.epochs)
-
-
-def known_hits(curves: Curves, reference: Reference) -> Numbers:
-    """(R, 4) the same against a known answer: the distance to x*, of that at the start, within `LOSS_TARGETS`.
-
-    Without a unique x*: the loss on both sides of the solution's, and the violation within the same share of its scale.
+    >>> from fairbound.benchmark.problems import Reference
+    >>> best = Reference(loss=1.0, start=3.0, scale=0.5, residual=None, exact=False, how="")
+    >>> merit([1.2, 0.9], [0.0, 0.05], None, best)
+    array([0.1, 0.1])
     """
-    factors = np.array(LOSS_TARGETS)[:, None]
-    if curves.distance is not None:
-        near = curves.distance[:, None] <= factors
+    if distance is not None:
+        parts = np.asarray(distance, float)
     else:
-        error = np.abs(curves.loss - reference.loss) / abs(reference.start - reference.loss)
-        near = (error[:, None] <= factors) & (curves.violation[:, None] <= factors * reference.scale)
-    return first_confirmed(near, curves.epochs)
+        gap = (np.asarray(loss, float) - reference.loss) / max(abs(reference.start - reference.loss), 1e-12)
+        parts = np.maximum(np.abs(gap) if reference.exact else gap, np.asarray(violation, float) / reference.scale)
+    return np.where(np.isnan(parts), math.inf, parts)
 
 
-def first_confirmed(reached: NDArray[np.bool_], epochs: Numbers) -> Numbers:
-    """(..., K) -> (...,) epochs of the first point that holds with the next two; the last two cannot be confirmed.
+def end_merit(loss: Any, violation: Any, distance: Any, reference: Reference) -> Numbers:
+    """(..., K) -> (...,) the median over the last points."""
+    return np.asarray(np.median(merit(loss, violation, distance, reference)[..., -LAST:], axis=-1))
 
-    >>> first_confirmed(np.array([[True, False, True, True, True], [False, False, False, True, True]]), np.arange(1, 6))
-    array([ 3., inf])
+
+def target_of(slack: float, target: float = TARGET) -> float:
+    """On an instance whose targets are so many times as large, but never beyond the credit."""
+    return min(CREDIT, slack * target)
+
+
+def reached(merits: Numbers, shares: Numbers, targets: Numbers = SPEED_TARGETS) -> Numbers:
+    """(R, K) at these shares of the budget -> (R, T) where each target is reached, and at the next two points.
+
+    >>> reached(np.array([[0.5, 0.2, 0.4, 0.2, 0.1, 0.1]]), np.arange(1, 7) / 6, np.array([0.3, 0.1]))
+    array([[0.66666667,        inf]])
     """
-    if reached.shape[-1] < CONFIRMED:
-        return np.full(reached.shape[:-1], math.inf)
-    confirmed = np.lib.stride_tricks.sliding_window_view(reached, CONFIRMED, axis=-1).all(-1)
-    return np.where(confirmed.any(-1), epochs[confirmed.argmax(-1)], math.inf)
+    if merits.shape[-1] < LAST:
+        return np.full((len(merits), len(targets)), math.inf)
+    good = merits[:, None] <= targets[:, None]
+    confirmed = np.lib.stride_tricks.sliding_window_view(good, LAST, axis=-1).all(-1)
+    return np.where(confirmed.any(-1), shares[confirmed.argmax(-1)], math.inf)
 
 
-def areas(hits: Numbers, last: float = LAST) -> Numbers:
-    """The area under a profile with one step, at these epochs: 1 at the first epoch, 0 at the last or never.
-
-    >>> areas(np.array([0.5, 1.0, 10.0, 100.0, math.inf]))
-    array([1. , 1. , 0.5, 0. , 0. ])
-    """
-    return np.clip(1.0 - np.log(np.clip(hits, FIRST, last)) / math.log(last / FIRST), 0.0, 1.0)
-
-
-# Scores of runs -------------------------------------------------------------------------------------------------------
-
-
-def track_hits(board: Board, track: str, method: str, problem: str) -> Numbers | None:
-    """(R, T) epochs to the targets of a track, 16 or 4; None without runs, or where only the end counts."""
-    info, cell = board.problem(problem), (method, problem)
-    if track in ("heldout", "shift") or (cell not in board.curves and track != "robust"):
-        return None
-    if track == "robust":
-        found = [hits(one, info.reference) for one in board.robust.get(cell, ())]
-        return np.concatenate(found).reshape(-1, 16) if found else None
-    if track == "known":
-        return known_hits(board.curves[cell], info.reference)
-    return hits(board.curves[cell], info.reference).reshape(-1, 16)
-
-
-def run_scores(board: Board, track: str, method: str, problem: str) -> Numbers:
-    """(R,) empty where there are no runs. At the end of a run (held-out, shift): the share of the 16 targets."""
-    info, cell = board.problem(problem), (method, problem)
-    if track == "heldout" and cell in board.heldout:
-        ends = board.heldout[cell]
-        return np.asarray(met(ends.loss, ends.violation, info.reference).mean((1, 2)))
-    if track == "shift" and cell in board.shift:
-        there = board.shift[cell]
-        return np.asarray(met(there.loss, there.violation, info.reference).mean((1, 2, 3)))
-    found = track_hits(board, track, method, problem)
-    last = min(info.epochs, SHORTER_EPOCHS) if track == "robust" else info.epochs
-    return np.empty(0) if found is None else np.asarray(areas(found, last).mean(1))
-
-
-# Intervals and ranks --------------------------------------------------------------------------------------------------
+# Shares and intervals -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Ranking:
+class Shares:
     """Of M methods; an interval is (low, high), 95 %. Differences are row minus column."""
 
-    score: Numbers  # (M,)
+    share: Numbers  # (M,)
     interval: Numbers  # (M, 2)
     difference: Numbers  # (M, M)
     difference_interval: Numbers  # (M, M, 2)
-    rank: NDArray[np.int64]  # (M,) 1 + number of methods that are significantly better
-    first: Numbers  # (M,) share of draws in which the score is the largest; equal ones share
-    rank_range: NDArray[np.int64]  # (M, 2) the smallest and largest rank when one problem is left out
-    by_problem: Numbers  # (M, P) mean over seeds
 
     @property
     def order(self) -> list[int]:
-        """Best first: by rank, then by score."""
-        return sorted(range(len(self.score)), key=lambda i: (self.rank[i], -self.score[i], i))
+        """The largest share first."""
+        return sorted(range(len(self.share)), key=lambda i: (-self.share[i], i))
+
+    @property
+    def apart(self) -> NDArray[np.bool_]:
+        """(M, M) whether the interval of a difference is above or below 0."""
+        low, high = np.moveaxis(self.difference_interval, -1, 0)
+        apart: NDArray[np.bool_] = (low > 1e-12) | (high < -1e-12)
+        return apart
+
+    @property
+    def pairs(self) -> tuple[int, int]:
+        """How many can be told apart, and how many there are."""
+        return int(np.triu(self.apart, 1).sum()), len(self.share) * (len(self.share) - 1) // 2
 
 
-def bootstrap(runs: Runs, draws: int = DRAWS) -> Ranking:
-    """Draws problems with replacement, then runs within each; the same for every method, so differences are paired.
+def bootstrap(runs: Runs, draws: int = DRAWS) -> Shares:
+    """Draws problems with replacement, then runs within each instance: the same for every method, so paired.
 
-    With one problem, it is a bootstrap over seeds alone. Random numbers depend on the numbers of problems and runs
-    only: another method moves neither the score nor the interval of any.
-
-    Few problems or seeds make redrawn scores too narrow, so they are widened as Student's t widens the normal
-    distribution (docs/guides/board.md). A single run has no interval: it is not a number.
+    With one problem, it is a bootstrap over seeds alone. Random numbers depend on the numbers of problems, instances
+    and runs only: another method moves neither the share nor the interval of any. Few problems or seeds make redrawn
+    shares too narrow, so they are widened as Student's t widens the normal distribution. One run has no interval.
     """
-    by_problem = np.array([[one.mean() if one.size else 0.0 for one in method] for method in runs])
+    share = np.array([_mean(method) for method in runs])
     drawn = _drawn(runs, draws)
-    known = np.where(np.isnan(drawn), by_problem.mean(1)[:, None], drawn)
-    rank, difference_interval = _ranks(drawn)
-    others = [_drop(runs, left) for left in range(by_problem.shape[1])] if by_problem.shape[1] > 1 else []
-    ranks = np.array([rank, *(_ranks(_drawn(some, draws))[0] for some in others)])
-    best = known >= known.max(0) - 1e-12
-    score = by_problem.mean(1)
-    return Ranking(
-        score=score, interval=np.clip(_interval(drawn), 0.0, 1.0), difference=score[:, None] - score[None],
-        difference_interval=difference_interval, rank=rank, first=(best / best.sum(0)).mean(1),
-        rank_range=np.stack([ranks.min(0), ranks.max(0)], axis=1), by_problem=by_problem,
+    return Shares(
+        share=share, interval=np.clip(_interval(drawn), 0.0, 1.0), difference=share[:, None] - share[None],
+        difference_interval=np.array([_interval(one - drawn) for one in drawn]),
     )  # fmt: skip
 
 
+def _mean(problems: Sequence[Sequence[Numbers]]) -> float:
+    means = [np.mean([runs.mean() if runs.size else 0.0 for runs in instances]) for instances in problems]
+    return float(np.mean(means)) if means else 0.0
+
+
 def _drawn(runs: Runs, draws: int) -> Numbers:
-    """(M, D) scores of redrawn boards."""
-    problems = len(runs[0])
+    """(M, D) shares of redrawn boards."""
+    problems = len(runs[0]) if runs else 0
+    if not problems:
+        return np.zeros((len(runs), draws))
     chosen = np.random.default_rng([SEED, 0]).integers(problems, size=(draws, problems))
-    most = max((one.size for method in runs for one in method), default=0)
-    # One stream for each run, so that a method with more runs than others moves nothing of theirs
-    uniform = [np.random.default_rng([SEED, 1 + run]).random((draws, problems)) for run in range(most)]
-    found = []
+    redrawn = []
     for method in runs:
-        table = np.zeros((problems, max(most, 1)))
-        for at, one in enumerate(method):
-            table[at, : one.size] = one
-        sizes = np.array([max(one.size, 1) for one in method])[chosen]
-        total = np.zeros((draws, problems))
-        for run, u in enumerate(uniform):
-            total += np.where(run < sizes, table[chosen, (u * sizes).astype(int)], 0.0)
-        scores, center = (total / sizes).mean(1), np.mean([one.mean() if one.size else 0.0 for one in method])
-        found.append(center + _widening(problems if problems > 1 else method[0].size) * (scores - center))
-    return np.array(found)
+        means = np.zeros((draws, problems))
+        for i, instances in enumerate(method):
+            # A stream for each instance: a method with more runs than others moves nothing of theirs
+            streams = [np.random.default_rng([SEED, 1, i, j]) for j in range(len(instances))]
+            means[:, i] = np.mean([_redrawn(*one, draws) for one in zip(instances, streams, strict=True)], axis=0)
+        shares, center = np.take_along_axis(means, chosen, 1).mean(1), _mean(method)
+        size = problems if problems > 1 else min((one.size for one in method[0]), default=0)
+        redrawn.append(center + _widening(size) * (shares - center))
+    return np.array(redrawn)
+
+
+def _redrawn(runs: Numbers, stream: np.random.Generator, draws: int) -> Numbers:
+    """(R,) -> (D,) means of as many runs, drawn with replacement."""
+    if not runs.size:
+        return np.zeros(draws)
+    means: Numbers = runs[(stream.random((draws, runs.size)) * runs.size).astype(int)].mean(1)
+    return means
 
 
 def _widening(count: int) -> float:
@@ -204,67 +163,11 @@ def _widening(count: int) -> float:
     [1.0, 9.17, 1.58, 1.1]
     """
     if count < 2:
-        return math.nan if count else 1.0  # without runs, the score is 0 for certain
+        return math.nan if count else 1.0  # without runs, the share is 0 for certain
     level = (1 + LEVEL) / 2
     return float(stdtrit(count - 1, level) / ndtri(level) * math.sqrt(count / (count - 1)))
-
-
-def _ranks(drawn: Numbers) -> tuple[NDArray[np.int64], Numbers]:
-    """(M,) ranks and (M, M, 2) intervals of differences."""
-    intervals = np.array([_interval(one - drawn) for one in drawn])
-    return 1 + (intervals[..., 1] < -1e-12).sum(1), intervals
 
 
 def _interval(drawn: Numbers) -> Numbers:
     """(..., D) -> (..., 2)"""
     return np.moveaxis(np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1), 0, -1)
-
-
-def _drop(runs: Runs, left: int) -> Runs:
-    return [[one for at, one in enumerate(method) if at != left] for method in runs]
-
-
-def rank_methods(board: Board, track: str, problems: Sequence[str] | None = None, draws: int = DRAWS) -> Ranking:
-    """The ranking of a board's methods on a track; on all its problems, or on these."""
-    names = [one.name for one in board.on(track)] if problems is None else problems
-    runs = [[run_scores(board, track, method.name, name) for name in names] for method in board.methods]
-    return bootstrap(runs, draws)
-
-
-# Secondary figures ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """How soon a method reaches one target, over all problems of a track."""
-
-    epochs: float  # the median over problems of the median over seeds; infinity where it is never reached
-    reached: float  # the share of runs, a problem without runs counting as missed
-    speed_up: float  # over the baseline: the geometric mean over problems; NaN where there is no baseline
-
-
-def speed(
-    by_method: Mapping[str, Sequence[Numbers]], last: Sequence[float], baseline: str = BASELINE
-) -> dict[str, Speed]:
-    """From the epochs, by method and problem (R,), to one target; a miss counts as the budget's end in the speed-up.
-
-    >>> found = speed({"A": [np.array([2.0])], "DescentAscent": [np.array([math.inf])]}, [100.0])
-    >>> found["A"]
-    Speed(epochs=2.0, reached=1.0, speed_up=50.0)
-    """
-    medians = {name: np.array([_median(one) for one in found]) for name, found in by_method.items()}
-    budget = np.array(last)
-    logs = {name: np.log(np.clip(one, FIRST, budget)) for name, one in medians.items()}
-    return {
-        name: Speed(
-            epochs=_median(medians[name]),
-            reached=float(np.mean([np.isfinite(one).mean() if one.size else 0.0 for one in found])),
-            speed_up=round(math.exp((logs[baseline] - logs[name]).mean()), 12) if baseline in logs else math.nan,
-        )
-        for name, found in by_method.items()
-    }  # fmt: skip
-
-
-def _median(epochs: Numbers) -> float:
-    """The upper of two in the middle: infinity has no mean with a number."""
-    return float(np.sort(epochs)[epochs.size // 2]) if epochs.size else math.inf

@@ -11,15 +11,16 @@ import numpy as np
 import pandas as pd
 
 from fairbound._utils.files import write_text
-from fairbound.benchmark.board.findings import BY_EPOCHS, Summary, epochs_words
-from fairbound.benchmark.board.scoring import LOSS_TARGETS, VIOLATION_TARGETS, track_hits
+from fairbound.benchmark.board.findings import Summary
+from fairbound.benchmark.board.scoring import TARGETS, target_of
+from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.report_table import ReportTable, frame_csv, frame_of
 
 MEASURED = ("train_loss", "train_violation", "loss", "violation", "accuracy")
 
 
 def write_tables(summaries: Sequence[Summary], folder: Path) -> dict[str, list[str]]:
-    """scores, hits, records, heldout and shift, where there are any; the endings of the files, by name."""
+    """shares, solved, records, problems and heldout, where there are any; the endings of the files, by name."""
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[str]] = {}
     for name, make in FRAMES.items():
@@ -35,46 +36,56 @@ def write_tables(summaries: Sequence[Summary], folder: Path) -> dict[str, list[s
     return written
 
 
-def score_rows(summary: Summary) -> Iterator[dict[str, Any]]:
-    for track, ranking in summary.rankings.items():
-        for i in ranking.order:
-            method = summary.board.methods[i].name
+def share_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    """Of every method, as stated and changed: the share solved, and the difference to the baseline."""
+    for part, shares in summary.shares.items():
+        instances = [one for some in summary.instances(part).values() for one in some]
+        for i in shares.order:
             row = {
-                "track": track, "method": method, "rank": int(ranking.rank[i]), "score": ranking.score[i],
-                "low": ranking.interval[i, 0], "high": ranking.interval[i, 1], "first": ranking.first[i],
-                "rank_low": int(ranking.rank_range[i, 0]), "rank_high": int(ranking.rank_range[i, 1]),
+                "part": part, "method": summary.names[i], "share": shares.share[i], "low": shares.interval[i, 0],
+                "high": shares.interval[i, 1],
             }  # fmt: skip
-            found = summary.speeds.get(track, {}).get(method)
-            yield row | ({} if found is None else vars(found))
+            row |= {f"share_{target:g}": summary.share(summary.names[i], instances, target) for target in TARGETS}
+            if summary.baseline is not None:
+                low, high = shares.difference_interval[i, summary.baseline]
+                difference = shares.difference[i, summary.baseline]
+                row |= {"difference": difference, "difference_low": low, "difference_high": high}
+            yield row
 
 
-def hit_rows(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Epochs to each target; of known answers, a distance is the loss target and there is no other."""
-    for track in (one for one in summary.tracks if one in BY_EPOCHS):
-        pairs = [(e, np.nan) for e in LOSS_TARGETS] if track == "known" else product(LOSS_TARGETS, VIOLATION_TARGETS)
-        targets = list(pairs)
-        for problem, method in product(summary.board.on(track), summary.board.methods):
-            found = track_hits(summary.board, track, method.name, problem.name)
-            for run, epochs in enumerate([] if found is None else found):
-                for (loss, violation), epoch in zip(targets, epochs, strict=True):
-                    yield {
-                        "track": track, "problem": problem.name, "method": method.name, "run": run,
-                        "loss_target": loss, "violation_target": violation, "epochs": epoch,
-                    }  # fmt: skip
+def solved_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    """Every run: its merit at the end, the target, and whether the instance counts."""
+    board = summary.board
+    for method, one in product(summary.names, board.instances):
+        target = target_of(CHANGES[one.change].slack)
+        for run, merit in enumerate(board.ends(method, one)):
+            yield {
+                "method": method, "problem": one.problem, "change": one.change, "run": run, "merit": merit,
+                "target": target, "solved": bool(merit <= target), "counts": one in board.counted,
+            }  # fmt: skip
 
 
 def record_rows(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Everything that was recorded along the way; instance 0 is the problem as stated."""
-    cells = [(cell, 0, one) for cell, one in summary.board.curves.items()]
-    cells += [(cell, i, one) for cell, some in summary.board.robust.items() for i, one in enumerate(some, start=1)]
-    for (method, problem), instance, one in cells:
-        for run, k in product(range(one.loss.shape[0]), range(one.epochs.size)):
+    """Everything that was recorded along the way, with the merit."""
+    for (method, instance), one in summary.board.curves.items():
+        merits, distance = summary.board.merits(method, instance), summary.board.distance(method, instance)
+        for run, k in product(range(one.loss.shape[0]), range(one.share.size)):
             yield {
-                "problem": problem, "method": method, "instance": instance, "run": run, "epochs": one.epochs[k],
-                "loss": one.loss[run, k], "violation": one.violation[run, k],
+                "problem": instance.problem, "change": instance.change, "method": method, "run": run,
+                "budget": one.share[k], "loss": one.loss[run, k], "violation": one.violation[run, k],
                 "mean_violation": one.mean_violation[run, k],
-                "distance": np.nan if one.distance is None else one.distance[run, k],
+                "distance": np.nan if distance is None else distance[run, k], "merit": merits[run, k],
             }  # fmt: skip
+
+
+def problem_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    """What merits are measured with."""
+    for card in summary.board.problems:
+        one = card.reference
+        yield {
+            "problem": card.name, "class": card.family, "reference": one.loss, "start": one.start, "scale": one.scale,
+            "exact": one.exact, "how": one.how, "primal": card.primal,
+        }  # fmt: skip
 
 
 def heldout_rows(summary: Summary) -> Iterator[dict[str, Any]]:
@@ -84,48 +95,23 @@ def heldout_rows(summary: Summary) -> Iterator[dict[str, Any]]:
             yield {"problem": problem, "method": method, "split": split, **numbers, "decision": decision}
 
 
-def shift_rows(summary: Summary) -> Iterator[dict[str, Any]]:
-    for (method, problem), ends in summary.board.shift.items():
-        for run, (at, population) in product(range(len(ends.loss)), enumerate(ends.populations)):
-            yield {
-                "problem": problem, "method": method, "run": run, "population": population,
-                "loss": ends.loss[run, at], "violation": ends.violation[run, at],
-            }  # fmt: skip
-
-
 FRAMES = {
-    "scores": score_rows, "hits": hit_rows, "records": record_rows, "heldout": heldout_rows, "shift": shift_rows,
+    "shares": share_rows, "solved": solved_rows, "records": record_rows, "problems": problem_rows,
+    "heldout": heldout_rows,
 }  # fmt: skip
 
 
 def latex_tables(summaries: Sequence[Summary]) -> dict[str, ReportTable]:
-    """Scores by track, median epochs to the middle target by problem and method, and held-out means."""
+    """Shares by method, and held-out means."""
     found = {}
-    scores = pd.DataFrame([{"rules": s.board.rules, **row} for s in summaries for row in score_rows(s)])
-    if len(scores):
-        columns = ["method", "rules", "track", "rank"]
-        numbers = scores[["score", "low", "high"]].rename(columns={"score": ""})
-        found["scores"] = ReportTable(
-            "Scores by track, with 95 % bootstrap intervals",
-            frame_of({name: scores[name] for name in columns} | {"score": numbers}),
-            digits=2, formats={"rank": "{:.0f}"},
+    shares = pd.DataFrame([{"rules": s.board.rules, **row} for s in summaries for row in share_rows(s)])
+    if len(shares):
+        numbers = shares[["share", "low", "high"]].rename(columns={"share": ""})
+        found["shares"] = ReportTable(
+            "Shares of instances solved, with 95 % bootstrap intervals",
+            frame_of({name: shares[name] for name in ("method", "rules", "part")} | {"share": numbers}),
+            digits=2,
         )  # fmt: skip
-    hits = [
-        {"problem": one.name, "rules": s.board.rules}
-        | {
-            method.name: epochs_words(float(np.median(epochs)) if epochs.size else np.inf)
-            for method in s.board.methods
-            for epochs in [s.middle_hits(method.name, one.name, s.first_track(one))]
-        }
-        for s in summaries
-        for one in s.board.problems
-        if s.first_track(one) in BY_EPOCHS
-    ]
-    if hits:
-        frame = pd.DataFrame(hits).fillna("—")
-        found["hits"] = ReportTable(
-            "Median epochs to the target (.1, .3)", frame_of({name: frame[name] for name in frame})
-        )
     heldout = pd.DataFrame([{"rules": s.board.rules, **row} for s in summaries for row in heldout_rows(s)])
     if len(heldout):
         keys = ["method", "rules", "problem"]

@@ -1,7 +1,6 @@
 """The collection of problems, and what a problem of one's own is written with."""
 
 from fairbound.benchmark.problems.catalog import (
-    TRACKS,
     BenchmarkProblem,
     Instance,
     Optimum,
@@ -13,7 +12,6 @@ from fairbound.benchmark.problems.catalog import (
 )
 
 __all__ = [
-    "TRACKS",
     "BenchmarkProblem",
     "Instance",
     "Optimum",

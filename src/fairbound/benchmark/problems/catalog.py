@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -31,14 +31,7 @@ from fairbound.training.functional import ModuleForward
 from fairbound.training.problem import Problem
 
 FOLDER, PACKAGE = Path(__file__).parent / "collection", "fairbound.benchmark.problems.collection"
-TRACKS = {  # what each asks
-    "solve": "Who reaches a feasible point with a small loss first, on training data?",
-    "known": "Does it converge to the exact solution?",
-    "heldout": "Does the bound hold on held-out data?",
-    "many": "Who copes with 90 to 9,900 constraints?",
-    "robust": "What happens to the class's own defaults when constraints are scaled?",
-    "shift": "Trained on one state: does the bound hold in the others?",
-}
+PRIMALS = FOLDER / "primals.json"  # made by tools/make_primals.py
 
 
 class Solution(NamedTuple):
@@ -59,7 +52,7 @@ class Optimum(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A problem in one of its equivalent forms, ready to run."""
+    """A problem, ready to run."""
 
     problem: Problem
     starts: Callable[[Sequence[int]], Tensor]  # seeds -> (R, n), the same for every method
@@ -68,11 +61,10 @@ class Instance:
     variant: Callable[[str, float, float], Problem] | None = None  # of a table: another notion, bound, regularizer
     feasible_starts: Callable[[Sequence[int]], Tensor] | None = None  # for a method that needs such a start
     solution: Solution | None = None
-    elsewhere: Mapping[str, Problem] = field(default_factory=dict)  # the same task in other populations, by name
     source: str = "generated"  # of the data
     data_words: str = ""  # the same with what was left out of them
     unscaled: Dataset | None = None  # of a table: as they were read, for their checksum
-    scale: float = 1.0  # that this form multiplies the constraints with
+    scale: float = 1.0  # that the constraints are multiplied with: violations are measured without it
 
     @property
     def examples(self) -> int:
@@ -131,31 +123,27 @@ class Instance:
         return self.violations(c).amax(-1)
 
 
-class Build(Protocol):
-    """Makes an instance: 0 is the problem as stated, others are transformed by that seed. `splits` is for tables."""
-
-    def __call__(self, instance: int = 0, splits: int = 1) -> Instance: ...
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BenchmarkProblem:
     """A problem and its card."""
 
     name: str
     title: str  # one line, what is minimized under which constraints
-    family: str  # known answers, fairness, images, weights, physics, control, language, ...
-    tracks: tuple[str, ...]
-    build: Build
+    family: str  # fairness; known answers; many constraints; control, physics, others; or one of the user's own
+    build: Callable[..., Instance]  # without arguments; of a table, the number of splits
     noise: str  # where the randomness of a mini-batch comes from
     kinds: str  # of constraints: "<= linear", "= nonlinear", ...
     convex: bool = False
-    epochs: float = 100.0  # the budget's end, in passes over the training examples
+    steps: int = 2000  # the budget: of a method that draws one mini-batch a step; others have as many examples
     scale: float | None = None  # of a violation, as the bound; None: the violation of plain training
     optimum: Callable[[], Optimum] | None = None  # in the place of `Instance.solution`
     origin: str = ""  # where the problem comes from: paper, section
     license: str = "generated here, Apache-2.0"
-    transformations: tuple[str, ...] = ()  # that instances other than 0 apply
+    on_board: bool = True
+    changed: bool = False  # whether a board also runs it with single changes: `changes`
+    held_out: bool = False  # whether a board also tests its bound on held-out data, on several splits
     primal: Mapping[str, Any] = field(default_factory=dict)  # of multiplier methods: { name = "Adam", lr = 0.01 }
+    primal_how: str = ""  # how it was chosen
     file: Path | None = None  # of Python
     spec: Any = None  # of a table: its `TableSpec`
 
@@ -215,6 +203,9 @@ def _collection() -> dict[str, BenchmarkProblem]:
                 if problem.name in found:
                     raise ValueError(f"two files of {FOLDER} have a problem {problem.name!r}")
                 found[problem.name] = problem
+    for name, chosen in json.loads(PRIMALS.read_text(encoding="utf-8")).items():
+        primal = {"name": "Adam", "lr": chosen["lr"]}
+        found[name] = replace(found[name], primal=primal, primal_how=chosen["how"])
     return found
 
 

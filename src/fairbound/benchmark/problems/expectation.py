@@ -1,4 +1,4 @@
-"""Problems that are written as per-example values of [f, c], and their equivalent forms."""
+"""Problems that are written as per-example values of [f, c]."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ from fairbound.data.samplers import BatchSpec
 from fairbound.training.problem import Problem
 
 Values = Callable[[Tensor, Tensor], Tensor]  # x (n,), examples (B, ...) -> (B, 1+m): f and c of every example
-TRANSFORMATIONS = (
-    "x rotated and shifted",
-    "constraints of each kind in another order",
-    "constraints scaled by 10^u, u in [-1, 1]",
-)
 
 
 def expectation(
@@ -33,12 +28,8 @@ def expectation(
     equalities: int = 0,
     batch: int = 32,
     solution: Solution | None = None,
-    instance: int = 0,
 ) -> Instance:
     """min mean_i f(x, i) s.t. mean_i c(x, i) <= 0 (the first `inequalities`), = 0 (the last `equalities`).
-
-    Instances other than 0 rotate and shift x (x = Q z + s), permute the constraints of each kind, and scale all of
-    them by 10^u, u in [-1, 1]; the solution is transformed with them.
 
     Args:
         values: written with torch operations, for one x and a mini-batch.
@@ -46,24 +37,6 @@ def expectation(
         start: (n,) the starting point of every seed.
         batch: examples of a mini-batch, for the objective and again for the constraints.
     """
-    n, scale = len(start), 1.0
-    rotation, shift = torch.eye(n, dtype=start.dtype), torch.zeros_like(start)
-    order = torch.arange(inequalities + equalities)
-    if instance:
-        generator = torch.Generator().manual_seed(instance)
-        rotation = torch.linalg.qr(torch.randn(n, n, dtype=torch.float64, generator=generator))[0].to(start)
-        shift = torch.randn(n, dtype=torch.float64, generator=generator).to(start)
-        scale = float(10 ** (2 * torch.rand(1, generator=generator) - 1))
-        order = torch.cat(
-            [
-                torch.randperm(inequalities, generator=generator),
-                inequalities + torch.randperm(equalities, generator=generator),
-            ]
-        )
-
-    def forward(z: Tensor, given: Tensor) -> Tensor:
-        found = values(rotation @ z + shift if instance else z, given)
-        return torch.cat([found[:, :1], scale * found[:, 1 + order]], 1) if instance else found
 
     def rows(first: int, last: int) -> Callable[[MiniBatch], Tensor]:
         return lambda batch: batch.needed("outputs", "a constraint of the problem")[:, first:last].mean(0)
@@ -76,18 +49,12 @@ def expectation(
         if b > a
     )
     data = Dataset(examples, torch.zeros(len(examples), dtype=start.dtype))
-    inverse = rotation.T
-    if solution is not None and instance:
-        y = None if solution.y is None else solution.y[order] / scale
-        solution = Solution(inverse @ (solution.x - shift), y)
-    begin = inverse @ (start - shift) if instance else start
     return Instance(
-        problem=Problem(forward, lambda outputs, labels: outputs[:, 0], ConstraintSet(parts), data),
-        starts=lambda seeds: begin.expand(len(seeds), -1).clone(),
+        problem=Problem(values, lambda outputs, labels: outputs[:, 0], ConstraintSet(parts), data),
+        starts=lambda seeds: start.expand(len(seeds), -1).clone(),
         splits=(Split.all_train(len(examples)),),
         batch=BatchSpec(objective=batch, cell=batch),
         solution=solution,
-        scale=scale,
     )
 
 
@@ -111,7 +78,6 @@ def noisy(
     batch: int = 32,
     seed: int = 0,
     solution: Solution | None = None,
-    instance: int = 0,
 ) -> Instance:
     """A deterministic problem whose examples add noise that is linear in x and has mean 0: they share its solution.
 
@@ -140,7 +106,6 @@ def noisy(
         equalities=equalities,
         batch=batch,
         solution=solution,
-        instance=instance,
     )
 
 

@@ -11,9 +11,8 @@ hidden = [64, 32]              # widths of the network; none: logistic regressio
 unit = 1.0                     # constraints are divided by it
 batch = 128                    # examples of the objective, and of each group for the constraints
 
-The keys are the fields of `TableSpec`. Instances other than 0 scale the constraints and split the examples anew. Every
-split scales the inputs by its own training examples; the copies stand one below the other in one dataset, so the runs
-of all splits can be computed together.
+The keys are the fields of `TableSpec`. Every split scales the inputs by its own training examples; the copies stand one
+below the other in one dataset, so the runs of all splits can be computed together.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fairbound.benchmark.problems.catalog import TRACKS, BenchmarkProblem, Instance
+from fairbound.benchmark.problems.catalog import BenchmarkProblem, Instance
 from fairbound.benchmark.problems.scaled import scaled as scaled_constraint
 from fairbound.benchmark.user_files import (
     KNOWN_KEYS_ONLY,
@@ -42,7 +41,6 @@ from fairbound.benchmark.user_files import (
     keyed_by,
     known_name,
     mistakes_in,
-    one_of,
     read_toml,
 )
 from fairbound.constraints.constraint import Constraint
@@ -99,11 +97,11 @@ class SplitSpec:
     seed: Annotated[int, Field(strict=True, ge=0)]
     shares: Shares | None = None
 
-    def split(self, groups: Tensor, number: int, instance: int = 0) -> Split:
+    def split(self, groups: Tensor, number: int) -> Split:
         """The paper's comes first unless shares are given; the others are random, each with another seed."""
         if self.shares is None and number == 0:
             return paper_split(groups, self.seed)
-        return random_split(groups, self.shares or PAPERS_SHARES, seed=self.seed + 1000 * instance + number)
+        return random_split(groups, self.shares or PAPERS_SHARES, seed=self.seed + number)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -133,9 +131,12 @@ class TableSpec:
     min_size: Annotated[int, Field(ge=0)] = 10  # smaller groups are merged
     split: SplitSpec = SplitSpec(seed=SEED, shares={"train": 0.8, "test": 0.2})
     primal: Mapping[str, Any] = Field(default_factory=dict)  # how multiplier methods move x; empty: by their own step
-    tracks: tuple[Annotated[str, one_of("track", TRACKS)], ...] = ("solve", "heldout")
-    states: tuple[Text, ...] = ()  # of the shift track: where the model is audited
-    epochs: Annotated[float, Field(gt=1)] = 100.0
+    on_board: bool = True
+    changed: bool = False  # whether a board also runs it with single changes
+    held_out: bool = True  # whether a board also tests its bound on held-out data, on several splits
+    steps: Count = (
+        2000  # of a run on a board by a method that draws one mini-batch a step; others have as many examples
+    )
     family: Text = "fairness"
     origin: str = ""
     license: str = ""
@@ -183,16 +184,17 @@ def table_problem(spec: TableSpec) -> BenchmarkProblem:
         name=spec.name,
         title=spec.title,
         family=spec.family,
-        tracks=spec.tracks,
         build=partial(_build, spec),
         noise="which examples a mini-batch draws, of all and of each group",
         kinds="<= nonlinear",
         convex=False,
-        epochs=spec.epochs,
+        steps=spec.steps,
         scale=spec.bound or None,
         origin=spec.origin,
         license=spec.license or ("public domain, US Census Bureau" if census else "that of your file"),
-        transformations=("another split", "constraints scaled by 10^u, u in [-1, 1]"),
+        on_board=spec.on_board,
+        changed=spec.changed,
+        held_out=spec.held_out,
         primal=spec.primal,
         spec=spec,
     )
@@ -215,28 +217,24 @@ def fully_connected(inputs: int, *hidden: int) -> nn.Module:
 
 
 def named_constraint(notion: str, bound: float, groups: Tensor, labels: Tensor, names: Sequence[str]) -> Constraint:
-    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples.
-
-    With very many groups it is not bound to them: a mini-batch then has examples of any groups.
-    """
+    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples."""
     if notion == "absolute_against_pooled":
         sizes = torch.bincount(groups, minlength=len(names)).double()
         pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
         return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
     build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[notion]
-    made = build(names, bound=bound)
-    return made if made.cells.are_many else made.bind(groups, labels)
+    return build(names, bound=bound).bind(groups, labels)
 
 
 # Building -------------------------------------------------------------------------------------------------------------
 
 
-def _build(spec: TableSpec, instance: int = 0, splits: int = 1) -> Instance:
+def _build(spec: TableSpec, splits: int = 1) -> Instance:
     source = spec.data_source()
     unscaled = _dataset(spec, source)
     ((column, names),) = unscaled.levels.items()
     groups = unscaled.groups[column]
-    made = [spec.split.split(groups, i, instance) for i in range(splits)]
+    made = [spec.split.split(groups, i) for i in range(splits)]
     data = replace(
         unscaled,
         X=torch.cat([scaled(unscaled, split).X for split in made]),
@@ -247,21 +245,14 @@ def _build(spec: TableSpec, instance: int = 0, splits: int = 1) -> Instance:
     def network() -> nn.Module:
         return fully_connected(data.X.shape[1], *spec.hidden)
 
-    scale = 1.0 if instance == 0 else float(10 ** torch.empty(1).uniform_(-1, 1, generator=_generator(instance)))
     forward = make_functional(network())[0]
 
     def on(examples: Dataset, notion: str = spec.notion, bound: float = spec.bound, fairret: float = 0.0) -> Problem:
         constraint = named_constraint(notion, bound, examples.groups[column], examples.y, names)
-        constraint = scaled_constraint(constraint, scale / spec.unit, cross_entropy)
+        constraint = scaled_constraint(constraint, 1.0 / spec.unit, cross_entropy)
         regularizer = FairretNorm(column=column, levels=len(names), weight=fairret) if fairret else None
         return Problem(forward, cross_entropy, constraint, examples, regularizer)
 
-    elsewhere = {}
-    for state in spec.states if source.startswith("acs:") and splits == 1 else ():
-        other = _dataset(replace(spec, rows=None), f"acs:{state}")
-        both = Dataset(torch.cat([unscaled.X, other.X]), torch.cat([unscaled.y, other.y]))
-        both = scaled(both, made[0])  # by the training examples here
-        elsewhere[f"acs:{state}"] = on(replace(other, X=both.X[unscaled.rows :]))
     variant = cache(partial(on, data))
     return Instance(
         problem=variant(spec.notion, spec.bound, 0.0),
@@ -270,11 +261,10 @@ def _build(spec: TableSpec, instance: int = 0, splits: int = 1) -> Instance:
         splits=tuple(Split(*(part + i * unscaled.rows for part in split)) for i, split in enumerate(made)),
         batch=BatchSpec(objective=spec.batch, cell=spec.cell or spec.batch),
         variant=variant,
-        elsewhere=elsewhere,
         source=source if is_census(source) else Path(source).name,
         data_words=unscaled.source,
         unscaled=unscaled,
-        scale=scale / spec.unit,
+        scale=1.0 / spec.unit,
     )
 
 

@@ -23,7 +23,6 @@ from fairbound.integrations.torch.parameters import SmoothedParameters
 from fairbound.integrations.torch.probes import Probes
 from fairbound.integrations.torch.state_dict import CONSTRAINT, OTHER
 from fairbound.integrations.torch.steps import ONE_BATCH, StepInfo, Steps
-from fairbound.training.state_rows import gathered, scattered, with_own_tables
 
 
 class Answer(NamedTuple):
@@ -72,7 +71,8 @@ class MultiplierSteps(Steps):
         # A mini-batch shows few of very many constraints, so none starts from it.
         c = None if first is None or self.gathered else first.c.to(self.parameters.dtype)
         state = self.method.start(self.parameters.like, self.rows, self.equality, c)
-        return with_own_tables(state) if self.gathered else state
+        # Tables that are written in place share no memory.
+        return type(state)(*(leaf.clone() for leaf in state)) if self.gathered else state
 
     def begun(self, first: BatchEstimate) -> Any:
         if self.state is not None:
@@ -134,7 +134,8 @@ class MultiplierSteps(Steps):
         """The method's weights and next state; nothing is changed."""
         main = estimates[self.main]
         table = self.begun(main)
-        before = table if main.rows is None else gathered(table, main.rows)
+        rows = main.rows
+        before = table if rows is None else type(table)(*(leaf[rows] if leaf.ndim else leaf for leaf in table))
         dtype = self.parameters.dtype  # of the state, which losses in another precision must not change
         values = [estimate.values.to(dtype) for estimate in estimates]
         sizes = {} if self.probes is None else {"sizes": self.probes.sizes(len(main.c))}
@@ -196,7 +197,10 @@ class MultiplierSteps(Steps):
                     leaf = torch.where(made, leaf, old)
                 leaves.append(leaf)
             new = type(answer.new)(*leaves)
-        self.advance(new if rows is None else scattered(answer.table, new, rows), estimates, cells, made)
+        if rows is not None:
+            pairs = zip(answer.table, new, strict=True)
+            new = type(new)(*(table.scatter_(0, rows, leaf) if leaf.ndim else leaf for table, leaf in pairs))
+        self.advance(new, estimates, cells, made)
 
     # Several mini-batches for one step --------------------------------------------------------------------------------
 

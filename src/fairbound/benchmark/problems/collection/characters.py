@@ -71,7 +71,7 @@ def values(x: Tensor, pairs: Tensor) -> Tensor:
     return both - losses.new_tensor([0.0, BOUND])
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
+def build() -> Instance:
     made = expectation(values, texts(), torch.zeros(FORWARD.n), inequalities=1, batch=8)
     return replace(made, starts=lambda seeds: initial_points(LanguageModel, seeds))
 
@@ -80,13 +80,11 @@ PROBLEMS = (
     BenchmarkProblem(
         name="characters",
         title=f"A small language model: loss on one kind of text, with the loss on another at most {BOUND:g}",
-        family="language",
-        tracks=("solve",),
+        family="control, physics, others",
         build=build,
         scale=SCALE,
         noise="which sequences a mini-batch draws",
         kinds="<= nonlinear",
-        epochs=25.0,
         origin="a bound on the loss of a second domain, as in constrained alignment of language models",
     ),
 )

@@ -50,7 +50,7 @@ def parity(X: Tensor, y: Tensor, group: str, bound: float, batch: BatchSpec) -> 
     )
 
 
-def digits(instance: int = 0, splits: int = 1) -> Instance:
+def digits() -> Instance:
     pixels, labels = load_digits(return_X_y=True)
     images = torch.from_numpy(pixels / 16).float().repeat(COPIES, 1)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(SEED))
@@ -58,7 +58,7 @@ def digits(instance: int = 0, splits: int = 1) -> Instance:
     return parity(X, y, "digit", DIGITS_BOUND, BatchSpec(objective=120, cell=24))
 
 
-def gaussian_classes(instance: int = 0, splits: int = 1) -> Instance:
+def gaussian_classes() -> Instance:
     generator = torch.Generator().manual_seed(SEED)
     centers = torch.randn(CLASSES, 1, INPUTS, generator=generator)
     deviations = torch.linspace(LEAST, LARGEST, CLASSES)[:, None, None]
@@ -71,8 +71,7 @@ PROBLEMS = (
     BenchmarkProblem(
         name="digits-parity",
         title="Noisy digits: the losses of the ten classes within .1 of each other",
-        family="images",
-        tracks=("solve", "many"),
+        family="many constraints",
         build=digits,
         scale=DIGITS_BOUND,
         noise="which digits a mini-batch draws, of all and of each class",
@@ -83,8 +82,7 @@ PROBLEMS = (
     BenchmarkProblem(
         name="many-classes",
         title="A hundred Gaussian classes of unequal noise: the losses of all pairs within .3",
-        family="many classes",
-        tracks=("solve", "many"),
+        family="many constraints",
         build=gaussian_classes,
         scale=CLASSES_BOUND,
         noise="which examples a mini-batch draws, of all and of each class",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Optimum
-from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, expectation
+from fairbound.benchmark.problems.expectation import expectation
 
 F64 = torch.float64
 SIDE, STATES, ACTIONS, DISCOUNT, ASIDE = 5, 25, 4, 0.9, 0.1
@@ -117,23 +117,22 @@ def optimum() -> Optimum:
     return Optimum(found.loss, found.gap, how, torch.from_numpy(found.y))
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
+def build() -> Instance:
     begin = torch.zeros(STATES * ACTIONS, dtype=F64)  # all moves equally likely
-    return expectation(values, starts(), begin, inequalities=len(BOUNDS), batch=24, instance=instance)
+    return expectation(values, starts(), begin, inequalities=len(BOUNDS), batch=24)
 
 
 PROBLEMS = (
     BenchmarkProblem(
         name="grid-world",
         title="Reach the corner of a 5 x 5 grid with bounds on hazard and toll: a softmax policy",
-        family="control",
-        tracks=("solve", "known"),
+        family="control, physics, others",
         build=build,
+        changed=True,
         noise="where the episodes of a mini-batch start",
         kinds="<= nonlinear",
         scale=BOUNDS[0],
         optimum=optimum,
         origin="E. Altman, Constrained Markov Decision Processes, 1999: the linear program",
-        transformations=TRANSFORMATIONS,
     ),
 )

@@ -54,7 +54,7 @@ def values(x: Tensor, examples: Tensor) -> Tensor:
     return torch.stack([(fit - examples[:, 1]).square(), (bend + at).square() - BOUND], 1)
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
+def build() -> Instance:
     generator = torch.Generator().manual_seed(SEED)
     measured = -LENGTH * torch.rand(EXAMPLES, generator=generator)
     data = solution(measured) + NOISE * torch.randn(EXAMPLES, generator=generator)
@@ -68,9 +68,9 @@ PROBLEMS = (
     BenchmarkProblem(
         name="helmholtz",
         title="Physics-informed network: fit of measurements, with the Helmholtz equation's residual at most .02",
-        family="physics",
-        tracks=("solve",),
+        family="control, physics, others",
         build=build,
+        changed=True,
         scale=BOUND,
         noise="which measurements and which points of the residual a mini-batch draws",
         kinds="<= nonlinear",

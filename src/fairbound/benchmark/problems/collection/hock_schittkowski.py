@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Optimum, Solution
 from fairbound.benchmark.problems.certificate import kkt_residual
-from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, Noise, noisy
+from fairbound.benchmark.problems.expectation import Noise, noisy
 
 F64 = torch.float64
 NOISE = Noise(gradient=0.3, value=0.3, jacobian=0.1)
@@ -54,7 +54,7 @@ def problem(
         parts = point.unbind()
         return torch.stack([f(*parts), *c(*parts)]) / divisors
 
-    def build(instance: int = 0, splits: int = 1) -> Instance:
+    def build() -> Instance:
         return noisy(
             function,
             tensor(start),
@@ -64,7 +64,6 @@ def problem(
             deterministic=deterministic,
             seed=number,
             solution=solution if unique else None,
-            instance=instance,
         )
 
     def optimum() -> Optimum:
@@ -77,15 +76,14 @@ def problem(
         name=f"hs{number}",
         title=f"{text}; f is divided by {over[0]:g}, c by {shown}",
         family="known answers",
-        tracks=("known",),
         build=build,
         noise=f"xi'x added to f, zeta + Zx to c; sd {NOISE.gradient}, {NOISE.value} and {NOISE.jacobian}, centered",
         kinds=kinds,
         convex=convex,
         scale=1.0,
+        changed=number == 71,
         optimum=None if unique else optimum,
         origin=f"Hock and Schittkowski 1981, problem {number}",
-        transformations=TRANSFORMATIONS,
     )
 
 

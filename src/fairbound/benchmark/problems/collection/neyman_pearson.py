@@ -15,7 +15,7 @@ from torch.func import grad, hessian
 from torch.nn.functional import softplus
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Solution
-from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, expectation
+from fairbound.benchmark.problems.expectation import expectation
 
 BOUND, DECAY, SEED = 0.2, 1e-3, 2026
 
@@ -56,24 +56,23 @@ def solution() -> Solution:
     return Solution(z[:-1], z[-1:])
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
+def build() -> Instance:
     start = torch.zeros(examples().shape[-1], dtype=torch.float64)
-    return expectation(values, examples(), start, inequalities=1, batch=32, solution=solution(), instance=instance)
+    return expectation(values, examples(), start, inequalities=1, batch=32, solution=solution())
 
 
 PROBLEMS = (
     BenchmarkProblem(
         name="neyman-pearson",
         title="Digits, logistic regression: loss on even digits, with the loss on odd ones at most .2",
-        family="classification",
-        tracks=("solve", "known", "robust"),
+        family="known answers",
         build=build,
+        changed=True,
         scale=BOUND,
         noise="which digits a mini-batch draws",
         kinds="<= convex",
         convex=True,
         origin="Neyman-Pearson classification, as in the experiments of APriD (Yan and Xu, 2022)",
         license="digits of scikit-learn (UCI, CC BY 4.0)",
-        transformations=TRANSFORMATIONS,
     ),
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Optimum
 from fairbound.benchmark.problems.certificate import kkt_residual
-from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, expectation
+from fairbound.benchmark.problems.expectation import expectation
 
 F64 = torch.float64
 DIMENSION, RANK, EXAMPLES = 20, 4, 640
@@ -40,9 +40,9 @@ def values(x: Tensor, given: Tensor) -> Tensor:
     return torch.cat([f, c.expand(len(given), -1)], 1)
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
+def build() -> Instance:
     start = torch.randn(DIMENSION * RANK, dtype=F64, generator=torch.Generator().manual_seed(1)) / DIMENSION**0.5
-    return expectation(values, examples(), start, equalities=len(ROWS), batch=24, instance=instance)
+    return expectation(values, examples(), start, equalities=len(ROWS), batch=24)
 
 
 def optimum() -> Optimum:
@@ -60,13 +60,11 @@ PROBLEMS = (
         name="orthogonal",
         title=f"The leading subspace of {RANK} dimensions of a covariance in {DIMENSION}: W'W = I",
         family="known answers",
-        tracks=("solve", "known"),
         build=build,
         noise="which examples a mini-batch draws; the constraints are deterministic",
         kinds="= quadratic",
         scale=1.0,
         optimum=optimum,
         origin="principal components; K. Fan 1949",
-        transformations=TRANSFORMATIONS,
     ),
 )

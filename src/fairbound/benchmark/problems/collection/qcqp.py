@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Solution
 from fairbound.benchmark.problems.collection._convex import minimizer
-from fairbound.benchmark.problems.expectation import TRANSFORMATIONS, Values, expectation
+from fairbound.benchmark.problems.expectation import Values, expectation
 
 F64 = torch.float64
 N, M, EXAMPLES = 200, 8, 640
@@ -53,7 +53,7 @@ def solution(examples: Tensor, w: Tensor, a: Tensor) -> Solution:
     return minimizer(P, -p, Q, a * (1 + 0.3 * z.mean(0)), BOUNDS)
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
+def build() -> Instance:
     examples, w, a = generated()
     return expectation(
         values_of(w, a),
@@ -62,7 +62,6 @@ def build(instance: int = 0, splits: int = 1) -> Instance:
         inequalities=M,
         batch=24,
         solution=solution(examples, w, a),
-        instance=instance,
     )
 
 
@@ -71,13 +70,12 @@ PROBLEMS = (
         name="qcqp",
         title=f"Least squares in {N} variables with {M} convex quadratic constraints, all expectations",
         family="known answers",
-        tracks=("solve", "known", "robust"),
         build=build,
+        changed=True,
         noise="which examples a mini-batch draws; each has its own matrices, of rank 1",
         kinds="<= quadratic",
         convex=True,
         scale=float(BOUNDS.mean()),
         origin="Yan and Xu 2022 (APriD), with matrices of rank 1",
-        transformations=TRANSFORMATIONS,
     ),
 )

@@ -45,7 +45,7 @@ def objective(outputs: Tensor, labels: Tensor) -> Tensor:
     return own_loss(outputs, labels) + outputs[:, 1]
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
+def build() -> Instance:
     points, labels = make_moons(POINTS, noise=SPREAD, random_state=SEED)
     generator = torch.Generator().manual_seed(SEED)
     copies = torch.from_numpy(points).float().repeat_interleave(COPIES, 0)
@@ -66,9 +66,9 @@ PROBLEMS = (
     BenchmarkProblem(
         name="two-moons",
         title="Two moons: the loss of every one of 100 points at most .15",
-        family="pointwise",
-        tracks=("solve", "many"),
+        family="many constraints",
         build=build,
+        changed=True,
         scale=BOUND,
         noise="which noisy copy of each point a mini-batch draws",
         kinds="<= nonlinear",

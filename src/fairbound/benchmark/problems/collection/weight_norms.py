@@ -22,26 +22,25 @@ from fairbound.training.functional import ModuleForward
 BOUND, BATCH = 1.0, 768
 
 
-def norms(forward: ModuleForward, bound: float, scale: float = 1.0) -> FunctionConstraint:
-    """scale * (|W_j| - bound) <= 0 for every tensor."""
+def norms(forward: ModuleForward, bound: float) -> FunctionConstraint:
+    """|W_j| - bound <= 0 for every tensor."""
     places = list(pairwise(accumulate(forward.sizes, initial=0)))
 
     def excess(batch: MiniBatch) -> Tensor:
         (x,) = batch.parameters
-        return scale * torch.stack([torch.linalg.vector_norm(x[a:b]) - bound for a, b in places])
+        return torch.stack([torch.linalg.vector_norm(x[a:b]) - bound for a, b in places])
 
     return FunctionConstraint(excess, tuple(f"norm of {name} <= {bound:g}" for name in forward.names), Cells((), ()))
 
 
-def build(instance: int = 0, splits: int = 1) -> Instance:
-    table = table_problem(read_spec(FOLDER / "income-ok-race.toml")).build(instance, splits)
+def build() -> Instance:
+    table = table_problem(read_spec(FOLDER / "income-ok-race.toml")).build()
     forward = table.problem.forward
     assert isinstance(forward, ModuleForward)
     return replace(
         table,
-        problem=replace(table.problem, constraint=norms(forward, BOUND, table.scale)),
+        problem=replace(table.problem, constraint=norms(forward, BOUND)),
         batch=BatchSpec(objective=BATCH, cell=1),
-        elsewhere={},
     )
 
 
@@ -49,14 +48,12 @@ PROBLEMS = (
     BenchmarkProblem(
         name="weight-norms",
         title="Income in Oklahoma: the norm of each of the network's six tensors at most 1",
-        family="weights",
-        tracks=("solve",),
+        family="control, physics, others",
         build=build,
         scale=BOUND,
         noise="which examples a mini-batch draws; the constraints have none",
         kinds="<= convex, deterministic",
         origin="a bound on every tensor's Frobenius norm as in humancompatible-train's experiments",
         license="public domain, US Census Bureau",
-        transformations=("another split", "constraints scaled by 10^u, u in [-1, 1]"),
     ),
 )
