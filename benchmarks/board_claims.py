@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/board_claims.py results
 
-For every problem as stated: how many methods solve it in some run, and whether a run that is feasible within 0.03 of
-the scale has a smaller loss than the frozen reference of a network, by more than 1 % of the way from the start. Exits
-with 1 where that is so: `tools/make_references.py --long` renews the reference.
+Prints the shares as a table, how many pairs can be told apart, what is left out, and the CPU minutes of all steps.
+Then, for every problem as stated: how many methods solve it in some run, and whether a run that is feasible within 0.03
+of the scale has a smaller loss than the frozen reference of a network, by more than 1 % of the way from the start.
+Exits with 1 where that is so: `tools/make_references.py --long` renews the reference.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 
 import numpy as np
 
+from fairbound.benchmark.board.findings import PARTS, Summary, interval, overall
 from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import load
@@ -22,24 +24,50 @@ from fairbound.cli.report import stored_studies
 def main(folder: str) -> int:
     store = Store(folder)
     (study, *_) = stored_studies("board", load("board").digest, store) or sys.exit(f"{folder} has no whole board")
+    runs = [result for _, result in study.results(store)]
+    known = [result for result in runs if result is not None]
+    minutes = sum(one.made.get("step_seconds", 0.0) * one.settings["steps"] for one in known) / 60
+    print(f"{len(known)} of {len(runs)} runs; {minutes:.0f} CPU minutes of steps\n")
     board = Board.read(study, store)
-    below = []
-    for problem in board.problems:
-        instance, reference = InstanceName(problem.name), problem.reference
-        solving = [method.name for method in board.methods if board.solved(method.name, instance).any()]
-        runs = {name: one for (name, where), one in board.curves.items() if where.problem == problem.name}
-        least = {
-            name: float(np.min(one.loss[one.violation <= 0.03 * reference.scale], initial=np.inf))
-            for name, one in runs.items()
-        }
-        first = min(least, key=lambda name: least[name])
-        margin = 0.01 * abs(reference.start - reference.loss)
-        if not reference.exact and least[first] < reference.loss - margin:
-            below.append(f"{problem.name} ({first}: {least[first]:.4f} < {reference.loss:.4f})")
-        dropped = "; not counted" if instance in board.dropped else ""
-        print(f"{problem.name:<26} {len(solving):>2} methods solve it; least feasible loss {least[first]:.4g}{dropped}")
+    print(shares(Summary(board)), *overall(Summary(board)), "", sep="\n")
+    below = [words for problem in board.problems if (words := checked(board, problem.name))]
     print(f"a run is below the reference on: {', '.join(below) or 'none'}")
     return 1 if below else 0
+
+
+def shares(summary: Summary) -> str:
+    """As a table in Markdown."""
+    lines = [["method", *(PARTS[part] for part in summary.parts), *(f"less, {PARTS[part]}" for part in summary.parts)]]
+    lines.append(["---"] * len(lines[0]))
+    for i in next(iter(summary.shares.values())).order:
+        line = [summary.names[i] + (" (own step)" if summary.board.methods[i].own_step else "")]
+        line += [f"{one.share[i]:.2f} {interval(one.interval[i])}" for one in summary.shares.values()]
+        for one in summary.shares.values() if summary.baseline not in (None, i) else ():
+            ends = interval(one.difference_interval[i, summary.baseline])
+            line.append(f"{one.difference[i, summary.baseline]:+.2f} {ends}")
+        lines.append(line + [""] * (len(lines[0]) - len(line)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def checked(board: Board, name: str) -> str:
+    """Prints how many methods solve a problem; which run is below its reference."""
+    problem, instance = board.problem(name), InstanceName(name)
+    reference = problem.reference
+    solving = [method.name for method in board.methods if board.solved(method.name, instance).any()]
+    least = {
+        method: float(np.min(one.loss[one.violation <= 0.03 * reference.scale], initial=np.inf))
+        for (method, where), one in board.curves.items()
+        if where.problem == name
+    }
+    if not least:
+        return ""
+    first = min(least, key=lambda method: least[method])
+    dropped = "; not counted" if instance in board.dropped else ""
+    print(f"{name:<26} {len(solving):>2} methods solve it; least feasible loss {least[first]:.4g}{dropped}")
+    margin = 0.01 * abs(reference.start - reference.loss)
+    if reference.exact or least[first] >= reference.loss - margin:
+        return ""
+    return f"{name} ({first}: {least[first]:.4f} < {reference.loss:.4f})"
 
 
 if __name__ == "__main__":

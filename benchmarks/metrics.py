@@ -107,7 +107,7 @@ def main() -> None:
 def _codes(name: str, rng: np.random.Generator) -> np.ndarray:
     if name == "AGEP":
         return rng.integers(17, 95, MANY)
-    return rng.choice([code for code in codebook.levels(name) if code is not None], MANY)
+    return rng.choice([code for code in codebook.codes(name) if code is not None], MANY)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split
-from fairbound.constraints.cells import Cells
+from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.core import Algorithm, Draw
 
@@ -122,7 +122,7 @@ def noisy_test(y: float, sd: float = 0.5, rows: int = 20_000) -> Known:
 def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
     """All problems in one table; problem i's rows are the train pool of split i."""
     X = torch.cat([p.rows for p in problems])
-    cells = Cells.of_members(["all"], [torch.arange(len(X))])
+    cells = Cells((Cell("all"),), (torch.arange(len(X)),))
     names, data = tuple(f"c{i}" for i in range(M)), Dataset(X, torch.zeros(len(X), dtype=F64))
     constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], names, cells, mean=True)
     problem = Problem(evaluate, lambda outputs, labels: outputs[:, 0], constraint, data)
@@ -160,7 +160,7 @@ class HockSchittkowski:
         """For `run`; mini-batches of one row."""
         width = len(self.x) + len(self.y)
         X = noise * normal_rows(rows, width, self.number) if noise else torch.zeros(1, width, dtype=F64)
-        cells = Cells.of_members(["all"], [torch.arange(len(X))])
+        cells = Cells((Cell("all"),), (torch.arange(len(X)),))
         names = tuple(f"h{i}" for i in range(len(self.y)))
         constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], names, cells, equality=True, mean=True)
         data = Dataset(X, torch.zeros(len(X), dtype=F64))

@@ -25,9 +25,9 @@ import torch
 from measuring import Checks, Contestant, alternate, machine, skip
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
+from torch.utils._pytree import tree_leaves
 
 from fairbound import Constrained, DescentAscent, constraints
-from fairbound._utils.pytree import tree_leaves
 from fairbound.constraints import cells
 
 SIZES = (10, 1_000, 100_000, 1_000_000)

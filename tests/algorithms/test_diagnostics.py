@@ -77,3 +77,18 @@ def test_what_happened_in_the_first_half_alone_is_no_sign() -> None:
         signs = signs_of_infeasibility({name: torch.tensor([early, late]).T}, range(10))
         assert signs[0] is None
         assert f"{event} 4 times, 4 of them in the second half" in str(signs[1])
+
+
+def test_a_feasible_step_of_the_first_half_alone_is_not_enough() -> None:
+    early, late = [1.0] * 10, [float(k) for k in range(10)]
+    signs = signs_of_infeasibility({"feasible_steps": torch.tensor([early, late]).T}, range(10))
+    assert "no feasible step among the last 4" in str(signs[0])
+    assert signs[1] is None
+
+
+def test_multipliers_that_rise_and_fall_do_not_grow() -> None:
+    rising = torch.tensor([2.0**k for k in range(12)])
+    noisy = rising * torch.tensor([1.0, 4.0] * 6)
+    signs = signs_of_infeasibility({"multiplier_norm": torch.stack([rising, noisy], 1)}, range(12))
+    assert "the multipliers still grow" in str(signs[0])
+    assert signs[1] is None

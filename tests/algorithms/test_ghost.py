@@ -15,7 +15,7 @@ from transcription import draws, ghost_direction
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, run
 from fairbound.algorithms import StochasticGhost
 from fairbound.algorithms.schedules import Power
-from fairbound.constraints.cells import Cells
+from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import FunctionConstraint
 from fairbound.core import Draw
 from fairbound.data.samplers import Batch, SamplerStack
@@ -63,7 +63,7 @@ def test_levels_are_the_truncated_geometric_law(p0: float, cap: int) -> None:
 
 
 def two_cell_sampler(seed: int = 0, batch: int = 3) -> Sampler:
-    cells = Cells.of_members(("a", "b"), (torch.arange(0, 500), torch.arange(500, 700)))
+    cells = Cells((Cell("a"), Cell("b")), (torch.arange(0, 500), torch.arange(500, 700)))
     return Sampler(Split.all_train(700), cells, BatchSpec(batch, batch), seed)
 
 
@@ -114,7 +114,7 @@ def noisy_quadratic() -> tuple[Problem, Tensor]:
         f = 0.5 * (x - centre) @ (x - centre) + 0.5 * gradient @ x
         return torch.cat([f[:, None], (A @ x - b) + 0.2 * Z @ x + 0.5 * extra], 1)
 
-    cells = Cells.of_members(("all",), (torch.arange(COUNT),))
+    cells = Cells((Cell("all"),), (torch.arange(COUNT),))
     constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], ("1", "2", "3"), cells, mean=True)
     data = Dataset(noise, torch.zeros(COUNT, dtype=problems.F64))
     return Problem(forward, lambda out, y: out[:, 0], constraint, data), solution + 0.3 * A.sum(0)

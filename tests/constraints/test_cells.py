@@ -78,13 +78,6 @@ def test_members_within_a_pool() -> None:
     assert cells.bind(torch.tensor([1, 1])) is cells  # bound cells stay what they are
 
 
-def test_listed_examples_are_for_datasets_only() -> None:
-    listed = Cells.of_members(["some", "others"], [torch.tensor([0, 1]), torch.tensor([1, 2])])
-    assert len(listed.layers_of(torch.arange(3), 3)) == 2  # they overlap
-    with pytest.raises(ValueError, match="'some' is a list of examples of a dataset"):
-        listed.assign(3, None, None, CPU)
-
-
 @pytest.mark.parametrize(
     ("groups", "labels", "sentence"),
     [

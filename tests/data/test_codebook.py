@@ -55,9 +55,9 @@ def test_states_are_those_of_the_code_book() -> None:
 
 def test_newer_codes_mean_what_the_older_ones_did() -> None:
     for column, (_, codes) in NEWER.items():
-        assert set(codes.values()) <= set(codebook.levels(column))
-    assert set(codebook.levels("RELP")) - set(NEWER["RELP"][1].values()) == {11}
-    assert set(codebook.levels("JWTR")) - set(NEWER["JWTR"][1].values()) == {None}
+        assert set(codes.values()) <= set(codebook.codes(column))
+    assert set(codebook.codes("RELP")) - set(NEWER["RELP"][1].values()) == {11}
+    assert set(codebook.codes("JWTR")) - set(NEWER["JWTR"][1].values()) == {None}
 
 
 def test_a_blank_is_a_level_and_a_fill_can_stand_for_it() -> None:

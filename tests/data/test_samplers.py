@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fairbound import BatchSpec, Sampler, Split
-from fairbound.constraints.cells import Cells
+from fairbound.constraints.cells import Cell, Cells
 from fairbound.data.samplers import SamplerStack
 
-CELLS = Cells.of_members(("a", "b"), (torch.arange(0, 60), torch.arange(60, 100)))
+CELLS = Cells((Cell("a"), Cell("b")), (torch.arange(0, 60), torch.arange(60, 100)))
 SPLIT = Split(torch.arange(0, 100, 2), dual=torch.arange(1, 100, 2))  # even: training, odd: multipliers
 
 
@@ -101,7 +101,7 @@ def test_runs_may_have_splits_of_their_own() -> None:
     ("changes", "sentence"),
     [
         (
-            {"cells": Cells.of_members(("a", "empty"), (torch.arange(60), torch.arange(0)))},
+            {"cells": Cells((Cell("a"), Cell("empty")), (torch.arange(60), torch.arange(0)))},
             "cell 'empty' has no examples in pool 'train'",
         ),
         ({"sizes": BatchSpec(4, 21)}, "cell 'b' has 20 examples in pool 'train', fewer than its batch of 21"),

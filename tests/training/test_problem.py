@@ -128,7 +128,7 @@ def test_a_constraint_written_as_a_function() -> None:
     combined = combine(own, demographic_parity(2, bound=0.3)).bind(groups)
     problem = Problem(problem.forward, bce, combined, problem.data)
     sampler = Sampler(Split.all_train(240), combined.cells, BatchSpec(8, 8))
-    for method, steps in ((SSLALM(tau=0.03, eta=0.1), 600), (StochasticGhost(alpha=0.3, p0=0.6, cap=2, decay=0.0), 60)):
+    for method, steps in ((SSLALM(tau=0.03, eta=0.1), 400), (StochasticGhost(alpha=0.3, p0=0.6, cap=2, decay=0.0), 40)):
         result = run(problem, method, sampler.seeded(0, 1), 2 * x0[:2], steps).result()
         before, after = (problem.evaluate(x, torch.arange(240)).c for x in (2 * x0[:2], result.x))
         assert before[:, 1].min() > 0.1

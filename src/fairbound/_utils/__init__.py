@@ -1,1 +1,1 @@
-"""Helpers that every folder may use: pytrees, random numbers, optional imports, files, pages."""
+"""Helpers that every folder may use: random numbers, optional imports, files, pages."""

@@ -20,6 +20,8 @@ NONNEGATIVE = Bounds("a finite number >= 0", lambda v: 0 <= v < math.inf)
 CAP = Bounds("a number > 0 (infinity switches it off)", lambda v: v > 0)
 OPEN_UNIT = Bounds("strictly between 0 and 1", lambda v: 0 < v < 1)
 UNIT = Bounds("between 0 and 1", lambda v: 0 <= v <= 1)
+BELOW_ONE = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
+SHARE = Bounds("above 0 and at most 1", lambda v: 0 < v <= 1)
 
 
 def require(

@@ -35,11 +35,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require
+from fairbound._utils.settings import BELOW_ONE, CAP, NONNEGATIVE, require
 from fairbound.algorithms.schedules import ForEach, per_constraint
 from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
-
-MEMORY = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
 
 
 class State(NamedTuple):
@@ -71,7 +69,7 @@ class NuPI(MultiplierMethod[State]):
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
         require(self, NONNEGATIVE, "eta", also=(Schedule,), for_each_constraint=True)
         require(self, NONNEGATIVE, "kp", "ki")
-        require(self, MEMORY, "nu")
+        require(self, BELOW_ONE, "nu")
         require(self, CAP, "y_max")
 
     @property

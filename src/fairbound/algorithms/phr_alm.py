@@ -42,11 +42,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.settings import CAP, NONNEGATIVE, Bounds, require, require_switch
+from fairbound._utils.settings import CAP, NONNEGATIVE, SHARE, require, require_switch
 from fairbound.algorithms.schedules import ForEach, per_constraint
 from fairbound.core import MultiplierMethod, Schedule, capped, equality_mask
-
-SHARE = Bounds("above 0 and at most 1", lambda v: 0 < v <= 1)
 
 
 class State(NamedTuple):

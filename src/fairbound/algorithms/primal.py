@@ -21,10 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.settings import NONNEGATIVE, POSITIVE, Bounds, require
+from fairbound._utils.settings import BELOW_ONE, NONNEGATIVE, POSITIVE, require
 from fairbound.core import Schedule, value
-
-DECAY = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
 
 
 class SGDState(NamedTuple):
@@ -41,7 +39,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "lr", also=(Schedule,))
-        require(self, DECAY, "momentum")
+        require(self, BELOW_ONE, "momentum")
 
     def init(self, x: Tensor) -> SGDState:
         return SGDState(torch.zeros_like(x), x.new_zeros(()))
@@ -68,7 +66,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "lr", also=(Schedule,))
-        require(self, DECAY, "b1", "b2")
+        require(self, BELOW_ONE, "b1", "b2")
         require(self, POSITIVE, "eps")
 
     def init(self, x: Tensor) -> AdamState:

@@ -44,16 +44,14 @@ from fairbound._utils.settings import (
     CAP,
     NONNEGATIVE,
     POSITIVE,
+    SHARE,
     UNIT,
-    Bounds,
     require,
     require_switch,
     require_whole,
 )
 from fairbound.algorithms.schedules import ForEach, per_constraint
 from fairbound.core import MultiplierMethod, Schedule, refuse_equality
-
-SHARE = Bounds("above 0 and at most 1", lambda v: 0 < v <= 1)
 
 
 def log_slope(t: Tensor) -> Tensor:

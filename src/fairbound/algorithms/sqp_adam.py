@@ -35,13 +35,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.settings import NONNEGATIVE, OPEN_UNIT, POSITIVE, UNIT, Bounds, require
+from fairbound._utils.settings import BELOW_ONE, NONNEGATIVE, OPEN_UNIT, POSITIVE, UNIT, require
 from fairbound.algorithms._subproblems import ghost_direction
 from fairbound.algorithms._tracking import Averages, absent
 from fairbound.algorithms.schedules import Power
 from fairbound.core import Algorithm, Draw, Estimate, Schedule, equality_mask, value
 
-MOMENT = Bounds("at least 0 and below 1", lambda v: 0 <= v < 1)
 RIDGE = 1e-10  # of the largest diagonal entry, where active rows are dependent
 
 
@@ -80,7 +79,7 @@ class SQPAdam(Algorithm[State]):
     def __post_init__(self) -> None:
         require(self, POSITIVE, "mu", "beta", "rho")
         require(self, NONNEGATIVE, "alpha", also=(Schedule,))
-        require(self, MOMENT, "b1", "b2")
+        require(self, BELOW_ONE, "b1", "b2")
         require(self, UNIT, "average", also=(Schedule,))
         require(self, UNIT, "least", "floor")
         require(self, OPEN_UNIT, "lam")

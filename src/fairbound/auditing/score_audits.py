@@ -13,8 +13,8 @@ from torch import Tensor
 from fairbound.auditing.text import no_probabilities, not_compared
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import GroupPair
-from fairbound.metrics.group_losses import FEWEST, Losses, group_loss_intervals, loss_gaps
-from fairbound.metrics.intervals import IntervalEstimate
+from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
+from fairbound.metrics.intervals import FEWEST, IntervalEstimate
 from fairbound.metrics.roc import (
     CalibrationBin,
     Ranked,

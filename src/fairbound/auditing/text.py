@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fairbound.metrics.counts import RATES, Counts
 from fairbound.metrics.fairness_metrics import METRICS, Metric
-from fairbound.metrics.group_losses import FEWEST, LOSS_GAPS
-from fairbound.metrics.intervals import IntervalEstimate
+from fairbound.metrics.group_losses import LOSS_GAPS
+from fairbound.metrics.intervals import FEWEST, IntervalEstimate
 from fairbound.metrics.wasserstein import MOST_GROUPS
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ class Cell(NamedTuple):
     name: str
     group: int | None = None  # None: any group
     label: float | None = None  # None: whatever the label
-    listed: bool = False  # a list of examples of a dataset, which no group or label defines
 
     @property
     def group_name(self) -> str:
@@ -61,11 +60,6 @@ class Cells:
         suffix = "" if label is None else f", y={label:g}"
         items = sequence(len(names), lambda code: Cell(f"{names[code]}{suffix}", code, label))
         return Cells(items, groups=len(items), by_group=True)
-
-    @staticmethod
-    def of_members(names: Sequence[str], members: Sequence[Tensor]) -> Cells:
-        """Any sets of examples of a dataset; they may overlap."""
-        return Cells(tuple(Cell(name, listed=True) for name in names), tuple(members))
 
     @property
     def names(self) -> Sequence[str]:
@@ -179,12 +173,6 @@ class Cells:
         negative.
         """
         if device not in self._tables:
-            for cell in self._kinds:
-                if cell.listed:
-                    raise ValueError(
-                        f"the cell {cell.name!r} is a list of examples of a dataset, and a mini-batch does not show "
-                        "which examples are in it; define cells by groups and labels, Cells.of_groups(...)"
-                    )
             count = self.groups
             if count is None:
                 count = 1 + max((cell.group for cell in self.items if cell.group is not None), default=-1)
@@ -232,21 +220,6 @@ class Cells:
                 free.append(layer)
             layer[member] = k
         return tuple(layer[examples.cpu()].to(examples.device) for layer in free)
-
-
-def present_cells(layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
-    """The cells of a mini-batch, (B,) ascending, filled up with `none`; and the place of every example's cell there.
-
-    Its sizes do not depend on what the mini-batch shows, so that it can be vmapped and compiled. An example in no cell
-    has place B, one of an unknown group B + 1, as in `Layers`.
-    """
-    size = layer.shape[0]
-    ordered, order = layer.sort(stable=True)
-    new = torch.cat([layer.new_zeros(1), (ordered[1:] != ordered[:-1]).long()])
-    place = new.cumsum(0)
-    cells = torch.full_like(layer, none).scatter(0, place, ordered.clamp(max=none))
-    places = torch.zeros_like(layer).scatter(0, order, place)
-    return cells, torch.where(layer < none, places, layer - none + size)
 
 
 def check_groups(groups: Tensor) -> None:

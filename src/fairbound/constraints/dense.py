@@ -94,16 +94,12 @@ class DenseConstraints:
         """Before the first mini-batch; None where no row refers to the mean of all cells."""
         return None if not self.refers else Means(*torch.zeros_like(self.direct[:2]))
 
-    def all_seen(self, running: Means | None) -> bool:
-        """Whether every cell that stands in a mean of all cells was seen, so that the matrix stays as it is."""
-        return running is None or not bool(((self.shares != 0) & (running.weights <= 0)).any())
-
     def values(
-        self, sums: Tensor, counts: Tensor, running: Means | None, look: bool, all_seen: bool = False
+        self, sums: Tensor, counts: Tensor, running: Means | None, look: bool
     ) -> tuple[Tensor, Tensor | None, Tensor, Affine]:
         """Of a table of sums and counts: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map.
 
-        With a `look` at the counts, no rows are None. Less is computed once `all_seen`.
+        With a `look` at the counts, no rows are None.
         """
         if look and self.absolute is None:
             *numbers, _, unknown = counts.tolist()
@@ -115,7 +111,7 @@ class DenseConstraints:
         filled = counts + empty
         means = sums / filled if running is None else torch.addcdiv(empty * running.means, sums, filled)
         matrix = self.complete
-        if running is not None and not all_seen:
+        if running is not None:
             shares = self.shares * (running.weights + counts > 0)
             shares = shares / shares.sum(1, keepdim=True).clamp(min=TINY)
             matrix = torch.addmm(self.direct, self.against, shares)

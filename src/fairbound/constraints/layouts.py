@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -151,59 +152,38 @@ def _rank(layer: Tensor) -> Tensor:
 class BlockedLayout:
     """The objective's examples, then equally many of each cell, cell after cell, term after term."""
 
-    def __init__(self, terms: Sequence[Term], objective: int, cell: int, like: Tensor) -> None:
-        self.terms, self.objective, self.cell, self.like = terms, objective, cell, like
-        starts, start = [], objective
-        for term in terms:
-            starts.append(start)
-            start += term.cells * cell
-        self.starts, self.size = starts, start
-
-    @cached_property
-    def counts(self) -> list[Tensor]:
-        """(1,) of the objective, then (cells,) of every term; empty for a function."""
-        cells = [
-            self.like.new_full((term.cells if term.statistic is not None else 0,), self.cell) for term in self.terms
-        ]
-        return [self.like.new_full((1,), self.objective), *cells]
+    def __init__(self, terms: Sequence[Term], objective: int, cell: int) -> None:
+        self.terms, self.objective, self.cell = terms, objective, cell
+        self.starts = list(accumulate((term.cells * cell for term in terms), initial=objective))
 
     def block(self, i: int, values: Tensor, of_cells: bool = False) -> Tensor:
         """The examples of term i, (cells * cell, ...), of all, or of those of the cells alone."""
         start = self.starts[i] - (self.objective if of_cells else 0)
         return values[start : start + self.terms[i].cells * self.cell]
 
-    def sums(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
-        """The same of per-example values, (B,) each; `surrogates`: of what is differentiated instead."""
-        sums = [values[0][: self.objective].sum(-1, keepdim=True)]
+    def means(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
+        """(1,) of the objective, then (cells,) of every term, empty for a function, from per-example values, (B,) each.
+
+        `surrogates`: of what is differentiated instead.
+        """
+        means = [values[0][: self.objective].sum(-1, keepdim=True) / self.objective]
         for i, term in enumerate(self.terms):
             place = term.statistic if surrogates else term.added
             if place is None:
-                sums.append(values[0].new_zeros(0))
+                means.append(values[0].new_zeros(0))
             else:
-                sums.append(self.block(i, values[place]).unflatten(0, (term.cells, self.cell)).sum(-1))
-        return sums
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [self.objective, *[self.cell] * len(self.terms)]
-
-    def means(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
-        """The sums divided by their counts, which are numbers here."""
-        sums = self.sums(values, surrogates=surrogates)
-        return [total / size for total, size in zip(sums, self._sizes, strict=True)]
+                means.append(self.block(i, values[place]).unflatten(0, (term.cells, self.cell)).sum(-1) / self.cell)
+        return means
 
     def spread_means(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
         """(B,) for each of the values: what every example counts, from a weight on every mean."""
-        return self.spread([weight / size for weight, size in zip(weights, self._sizes, strict=True)], values)
-
-    def spread(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-        """(B,) for each of the values: what every example counts, from a weight on every sum."""
         example_weights = []
         for s, value in enumerate(values):
-            parts = [weights[0].expand(self.objective) if s == 0 else value.new_zeros(self.objective)]
+            of_objective = (weights[0] / self.objective).expand(self.objective)
+            parts = [of_objective if s == 0 else value.new_zeros(self.objective)]
             for term, weight in zip(self.terms, weights[1:], strict=True):
                 if term.statistic == s:
-                    parts.append(weight[:, None].expand(-1, self.cell).flatten())
+                    parts.append((weight / self.cell)[:, None].expand(-1, self.cell).flatten())
                 else:
                     parts.append(value.new_zeros(term.cells * self.cell))
             example_weights.append(torch.cat(parts))

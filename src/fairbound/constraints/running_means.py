@@ -26,7 +26,6 @@ class RunningMeans:
         self.weights = torch.zeros_like(self.means)  # the examples behind them, earlier ones counting less
         self.total = self.shares.new_zeros(())  # () shares * means
         self.share = self.shares.new_zeros(())  # () of the cells seen
-        self._last: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None  # cells, and what was read of them
 
     def others(self, cells: Tensor, counts: Tensor) -> Others:
         """What is known of the cells that a mini-batch does not show; it has `counts` examples of `cells`, (S,)."""
@@ -47,14 +46,10 @@ class RunningMeans:
         self.total = self.total + (shares * change).sum()
         self.means.scatter_(0, cells, means + change)
         self.weights.scatter_(0, cells, now)
-        self._last = None
 
     def _read(self, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shares, weights and means of some cells; `add` reads what `others` has read."""
-        if self._last is None or self._last[0] is not cells:
-            numbers = self.shares[cells], self.weights[cells], self.means[cells]
-            self._last = cells, numbers
-        return self._last[1]
+        """Shares, weights and means of some cells."""
+        return self.shares[cells], self.weights[cells], self.means[cells]
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name).clone() for name in ("means", "weights", "total", "share")}
@@ -62,4 +57,3 @@ class RunningMeans:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
             setattr(self, name, value.detach().to(self.shares.device, copy=True))
-        self._last = None

@@ -17,6 +17,7 @@ from torch import Tensor
 from fairbound.metrics.counts import examples_in_groups, numbered_reference
 from fairbound.metrics.intervals import (
     DRAWS,
+    FEWEST,
     MANY_GROUPS,
     UNDEFINED,
     IntervalEstimate,
@@ -93,7 +94,6 @@ def from_mean(losses: Tensor) -> Tensor:
     return (losses - losses.mean(-1, keepdim=True)).abs().amax(-1)
 
 
-FEWEST = 30  # examples of a group that gaps compare
 LOSS_GAPS = {  # name -> words
     "loss": "mean loss, over all groups",
     "loss_difference": "difference in mean loss: all others minus the reference group",

@@ -28,6 +28,7 @@ from torch import Tensor
 DRAWS = 10_000
 MAX_DRAWN = 4_000_000  # numbers drawn or compared at a time: many groups get fewer draws, at least MIN_DRAWS
 MIN_DRAWS = 500
+FEWEST = 30  # examples of a group whose losses or scores are compared
 MANY_GROUPS = 8_000  # whose draws fit into memory: gaps of more groups have no interval
 MAX_PAIRED = 60  # groups whose pairs are compared one by one; more are compared through a band for each group,
 FEW_GROUPS = 5  # and more than so many already where one of them has fewer than LARGE_GROUP examples: maxima over many

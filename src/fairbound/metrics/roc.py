@@ -21,6 +21,7 @@ from torch import Tensor
 from fairbound.metrics.counts import NAMES, Counts, as_binary, examples_in_groups, same_length
 from fairbound.metrics.intervals import (
     DRAWS,
+    FEWEST,
     UNDEFINED,
     IntervalEstimate,
     check_level,
@@ -31,7 +32,6 @@ from fairbound.metrics.intervals import (
     wilson,
 )
 
-FEWEST = 30  # examples of a group that gaps compare
 FEWEST_OF_CLASS = 5  # with label 1, and with label 0, in a group whose AUC is compared
 MAX_POINTS = 101  # of a curve that is drawn
 MAX_VALUES = 60  # whole-numbered scores from lowest to highest that have bins of their own

@@ -27,7 +27,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from fairbound.metrics.counts import examples_in_groups, numbered_reference
-from fairbound.metrics.intervals import UNDEFINED, IntervalEstimate, check_level, quantile, quantiles
+from fairbound.metrics.intervals import FEWEST, UNDEFINED, IntervalEstimate, check_level, quantile, quantiles
 
 GRID = 200  # bins of the grid on which examples are resampled, at quantiles of the scores
 _GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
@@ -35,7 +35,6 @@ BINS = 50  # of the paper's histograms
 DRAWS = 500
 MAX_COMPARED = 40_000_000  # numbers in all: many pairs of groups get fewer draws
 MIN_DRAWS = 100
-FEWEST = 30  # examples of a group that is compared
 MAX_PAIRED = 20  # groups whose pairs are compared one by one
 MOST_GROUPS = 1_000  # that are compared at all
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from fairbound._utils.pytree import tree_leaves
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample, Sizes, violations
 from fairbound.testing.checks import FailedCheck, certify, close, expect
 from fairbound.testing.drivers import check_constrained, check_resume, check_run

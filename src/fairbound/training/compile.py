@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-
-from fairbound._utils.pytree import tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 log = logging.getLogger("fairbound")
 
@@ -99,14 +98,14 @@ def _signature(args: Any) -> Hashable:
 def _built(function: Callable[..., Any], args: Any, as_graph: bool) -> Callable[..., Any]:
     import torch._inductor as inductor  # takes seconds, and most processes never compile
 
-    returned: Any = None  # a tree of the form that the function returns
+    inputs, form = tree_flatten(args)
+    returned_form: Any = None
 
     def flat(*inputs: Tensor) -> tuple[Tensor, ...]:
-        nonlocal returned
-        returned = function(*tree_unflatten(args, iter(inputs)))
-        return tuple(leaf.contiguous() for leaf in tree_leaves(returned))  # as the next call's inputs must be
+        nonlocal returned_form
+        leaves, returned_form = tree_flatten(function(*tree_unflatten(inputs, form)))
+        return tuple(leaf.contiguous() for leaf in leaves)  # as the next call's inputs must be
 
-    inputs: list[Any] = [*tree_leaves(args)]
     trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)  # by shapes: nothing is computed
     # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
     on_cpu = all(leaf.device.type == "cpu" for leaf in inputs)
@@ -116,6 +115,6 @@ def _built(function: Callable[..., Any], args: Any, as_graph: bool) -> Callable[
     fast = inductor.compile(trace(*inputs), inputs, options=options)
 
     def call(*args: Any) -> Any:
-        return tree_unflatten(returned, iter(fast(*tree_leaves(args))))
+        return tree_unflatten(fast(*tree_leaves(args)), returned_form)
 
     return call

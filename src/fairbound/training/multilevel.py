@@ -15,9 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.core import Estimate, Sample
 from fairbound.data.samplers import Batch, Chunks, SamplerStack
 from fairbound.training.compile import Compiler
@@ -118,10 +117,11 @@ class MultilevelTables:
         objective = chunks.batch.objective[members].flatten(1)
         cells = chunks.batch.cells[members].transpose(1, 2).flatten(2)
         parts = self.problem.gather(Batch(objective, cells), "fc")
-        pieces = zip(*(leaf.split(size) for leaf in tree_leaves(parts)), strict=True)
+        leaves, form = tree_flatten(parts)
+        pieces = zip(*(leaf.split(size) for leaf in leaves), strict=True)
         for piece, where, weights in zip(pieces, slots.split(size), weight.split(size), strict=True):
             points = x[torch.div(where, 4, rounding_mode="floor")]
-            yield (where, *self.many[unit](points, tree_unflatten(parts, iter(piece)), weights))
+            yield (where, *self.many[unit](points, tree_unflatten(piece, form), weights))
 
     def _by_runs(self, x: Tensor, chunks: Chunks) -> Tables:
         tables = []

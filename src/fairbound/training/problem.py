@@ -96,9 +96,7 @@ class Problem:
         """Where the examples of gathered tensors count."""
         objective = parts["f"]["labels"].shape[0] if "f" in parts else 0
         cell = parts["c"]["labels"].shape[1] if "c" in parts else 0
-        first = next(iter(parts.values()))["inputs"]
-        like = first if first.is_floating_point() else first.new_zeros((), dtype=torch.get_default_dtype())
-        return BlockedLayout(self.constraints.terms if "c" in parts else (), objective, cell, like)
+        return BlockedLayout(self.constraints.terms if "c" in parts else (), objective, cell)
 
     def sample(self, parts: Gathered) -> Sample:
         """The random function that gathered tensors fix. What is not evaluated is NaN, so that using it shows."""

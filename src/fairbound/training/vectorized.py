@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_structure, tree_unflatten
 
 from fairbound._utils.measuring import is_probe
-from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound.algorithms.diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Primal, Sample
 from fairbound.data.samplers import START, Sampler, SamplerStack
@@ -154,7 +153,7 @@ class VectorizedRuns:
             for sample, evaluates in zip(self._samples(x, parts), self.algorithm.evaluates, strict=True)
         )
         d, new = settings.update(x, state, Draw(samples, weight, uniform), probe)
-        checked = (*read["f"], *read["c"], d, *tree_flatten(new)[0])
+        checked = (*read["f"], *read["c"], d, *tree_leaves(new))
         finite = torch.stack([torch.isfinite(part).all() for part in checked]).all()
         # In the old precision: a compiled step reads its inputs as what they were at the first call.
         state = tree_map(lambda after, before: torch.where(finite, after.to(before.dtype), before), new, state)
@@ -228,8 +227,9 @@ class VectorizedRuns:
             evaluates = self.algorithm.evaluates
             batches = zip(self.stack.block(first, block, evaluates), evaluates, strict=True)
             examples = [self.problem.gather(batch, evaluates) for batch, evaluates in batches]
-            for number, *parts in zip(uniform, *(leaf.unbind() for leaf in tree_leaves(examples)), strict=True):
-                yield tree_unflatten(examples, iter(parts)), ones, number
+            leaves, form = tree_flatten(examples)
+            for number, *parts in zip(uniform, *(leaf.unbind() for leaf in leaves), strict=True):
+                yield tree_unflatten(parts, form), ones, number
 
     def _block_size(self) -> int:
         example_bytes = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
@@ -292,7 +292,7 @@ class VectorizedRuns:
         if saved is None:
             return 0
         self.x, self.skipped, self.y = saved["x"], saved["skipped"], saved["y"]
-        self.state = tree_unflatten(self.state, iter(saved["state"]))
+        self.state = tree_unflatten(saved["state"], tree_structure(self.state))
         history += saved["history"]
         recorded_steps += saved["seen"]
         return int(saved["step"])

@@ -11,10 +11,10 @@ from loops import F64, FIXED, GHOSTS, LR, ONE_GRADIENT, flat, network, numbers_f
 from methods import bce, classification
 from methods import network as unseeded_network
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from transcription import draws
 
 from fairbound import Constrained, MiniBatch, Problem, Sampler, constraints, load_flat, run
-from fairbound._utils.pytree import tree_leaves
 from fairbound.algorithms import SGD, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample

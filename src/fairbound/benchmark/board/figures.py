@@ -42,7 +42,7 @@ def scatter(summary: Summary) -> Any:
     if set(summary.shares) != {"stated", "changed"}:
         return None
     stated, changed = summary.shares["stated"], summary.shares["changed"]
-    figure, (panel,) = panels(1, 760, 520)
+    figure, (panel,) = panels(1, 560, 460)
     axes = panel.subplots()
     most = max(0.1, *stated.share, *changed.share) + 0.08
     axes.set(xlim=(-0.04, most), ylim=(-0.04, most), xlabel="share solved, problems as stated", ylabel="changed")

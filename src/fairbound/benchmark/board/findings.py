@@ -122,7 +122,9 @@ def overall(summary: Summary) -> list[str]:
     """The board in a few sentences."""
     if not summary.parts:
         return ["Nothing was measured."]
-    sentences = [_of_part(summary, part) for part in summary.parts]
+    unfinished = f"Not finished: {count(summary.board.missing, 'run')} missing, which count as unsolved."
+    sentences = [unfinished] if summary.board.missing else []
+    sentences += [_of_part(summary, part) for part in summary.parts]
     if "SGD" in {method.method for method in summary.board.methods}:
         dropped = summary.board.dropped
         sentences.append(

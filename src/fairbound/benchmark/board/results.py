@@ -74,17 +74,19 @@ class Board:
     curves: Mapping[Cell, Curves]
     heldout: Mapping[tuple[str, str], HeldOut] = field(default_factory=dict)  # by method and problem
     failures: Mapping[Cell, str] = field(default_factory=dict)  # why a method has no runs there: a sentence
+    missing: int = 0  # runs that are not stored yet
     systems: Sequence[Mapping[str, Any]] = ()
 
     @staticmethod
     def read(study: StoredStudy, store: Store, sent: Sequence[SentEntry] = ()) -> Board:
         """Everything that is stored, and entries that were sent; what is missing is left out."""
-        measured, by_task = _Measured(), dict[tuple[str, InstanceName, str], list[StoredResult | None]]()
+        missing, measured, by_task = 0, _Measured(), dict[tuple[str, InstanceName, str], list[StoredResult | None]]()
         keys: dict[tuple[str, InstanceName, str], str] = {}
         failed = {key: one.sentence for one in WorkLog(store.folder).failures() for key in one.keys}
         for run, result in study.results(store):
             task = (run.entry, InstanceName(run.problem, run.change), run.kind)
             by_task.setdefault(task, []).append(result)
+            missing += result is None
             keys.setdefault(task, run.key)
         for (entry, instance, kind), results in by_task.items():
             complete = [one for one in results if one is not None]
@@ -105,6 +107,7 @@ class Board:
             curves=measured.curves,
             heldout=measured.heldout,
             failures=measured.failures,
+            missing=missing,
             systems=store.systems(),
         )
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound.constraints.cells import present_cells
 from fairbound.constraints.linear import SumsCounts
 
 
@@ -69,9 +68,6 @@ class Processes:
 
     def present_cells(self, layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
         """The cells that the mini-batches of all processes show, and the place of this one's examples among them."""
-        if not self.groups:
-            cells, places = layer.unique(return_inverse=True)  # faster than `present_cells`, whose size is fixed
-            return cells.clamp(max=none), torch.where(layer < none, places, layer - none + len(cells))
         examples, start = len(layer), 0
         for group in self.groups:
             sizes = [torch.zeros(1, dtype=torch.long, device=layer.device) for _ in range(group.size())]
@@ -81,8 +77,9 @@ class Processes:
             layers = [torch.empty_like(padded) for _ in sizes]
             distributed.all_gather(layers, padded, group=group)
             layer, start = torch.cat(layers), start + group.rank() * widest
-        cells, places = present_cells(layer, none)
-        return cells, places[start : start + examples]
+        cells, places = layer.unique(return_inverse=True)
+        places = torch.where(layer < none, places, layer - none + len(cells))
+        return cells.clamp(max=none), places[start : start + examples]
 
 
 def full_value(value: Tensor) -> Tensor:

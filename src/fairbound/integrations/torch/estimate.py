@@ -22,7 +22,6 @@ from fairbound.constraints.running_means import RunningMeans
 from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, full_value
 
-LOOKED_EVERY = 100  # mini-batches after which the cells that were seen are looked at, until all were
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
 
 
@@ -197,26 +196,21 @@ class DenseEvaluation:
         self.dense, self.most = DenseConstraints(constraints, device), _most(constraints.m, device)
         self.names = constraints.mean_names
         self.running = self.dense.no_means()
-        self.all_seen, self.added = False, 0
 
     def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
         """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here.
 
         With a `look` at the counts less is computed where none does.
         """
-        values, missing, filled, linear = self.dense.values(*totals, self.running, look, self.all_seen)
+        values, missing, filled, linear = self.dense.values(*totals, self.running, look)
         if missing is not None:
             values = torch.where(missing, torch.fmin(last, self.most), values)
         return BatchEstimate(values, missing, totals, filled, linear)
 
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
         """Remember a mini-batch of a step; `made` () bool says whether it was, where nobody looks."""
-        if self.running is None:
-            return
-        self.running = self.dense.updated(self.running, *estimate.shown, made)
-        if not self.all_seen and self.added % LOOKED_EVERY == 0:  # this waits for a GPU
-            self.all_seen = self.dense.all_seen(self.running)
-        self.added += 1
+        if self.running is not None:
+            self.running = self.dense.updated(self.running, *estimate.shown, made)
 
     def state_dict(self) -> Any:
         """By the names of cells."""
@@ -232,7 +226,6 @@ class DenseEvaluation:
             none = zero.new_zeros(2)
             pairs = [(saved or {}).get(name, none).to(none) for name in self.names]
             self.running = Means(*torch.stack([none, *pairs, none, none], 1))
-            self.all_seen, self.added = False, 0
 
 
 class ManyEvaluation:

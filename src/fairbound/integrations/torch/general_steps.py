@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from fairbound._utils.pytree import tree_leaves
 from fairbound._utils.rng import LEVEL, UNIFORM, checked_seed, keys, uniforms
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.constraint_set import ConstraintSet
@@ -21,10 +21,9 @@ from fairbound.integrations.torch.checks import check_dependence
 from fairbound.integrations.torch.estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.parameters import check_graphs, non_finite
-from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, in_precision_of, kept_where
+from fairbound.integrations.torch.state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, kept_where
 from fairbound.integrations.torch.steps import StepInfo, Steps
 
-DRAWN_AHEAD = 512  # steps whose random numbers are made at once
 REMEDY = "use one that takes one gradient a step, such as DescentAscent or SSLALM"
 
 
@@ -45,7 +44,6 @@ class GeneralSteps(Steps):
         self.several_gradients = several_gradients  # of one mini-batch, as a trial step shows it
         self.kinds = _kinds(method)
         self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
-        self._drawn: dict[int, tuple[int, tuple[Tensor, ...]]] = {}  # by slot: the first step, and its numbers
 
     def _check_alone(self) -> None:
         if self.processes.size > 1:
@@ -130,7 +128,8 @@ class GeneralSteps(Steps):
         samples = [estimate.sample(x, gradient_of(examples)) for estimate, examples in pairs]
         uniform = self._uniform(UNIFORM).to(x.device)
         d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
-        new = in_precision_of(before, new)
+        # Losses in another precision than the model's would change that of the state.
+        new = tree_map(lambda after, old: after.to(old.dtype), new, before)
         if non_finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]).item():
             return self.skip(main, scaler)
         check_dependence(any(reached))
@@ -144,11 +143,7 @@ class GeneralSteps(Steps):
         return StepInfo(main, None)
 
     def _uniform(self, slot: int) -> Tensor:
-        first = self.progress.attempts - self.progress.attempts % DRAWN_AHEAD
-        if self._drawn.get(slot, (-1, ()))[0] != first:
-            numbers = uniforms(self._key, torch.arange(first, first + DRAWN_AHEAD), torch.tensor(slot))
-            self._drawn[slot] = first, numbers.unbind()
-        return self._drawn[slot][1][self.progress.attempts - first]
+        return uniforms(self._key, torch.tensor(self.progress.attempts), torch.tensor(slot))
 
 
 def _kinds(method: Algorithm[Any]) -> list[str]:

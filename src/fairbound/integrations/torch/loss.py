@@ -20,8 +20,6 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.cells import present_cells
-from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.linear import SumsCounts
 from fairbound.integrations.torch.estimate import BatchStatistics, ShownCells
 from fairbound.integrations.torch.gradient_pass import loss_scale
@@ -51,33 +49,17 @@ class Pending(NamedTuple):
     cells: ShownCells | None  # those that the totals are of, for every part; None: all
     finite: Tensor | None = None  # () bool where nobody looks at it
 
-    def joined(self, other: Pending, constraints: ConstraintSet) -> Pending:
-        """Both together. Where each has cells of its own, of very many, the totals become those of all these cells."""
-        if self.cells is None or other.cells is None:
-            finite = self.finite if other.finite is None else other.finite
-            if self.finite is not None and other.finite is not None:
-                finite = self.finite & other.finite
-            return Pending(self.totals.plus(other.totals), None, finite)
-        (objective, *first, rest), (further, *second, other_rest) = self._split(constraints), other._split(constraints)
-        totals: list[Tensor] = [objective + further]
-        joined_cells: list[Tensor | None] = []
-        parts = zip(constraints.parts, self.cells, other.cells, first, second, strict=True)
-        for part, cells, other_cells, sums, other_sums in parts:
-            if cells is None or other_cells is None:
-                totals.append(sums + other_sums)
-                joined_cells.append(None)
-                continue
-            shown, places = present_cells(torch.cat([cells, other_cells]), part.size)  # the last place: no cell
-            both = sums.new_zeros(2, len(shown) + 1).index_add(1, places, torch.cat([sums, other_sums], 1))
-            totals.append(both[:, :-1])
-            joined_cells.append(shown)
-        return Pending(SumsCounts(*torch.cat([*totals, rest + other_rest], 1)), joined_cells)
-
-    def _split(self, constraints: ConstraintSet) -> list[Tensor]:
-        """(2, cells) sums and counts: of the objective, then of every part, then of no cell and unknown groups."""
-        pairs = zip(constraints.parts, self.cells or (), strict=True)
-        sizes = [part.size if cells is None else len(cells) for part, cells in pairs]
-        return list(torch.stack(self.totals).split_with_sizes([1, *sizes, 2], 1))
+    def joined(self, other: Pending) -> Pending:
+        """Both together."""
+        if self.cells is not None:
+            raise ValueError(
+                "several backward passes for one optimizer step gather all constraints, and with very many groups a "
+                "mini-batch shows few of them; let every backward pass have its step"
+            )
+        finite = self.finite if other.finite is None else other.finite
+        if self.finite is not None and other.finite is not None:
+            finite = self.finite & other.finite
+        return Pending(self.totals.plus(other.totals), None, finite)
 
 
 class TrainerSteps:
@@ -155,7 +137,7 @@ class TrainerSteps:
             self.dropped += 1
             if self.dropped == DROPPED_IN_A_ROW:
                 _warn_of_no_step()
-        self.pending = passed if self.pending is None else self.pending.joined(passed, self.steps.constraints)
+        self.pending = passed if self.pending is None else self.pending.joined(passed)
         _listen()
         _WAITING.add(self)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
-from fairbound._utils.pytree import tree_leaves, tree_unflatten
 from fairbound._utils.sequences import LazySequence
 from fairbound.integrations.torch.parameters import Parameters
 
@@ -29,17 +29,10 @@ def leaf_names(state: Any) -> list[str]:
 def kept_where(constraints: Tensor, cells: Tensor, old: Any, new: Any, kinds: list[str]) -> Any:
     """The new state, but for the marked constraints (m,) and cells (q,): those stay as they were."""
     keep = {CONSTRAINT: constraints, CELL: cells[:, None]}
-    triples = zip(tree_leaves(old), tree_leaves(new), kinds, strict=True)
+    afters, form = tree_flatten(new)
+    triples = zip(tree_leaves(old), afters, kinds, strict=True)
     leaves = [torch.where(keep[kind], before, after) if kind in keep else after for before, after, kind in triples]
-    return tree_unflatten(new, iter(leaves))
-
-
-def in_precision_of(old: Any, new: Any) -> Any:
-    """The new state in the old one's precision: losses in another one than the model's would change it."""
-    pairs = [*zip(tree_leaves(old), tree_leaves(new), strict=True)]
-    if all(after.dtype is before.dtype for before, after in pairs):
-        return new
-    return tree_unflatten(new, iter([after.to(before.dtype) for before, after in pairs]))
+    return tree_unflatten(leaves, form)
 
 
 def saved(
@@ -91,7 +84,7 @@ def loaded(
         if kind == CONSTRAINT:
             value = by_constraint(value, names, len(leaf))
         leaves.append(value.detach().to(leaf).clone())
-    return tree_unflatten(like, iter(leaves))
+    return tree_unflatten(leaves, tree_structure(like))
 
 
 def by_name(values: Tensor, names: Sequence[str]) -> Any:
