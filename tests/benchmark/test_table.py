@@ -90,7 +90,7 @@ def test_splits_are_different_and_disjoint(spec: Path) -> None:
         ('notion = "pairwise"', 'notion = "parity"', "parity"),
         ('source = "loans.csv"', "", "name the data"),
         ("batch = 8", "batch = 8\nsteps = 0", "steps should be greater"),
-        ("batch = 8", "batch = [", "no valid TOML"),
+        ("batch = 8", "batch = [", "not valid TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_with_a_sentence(spec: Path, old: str, new: str, said: str) -> None:

@@ -333,5 +333,5 @@ def test_what_cannot_be_fetched(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="retries must be 0 or more"):
         fetch(["OK"], folder=tmp_path, retries=-1)
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"cannot be made .*name another folder"):
+    with pytest.raises(OSError, match=r"cannot be created .*name another folder"):
         fetch(["OK"], folder=tmp_path / "file")

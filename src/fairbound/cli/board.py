@@ -64,7 +64,7 @@ RulesOption = Annotated[
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
 Splits = Annotated[int | None, typer.Option(min=1, help="Splits on which bounds are tested on held-out data.")]
 Steps = Annotated[int | None, typer.Option(min=40, help="Limit on steps, for quick trials.")]
-Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a trial, in about a minute.")]
+Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a quick trial.")]
 List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
 To = Annotated[Path, typer.Option("--to", "-o", help="The folder for the page and its data.")]
 

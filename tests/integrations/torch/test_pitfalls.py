@@ -185,7 +185,7 @@ def test_misuses_are_sentences() -> None:
     fair.backward(losses_of(model), GROUP)
     with pytest.raises(ValueError, match=r"start\(\) would discard its state"):
         fair.start(losses_of(model), GROUP)
-    with pytest.raises(ValueError, match="no state of Constrained"):
+    with pytest.raises(ValueError, match="not a state of Constrained"):
         fair.load_state_dict({})
     with pytest.raises(TypeError, match=r"must be fairbound.MiniBatch"):
         fair.backward_closure(lambda size: (losses_of(model), GROUP))  # type: ignore[arg-type, return-value]

@@ -75,6 +75,9 @@ class Constrained:
         else:
             self._steps = GeneralSteps(model, listed, method, seed, facts.several_gradients)
 
+    def __repr__(self) -> str:
+        return f"Constrained({len(self.names)} constraints, {self.method!r})"
+
     @property
     def names(self) -> Sequence[str]:
         """Names of the constraints, in the order of `info.c`."""
