@@ -120,7 +120,7 @@ def bootstrap(runs: Runs, draws: int = DRAWS) -> Shares:
     drawn = _drawn(runs, draws)
     return Shares(
         share=share, interval=np.clip(_interval(drawn), 0.0, 1.0), difference=share[:, None] - share[None],
-        difference_interval=np.array([_interval(one - drawn) for one in drawn]),
+        difference_interval=np.clip([_interval(one - drawn) for one in drawn], -1.0, 1.0),
     )  # fmt: skip
 
 
