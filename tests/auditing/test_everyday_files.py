@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from commands import call
 
 from fairbound.auditing import audit, audit_columns
-from fairbound.data import read_columns
+from fairbound.data import read_columns, table_files
 
 HEADER = "id,name,sex,race,dob,decile_score,priors_count,c_jail_in,text,decile_score,priors_count,two_year_recid"
 
@@ -118,12 +120,42 @@ def test_percentages_are_numbers(tmp_path: Path) -> None:
     assert "found '45%' in 1 of 81 rows (first: row 82, with the header as row 1)" in words
 
 
+def test_a_small_file_does_not_unpack_to_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "some.csv.gz"
+    path.write_bytes(gzip.compress(ROWS.encode()))
+    assert "80 examples" in run(path, label="y")
+    monkeypatch.setattr(table_files, "STREAMED_BYTES", 1 << 20)
+    path.write_bytes(gzip.compress((ROWS + "1,.9,a\n" * 2_000_000).encode()))
+    for options in ((), ("--encoding", "utf-8")):
+        tracemalloc.start()
+        words = run(path, *options, label="y", code=1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert "unpacks to more than" in words
+        assert "unpack it yourself (gunzip)" in words
+        assert peak < 16 << 20
+
+
 @pytest.mark.parametrize("start", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1"])
 def test_spreadsheets_are_named(tmp_path: Path, start: bytes) -> None:
     (tmp_path / "sheet.xlsx").write_bytes(start + b"rest")
     assert "is a zip archive or an Excel file; unpack it, or save the sheet as CSV" in run(
         tmp_path / "sheet.xlsx", code=1
     )
+
+
+def test_census_exports_show_labels(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 2},{i % 3 % 2},{1 + i % 2},{(1, 2, 9)[i % 3]},{20 + i % 50}\n" for i in range(300))
+    path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows}")
+    words = run(path, "--prediction", "made", "--json", str(tmp_path / "a.json"), label="y", group="SEX,RAC1P")
+    assert "Female, Two or more races" in json.loads((tmp_path / "a.json").read_text())["groups"]
+    assert "named by the labels of the American Community Survey's code book" in words
+    assert "Male" in " ".join(call("groups", path, "--by", "SEX").split())
+    assert "25 to < 35" in run(path, "--prediction", "made", label="y", group="AGEP")
+    path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows.replace(',9,', ',99,')}")  # no code of the survey
+    assert "races" not in run(path, "--prediction", "made", label="y", group="SEX,RAC1P")
+    path = write(tmp_path, f"y,made,SEX,race,age\n{rows}")  # 1 and 2 may mean anything
+    assert "Male" not in run(path, "--prediction", "made", label="y", group="SEX")
 
 
 def test_a_ragged_line_is_named(tmp_path: Path) -> None:

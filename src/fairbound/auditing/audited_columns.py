@@ -14,7 +14,7 @@ from fairbound._utils.sentences import marked_rows
 from fairbound.auditing.audits import Audit, audit
 from fairbound.auditing.text import own_group
 from fairbound.constraints.subgroups import Attribute, Intersection, is_missing, no_column, text_among_numbers
-from fairbound.data.attributes import parse_attributes
+from fairbound.data.attributes import is_census_export, parse_attributes
 from fairbound.data.outcomes import binary, binary_like, class_count, one_against_rest
 from fairbound.data.where import rows_where
 
@@ -49,8 +49,8 @@ def audit_columns(
     >>> found.metrics["demographic_parity_difference"].value
     0.5
     """
-    notes = list(getattr(columns, "notes", ()))
-    by = [attribute.name for attribute in parse_attributes(groups, columns)]
+    notes, census = list(getattr(columns, "notes", ())), is_census_export(groups, columns)
+    by = [attribute.name for attribute in parse_attributes(groups, columns, census)]
     used = {name: _column(columns, name) for name in (label, prediction, score, weight, *by) if name is not None}
     number, missing = np.arange(len(used[label])), 0  # of the row in the table, from 0
     if where:
@@ -61,7 +61,9 @@ def audit_columns(
     columns = {name: column[number] for name, column in used.items()}
     for name in filter(None, (label, prediction, score, weight)):
         _refuse_missing(columns[name], name, number)
-    attributes = parse_attributes(groups, columns)
+    attributes = parse_attributes(groups, columns, census)
+    if census:
+        notes.append("groups are named by the labels of the American Community Survey's code book")
     notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
     truth = columns[label]
     classes = class_count(truth, label)

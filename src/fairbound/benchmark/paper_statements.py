@@ -38,11 +38,8 @@ Studies = Mapping[str, Results]  # by name, within the paper's budget
 VERDICTS = ("reproduced", "not reproduced", "opposite", "cannot be decided")
 STUDY = re.compile(r"(?:paper|tune)-(?:ok|va)-\w+")
 RANGES = {"<": (-math.inf, 0.0), ">": (0.0, math.inf)}  # of figure minus figure
-VALIDATION = {
-    "loss along the run": "loss",
-    "range of loss": "loss",
-    "largest gap": "violation",
-}  # what the paper prints
+# What the paper prints of the validation set
+VALIDATION = {"loss along the run": "loss", "range of loss": "loss", "largest gap": "violation"}
 
 
 class Figure(NamedTuple):
@@ -221,8 +218,9 @@ def statements_table(studies: Studies) -> ReportTable | None:
         runs = max(len(by_seed(figure, studies)) for figure in figures)
         line = {
             "statement": statement.statement, "section": statement.section, "verdict": verdict(claims, studies),
-            "claims": statement.claims, "here": _in_words(figures, studies, _here), "runs": runs,
+            "runs": runs, "here": _in_words(figures, studies, _here),
             "paper": _in_words(figures, studies, _paper) or None, "cause": statement.cause or None,
+            "claims": statement.claims,
         }  # fmt: skip
         lines.append(line)
     if not lines:

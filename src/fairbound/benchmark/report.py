@@ -182,13 +182,13 @@ def _os_errors_named(folder: Path) -> Iterator[None]:
 
 def page(sections: Sequence[Section], systems: Sequence[Mapping[str, Any]]) -> str:
     """The whole page as text."""
-    details = {"Data": ", ".join(dict.fromkeys(one.source for one in sections))}
+    details: dict[str, str] = {}
     for number, system in enumerate(systems, start=1):
         details[f"Computed on{f' ({number})' if len(systems) > 1 else ''}"] = system_words(system)
     if systems:
         details["Date"] = ", ".join(dict.fromkeys(str(system.get("date", "unknown"))[:10] for system in systems))
     views = [_section_view(one, stem) for one, stem in zip(sections, file_stems(sections), strict=True)]
-    data = "; ".join(dict.fromkeys(one.data for one in sections))
+    data = "; ".join(dict.fromkeys(name for one in sections for name in one.data.split("; ")))
     return render("benchmark.html", sections=views, details=details, data=f"Data: {data}")
 
 

@@ -38,12 +38,13 @@ def groups_command(
 ) -> None:
     """List the intersectional groups of a table: how many are definable, how many are populated, and their sizes."""
     from fairbound.constraints.subgroups import Intersection
-    from fairbound.data.attributes import parse_attributes
+    from fairbound.data.attributes import is_census_export, parse_attributes
     from fairbound.data.table import is_census
 
     check_place(json_out, [source])
     columns, outcome, name = _columns(source, label, positive, folder)
-    intersection = Intersection(tuple(parse_attributes(by, columns, is_census(source))))
+    census = is_census(source) or is_census_export(by, columns)
+    intersection = Intersection(tuple(parse_attributes(by, columns, census)))
     found = intersection.group(columns, min_size, small)
     order = found.sizes.argsort(descending=True, stable=True).tolist()
     rates = _rates(found, outcome)

@@ -21,6 +21,7 @@ from fairbound.data.encoders import holds_numbers
 from fairbound.data.outcomes import meaning
 
 Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
+SHORTEST_NAME = 4  # letters of a variable that no other table has, such as AGEP or RAC1P, and not SEX
 MOST_NUMBERS = 50  # different numbers in a column that is not of the census, above which you must give bands
 
 
@@ -55,6 +56,27 @@ def parse_attributes(
 ) -> list[Attribute]:
     """Several attributes, as a list or separated by commas."""
     return [parse_attribute(spec, columns, census, missing) for spec in one_by_one(specs)]
+
+
+def is_census_export(specs: str | Sequence[Any], columns: Columns) -> bool:
+    """Whether a file has the columns of the American Community Survey, and the named ones hold codes of its code book.
+
+    >>> is_census_export("SEX", {"SEX": np.array([1, 2]), "RAC1P": np.array([1, 1])})
+    True
+    >>> is_census_export("SEX", {"SEX": np.array([0, 1]), "RAC1P": np.array([1, 1])})
+    False
+    """
+    book = codebook.variables()
+    header = getattr(columns, "header", ()) or columns
+    if not any(name in book and len(name) >= SHORTEST_NAME for name in header):
+        return False
+    names = {_parsed(spec, columns)[0] for spec in one_by_one(specs)}
+    return all(
+        columns[name].dtype.kind in "iuf"
+        and all(map(codebook.variable(name).holds, np.unique(columns[name][~is_missing(columns[name])])))
+        for name in names
+        if name in columns and name in book
+    )
 
 
 def one_by_one(specs: str | Sequence[Any]) -> list[Any]:

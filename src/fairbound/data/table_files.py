@@ -25,6 +25,7 @@ CHUNK_BYTES = 1 << 20  # of a file, read at a time to detect its encoding
 RECOGNIZED = 0.3  # coherence with a language; above it 85 of 87 guesses were right on tables of Russian and Greek words
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
 PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
+MOST_UNPACKED = 50  # times its size, or STREAMED_BYTES: tables shrink to a fifth, seldom to a fiftieth
 STREAMED_BYTES = 1 << 28  # a larger CSV file is read batch by batch
 BLOCK_BYTES = 1 << 24  # of a batch
 
@@ -143,7 +144,29 @@ class CsvFile:
 def _opened(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         gzipped = file.read(2) == b"\x1f\x8b"
-    return cast(IO[bytes], gzip.open(path)) if gzipped else path.open("rb")
+    return cast(IO[bytes], _Unpacked(path)) if gzipped else path.open("rb")
+
+
+class _Unpacked(gzip.GzipFile):
+    """A .gz file that is refused where it grows too large: a few bytes may unpack to more than the memory holds."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path, self.most = path, max(STREAMED_BYTES, MOST_UNPACKED * path.stat().st_size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._checked(super().read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        return self._checked(super().read1(size))
+
+    def _checked(self, block: bytes) -> bytes:
+        if self.tell() > self.most:
+            raise ValueError(
+                f"{self.path} unpacks to more than {self.most >> 20:,} MB, over {MOST_UNPACKED} times its size; if you "
+                "trust it, unpack it yourself (gunzip) and name the unpacked file"
+            )
+        return block
 
 
 def _encoding_of(file: IO[bytes]) -> str:

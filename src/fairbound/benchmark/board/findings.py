@@ -189,7 +189,7 @@ def count(number: int, what: str) -> str:
     >>> count(1, "problem"), count(3, "problem")
     ('1 problem', '3 problems')
     """
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def interval(ends: Numbers) -> str:
