@@ -197,7 +197,7 @@ def test_the_page_on_many_groups_runs() -> None:
 
 
 def test_the_page_shows_the_report_that_its_code_prints(page: dict[str, Any]) -> None:
-    sample = PAGE.split("print(found)\n```\n\n```\n")[1].split("```")[0]
+    sample = PAGE.split("print(report)\n```\n\n```\n")[1].split("```")[0]
     assert re.sub(FIGURE, "#", sample).split() == re.sub(FIGURE, "#", page["shown"]).split()
     there, here = ([float(n.replace(",", "")) for n in re.findall(FIGURE, text)] for text in (sample, page["shown"]))
     assert here == pytest.approx(there, abs=0.03)  # another processor rounds otherwise, and the path is a long one
