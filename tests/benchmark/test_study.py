@@ -28,7 +28,7 @@ from fairbound.benchmark.problems.table import PAPER_NOTIONS, SplitSpec
 from fairbound.benchmark.study import Study, load, names, paper_names
 from fairbound.benchmark.task import examples_of_step
 from fairbound.data.attributes import parse_attribute
-from fairbound.data.codebook import levels
+from fairbound.data.codebook import codes
 
 SSw = partial(SwitchingSubgradient, feasible_only=False)  # saves the iterates of both branches, as Algorithm 3 prints
 ENTRIES_OF = {  # rows of the paper's tables, counted in the paper; more where both of its variants are rows
@@ -84,7 +84,7 @@ def test_the_two_problems_of_the_paper(name: str) -> None:
         assert study.problem.notion == "against_mean"
         # in the order of the codes 1 to 5; the code book's last label is longer
         assert all(
-            label.startswith(own) for own, label in zip(study.problem.groups, levels("MAR").values(), strict=True)
+            label.startswith(own) for own, label in zip(study.problem.groups, codes("MAR").values(), strict=True)
         )
     if name.startswith("splits"):
         assert study.problem.split == SplitSpec(seed=0, shares={"train": 0.6, "dual": 0.2, "test": 0.2})
