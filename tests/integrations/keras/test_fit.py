@@ -150,7 +150,7 @@ def test_probabilities_are_refused(activation: str) -> None:
         ({"y": np.stack([Y, 1 - Y], 1)}, "found several numbers per example"),
         ({"constraint": "parity"}, "constraint must be one of .*pairwise_loss_parity.* got 'parity'"),
         ({"sensitive_features": SEX[:5]}, "one entry, or one row of entries, for each of the 2000 rows"),
-        ({"sensitive_features": np.repeat("A", 2000)}, "a comparison needs at least two cells"),
+        ({"sensitive_features": np.repeat("A", 2000)}, "a comparison needs at least two groups"),
         ({"X": np.array([{"age": 3}])}, "X must be an array of numbers"),
         ({"X": X[:, :8]}, r"takes examples of shape \(9,\), got X of shape \(2000, 8\)"),
         ({"X": X[:0], "y": Y[:0], "sensitive_features": SEX[:0]}, r"got X of shape \(0, 9\)"),
