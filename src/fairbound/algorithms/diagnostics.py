@@ -149,7 +149,8 @@ def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int
         return None
     return (
         f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "
-        f"times at step {steps[half]}: the constraints contradict each other, or the run is too short"
+        f"times at step {steps[half]}: no model may meet it, the constraints contradict each other, or the run is too "
+        "short"
     )
 
 

@@ -28,7 +28,8 @@ def check_first(constraints: ConstraintSet, batch: MiniBatch) -> None:
     if rates and batch.outputs is not None and batch.outputs.numel() > 1 and _are_probabilities(batch.outputs.detach()):
         _warn(
             f"all outputs of the first mini-batch lie between 0 and 1, as probabilities do, and {rates[0].names[0]!r} "
-            "is computed from logits: a positive prediction is one above 0; pass what goes into the sigmoid or softmax"
+            "is computed from logits: a positive prediction is one above 0; pass what goes into the sigmoid or softmax "
+            "(a model that ends without one may ignore this)"
         )
     for part in constraints.parts:
         upper = isinstance(part, Constraint) and part.statistic is None and isinstance(part.contrast, Each)

@@ -248,8 +248,8 @@ class Constrained:
             return None
         return (
             f"mini-batches show {self.names[worst]!r} with a standard deviation of {float(state.v[worst]) ** 0.5:.2g}; "
-            f"that is {float(noise[worst]):.2g} times what {method.horizon:g} steps can change; use mini-batches with "
-            f"about {math.ceil(float(noise[worst]) ** 2)} times as many examples of its groups"
+            f"its noise is {float(noise[worst]):.2g} times as large as what {method.horizon:g} steps can change; use "
+            f"mini-batches with about {math.ceil(float(noise[worst]) ** 2)} times as many examples that it reads"
         )
 
     @property

@@ -99,7 +99,10 @@ class DataTotals(NamedTuple):
 
 
 def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Parameters) -> MiniBatch:
-    return evaluate(batch)._replace(parameters=parameters.tensors)
+    examples = evaluate(batch)
+    if not isinstance(examples, MiniBatch):
+        raise TypeError(f"evaluate must return MiniBatch(losses, groups), got {type(examples).__name__}")
+    return examples._replace(parameters=parameters.tensors)
 
 
 def _totals(
