@@ -150,6 +150,7 @@ def test_census_exports_show_labels(tmp_path: Path) -> None:
     words = run(path, "--prediction", "made", "--json", str(tmp_path / "a.json"), label="y", group="SEX,RAC1P")
     assert "Female, Two or more races" in json.loads((tmp_path / "a.json").read_text())["groups"]
     assert "named by the labels of the American Community Survey's code book" in words
+    assert "it is defined for two groups only" in words  # the reason of an undefined metric stands in its row
     assert "Male" in " ".join(call("groups", path, "--by", "SEX").split())
     assert "25 to < 35" in run(path, "--prediction", "made", label="y", group="AGEP")
     path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows.replace(',9,', ',99,')}")  # no code of the survey

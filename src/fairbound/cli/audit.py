@@ -295,7 +295,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
 
 
 def _metrics_grid(found: Audit) -> Grid:
-    from fairbound.auditing.text import explained
+    from fairbound.auditing.text import explained, why_undefined
 
     grid = Grid(box=None, padding=(0, 1, 0, 0), title="Metrics", title_justify="left", title_style="bold")
     grid.add_column("metric", no_wrap=True)
@@ -305,7 +305,8 @@ def _metrics_grid(found: Audit) -> Grid:
     grid.add_column("defined by", overflow="fold")
     for name, estimate in found.metrics.items():
         ends = [_interval(estimate)] if has_intervals(found) else []
-        grid.add_row(name, _value(estimate), *ends, explained(name)[1])
+        source = why_undefined(found, name) if estimate.value is None else explained(name)[1]
+        grid.add_row(name, _value(estimate), *ends, source)
     return grid
 
 
