@@ -27,7 +27,7 @@ reproduce: $(VENV)/.report
 
 # Every algorithm on a problem whose exact solution is known.
 known-answers: $(VENV)/.installed
-	PYTHONPATH=tests $(BIN)/python benchmarks/s3.py
+	$(BIN)/python benchmarks/s3.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests benchmarks examples tools docs/*.py

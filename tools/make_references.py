@@ -26,7 +26,8 @@ from torch import Tensor
 from fairbound.algorithms import PHRALM, SGD, AdaptivePI, DescentAscent, NuPI, TrackedSQP, primal
 from fairbound.algorithms.schedules import Linear
 from fairbound.benchmark.budget import examples_per_step
-from fairbound.benchmark.problems import BenchmarkProblem, Instance, Reference, load, table_problem
+from fairbound.benchmark.problems import BenchmarkProblem, Instance, Reference, load
+from fairbound.benchmark.problems import table as table_problems
 from fairbound.benchmark.problems.catalog import FOLDER
 from fairbound.benchmark.problems.certificate import kkt_residual
 from fairbound.benchmark.task import MAX_SUBPROBLEM, batch_sizes
@@ -59,7 +60,7 @@ def main() -> None:
     parser.add_argument("--synthetic", action="store_true", help="census tables as where no real data are found")
     options = parser.parse_args()
     if options.synthetic:
-        table_problem.best = lambda state: f"synthetic:{state}"  # type: ignore[assignment]
+        table_problems.best = lambda state: f"synthetic:{state}"  # type: ignore[assignment]
     torch.set_num_threads(1)
     for name in options.names:
         problem = load(name)
