@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 from rich.markup import escape
 
+from fairbound._utils.sentences import counted
 from fairbound.cli.options import (
     Algorithm,
     Budget,
@@ -26,8 +27,7 @@ from fairbound.cli.options import (
 from fairbound.cli.printing import console, progress
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.benchmark.board.findings import Summary
-    from fairbound.benchmark.board.results import SentEntry
+    from fairbound.benchmark.board.results import Board, SentEntry
     from fairbound.benchmark.report import Section
     from fairbound.benchmark.report_table import ReportTable
     from fairbound.benchmark.store import Store
@@ -80,7 +80,6 @@ def report_command(
 
 def show_and_write(studies: Sequence[StoredStudy], store: Store, to: Path, sent: Sequence[SentEntry] = ()) -> None:
     """The pages of studies, with entries that were sent: on the terminal and as files; then what to run next."""
-    from fairbound.benchmark.board.findings import Summary
     from fairbound.benchmark.board.page import write_board
     from fairbound.benchmark.board.results import Board
 
@@ -89,7 +88,7 @@ def show_and_write(studies: Sequence[StoredStudy], store: Store, to: Path, sent:
     if boards:
         page = write_board(boards, to / "board" if reports else to)
         for board in boards:
-            show_board(Summary(board))
+            show_board(board)
         console().print(f"Page: {page}", highlight=False, soft_wrap=True)
     if not reports:
         return
@@ -130,38 +129,37 @@ def show(sections: Sequence[Section], to: Path) -> None:
             console().print(escape(one.agreement), highlight=False)
 
 
-def show_board(summary: Summary) -> None:
+def show_board(board: Board) -> None:
     """The shares of every method, and what was found."""
-    from fairbound.benchmark.board.findings import PARTS, count, finding, interval, listed, overall
+    from fairbound.benchmark.board.findings import finding, interval, listed, overall
+    from fairbound.benchmark.board.results import PARTS
 
     screen = console()
-    screen.print(f"\n[bold]Share of instances solved, {summary.board.rules} rules[/]", highlight=False)
-    if summary.shares:
-        parts = "  ".join(f"{PARTS[part]:<17}" for part in summary.parts)
-        less = "" if summary.baseline is None else f"less {summary.names[summary.baseline]}"
+    screen.print(f"\n[bold]Share of instances solved, {board.rules} rules[/]", highlight=False)
+    if board.shares:
+        parts = "  ".join(f"{PARTS[part]:<17}" for part in board.parts)
+        less = "" if board.baseline is None else f"less {board.names[board.baseline]}"
         screen.print(f"{'method':<22}  {parts}  {less}".rstrip(), highlight=False)
-    for stated, i in [(one, i) for one in list(summary.shares.values())[:1] for i in one.order]:
-        method = summary.board.methods[i]
-        shares = "  ".join(
-            f"{f'{one.share[i]:.2f} {interval(one.interval[i])}':<17}" for one in summary.shares.values()
-        )
+    for stated, i in [(one, i) for one in list(board.shares.values())[:1] for i in one.order]:
+        method = board.methods[i]
+        shares = "  ".join(f"{f'{one.share[i]:.2f} {interval(one.interval[i])}':<17}" for one in board.shares.values())
         difference = ""
-        if summary.baseline is not None and i != summary.baseline:
-            ends = interval(stated.difference_interval[i, summary.baseline])
-            difference = f"{stated.difference[i, summary.baseline]:+.2f} {ends}"
+        if board.baseline is not None and i != board.baseline:
+            ends = interval(stated.difference_interval[i, board.baseline])
+            difference = f"{stated.difference[i, board.baseline]:+.2f} {ends}"
         name = f"{method.name[:21]}{'*' if method.own_step else ''}"
         screen.print(escape(f"{name:<22}  {shares}  {difference}".rstrip()), highlight=False)
-    if any(method.own_step for method in summary.board.methods):
+    if any(method.own_step for method in board.methods):
         screen.print("* moves x by a step of its own, the others by the problem's primal step")
-    for sentence in overall(summary):
+    for sentence in overall(board):
         screen.print(escape(sentence), highlight=False)
-    card = summary.default_problem
-    screen.print(f"\n{escape(f'{card.name}: {finding(summary, card)}')}", highlight=False)
+    card = board.default_problem
+    screen.print(f"\n{escape(f'{card.name}: {finding(board, card)}')}", highlight=False)
     refused: dict[str, list[str]] = {}
-    for (name, instance), _ in summary.board.reasons().items():
+    for (name, instance), _ in board.reasons().items():
         refused.setdefault(name, []).append(str(instance))
     for name, some in refused.items():
-        words = f"{name} has no runs, or none that is ever feasible, on {count(len(some), 'instance')}, "
+        words = f"{name} has no runs, or none that is ever feasible, on {counted(len(some), 'instance')}, "
         screen.print(escape(f"{words}such as {listed(some[:2])}: its page says why"), highlight=False)
 
 
