@@ -102,7 +102,7 @@ def show(stored: StoredStudy, store: Store) -> None:
     from fairbound.benchmark.tables import summary_table
 
     results, screen = Results.read(stored, store), console()
-    for part in [part for part in ("train", "validation", "test") if part in results.measured]:
+    for part in [part for part in ("train", "validation", "test") if part in results.study.measured]:
         table = summary_table(results, part)
         screen.print(f"[bold]{table.title}[/]", highlight=False)
         screen.print(escape(table.to_text(max(screen.width, 80))), highlight=False)

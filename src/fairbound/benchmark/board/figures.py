@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from fairbound._utils.drawing import (
-    COLORS,
-    DASHES,
     DOT,
     FAINT,
     INK,
@@ -18,8 +16,10 @@ from fairbound._utils.drawing import (
     error_bars,
     label_points,
     legend,
+    look,
     panels,
     style,
+    thinned,
     titled,
 )
 from fairbound.benchmark.board.findings import interval
@@ -66,8 +66,7 @@ def profiles(board: Board) -> Any:
         axes = panel.subplots()
         for i, name in enumerate(board.names):
             line = board.profile(name, problems, GRID)
-            look = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
-            titled(axes.plot(GRID, line, **look, label=name)[0], f"{name}: {line[-1]:.0%} at the end")
+            titled(axes.plot(GRID, line, **look(i), label=name)[0], f"{name}: {line[-1]:.0%} at the end")
         axes.set(title=f"{family.capitalize()} ({len(problems)})", ylim=(0, 1.02))
         axes.yaxis.set_major_formatter("{x:.0%}")
         _set_budget(axes)
@@ -117,13 +116,12 @@ def curves(board: Board, problem: Card) -> Any:
         if curve is None:
             continue
         shown = np.flatnonzero(curve.share >= min(FIRST, curve.share[-1]))
-        shares = curve.share[shown := shown[_spread(len(shown))]]
+        shares = curve.share[shown := shown[thinned(len(shown), MAX_POINTS)]]
         solves = bool(board.solved(method, instance).mean() > 0.5)
         for axes, values, lowest in ((loss, curve.loss, -math.inf), (violation, curve.violation, floor)):
             middle = np.quantile(np.nan_to_num(values[:, shown], nan=np.inf), 0.5, axis=0, method="nearest")
             middle = np.where(middle < DIVERGED, np.maximum(middle, lowest), np.nan)
-            look = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
-            (line,) = axes.plot(shares, middle, **look, linewidth=2 if solves else 1, label=method)
+            (line,) = axes.plot(shares, middle, **look(i), linewidth=2 if solves else 1, label=method)
             titled(line, f"{method}: {middle[-1]:.3g} at the end")
             if axes is loss and np.isfinite(middle).any():
                 least = min(least, float(np.nanmin(middle)))
@@ -143,13 +141,6 @@ def curves(board: Board, problem: Card) -> Any:
         f"Loss and violation of every method on {problem.name} along the budget; the table has the figures"
     )
     return figure
-
-
-def _spread(count: int) -> Any:
-    """Places of the points that are drawn, closer at the beginning as on an axis of logarithms."""
-    if count <= MAX_POINTS:
-        return np.arange(count)
-    return np.unique(np.linspace(0, count - 1, MAX_POINTS).round().astype(int))
 
 
 def _set_budget(axes: Any) -> None:

@@ -115,7 +115,7 @@ class _View:
         columns = {"Method": [self.method_cell(info) for info in self.methods]}
         for part, shares in board.shares.items():
             columns[f"Solved, {PARTS[part]}"] = [_share(shares.share[i], shares.interval[i]) for i in self.order]
-            instances = [one for some in board.instances_of(part).values() for one in some]
+            instances = [instance for by_problem in board.instances_of(part).values() for instance in by_problem]
             for target in OTHERS if part == "stated" else ():
                 columns[f"within {target:g}"] = [_share(board.share(name, instances, target)) for name in self.names]
             if baseline is not None:
@@ -159,7 +159,7 @@ class _View:
         for decision in DECISIONS:
             columns[decision.capitalize()] = []
             for info in infos:
-                decisions = [one for held, _ in by_method[info.name] for one in held.decisions]
+                decisions = [verdict for held, _ in by_method[info.name] for verdict in held.decisions]
                 count = decisions.count(decision)
                 columns[decision.capitalize()].append(TableCell(f"{count} of {len(decisions)}", float(count)))
         for heading, name in (("Violation / bound, training", "train_violation"), ("held-out", "violation")):
@@ -195,7 +195,7 @@ class _View:
     def problem(self, info: Card) -> dict[str, Any]:
         """A problem's part: its card, and how each method does."""
         board, names, instance = self.board, self.names, InstanceName(info.name)
-        curves_here = {name: runs for (name, one), runs in board.curves.items() if one == instance}
+        curves_here = {name: runs for (name, where), runs in board.curves.items() if where == instance}
         held_here = {name: held for (name, problem), held in board.heldout.items() if problem == info.name}
 
         def cells(measured: Mapping[str, T], cell: Callable[[T], TableCell]) -> list[TableCell]:

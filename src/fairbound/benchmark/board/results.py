@@ -47,7 +47,6 @@ class Curves:
     distance: Numbers | None = None  # (R, K) |x - x*| / |x0 - x*|
     multiplier_distance: Numbers | None = None  # (R,) |y - y*| / max(1, |y*|) at the end; NaN for a method without
     step_seconds: float = float("nan")  # CPU seconds of a step of one run
-    steps: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -316,7 +315,6 @@ def _curves(results: Sequence[StoredResult]) -> Curves:
         distance=stacked("distance") if "distance" in records[0] else None,
         multiplier_distance=np.array([end["multiplier_distance"][0] for end in ends]),
         step_seconds=float(np.median([one.made.get("step_seconds", np.nan) for one in results])),
-        steps=int(results[0].settings["steps"]),
     )
 
 

@@ -24,15 +24,15 @@ def write_tables(boards: Sequence[Board], folder: Path) -> dict[str, list[str]]:
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[str]] = {}
     for name, make in FRAMES.items():
-        rows = [{"rules": one.rules, **row} for one in boards for row in make(one)]
+        rows = [{"rules": board.rules, **row} for board in boards for row in make(board)]
         if rows:
             frame = pd.DataFrame(rows)
             write_text(folder / f"{name}.csv", frame_csv(frame))
             frame.to_parquet(folder / f"{name}.parquet", index=False)
             written[name] = ["csv", "parquet"]
-    for name, table in latex_tables(boards).items():
-        write_text(folder / f"{name}.tex", table.to_latex())
-        written[name].append("tex")
+            if name in LATEX:
+                write_text(folder / f"{name}.tex", LATEX[name](frame).to_latex())
+                written[name].append("tex")
     return written
 
 
@@ -100,27 +100,26 @@ FRAMES = {
 }  # fmt: skip
 
 
-def latex_tables(boards: Sequence[Board]) -> dict[str, ReportTable]:
-    """Shares by method, and held-out means."""
-    found = {}
-    shares = pd.DataFrame([{"rules": s.rules, **row} for s in boards for row in share_rows(s)])
-    if len(shares):
-        numbers = shares[["share", "low", "high"]].rename(columns={"share": ""})
-        found["shares"] = ReportTable(
-            "Shares of instances solved, with 95 % bootstrap intervals",
-            frame_of({name: shares[name] for name in ("method", "rules", "part")} | {"share": numbers}),
-            digits=2,
-        )  # fmt: skip
-    heldout = pd.DataFrame([{"rules": s.rules, **row} for s in boards for row in heldout_rows(s)])
-    if len(heldout):
-        keys = ["method", "rules", "problem"]
-        groups = heldout.groupby(keys, sort=False)
-        means = groups[list(MEASURED)].agg(["mean", "std"]).reset_index()
-        holds = groups["decision"].agg(lambda some: (some == "holds").mean()).reset_index(drop=True)
-        written = {name: means[name] for name in MEASURED}
-        found["heldout"] = ReportTable(
-            "Held-out data: mean ± standard deviation over splits, and the share of splits in which the bound holds",
-            frame_of({name: means[name, ""] for name in keys} | written | {"holds": holds}),
-            digits=3,
-        )  # fmt: skip
-    return found
+def shares_table(shares: pd.DataFrame) -> ReportTable:
+    numbers = shares[["share", "low", "high"]].rename(columns={"share": ""})
+    return ReportTable(
+        "Shares of instances solved, with 95 % bootstrap intervals",
+        frame_of({name: shares[name] for name in ("method", "rules", "part")} | {"share": numbers}),
+        digits=2,
+    )
+
+
+def heldout_table(heldout: pd.DataFrame) -> ReportTable:
+    keys = ["method", "rules", "problem"]
+    groups = heldout.groupby(keys, sort=False)
+    means = groups[list(MEASURED)].agg(["mean", "std"]).reset_index()
+    holds = groups["decision"].agg(lambda some: (some == "holds").mean()).reset_index(drop=True)
+    columns = {name: means[name, ""] for name in keys} | {name: means[name] for name in MEASURED} | {"holds": holds}
+    return ReportTable(
+        "Held-out data: mean ± standard deviation over splits, and the share of splits in which the bound holds",
+        frame_of(columns),
+        digits=3,
+    )
+
+
+LATEX = {"shares": shares_table, "heldout": heldout_table}
