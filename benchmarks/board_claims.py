@@ -14,8 +14,8 @@ import sys
 
 import numpy as np
 
-from fairbound.benchmark.board.findings import PARTS, Summary, interval, overall
-from fairbound.benchmark.board.results import Board, InstanceName
+from fairbound.benchmark.board.findings import interval, overall
+from fairbound.benchmark.board.results import PARTS, Board, InstanceName
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import load
 from fairbound.cli.report import stored_studies
@@ -23,28 +23,29 @@ from fairbound.cli.report import stored_studies
 
 def main(folder: str) -> int:
     store = Store(folder)
-    (study, *_) = stored_studies("board", load("board").digest, store) or sys.exit(f"{folder} has no whole board")
+    studies = stored_studies("board", load("board").digest, store)
+    (study, *_) = studies.values() or sys.exit(f"{folder} has no whole board")
     runs = [result for _, result in study.results(store)]
     known = [result for result in runs if result is not None]
     minutes = sum(one.made.get("step_seconds", 0.0) * one.settings["steps"] for one in known) / 60
     print(f"{len(known)} of {len(runs)} runs; {minutes:.0f} CPU minutes of steps\n")
     board = Board.read(study, store)
-    print(shares(Summary(board)), *overall(Summary(board)), "", sep="\n")
+    print(shares(board), *overall(board), "", sep="\n")
     below = [words for problem in board.problems if (words := checked(board, problem.name))]
     print(f"a run is below the reference on: {', '.join(below) or 'none'}")
     return 1 if below else 0
 
 
-def shares(summary: Summary) -> str:
+def shares(board: Board) -> str:
     """As a table in Markdown."""
-    lines = [["method", *(PARTS[part] for part in summary.parts), *(f"less, {PARTS[part]}" for part in summary.parts)]]
+    lines = [["method", *(PARTS[part] for part in board.parts), *(f"less, {PARTS[part]}" for part in board.parts)]]
     lines.append(["---"] * len(lines[0]))
-    for i in next(iter(summary.shares.values())).order:
-        line = [summary.names[i] + (" (own step)" if summary.board.methods[i].own_step else "")]
-        line += [f"{one.share[i]:.2f} {interval(one.interval[i])}" for one in summary.shares.values()]
-        for one in summary.shares.values() if summary.baseline not in (None, i) else ():
-            ends = interval(one.difference_interval[i, summary.baseline])
-            line.append(f"{one.difference[i, summary.baseline]:+.2f} {ends}")
+    for i in next(iter(board.shares.values())).order:
+        line = [board.names[i] + (" (own step)" if board.methods[i].own_step else "")]
+        line += [f"{one.share[i]:.2f} {interval(one.interval[i])}" for one in board.shares.values()]
+        for one in board.shares.values() if board.baseline not in (None, i) else ():
+            ends = interval(one.difference_interval[i, board.baseline])
+            line.append(f"{one.difference[i, board.baseline]:+.2f} {ends}")
         lines.append(line + [""] * (len(lines[0]) - len(line)))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -29,7 +29,6 @@ from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import load
-from fairbound.benchmark.work_log import WorkLog
 
 METHODS = ("SGD", "SSLALM", "DescentAscent", "SwitchingSubgradient", "Penalty")
 LENGTHS = (600, 900, 1_200)  # steps: a task takes about a second
@@ -105,6 +104,8 @@ class Machine:
         fewest = min(before[name] for name in there)
         kind = rng.choice([name for name in there if before[name] == fewest])
         os.kill(rng.choice(victims[kind]), signal.SIGKILL)
+        for marker in self.out.glob(".command.*") if kind == "front" else ():
+            marker.unlink()
         return kind
 
     def stop(self) -> None:
@@ -195,8 +196,8 @@ def _say(kind: str) -> None:
 
 
 def is_computing(out: Path) -> bool:
-    """Whether a task is reported to run; of a killed command until another one starts."""
-    return any(front.running and not front.is_gone for front in WorkLog(out).fronts())
+    """Whether a command has come so far as to start its workers: then its file is there (`Store.in_use`)."""
+    return any(out.glob(".command.*"))
 
 
 def main() -> None:

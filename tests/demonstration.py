@@ -47,7 +47,7 @@ def curves(random: Any, problem: Card, speed: float, feasible: float, seeds: int
     distance = np.sqrt(left) if problem.name.startswith("hs") else None
     return Curves(
         share=epochs / 100, loss=loss, violation=violation, mean_violation=violation / 2, distance=distance,
-        step_seconds=1e-3 / speed, steps=2000,
+        step_seconds=1e-3 / speed,
     )  # fmt: skip
 
 

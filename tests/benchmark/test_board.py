@@ -11,7 +11,7 @@ import pytest
 
 from fairbound.algorithms import primal
 from fairbound.algorithms.schedules import Power
-from fairbound.benchmark.board.findings import Summary, overall
+from fairbound.benchmark.board.findings import overall
 from fairbound.benchmark.board.page import write_board
 from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.engine import Engine
@@ -166,7 +166,7 @@ def test_an_interrupted_board_goes_on_with_the_same_numbers(problem: str, tmp_pa
     (study,) = store.studies("board*").values()
     unfinished = Board.read(StoredStudy.from_json(study), store)
     assert unfinished.missing == sum(len(task.runs) for task in tasks[1:])
-    assert overall(Summary(unfinished))[0].startswith(f"Not finished: {unfinished.missing:,} runs missing")
+    assert overall(unfinished)[0].startswith(f"Not finished: {unfinished.missing:,} runs missing")
     part = computed(made, tmp_path / "part")
     assert part.missing == 0
     for cell, curves in whole.curves.items():

@@ -16,7 +16,7 @@ from demonstration import demonstration
 
 from fairbound._utils.drawing import TITLE
 from fairbound.benchmark.board.figures import curves, ends, profiles, scatter
-from fairbound.benchmark.board.findings import Summary, finding, overall
+from fairbound.benchmark.board.findings import finding, overall
 from fairbound.benchmark.board.page import page, write_board
 from fairbound.benchmark.board.results import Board, Curves, HeldOut, InstanceName
 from fairbound.benchmark.board.scoring import reached
@@ -65,27 +65,27 @@ def with_runs(board: Board, second: float) -> Board:
 
 def test_what_is_said_of_a_problem(board: Board) -> None:
     found = with_runs(board, 0.5)
-    said = finding(Summary(found), found.problems[0])
+    said = finding(found, found.problems[0])
     assert said == (
         "1 of 2 methods solve it in most runs: SSLALM. On held-out data, at 95 % confidence, the bound holds in 12 of "
         "20 runs of all methods, is violated in 3, and is undecided in 5."
     )
-    assert overall(Summary(found))[0].startswith("Of 1 problem as stated, SSLALM solves 1.00")
+    assert overall(found)[0].startswith("Of 1 problem as stated, SSLALM solves 1.00")
     tied = with_runs(board, 0.05)
-    assert "SSLALM and Ghost cannot be told apart" in overall(Summary(tied))[0]
+    assert "SSLALM and Ghost cannot be told apart" in overall(tied)[0]
 
 
 def test_problem_that_nobody_solves(board: Board) -> None:
     one = with_runs(board, 0.5)
     curves = {cell: replace(curve, loss=np.full_like(curve.loss, math.nan)) for cell, curve in one.curves.items()}
     failed = replace(one, curves=curves)
-    assert finding(Summary(failed), failed.problems[0]).startswith("0 of 2 methods solve it in most runs.")
-    assert "Solved by no run of any method</strong> (1): income-ok-race" in page([Summary(failed)])
+    assert finding(failed, failed.problems[0]).startswith("0 of 2 methods solve it in most runs.")
+    assert "Solved by no run of any method</strong> (1): income-ok-race" in page([failed])
 
 
 def test_default_problem_has_two_groups_and_bound_two_hundredths(board: Board) -> None:
     other = replace(board, problems=board.problems[::-1])
-    assert Summary(other).default_problem.name == "income-ok-race"
+    assert other.default_problem.name == "income-ok-race"
 
 
 def test_short_run_says_so_first_and_compares_nothing(board: Board, written: Path) -> None:
@@ -93,7 +93,7 @@ def test_short_run_says_so_first_and_compares_nothing(board: Board, written: Pat
         body = html[html.index("<main") :]
         return re.sub(r"<[^>]*>", " ", body[: body.index("<script>")])
 
-    short = words(page([Summary(replace(with_runs(board, 0.5), short=True))]))
+    short = words(page([replace(with_runs(board, 0.5), short=True)]))
     assert short.index("A short run.") < short.index("What was found")
     assert "decides nothing" in " ".join(short.split())
     assert "A short run." not in words(written.read_text(encoding="utf-8"))
@@ -104,7 +104,7 @@ def test_page_names_failures_synthetic_data_and_is_escaped(board: Board) -> None
     swapped = {
         ("<b>bold</b> & co", p) if m == board.methods[0].name else (m, p): c for (m, p), c in board.curves.items()
     }
-    html = page([Summary(replace(board, methods=[method, *board.methods[1:]], curves=swapped))])
+    html = page([replace(board, methods=[method, *board.methods[1:]], curves=swapped)])
     assert "<b>bold" not in html
     assert "<title>&lt;b&gt;bold&lt;/b&gt; &amp; co: " in html
     assert "<i>" not in html
@@ -135,15 +135,15 @@ def test_boards_with_little_on_them_have_a_page(board: Board, tmp_path: Path) ->
 
 
 def test_numbers_beside_the_page(board: Board, written: Path) -> None:
-    folder, summary = written.parent / "data", Summary(board)
+    folder = written.parent / "data"
     shares = pd.read_csv(folder / "shares.csv")
-    for part, own in summary.shares.items():
+    for part, own in board.shares.items():
         of_part = shares[shares["part"] == part].set_index("method")["share"]
-        np.testing.assert_allclose(of_part[summary.names], own.share)
+        np.testing.assert_allclose(of_part[board.names], own.share)
     solved = pd.read_parquet(folder / "solved.parquet")
     stated = solved[(solved["change"] == "") & solved["counts"]]
     means = stated.groupby(["method", "problem"])["solved"].mean().unstack().fillna(0.0).mean(axis=1)
-    np.testing.assert_allclose(means[summary.names], summary.shares["stated"].share)
+    np.testing.assert_allclose(means[board.names], board.shares["stated"].share)
     assert len(pd.read_csv(folder / "heldout.csv")) == 20 * len(board.heldout)
     recorded = sum(one.loss.size for one in board.curves.values())
     assert len(pd.read_csv(folder / "records.csv", usecols=["merit"])) == recorded
@@ -162,9 +162,8 @@ def test_the_docs_recompute_the_shares_from_the_records(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(page.read_text().split("```python\n")[2].split("```")[0], names)
-    summary = Summary(board)
     recomputed = names["counted"].xs("", level="change").mean()
-    np.testing.assert_allclose(recomputed[summary.names], summary.shares["stated"].share)
+    np.testing.assert_allclose(recomputed[board.names], board.shares["stated"].share)
     assert len(names["counted"]) == len(board.counted)
     assert len(names["solved"]) == len(board.instances)
 
@@ -219,7 +218,7 @@ def test_every_part_fits(board: Board, written: Path, width: int, dark: bool) ->
     assert seen.requests == [written.as_uri()]
     assert seen.found["points"] >= 18
     assert seen.found["panels"] == 2
-    assert seen.found["lines"] == 9 * len(Summary(board).families)
+    assert seen.found["lines"] == 9 * len(board.families)
     assert seen.found["wide"] == [0, 0, 0, 0]
     assert seen.found["outside"] == []
     assert (seen.found["paper"] == "rgb(22, 25, 29)") == dark
@@ -242,8 +241,7 @@ def test_choosing_a_problem_changes_sentence_and_figure(written: Path) -> None:
 
 
 def test_a_profile_ends_at_the_share_that_is_reached(board: Board) -> None:
-    summary = Summary(board)
-    for axes, problems in zip(profiles(summary).axes, summary.families.values(), strict=True):
+    for axes, problems in zip(profiles(board).axes, board.families.values(), strict=True):
         line = next(one for one in axes.lines if one.get_label() == "SSLALM")
         hits = [reached(board.merits("SSLALM", InstanceName(name)), board.curves["SSLALM", InstanceName(name)].share)
                 for name in problems]  # fmt: skip
@@ -252,21 +250,20 @@ def test_a_profile_ends_at_the_share_that_is_reached(board: Board) -> None:
 
 
 def test_the_scatter_shows_both_shares(board: Board) -> None:
-    summary = Summary(board)
-    (axes,) = scatter(summary).axes
+    (axes,) = scatter(board).axes
     dots = {(line.get_gid() or "").removeprefix(TITLE).partition(":")[0]: line for line in axes.lines}
-    for i, name in enumerate(summary.names):
-        expected = summary.shares["stated"].share[i], summary.shares["changed"].share[i]
+    for i, name in enumerate(board.names):
+        expected = board.shares["stated"].share[i], board.shares["changed"].share[i]
         assert (dots[name].get_xdata()[0], dots[name].get_ydata()[0]) == pytest.approx(expected)
 
 
 def test_figures_of_a_problem_show_its_runs(board: Board) -> None:
-    summary, problem, first = Summary(board), board.problems[0], "SSLALM"
-    drawn, held = ends(summary, problem), board.heldout[first, problem.name]
+    problem, first = board.problems[0], "SSLALM"
+    drawn, held = ends(board, problem), board.heldout[first, problem.name]
     (dot,) = (line for line in drawn.axes[1].lines if (line.get_gid() or "").startswith(f"{TITLE}{first}: "))
     assert (dot.get_xdata()[0], dot.get_ydata()[0]) == pytest.approx((held.violation.mean(), held.loss.mean()))
     assert drawn.axes[0].get_xlim() == drawn.axes[1].get_xlim()
-    loss, violation = curves(summary, problem).axes
+    loss, violation = curves(board, problem).axes
     shown = [line for line in loss.lines if (line.get_gid() or "").startswith(TITLE)]
     measured = [method.name for method in board.methods if (method.name, InstanceName(problem.name)) in board.curves]
     assert [line.get_label() for line in shown] == measured

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,7 @@ def test_workers_without_the_folder_send_their_files_back(
     monkeypatch.setattr(Store, "put_files", lambda self, files: written.extend(files) or put_files(self, files))
     carry_out(plan, tmp_path / "shared", there)
     assert written == []
-    monkeypatch.setattr(WorkLog, "front_file", lambda self, name: tmp_path / "nowhere" / name)
+    monkeypatch.setattr(Store, "in_use", lambda self: nullcontext(tmp_path / "nowhere"))
     carry_out(plan, tmp_path / "apart", there)
     assert sorted(written) == sorted(contents(tmp_path / "one"))
     assert contents(tmp_path / "apart") == contents(tmp_path / "shared") == contents(tmp_path / "one")
@@ -161,7 +162,7 @@ def test_two_commands_with_one_store_compute_a_task_once(plan: Plan, there: Engi
     assert [len(one.failed) for one in done] == [0, 0]
     assert len(contents(folder)) == 8
     assert noted.read_text() == "started\n"
-    assert WorkLog(folder).fronts() == []
+    assert not list(folder.glob(".*"))
 
 
 @pytest.mark.slow

@@ -213,7 +213,7 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("HeavyPenalti", "{file} has no 'HeavyPenalti'; the nearest are HeavyPenalty, Heavier"),
+        ("HeavyPenalti", "{file} has no 'HeavyPenalti'; did you mean HeavyPenalty?"),
         ("function", "{file}: function is <function function at 0x"),
         ("NUMBER", "{file}: NUMBER is 3; a method is a class that derives from fairbound.core.Algorithm"),
         ("State", "; a method is a class that derives from fairbound.core.Algorithm"),
@@ -226,7 +226,7 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("Greedy", "{file}: Greedy.evaluates must be a tuple with 'f', 'c' or 'fc' for each mini-batch of a step"),
         ("Broken", "{file}, line 92: a first step of Broken raised ZeroDivisionError: "),
         ("Single", "{file}: Single.update returns a step of torch.float64, and the point is torch.float32; make new"),
-        ("HeavyPenalty(taw=2)", "my_file.py:HeavyPenalty has no setting 'taw'; the nearest is tau"),
+        ("HeavyPenalty(taw=2)", "my_file.py:HeavyPenalty has no setting 'taw'; did you mean tau?"),
         ("HeavyPenalty(tau='a')", "my_file.py:HeavyPenalty: tau must be a number, True or False, got 'a'"),
         ("HeavyPenalty(tau=NUMBER)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got NUMBER"),
         ("HeavyPenalty(tau=None)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got None"),

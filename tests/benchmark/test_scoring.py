@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairbound.benchmark.board.findings import Summary, overall
+from fairbound.benchmark.board.findings import overall
 from fairbound.benchmark.board.results import Board, Curves, InstanceName
 from fairbound.benchmark.board.scoring import bootstrap, end_merit, merit, reached
 from fairbound.benchmark.problems import Reference
@@ -36,12 +36,12 @@ def test_merit_is_the_larger_of_loss_gap_and_violation_and_the_end_is_the_median
 def test_shares_are_means_over_problems_of_means_over_instances_and_seeds() -> None:
     found = board({"A": {("p", ""): [0.05, 0.2], ("q", ""): [0.09, 0.09], ("q", "rate / 3"): [0.29, 0.31],
                          ("q", "c x 100"): [0.02, 0.02]}})  # fmt: skip
-    shares = Summary(found).shares
+    shares = found.shares
     assert shares["stated"].share == pytest.approx([(1 / 2 + 1) / 2])
     assert shares["changed"].share == pytest.approx([(1 / 2 + 1) / 2])  # at a third of the rate the target is 0.3
     instances = [InstanceName("p"), InstanceName("q")]
-    assert Summary(found).share("A", instances, 0.03) == 0.0
-    assert Summary(found).share("A", instances, 0.3) == 1.0
+    assert found.share("A", instances, 0.03) == 0.0
+    assert found.share("A", instances, 0.3) == 1.0
 
 
 def test_a_target_is_reached_where_three_points_hold_it() -> None:
@@ -94,12 +94,11 @@ def random_ends(seed: int, problems: int = 8) -> dict[tuple[str, str], list[floa
 
 
 def figures(found: Board, names: Sequence[str]) -> Any:
-    summary = Summary(found)
-    at = [summary.names.index(name) for name in names]
+    at = [found.names.index(name) for name in names]
     return [
         (shares.share[at], shares.interval[at], shares.difference[np.ix_(at, at)],
          shares.difference_interval[np.ix_(at, at)])
-        for shares in summary.shares.values()
+        for shares in found.shares.values()
     ]  # fmt: skip
 
 
@@ -113,15 +112,15 @@ def test_another_method_moves_no_figure() -> None:
 
 def test_a_copy_shares_its_place_and_no_sentence_names_a_winner_of_a_tie() -> None:
     good, bad = {(f"p{i}", ""): [0.05, 0.05] for i in range(8)}, {(f"p{i}", ""): [0.9, 0.9] for i in range(8)}
-    summary = Summary(board({"A": good, "B": good, "C": bad}))
-    shares = summary.shares["stated"]
+    found = board({"A": good, "B": good, "C": bad})
+    shares = found.shares["stated"]
     assert shares.share.tolist() == [1.0, 1.0, 0.0]
     assert shares.apart.tolist() == [[False, False, True], [False, False, True], [True, True, False]]
     assert shares.pairs == (2, 3)
     np.testing.assert_array_equal(shares.interval[0], shares.interval[1])
-    assert "the largest share solved is 1.00 [1.00, 1.00]; A and B cannot be told apart" in overall(summary)[0]
-    assert "2 of 3 pairs" in overall(summary)[0]
-    alone = Summary(board({"A": good, "C": bad}))
+    assert "the largest share solved is 1.00 [1.00, 1.00]; A and B cannot be told apart" in overall(found)[0]
+    assert "2 of 3 pairs" in overall(found)[0]
+    alone = board({"A": good, "C": bad})
     assert overall(alone)[0].startswith("Of 8 problems as stated, A solves 1.00")
 
 
@@ -133,13 +132,13 @@ def test_an_instance_that_plain_training_solves_is_dropped_and_named() -> None:
     found = board(ends, plain="SGD")
     assert found.dropped == [InstanceName("q")]  # q in both runs, p in one of two
     assert found.counted == [InstanceName("p"), InstanceName("q", "c x 100")]
-    assert Summary(found).shares["stated"].share.tolist() == [0.5, 1.0]
-    assert any(one.startswith("SGD without constraints solves q in most runs") for one in overall(Summary(found)))
+    assert found.shares["stated"].share.tolist() == [0.5, 1.0]
+    assert any(one.startswith("SGD without constraints solves q in most runs") for one in overall(found))
     assert board(ends).dropped == []
 
 
 def test_instances_on_which_all_are_equal_are_named() -> None:
-    found = Summary(board({"A": {("p", ""): [0.05], ("q", ""): [0.5]}, "B": {("p", ""): [0.9], ("q", ""): [0.6]}}))
+    found = board({"A": {("p", ""): [0.05], ("q", ""): [0.5]}, "B": {("p", ""): [0.9], ("q", ""): [0.6]}})
     assert found.alike == [InstanceName("q")]
     assert found.unsolved == [InstanceName("q")]
     assert any("All methods are equal on 1 instance of 2" in one for one in overall(found))
@@ -147,7 +146,7 @@ def test_instances_on_which_all_are_equal_are_named() -> None:
 
 def test_a_method_without_runs_solves_nothing() -> None:
     ends = {"A": {("p", ""): [0.05, 0.05], ("q", ""): [0.05, 0.05]}, "B": {("p", ""): [0.05, 0.05]}}
-    assert Summary(board(ends)).shares["stated"].share.tolist() == [1.0, 0.5]
+    assert board(ends).shares["stated"].share.tolist() == [1.0, 0.5]
 
 
 # Intervals ------------------------------------------------------------------------------------------------------------

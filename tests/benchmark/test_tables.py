@@ -358,8 +358,7 @@ def test_csv_has_no_cell_that_a_spreadsheet_runs(tmp_path: Path, monkeypatch: py
     ]  # fmt: skip
     rows = [{"method": "=1+1", "score": -0.5, "speed": None}, {"method": "SGD", "score": 1.0, "speed": "-"}]
     monkeypatch.setattr(board_tables, "FRAMES", {"scores": lambda _: rows})
-    monkeypatch.setattr(board_tables, "latex_tables", lambda _: {})
-    board_tables.write_tables([SimpleNamespace(board=SimpleNamespace(rules="mine"))], tmp_path)  # type: ignore[list-item]
+    board_tables.write_tables([SimpleNamespace(rules="mine")], tmp_path)  # type: ignore[list-item]
     written = (tmp_path / "scores.csv").read_text().splitlines()
     assert written == ["rules,method,score,speed", "mine,'=1+1,-0.5,", "mine,SGD,1.0,'-"]
     assert pd.read_parquet(tmp_path / "scores.parquet")["method"].tolist() == ["=1+1", "SGD"]  # for programs

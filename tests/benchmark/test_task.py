@@ -157,7 +157,7 @@ def test_pages_are_read_without_building_a_problem(done: Store, monkeypatch: pyt
     assert list(found.index) == ["SGD", "SSL-ALM", "ALM", "SSw"]
     assert (found["violation", "mean"] >= 0).all()
     assert (results.rows() == [4, STEPS]).all(axis=None)
-    assert results.source == "synthetic:OK"
+    assert results.card.data == "synthetic:OK"
     assert results.groups == ("white", "non-white")
 
 

@@ -19,6 +19,8 @@ from typing import Any
 from warnings import catch_warnings, filterwarnings
 from xml.etree import ElementTree
 
+import numpy as np
+
 from fairbound._utils.optional import need
 
 INK, SOFT, FAINT, LINE, PAPER = "#1d2126", "#5b636d", "#b4bac2", "#e6e9ed", "#ffffff"  # as in page.css
@@ -88,6 +90,16 @@ def legend(panel: Any, axes: Sequence[Any], **settings: Any) -> None:
         handles, labels = part.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
     panel.legend(entries.values(), entries.keys(), **({"loc": "center left"} | settings))
+
+
+def look(place: int) -> dict[str, str]:
+    """Color and dashes of one of many lines."""
+    return {"color": COLORS[place % len(COLORS)], "linestyle": DASHES[place // len(COLORS) % len(DASHES)]}
+
+
+def thinned(count: int, most: int) -> Any:
+    """Places of at most so many points, the first and the last among them: a curve needs no more."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def short_lines(name: str, width: int) -> str:

@@ -60,18 +60,18 @@ def complete_with_dask(waiting: Sequence[Task], store: Store, engine: Engine, fo
     """Complete the tasks with the engine's workers."""
     distributed = need("distributed", "cli", "More than one process")
     here = engine.scheduler is None and engine.queue is None
-    with _client(engine, min(engine.processes, len(waiting))) as client:
+    with store.in_use() as marker, _client(engine, min(engine.processes, len(waiting))) as client:
         numbers = {_task_key(task, store): number for number, task in enumerate(waiting)}
 
         def event(about: tuple[Any, Mapping[str, Any]]) -> None:
             number = numbers.get(about[1]["task"])
             if number is not None:
-                following.advanced(number, about[1]["share"], about[1]["worker"])
+                following.advanced(number, about[1]["share"])
 
         client.subscribe_topic(TOPIC, event)
         client.forward_logging("fairbound", logging.WARNING)
         _wait_for_a_worker(client, not here and any(task.device != "cpu" for task in waiting))
-        futures = {_submit(client, task, store, following, -number): number for number, task in enumerate(waiting)}
+        futures = {_submit(client, task, store, marker, -number): number for number, task in enumerate(waiting)}
         try:
             for future in distributed.as_completed(list(futures), loop=client.loop):
                 _finish(future, futures.pop(future), store, following)
@@ -102,7 +102,7 @@ def _workers(client: Any) -> tuple[list[str], list[str]]:
     return gpus, [address for address in found if address not in gpus]
 
 
-def _submit(client: Any, task: Task, store: Store, following: Following, priority: int) -> Any:
+def _submit(client: Any, task: Task, store: Store, marker: Path, priority: int) -> Any:
     gpus, cpus = _workers(client)
     where: dict[str, Any] = {}
     if task.gpu and gpus:
@@ -110,10 +110,9 @@ def _submit(client: Any, task: Task, store: Store, following: Following, priorit
     elif gpus and cpus:
         where = {"workers": cpus, "allow_other_workers": True}  # where those have gone
     files = {name: Path(name).read_bytes() for name in task.user_files()}
-    front = str(following.log.front_file(following.name).resolve())
     versions = {name: public_version(name) for name in ("fairbound", "torch")}
     return client.submit(
-        complete_there, task, [*task.keys, code_hash()], files, str(store.folder.resolve()), front, versions,
+        complete_there, task, [*task.keys, code_hash()], files, str(marker.resolve()), versions,
         key=_task_key(task, store), priority=priority, retries=RETRIES, pure=False, **where,
     )  # fmt: skip
 
@@ -212,7 +211,7 @@ def _connected(distributed: Any, address: str) -> Iterator[Any]:
 
 
 def complete_there(
-    task: Task, planned: Sequence[str], files: Mapping[str, bytes], folder: str, front: str, versions: Mapping[str, str]
+    task: Task, planned: Sequence[str], files: Mapping[str, bytes], marker: str, versions: Mapping[str, str]
 ) -> tuple[dict[str, bytes], float]:
     """The body of a task on a worker: the files that it could not write itself, and the seconds."""
     distributed = need("distributed", "cli", "A worker")
@@ -229,9 +228,9 @@ def complete_there(
                     f"worker {name} would compute other results than this command has planned: its fairbound has other "
                     "code, or it finds other data; install the same there, and run `fairbound data fetch` on both"
                 )
-            is_shared = Path(front).exists()
-            store = Store(folder if is_shared else Path(worker.local_directory) / "results")
-            seconds = task.complete(store, _reporter(worker, own, name)) if task.missing_in(store) else 0.0
+            is_shared = Path(marker).exists()
+            store = Store(Path(marker).parent if is_shared else Path(worker.local_directory) / "results")
+            seconds = task.complete(store, _reporter(worker, own)) if task.missing_in(store) else 0.0
     except RefusedError:
         raise
     except Exception as error:
@@ -240,9 +239,9 @@ def complete_there(
     return {} if is_shared else {key: data for key in task.keys if (data := store.file(key)) is not None}, seconds
 
 
-def _reporter(worker: Any, task: str, name: str) -> Callable[[float], None]:
+def _reporter(worker: Any, task: str) -> Callable[[float], None]:
     def advanced(share: float) -> None:
-        worker.log_event(TOPIC, {"task": task, "share": share, "worker": name})
+        worker.log_event(TOPIC, {"task": task, "share": share})
 
     advanced(0.0)
     return advanced

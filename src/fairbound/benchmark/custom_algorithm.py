@@ -11,13 +11,13 @@ import hashlib
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fairbound._utils.sentences import did_you_mean
 from fairbound.core import Algorithm
 from fairbound.training.contract import DECORATOR, ContractError, check_contract, check_declarations
 
@@ -61,12 +61,6 @@ def _methods_of(path: Path) -> str:
 
 def _is_method(one: Any, module: ModuleType) -> bool:
     return isinstance(one, type) and issubclass(one, Algorithm) and one.__module__ == module.__name__
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    listed = list(known)
-    near = get_close_matches(name, listed, n=3, cutoff=0.3) or listed
-    return f"the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}" if near else "there are none"
 
 
 # The file -------------------------------------------------------------------------------------------------------------
@@ -117,7 +111,7 @@ def _line(error: BaseException, file: str) -> int | str:
 def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
     if not hasattr(module, name):
         written = [key for key, value in vars(module).items() if _is_method(value, module)]
-        raise ValueError(f"{path} has no {name!r}; {_nearest(name, written)}")
+        raise ValueError(f"{path} has no {name!r}; {did_you_mean(name, written)}")
     method = getattr(module, name)
     if not (isinstance(method, type) and issubclass(method, Algorithm)):
         raise ValueError(f"{path}: {name} is {method!r}; a method is a class that derives from {BASE}")
@@ -158,7 +152,7 @@ def _settings(method: type[Algorithm[Any]], text: str, place: str) -> dict[str, 
     for keyword in call.keywords:
         name = str(keyword.arg)
         if name not in defaults:
-            raise ValueError(f"{place} has no setting {name!r}; {_nearest(name, defaults)}")
+            raise ValueError(f"{place} has no setting {name!r}; {did_you_mean(name, defaults)}")
         if name in settings:
             raise ValueError(f"{place}: {name} is given twice in {text}")
         settings[name] = _number(keyword.value, f"{place}: {name}", like=defaults[name])

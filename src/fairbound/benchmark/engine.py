@@ -7,23 +7,18 @@ costs at most the tasks in progress. A task that fails is marked with its traceb
 
 from __future__ import annotations
 
-import datetime
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic
 from typing import NamedTuple, TypeVar
-from uuid import uuid4
 
 from fairbound.benchmark.store import Store, UnwritableError
 from fairbound.benchmark.task import Task
-from fairbound.benchmark.work_log import Failure, Front, WorkLog
+from fairbound.benchmark.work_log import Failure, WorkLog
 
 Progress = Callable[[int, int], None]  # work done and work in all, as `Task.work` counts it
-STATUS_EVERY_S = 5.0  # between writes of what runs where
 T = TypeVar("T")
 
 
@@ -61,7 +56,8 @@ def complete_all(tasks: Sequence[Task], store: Store, engine: Engine, progress: 
     waiting = [task for task in ordered if lacking[task.keys[0]]]
     if not waiting:
         return Done()
-    with _followed(waiting, store, progress) as following, _stop_in_words(ordered, store):
+    following = Following(waiting, store, progress)
+    with _stop_in_words(ordered, store):
         if engine.scheduler is None and engine.queue is None and (engine.processes == 1 or len(waiting) == 1):
             _here(waiting, store, following)
         else:
@@ -110,7 +106,6 @@ def parse_shard(text: str) -> tuple[int, int]:
 def _here(waiting: Sequence[Task], store: Store, following: Following) -> None:
     """One after the other in this process. What fails here once would fail again."""
     for number, task in enumerate(waiting):
-        following.started(number, "this process")
         try:
             seconds = task.complete(store, partial(following.advanced, number))
         except UnwritableError:
@@ -121,12 +116,12 @@ def _here(waiting: Sequence[Task], store: Store, following: Following) -> None:
             following.completed(number, seconds)
 
 
-# What runs where ------------------------------------------------------------------------------------------------------
+# Progress -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Following:
-    """How far all tasks together are, what they took and which failed; noted for `fairbound status`."""
+    """How far all tasks together are, what they took and which failed."""
 
     tasks: Sequence[Task]
     store: Store
@@ -135,54 +130,36 @@ class Following:
     failed: list[Failure] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.name, self.log = uuid4().hex, WorkLog(self.store.folder)
+        self.log = WorkLog(self.store.folder)
         self.shares = [0.0] * len(self.tasks)
         self.work = [float(max(task.work, 1)) for task in self.tasks]
-        self.methods = [task.method for task in self.tasks]
         self.measured: dict[str, tuple[float, float]] = {}  # by method: seconds and work of tasks that are done
-        self.begun, self.noted = monotonic(), -STATUS_EVERY_S
-        keys = [task.keys for task in self.tasks]
-        self.front = Front(command=" ".join(["fairbound", *sys.argv[1:]]), keys=keys)
 
-    def started(self, number: int, worker: str) -> None:
-        self.front.running[self.tasks[number].name] = {"worker": worker, "share": 0.0}
-        self.note()
-
-    def advanced(self, number: int, share: float, worker: str = "this process") -> None:
+    def advanced(self, number: int, share: float) -> None:
         """A share of a task is done; of one that is tried again it may be less than before."""
         if self.shares[number] < 1.0:
             self.shares[number] = share
-            self.front.running[self.tasks[number].name] = {"worker": worker, "share": round(share, 3)}
         self._show()
 
     def completed(self, number: int, seconds: float) -> None:
         self.seconds += seconds
         if seconds:
-            before, work = self.measured.get(self.methods[number], (0.0, 0.0))
-            self.measured[self.methods[number]] = before + seconds, work + self.work[number]
-        self.log.forget(self.front.keys[number])
-        self._ended(number)
+            before, work = self.measured.get(self.tasks[number].method, (0.0, 0.0))
+            self.measured[self.tasks[number].method] = before + seconds, work + self.work[number]
+        self.log.forget(self.tasks[number].keys)
+        self.advanced(number, 1.0)
 
     def failed_on(self, number: int, words: str, workers: Sequence[str]) -> None:
-        self.failed.append(
-            Failure(task=self.tasks[number].name, keys=self.front.keys[number], traceback=words, workers=workers)
-        )
+        task = self.tasks[number]
+        self.failed.append(Failure(task=task.name, keys=task.keys, traceback=words, workers=workers))
         self.log.fail(self.failed[-1])
-        self._ended(number)
-
-    def _ended(self, number: int) -> None:
-        self.front.running.pop(self.tasks[number].name, None)
-        self.shares[number] = 1.0
-        self._show()
+        self.advanced(number, 1.0)
 
     def _show(self) -> None:
-        weights = self._weights()
-        done, whole = sum(share * weight for share, weight in zip(self.shares, weights, strict=True)), sum(weights)
         if self.progress is not None:
-            self.progress(round(done), round(whole))
-        if done:
-            self.front.seconds_left = round((monotonic() - self.begun) * (whole / done - 1), 1)
-        self.note()
+            weights = self._weights()
+            done = sum(share * weight for share, weight in zip(self.shares, weights, strict=True))
+            self.progress(round(done), round(sum(weights)))
 
     def _weights(self) -> list[float]:
         """The work of every task; once tasks of its method are done, times their seconds for work against the mean."""
@@ -190,34 +167,12 @@ class Following:
             return self.work
         seconds, work = map(sum, zip(*self.measured.values(), strict=True))
         pace = {method: own / of * work / seconds for method, (own, of) in self.measured.items()}
-        return [one * pace.get(method, 1.0) for one, method in zip(self.work, self.methods, strict=True)]
-
-    def note(self) -> None:
-        """What runs where, for `fairbound status`, now and then."""
-        if monotonic() - self.noted > STATUS_EVERY_S:
-            self.front.written = _now()
-            self.log.note_front(self.name, self.front)
-            self.noted = monotonic()
-
-
-@contextmanager
-def _followed(tasks: Sequence[Task], store: Store, progress: Progress | None) -> Iterator[Following]:
-    following = Following(tasks, store, progress)
-    following.log.remove_gone()
-    following.note()  # before any worker looks for it
-    try:
-        yield following
-    finally:
-        following.log.end_front(following.name)
-
-
-def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        return [size * pace.get(task.method, 1.0) for size, task in zip(self.work, self.tasks, strict=True)]
 
 
 def failures_in_words(failed: Iterable[Failure]) -> str:
     """One sentence for a command to end with."""
     listed = list(failed)
-    some = "; ".join(f"{one.task}: {one.sentence}" for one in listed[:3])
+    some = "; ".join(f"{failure.task}: {failure.sentence}" for failure in listed[:3])
     more = f" (and {len(listed) - 3} more)" if len(listed) > 3 else ""
     return f"{len(listed)} task{'' if len(listed) == 1 else 's'} failed, the others are stored: {some}{more}"

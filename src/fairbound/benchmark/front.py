@@ -69,7 +69,7 @@ def finding(results: Results) -> str:
         f"smallest loss ({spread(summary, first, 'loss')})"
     )
     said += f"; {difference(results, part, first, others[0])}." if others else "; no other one does."
-    if results.tuning or "test" not in results.measured:
+    if results.tuning or "test" not in results.study.measured:
         return said
     held = results.final[(results.final["part"] == "test") & (results.final["row"] == first)]
     return (

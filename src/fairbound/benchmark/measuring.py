@@ -25,7 +25,6 @@ from fairbound.data.dataset import Dataset, Split
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.wasserstein import Scores, w1, wd
 from fairbound.training.compile import Compiler
-from fairbound.training.problem import Problem
 from fairbound.training.records import Record
 
 EXAMPLES_AT_ONCE = 8_192  # in a forward pass: of fewer, the calls cost more than the cache of a CPU's core saves
@@ -198,7 +197,7 @@ def parts_at_end(evaluator: Evaluator, x: Tensor) -> Columns:
 def held_out(instance: Instance, split: int, x: Tensor) -> Columns:
     """At the end x (n,) of a run: loss, violation, accuracy and verdict on the held-out examples of its split."""
     test, problem = instance.splits[split].test, instance.problem
-    loss, violation = _at(problem, instance, x, test)
+    at_end = problem.evaluate(x, test)
     with torch.no_grad():
         outputs, labels = problem.forward(x, problem.data.X[test]), problem.data.y[test]
         losses = problem.loss(outputs, labels)
@@ -210,16 +209,11 @@ def held_out(instance: Instance, split: int, x: Tensor) -> Columns:
         decision = verdict(unbound, groups, losses=losses, outputs=outputs, labels=labels).decision
     right = ((outputs > 0) == (labels > 0.5)).double().mean()
     return {
-        "loss": np.array([loss]),
-        "violation": np.array([violation]),
+        "loss": np.array([float(at_end.loss[0])]),
+        "violation": np.array([float((instance.violations(at_end.c) / instance.scale).amax())]),
         "accuracy": np.array([float(right)]),
         "decision": np.array([decision]),
     }
-
-
-def _at(problem: Problem, instance: Instance, x: Tensor, examples: Tensor | None) -> tuple[float, float]:
-    found = problem.evaluate(x, torch.arange(problem.data.rows) if examples is None else examples)
-    return float(found.loss[0]), float((instance.violations(found.c) / instance.scale).amax())
 
 
 def multiplier_distance(instance: Instance, y: Tensor) -> float:

@@ -115,7 +115,7 @@ def _gap(result: StoredResult, part: str, group: int) -> float:
 
 
 def _positives(result: StoredResult, results: Results, group: int) -> float:
-    counts = np.sum([_end(result, part, "counts")[group].sum(1) for part in results.measured], axis=0)
+    counts = np.sum([_end(result, part, "counts")[group].sum(1) for part in results.study.measured], axis=0)
     return float(counts[1] / counts.sum())
 
 

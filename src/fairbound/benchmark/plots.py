@@ -23,7 +23,6 @@ import pandas as pd
 from fairbound._utils.drawing import (
     ALERT,
     COLORS,
-    DASHES,
     DOT,
     FAINT,
     INK,
@@ -33,9 +32,11 @@ from fairbound._utils.drawing import (
     error_bars,
     label_points,
     legend,
+    look,
     panels,
     short_lines,
     style,
+    thinned,
     titled,
 )
 from fairbound.benchmark.front import on_front
@@ -81,12 +82,10 @@ def seconds(results: Results) -> Any:
     data, axis = _along(results, ("train",), results.seconds)
     quantities = list(dict.fromkeys(data["quantity"]))
     figure, parts = panels(len(quantities) + 1, 360, 250)
-    looks = [{"color": color, "linestyle": dash} for dash in DASHES for color in COLORS]
     grid = {quantity: panel.subplots() for quantity, panel in zip(quantities, parts, strict=False)}
     for place, (row, of_row) in enumerate(data.groupby("row", sort=False)):
         for quantity, curve in of_row.groupby("quantity", sort=False):
-            look = looks[place % len(looks)]
-            _draw_curve(grid[quantity], curve.assign(runs=1), f"{row}: {quantity}", label=row, **look)
+            _draw_curve(grid[quantity], curve.assign(runs=1), f"{row}: {quantity}", label=row, **look(place))
     for quantity, axes in grid.items():
         _set_curve_axes(axes, results, quantity, axis[quantity], data["x"].max())
         axes.set_xlabel("seconds")
@@ -98,7 +97,7 @@ def _along(
     results: Results, parts: Sequence[str], seconds: Mapping[str, float] | None = None
 ) -> tuple[pd.DataFrame, dict[str, SharedAxis]]:
     """Curves over x, which is steps or seconds, and by quantity the axis that all methods share."""
-    data = results.curves([part for part in parts if part in results.measured])
+    data = results.curves([part for part in parts if part in results.study.measured])
     data = data.assign(x=data["step"] * (1.0 if seconds is None else data["row"].map(seconds)))
     data = data[np.isfinite(data["x"])]
     limits, numbers, is_loss = results.gaps.limits, ("mean", "low", "high"), data["quantity"] == LOSS
@@ -117,8 +116,7 @@ def _set_curve_axes(axes: Any, results: Results, quantity: str, axis: SharedAxis
 
 
 def _draw_curve(axes: Any, curve: pd.DataFrame, words: str, **settings: Any) -> None:
-    places = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), MAX_RECORDS)).round().astype(int))
-    curve = curve.replace([math.inf, -math.inf], math.nan).iloc[places]
+    curve = curve.replace([math.inf, -math.inf], math.nan).iloc[thinned(len(curve), MAX_RECORDS)]
     if (curve["runs"] > 1).all():  # one run has no band
         axes.fill_between(curve["x"], curve["low"], curve["high"], color=settings["color"], alpha=0.25, linewidth=0)
     (line,) = axes.plot(curve["x"], curve["mean"], **settings)
@@ -184,7 +182,7 @@ def radar(results: Results) -> Any:
 
 def trade_off(results: Results) -> Any:
     """A panel for each part: what every method loses, against how far it is from the bound."""
-    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.measured]
+    parts = ["validation"] if results.tuning else [part for part in BOTH if part in results.study.measured]
     ends = {}
     for part in parts:
         summary = results.summary(part).reindex(list(results.stored))
@@ -198,7 +196,7 @@ def trade_off(results: Results) -> Any:
 
 def _along_steps(results: Results) -> bool:
     several = results.study.records > 1
-    return several and not results.tuning and set(BOTH) <= set(results.measured)
+    return several and not results.tuning and set(BOTH) <= set(results.study.measured)
 
 
 PLOTS: dict[str, ReportItem] = {

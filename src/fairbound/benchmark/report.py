@@ -74,10 +74,10 @@ class Section:
         return Section(
             name=study.name,
             title=study.title,
-            budget="examples" if results.equal_examples else results.budget,
+            budget="examples" if results.equal_examples else study.budget,
             reference=study.reference,
             data=results.card.data_name,
-            source=results.source,
+            source=results.card.data,
             finding=findings(results) if is_answer else finding(results),
             short=results.short,
             notes={entry.name: entry.note for entry in study.entries if entry.note},
@@ -92,7 +92,7 @@ class Section:
         own = [
             study
             for study in studies
-            if study.card.source in PAPERS_DATA and study.budget == "paper" and not study.short
+            if study.card.source in PAPERS_DATA and study.study.budget == "paper" and not study.short
         ]
         table = statements_table({study.study.name: study for study in own})
         if table is None:
@@ -100,7 +100,7 @@ class Section:
         section = Section(
             name="paper", title=table.title, budget="paper", reference="section 4, appendices A and B",
             data="; ".join(dict.fromkeys(study.card.data_name for study in own)), finding=table.notes[0],
-            source=", ".join(dict.fromkeys(study.source for study in own)), short="", notes={},
+            source=", ".join(dict.fromkeys(study.card.data for study in own)), short="", notes={},
             tables={"statements": replace(table, notes=table.notes[1:])}, figures={}, next={},
         )  # fmt: skip
         return [section]

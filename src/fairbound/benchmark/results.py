@@ -29,7 +29,6 @@ from fairbound.benchmark.entry import Paper
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
-from fairbound.benchmark.study import Budget
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.fairness_metrics import values as fairness_metrics
 
@@ -136,24 +135,6 @@ class Results:
         return float(self.card.bound or 0.0)
 
     @property
-    def source(self) -> str:
-        """Of the data."""
-        return self.card.data
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """The parts of the split that were measured."""
-        return self.study.measured
-
-    @property
-    def splits(self) -> int:
-        return self.study.splits
-
-    @property
-    def budget(self) -> Budget:
-        return self.study.budget
-
-    @property
     def tuning(self) -> bool:
         """Whether the study chooses settings, on the validation split."""
         return self.study.last_states > 1
@@ -184,7 +165,7 @@ class Results:
     def short(self) -> str:
         """In what these runs are fewer or shorter than the study's; empty where they are not."""
         study = self.study
-        whole = [entry.own_steps if self.budget == "paper" else entry.equal_steps for entry in study.entries]
+        whole = [entry.own_steps if self.study.budget == "paper" else entry.equal_steps for entry in study.entries]
         steps = [entry.steps for entry in study.entries]
         runs, all_runs = study.seeds * study.splits, study.whole_seeds * study.splits
         found = [f"{runs} of {all_runs} runs of a method"] if runs < all_runs else []
@@ -194,7 +175,7 @@ class Results:
 
     def paper(self, entry: EntryInfo) -> Paper:
         """What the paper prints for an entry; nothing beside a short run or within another budget than its own."""
-        return Paper({}, {}, {}) if self.short or self.budget != "paper" else entry.paper
+        return Paper({}, {}, {}) if self.short or self.study.budget != "paper" else entry.paper
 
     @cached_property
     def gaps(self) -> BoundedGaps:
@@ -228,7 +209,7 @@ class Results:
             for row, runs in self.runs.items()
             for one in runs
             if one.result is not None
-            for part in self.measured
+            for part in self.study.measured
         ]
         empty = pd.DataFrame(columns=["row", "seed", "split", "part", *QUANTITIES])
         return pd.DataFrame(lines) if lines else empty.astype(dict.fromkeys(QUANTITIES, float))
@@ -253,9 +234,9 @@ class Results:
 
     def curves(self, parts: Sequence[str]) -> pd.DataFrame:
         """Columns row, part, quantity ("loss", or the name of a gap), step, mean, low, high (quartiles), runs."""
-        absent = [part for part in parts if part not in self.measured]
+        absent = [part for part in parts if part not in self.study.measured]
         if absent:
-            name, there = self.study.name, ", ".join(self.measured)
+            name, there = self.study.name, ", ".join(self.study.measured)
             raise ValueError(f"{name} was not measured on {absent[0]!r}; its parts are {there}")
         frames = []
         for row, results in self.stored.items():
@@ -297,7 +278,7 @@ class Results:
             if entry.steps != entry.own_steps
         ]
         return (
-            f"Data: {self.source}.",
+            f"Data: {self.card.data}.",
             *([f"Missing from the store: {', '.join(missed)}."] if missed else []),
             *([f"Other numbers of steps than the study's: {', '.join(lengths)}."] if lengths else []),
         )

@@ -9,9 +9,9 @@ says by which code it was computed. A result of other code replaces one of the s
     studies/<name>.json    a study that was run: its entries, the cards of its problems, the keys of its runs
     runs/<key>.parquet     one row: each table is a column that holds a list of records
     runs/<key>.damaged     a file that did not match its checksums, moved aside when the run was computed again
-    work/                  what is being computed and what failed (`work_log`)
+    work/                  what failed (`work_log`)
     checkpoints/           of long batches of runs that are being computed
-    .<name>.<random>.part  being written, or left by a killed process
+    .<name>.<random>.part  being written, or says that a command computes here; or left by a killed process
 
 Nothing else writes results. A result is a separate Parquet file that any reader opens; tables, figures and pages read
 the store.
@@ -149,6 +149,19 @@ class Store:
         with _sentences(self.folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{key}.pt"
+
+    @contextmanager
+    def in_use(self) -> Iterator[Path]:
+        """A file that is there while a command computes: a worker that sees it shares the folder."""
+        self._prepare()
+        marker = self.folder / f".command.{uuid4().hex}{PART}"
+        with _sentences(self.folder):
+            marker.touch()
+        try:
+            yield marker
+        finally:
+            with suppress(OSError):
+                marker.unlink(missing_ok=True)
 
     def note_system(self, description: Mapping[str, Any]) -> None:
         """Keep what `environment.describe` says, once for each system; its date is that of the first time."""

@@ -56,7 +56,7 @@ def loss_table(results: Results) -> ReportTable:
         columns["front"] = fronts(results, PARTS)
     sizes = [entry.examples_per_step for entry in study.entries]
     columns["examples per step"] = pd.Series(sizes, index=columns["row"].index)
-    for part in [part for part in ("train", "validation", "test") if part in results.measured]:
+    for part in [part for part in ("train", "validation", "test") if part in results.study.measured]:
         summary = results.summary(part).reindex(columns["row"].index)
         for quantity in QUANTITIES:
             if part == "validation" and with_paper and quantity != "gap":  # of which the paper prints none
@@ -197,18 +197,18 @@ def split_table(results: Results) -> ReportTable:
 
 
 def _one_split(results: Results) -> bool:
-    return not results.tuning and results.splits == 1
+    return not results.tuning and results.study.splits == 1
 
 
 def _comparable(results: Results) -> bool:
     """Whether its rows can be compared as methods."""
-    return _one_split(results) and results.equal_examples and {"train", "test"} <= set(results.measured)
+    return _one_split(results) and results.equal_examples and {"train", "test"} <= set(results.study.measured)
 
 
 TABLES: dict[str, ReportItem] = {
     "answer": ReportItem("Every method", lambda r: "answer" in r.study.shows, answer_table),
     "tuning": ReportItem("Settings, chosen on the validation split", lambda r: r.tuning, tuning_table),
     "loss": ReportItem("Loss and violation", lambda r: not r.tuning, loss_table),
-    "splits": ReportItem("Training and held-out examples", lambda r: not r.tuning and r.splits > 1, split_table),
+    "splits": ReportItem("Training and held-out examples", lambda r: not r.tuning and r.study.splits > 1, split_table),
     "fairness": ReportItem("Fairness", _one_split, fairness_table),
 }

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -23,15 +23,15 @@ from fairbound.cli.options import (
     complete_problem,
 )
 from fairbound.cli.printing import console
+from fairbound.cli.report import show_and_write
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.benchmark.board.findings import Summary
     from fairbound.benchmark.entry import Entry
     from fairbound.benchmark.study import Study
 
 
 class RuleSet(enum.StrEnum):
-    """How settings are found."""
+    """How settings are found; typer takes no list of a Literal."""
 
     DEFAULT = "default"
     TUNED = "tuned"
@@ -91,14 +91,11 @@ def board_command(
 ) -> None:
     """Compare methods on a collection of problems; reuses stored results."""
     from fairbound.benchmark.board.entry_folder import CARD, EntryFolder
-    from fairbound.benchmark.board.findings import Summary
-    from fairbound.benchmark.board.page import write_board
-    from fairbound.benchmark.board.results import Board
     from fairbound.benchmark.plan import Plan
     from fairbound.benchmark.problems.catalog import load
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.study import load as load_study
-    from fairbound.cli.engine import announce_data, computing, engine_of
+    from fairbound.cli.engine import announce_data, computing, engine_of, with_options
 
     if show_list:
         _list()
@@ -111,8 +108,8 @@ def board_command(
     for name in chosen:
         load(name)  # refuses a name that is unknown
     whole = load_study("board")
-    given: dict[str, Any] = {"problems": tuple(chosen) or None, "seeds": seeds, "splits": splits, "steps": steps}
-    study = replace(load_study("board-short") if short else whole, **{k: v for k, v in given.items() if v is not None})
+    study = load_study("board-short") if short else whole
+    study = with_options(study, problems=tuple(chosen) or None, seeds=seeds, splits=splits, steps=steps)
     study = replace(study, short=study.short or study.steps is not None or study.seeds < whole.seeds)
     own, sent = _own(entry or (), algorithm or (), study), [folder.sent(Store(out)) for folder in folders]
     listed = whole if method else study  # --method names any of the board's entries
@@ -120,7 +117,8 @@ def board_command(
     study = replace(study, entries=listed.with_entries(own, only=tuple(only)).entries)
     alone = bool(folders) and not (method or own)
     plans = [
-        Plan(replace(study, rules=one.value), recompute=recompute) for one in dict.fromkeys(rules or (RuleSet.DEFAULT,))
+        Plan(replace(study, rules=rule.value), recompute=recompute)
+        for rule in dict.fromkeys(rules or (RuleSet.DEFAULT,))
     ]
     screen, store = console(), Store(out)
     announce_data(plans[0].cards)
@@ -138,11 +136,7 @@ def board_command(
     stored = [plan.stored(store) for plan in plans]
     if alone:
         stored = [replace(one, entries=(), runs=()) for one in stored]
-    boards = [Board.read(one, store, sent) for one in stored]
-    page = write_board(boards, to)
-    for board in boards:
-        _show(Summary(board))
-    screen.print(f"Page: {page}", highlight=False, soft_wrap=True)
+    show_and_write(stored, store, to, sent)
 
 
 def _place(name: str) -> str:
@@ -169,38 +163,3 @@ def _list() -> None:
     screen.print("[bold]Entries[/]")
     for one in load_study("board").entries:
         screen.print(f"  {one.name:<24} {one.method}", highlight=False)
-
-
-def _show(summary: Summary) -> None:
-    """The shares of every method, and what was found."""
-    from fairbound.benchmark.board.findings import PARTS, count, finding, interval, listed, overall
-
-    screen = console()
-    screen.print(f"\n[bold]Share of instances solved, {summary.board.rules} rules[/]", highlight=False)
-    if summary.shares:
-        parts = "  ".join(f"{PARTS[part]:<17}" for part in summary.parts)
-        less = "" if summary.baseline is None else f"less {summary.names[summary.baseline]}"
-        screen.print(f"{'method':<22}  {parts}  {less}".rstrip(), highlight=False)
-    for stated, i in [(one, i) for one in list(summary.shares.values())[:1] for i in one.order]:
-        method = summary.board.methods[i]
-        shares = "  ".join(
-            f"{f'{one.share[i]:.2f} {interval(one.interval[i])}':<17}" for one in summary.shares.values()
-        )
-        difference = ""
-        if summary.baseline is not None and i != summary.baseline:
-            ends = interval(stated.difference_interval[i, summary.baseline])
-            difference = f"{stated.difference[i, summary.baseline]:+.2f} {ends}"
-        name = f"{method.name[:21]}{'*' if method.own_step else ''}"
-        screen.print(escape(f"{name:<22}  {shares}  {difference}".rstrip()), highlight=False)
-    if any(method.own_step for method in summary.board.methods):
-        screen.print("* moves x by a step of its own, the others by the problem's primal step")
-    for sentence in overall(summary):
-        screen.print(escape(sentence), highlight=False)
-    card = summary.default_problem
-    screen.print(f"\n{escape(f'{card.name}: {finding(summary, card)}')}", highlight=False)
-    refused: dict[str, list[str]] = {}
-    for (name, instance), _ in summary.board.reasons().items():
-        refused.setdefault(name, []).append(str(instance))
-    for name, some in refused.items():
-        words = f"{name} has no runs, or none that is ever feasible, on {count(len(some), 'instance')}, "
-        screen.print(escape(f"{words}such as {listed(some[:2])}: its page says why"), highlight=False)

@@ -22,7 +22,7 @@ from fairbound.benchmark.job_queues import QUEUES, parse_queue
 from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import Card, StoredStudy, data_line
-from fairbound.benchmark.study import Budget
+from fairbound.benchmark.study import Budget, Study
 from fairbound.benchmark.work_log import Failure
 from fairbound.cli.printing import console, progress
 
@@ -114,9 +114,13 @@ def planned(
         chosen = chosen.on(source=source, label=label, group=group, folder=folder)
     if algorithm is not None:
         chosen = chosen.with_entries([chosen.custom_entry(load_custom_algorithm(algorithm))])
-    given: dict[str, Any] = {"seeds": seeds, "splits": splits, "steps": steps}
-    chosen = replace(chosen, **{option: value for option, value in given.items() if value is not None})
+    chosen = with_options(chosen, seeds=seeds, splits=splits, steps=steps)
     return Plan(chosen, device=device, recompute=recompute, whole_seeds=whole.seeds)
+
+
+def with_options(study: Study, **options: Any) -> Study:
+    """Options that are given replace the study's keys."""
+    return replace(study, **{option: value for option, value in options.items() if value is not None})
 
 
 def announce(stored: Sequence[StoredStudy]) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 PACKAGE = Path(__file__).parents[1]
 BEYOND = "Beyond one machine"
-
-
-class Budget(enum.StrEnum):
-    """How long every method runs."""
-
-    PAPER = "paper"
-    EXAMPLES = "examples"
+Budget = Literal["paper", "examples"]  # how long every method runs
 
 
 # Completion -----------------------------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from rich.markup import escape
 
+from fairbound._utils.sentences import counted
 from fairbound.cli.options import (
     Algorithm,
     Budget,
@@ -26,6 +27,7 @@ from fairbound.cli.options import (
 from fairbound.cli.printing import console, progress
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
+    from fairbound.benchmark.board.results import Board, SentEntry
     from fairbound.benchmark.report import Section
     from fairbound.benchmark.report_table import ReportTable
     from fairbound.benchmark.store import Store
@@ -55,41 +57,42 @@ def report_command(
     to: To = Path("report"),
 ) -> None:
     """Write one page, tables (CSV, LaTeX) and figures (PDF) of studies that were run with the same options."""
-    from fairbound.benchmark.board.page import write_board
-    from fairbound.benchmark.board.results import Board
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, planned
 
-    store, announced, boards = Store(out), list["StoredStudy"](), list["Board"]()
+    store, announced = Store(out), list["StoredStudy"]()
     for name in dict.fromkeys(studies):
-        found: list[StoredStudy] = []
-        for one in Budget if budget is None else (budget,):
+        stored: dict[str, StoredStudy] = {}
+        for length in get_args(Budget) if budget is None else (budget,):
             plan = planned(
                 name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits, steps=steps,
-                budget=one.value, algorithm=algorithm,
+                budget=length, algorithm=algorithm,
             )  # fmt: skip
-            found += [
-                study for study in stored_studies(plan.study.name, plan.study.digest, store) if study not in found
-            ]
-            if plan.study.page == "board":
-                break
-        if not found:
+            stored |= stored_studies(plan.study.name, plan.study.digest, store)
+        if not stored:
             raise ValueError(
                 f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
             )
-        announced += found
-        boards += [Board.read(study, store) for study in found if study.page == "board"]
-    sections = sections_of([study for study in announced if study.page == "report"], store)
-    screen = console()
+        announced += stored.values()
     announce(announced)
+    show_and_write(announced, store, to)
+
+
+def show_and_write(studies: Sequence[StoredStudy], store: Store, to: Path, sent: Sequence[SentEntry] = ()) -> None:
+    """The pages of studies, with entries that were sent: on the terminal and as files; then what to run next."""
+    from fairbound.benchmark.board.page import write_board
+    from fairbound.benchmark.board.results import Board
+
+    reports = [study for study in studies if study.page == "report"]
+    boards = [Board.read(study, store, sent) for study in studies if study.page == "board"]
     if boards:
-        screen.print(f"Page: {write_board(boards, to if not sections else to / 'board')}", highlight=False)
-    if sections:
-        show_and_write(sections, to, store)
-
-
-def show_and_write(sections: Sequence[Section], to: Path, store: Store) -> None:
-    """On the terminal and as files; then what to run next."""
+        page = write_board(boards, to / "board" if reports else to)
+        for board in boards:
+            show_board(board)
+        console().print(f"Page: {page}", highlight=False, soft_wrap=True)
+    if not reports:
+        return
+    sections = sections_of(reports, store)
     show(sections, to)
     page, screen = write_with_progress(sections, to, store), console()
     screen.print(f"\nReport: {page}; tables (CSV, LaTeX) and figures are beside it.", highlight=False, soft_wrap=True)
@@ -97,12 +100,12 @@ def show_and_write(sections: Sequence[Section], to: Path, store: Store) -> None:
         screen.print(f"Next: {escape(command)}  ({words})", highlight=False, soft_wrap=True)
 
 
-def stored_studies(name: str, digest: str, store: Store) -> list[StoredStudy]:
+def stored_studies(name: str, digest: str, store: Store) -> dict[str, StoredStudy]:
     """As they were asked, on real and on generated data; with at least one result each."""
     from fairbound.benchmark.stored_study import StoredStudy
 
-    found = map(StoredStudy.from_json, store.studies(f"{name}-{digest}*").values())
-    return [study for study in found if any(store.is_named(run.key) for run in study.runs)]
+    studies = {file: StoredStudy.from_json(study) for file, study in store.studies(f"{name}-{digest}*").items()}
+    return {file: study for file, study in studies.items() if any(store.is_named(run.key) for run in study.runs)}
 
 
 def sections_of(studies: Sequence[StoredStudy], store: Store) -> list[Section]:
@@ -124,6 +127,40 @@ def show(sections: Sequence[Section], to: Path) -> None:
         console().print(f"\n{escape(one.finding)}", highlight=False)
         if one.agreement:
             console().print(escape(one.agreement), highlight=False)
+
+
+def show_board(board: Board) -> None:
+    """The shares of every method, and what was found."""
+    from fairbound.benchmark.board.findings import finding, interval, listed, overall
+    from fairbound.benchmark.board.results import PARTS
+
+    screen = console()
+    screen.print(f"\n[bold]Share of instances solved, {board.rules} rules[/]", highlight=False)
+    if board.shares:
+        parts = "  ".join(f"{PARTS[part]:<17}" for part in board.parts)
+        less = "" if board.baseline is None else f"less {board.names[board.baseline]}"
+        screen.print(f"{'method':<22}  {parts}  {less}".rstrip(), highlight=False)
+    for stated, i in [(one, i) for one in list(board.shares.values())[:1] for i in one.order]:
+        method = board.methods[i]
+        shares = "  ".join(f"{f'{one.share[i]:.2f} {interval(one.interval[i])}':<17}" for one in board.shares.values())
+        difference = ""
+        if board.baseline is not None and i != board.baseline:
+            ends = interval(stated.difference_interval[i, board.baseline])
+            difference = f"{stated.difference[i, board.baseline]:+.2f} {ends}"
+        name = f"{method.name[:21]}{'*' if method.own_step else ''}"
+        screen.print(escape(f"{name:<22}  {shares}  {difference}".rstrip()), highlight=False)
+    if any(method.own_step for method in board.methods):
+        screen.print("* moves x by a step of its own, the others by the problem's primal step")
+    for sentence in overall(board):
+        screen.print(escape(sentence), highlight=False)
+    card = board.default_problem
+    screen.print(f"\n{escape(f'{card.name}: {finding(board, card)}')}", highlight=False)
+    refused: dict[str, list[str]] = {}
+    for (name, instance), _ in board.reasons().items():
+        refused.setdefault(name, []).append(str(instance))
+    for name, some in refused.items():
+        words = f"{name} has no runs, or none that is ever feasible, on {counted(len(some), 'instance')}, "
+        screen.print(escape(f"{words}such as {listed(some[:2])}: its page says why"), highlight=False)
 
 
 def show_table(table: ReportTable, path: Path) -> None:

@@ -29,7 +29,7 @@ from fairbound.cli.options import (
     Study,
 )
 from fairbound.cli.printing import console
-from fairbound.cli.report import sections_of, show_and_write
+from fairbound.cli.report import show_and_write
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.store import Store
@@ -51,7 +51,7 @@ def run_command(
     seeds: Seeds = None,
     splits: Splits = None,
     steps: Steps = None,
-    budget: Length = Budget.PAPER,
+    budget: Length = "paper",
     algorithm: Algorithm = None,
     device: Device = "cpu",
     recompute: Recompute = False,
@@ -74,7 +74,7 @@ def run_command(
         tried_algorithm(algorithm)
     plan = planned(
         study, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits, steps=steps,
-        budget=budget.value, algorithm=algorithm, device=checked_device(device, here=here), recompute=recompute,
+        budget=budget, algorithm=algorithm, device=checked_device(device, here=here), recompute=recompute,
     )  # fmt: skip
     store, screen = Store(out), console()
     stored = plan.stored(store)
@@ -87,8 +87,8 @@ def run_command(
             f"{done.runs} runs computed, {len({run.key for run in stored.runs}) - done.runs} were there",
             highlight=False,
         )
-        if stored.page == "report" and to is not None:
-            show_and_write(sections_of([stored], store), to, store)
+        if to is not None:
+            show_and_write([stored], store, to)
         elif stored.page == "report":
             show(stored, store)
         else:
@@ -102,7 +102,7 @@ def show(stored: StoredStudy, store: Store) -> None:
     from fairbound.benchmark.tables import summary_table
 
     results, screen = Results.read(stored, store), console()
-    for part in [part for part in ("train", "validation", "test") if part in results.measured]:
+    for part in [part for part in ("train", "validation", "test") if part in results.study.measured]:
         table = summary_table(results, part)
         screen.print(f"[bold]{table.title}[/]", highlight=False)
         screen.print(escape(table.to_text(max(screen.width, 80))), highlight=False)

@@ -9,32 +9,29 @@ import typer
 from rich.markup import escape
 
 from fairbound.cli.options import Out
-from fairbound.cli.printing import console, duration
+from fairbound.cli.printing import console
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.stored_study import StoredStudy
-    from fairbound.benchmark.work_log import Front
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders of results.")]
 Tracebacks = Annotated[bool, typer.Option("--tracebacks", help="Print the whole traceback of what failed.")]
 
 
 def status_command(out: Out = Path("results"), tracebacks: Tracebacks = False) -> None:
-    """Show what is done, what older code computed, what runs where, what failed, and how long the rest takes."""
+    """Show what is done, what older code computed, and what failed."""
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.stored_study import StoredStudy
     from fairbound.benchmark.work_log import WorkLog
 
     if not out.is_dir():
         raise FileNotFoundError(f"there is no folder {out}; name the results folder of a command: --out results")
-    screen, store, log = console(), Store(out), WorkLog(out)
+    screen, store = console(), Store(out)
     screen.print(f"{store.count():,} results in {out}", highlight=False)
     for study in store.studies().values():
         _show_study(StoredStudy.from_json(study), store)
-    for front in log.fronts():
-        _show_front(front, store)
-    failures = log.failures()
+    failures = WorkLog(out).failures()
     if failures:
         screen.print(f"[bold]failed ({len(failures)})[/]; computed again when the command is started again")
     for failure in failures:
@@ -51,18 +48,6 @@ def _show_study(study: StoredStudy, store: Store) -> None:
         f"{study.name}{form} ({', '.join(study.sources) or 'generated'}): {done:,} of {len(study.runs):,} runs{older}"
     )
     console().print(escape(words), highlight=False, soft_wrap=True)
-
-
-def _show_front(front: Front, store: Store) -> None:
-    screen = console()
-    done = sum(all(map(store.is_named, keys)) for keys in front.keys)
-    state = "was killed: start it again" if front.is_gone else f"wrote last at {front.written} (clock of {front.host})"
-    screen.print(f"[bold]{escape(front.command)}[/]", highlight=False, soft_wrap=True)
-    screen.print(f"  process {front.pid} on {escape(front.host)} {state}", highlight=False)
-    left = "" if front.seconds_left is None or front.is_gone else f", {duration(front.seconds_left)} left"
-    screen.print(f"  {done} of {len(front.keys)} tasks done{left}", highlight=False)
-    for task, where in () if front.is_gone else front.running.items():
-        screen.print(escape(f"  {where['share']:>4.0%} {task} ({where['worker']})"), highlight=False)
 
 
 def merge_command(folders: Folders, out: Out = Path("results")) -> None:
@@ -83,9 +68,9 @@ def merge_command(folders: Folders, out: Out = Path("results")) -> None:
             if store.has(key):
                 present += 1
                 continue
-            found = other.file(key)
-            if found is not None:
-                store.put_files({key: found})
+            data = other.file(key)
+            if data is not None:
+                store.put_files({key: data})
                 WorkLog(out).forget([key])
                 copied += 1
     console().print(f"{copied} results copied, {present} were there; results in {out}", highlight=False)

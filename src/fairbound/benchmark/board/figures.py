@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from fairbound._utils.drawing import (
-    COLORS,
-    DASHES,
     DOT,
     FAINT,
     INK,
@@ -18,11 +16,13 @@ from fairbound._utils.drawing import (
     error_bars,
     label_points,
     legend,
+    look,
     panels,
     style,
+    thinned,
     titled,
 )
-from fairbound.benchmark.board.findings import Summary, interval
+from fairbound.benchmark.board.findings import interval
 from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.board.scoring import Numbers
 from fairbound.benchmark.plots import End, draw_ends
@@ -37,37 +37,36 @@ DATA = ("Training data", "Held-out data")
 
 
 @style()
-def scatter(summary: Summary) -> Any:
+def scatter(board: Board) -> Any:
     """The share solved of problems as stated against that of changed ones; None without either."""
-    if set(summary.shares) != {"stated", "changed"}:
+    if set(board.shares) != {"stated", "changed"}:
         return None
-    stated, changed = summary.shares["stated"], summary.shares["changed"]
+    stated, changed = board.shares["stated"], board.shares["changed"]
     figure, (panel,) = panels(1, 560, 460)
     axes = panel.subplots()
     most = max(0.1, *stated.share, *changed.share) + 0.08
     axes.set(xlim=(-0.04, most), ylim=(-0.04, most), xlabel="share solved, problems as stated", ylabel="changed")
     points = list(zip(stated.share.tolist(), changed.share.tolist(), strict=True))
-    for i, (name, point) in enumerate(zip(summary.names, points, strict=True)):
+    for i, (name, point) in enumerate(zip(board.names, points, strict=True)):
         error_bars(axes, point, tuple(stated.interval[i]), tuple(changed.interval[i]), FAINT)
         words = f"{name}: {point[0]:.2f} {interval(stated.interval[i])}, {point[1]:.2f} {interval(changed.interval[i])}"
-        fill = PAPER if summary.board.methods[i].own_step else DOT
+        fill = PAPER if board.methods[i].own_step else DOT
         mark = {"marker": "o", "markersize": 8, "markerfacecolor": fill, "markeredgecolor": DOT}
         titled(axes.plot(*point, **mark, zorder=3, clip_on=False)[0], words)
-    label_points(axes, points, summary.names, [INK] * len(points))
+    label_points(axes, points, board.names, [INK] * len(points))
     figure.set_label("Share of instances solved, as stated and changed; bars: 95 %; the table has the numbers")
     return figure
 
 
 @style()
-def profiles(summary: Summary) -> Any:
+def profiles(board: Board) -> Any:
     """The share of (problem, target, run) that is reached against the budget, a panel for each class of problems."""
-    figure, places = panels(len(summary.families) + 1, 380, 330)
-    for panel, (family, problems) in zip(places, summary.families.items(), strict=False):
+    figure, places = panels(len(board.families) + 1, 380, 330)
+    for panel, (family, problems) in zip(places, board.families.items(), strict=False):
         axes = panel.subplots()
-        for i, name in enumerate(summary.names):
-            line = summary.profile(name, problems, GRID)
-            look = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
-            titled(axes.plot(GRID, line, **look, label=name)[0], f"{name}: {line[-1]:.0%} at the end")
+        for i, name in enumerate(board.names):
+            line = board.profile(name, problems, GRID)
+            titled(axes.plot(GRID, line, **look(i), label=name)[0], f"{name}: {line[-1]:.0%} at the end")
         axes.set(title=f"{family.capitalize()} ({len(problems)})", ylim=(0, 1.02))
         axes.yaxis.set_major_formatter("{x:.0%}")
         _set_budget(axes)
@@ -76,12 +75,12 @@ def profiles(summary: Summary) -> Any:
     return figure
 
 
-def ends(summary: Summary, problem: Card) -> Any:
+def ends(board: Board, problem: Card) -> Any:
     """Where runs end, on training and on held-out data; None where nothing was measured."""
     parts: dict[str, list[End]] = {part: [] for part in DATA}
-    for method in summary.names:
-        solves = bool(summary.board.solved(method, InstanceName(problem.name)).mean() > 0.5)
-        for part, numbers in zip(DATA, _measured_ends(summary.board, method, problem.name), strict=True):
+    for method in board.names:
+        solves = bool(board.solved(method, InstanceName(problem.name)).mean() > 0.5)
+        for part, numbers in zip(DATA, _measured_ends(board, method, problem.name), strict=True):
             if numbers and all((np.abs(one) < DIVERGED).all() for one in numbers):  # else some run diverged
                 loss, violation = numbers
                 means = float(loss.mean()), float(loss.std()), float(violation.mean()), float(violation.std())
@@ -106,24 +105,23 @@ def _measured_ends(board: Board, method: str, problem: str) -> tuple[Sequence[Nu
 
 
 @style()
-def curves(summary: Summary, problem: Card) -> Any:
+def curves(board: Board, problem: Card) -> Any:
     """Loss and violation of every method along the budget: medians."""
-    board, reference, instance = summary.board, problem.reference, InstanceName(problem.name)
+    reference, instance = problem.reference, InstanceName(problem.name)
     figure, (left, right, names) = panels(3, 360, 330)
     loss, violation = left.subplots(), right.subplots()
     floor, least = 0.01 * reference.scale, reference.loss
-    for i, method in enumerate(summary.names):
+    for i, method in enumerate(board.names):
         curve = board.curves.get((method, instance))
         if curve is None:
             continue
         shown = np.flatnonzero(curve.share >= min(FIRST, curve.share[-1]))
-        shares = curve.share[shown := shown[_spread(len(shown))]]
+        shares = curve.share[shown := shown[thinned(len(shown), MAX_POINTS)]]
         solves = bool(board.solved(method, instance).mean() > 0.5)
         for axes, values, lowest in ((loss, curve.loss, -math.inf), (violation, curve.violation, floor)):
             middle = np.quantile(np.nan_to_num(values[:, shown], nan=np.inf), 0.5, axis=0, method="nearest")
             middle = np.where(middle < DIVERGED, np.maximum(middle, lowest), np.nan)
-            look = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
-            (line,) = axes.plot(shares, middle, **look, linewidth=2 if solves else 1, label=method)
+            (line,) = axes.plot(shares, middle, **look(i), linewidth=2 if solves else 1, label=method)
             titled(line, f"{method}: {middle[-1]:.3g} at the end")
             if axes is loss and np.isfinite(middle).any():
                 least = min(least, float(np.nanmin(middle)))
@@ -143,13 +141,6 @@ def curves(summary: Summary, problem: Card) -> Any:
         f"Loss and violation of every method on {problem.name} along the budget; the table has the figures"
     )
     return figure
-
-
-def _spread(count: int) -> Any:
-    """Places of the points that are drawn, closer at the beginning as on an axis of logarithms."""
-    if count <= MAX_POINTS:
-        return np.arange(count)
-    return np.unique(np.linspace(0, count - 1, MAX_POINTS).round().astype(int))
 
 
 def _set_budget(axes: Any) -> None:

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell, render
 from fairbound.benchmark.board.figures import DIVERGED, curves, ends, profiles, scatter
-from fairbound.benchmark.board.findings import DECISIONS, PARTS, Summary, finding, interval, overall
-from fairbound.benchmark.board.results import Board, InstanceName
+from fairbound.benchmark.board.findings import finding, interval, overall
+from fairbound.benchmark.board.results import DECISIONS, PARTS, Board, Curves, InstanceName
 from fairbound.benchmark.board.scoring import TARGET, TARGETS, Numbers
 from fairbound.benchmark.board.tables import write_tables
 from fairbound.benchmark.report import system_words
@@ -35,29 +35,30 @@ RULES = {
 }
 OTHERS = [target for target in TARGETS if target != TARGET]
 MISSING = TableCell("—")
+T = TypeVar("T")
 
 
 def write_board(boards: Board | Sequence[Board], to: Path | str) -> Path:
     """Write index.html and data/ into a folder: of one board, or of one for each rule set; the path of the page."""
-    summaries = [Summary(one) for one in ([boards] if isinstance(boards, Board) else boards)]
-    if not summaries:
+    boards = [boards] if isinstance(boards, Board) else boards
+    if not boards:
         raise ValueError("a page needs at least one board; run one first: fairbound board")
     to = Path(to)
-    write_text(to / "index.html", page(summaries, write_tables(summaries, to / "data")))
+    write_text(to / "index.html", page(boards, write_tables(boards, to / "data")))
     return to / "index.html"
 
 
-def page(summaries: Sequence[Summary], files: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
+def page(boards: Sequence[Board], files: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
     """The whole page as text; it leads to these files in data/, by name their endings."""
-    boards = [one.board for one in summaries]
-    prefixes = ["", *(f"{slug(one.rules)}-" for one in boards[1:])]
-    views = [_View(one, prefix).view() for one, prefix in zip(summaries, prefixes, strict=True)]
+    prefixes = ["", *(f"{slug(board.rules)}-" for board in boards[1:])]
+    cards = [card for board in boards for card in board.problems]
     return render(
-        "board.html", data=data_line(one for board in boards for one in board.problems), boards=views, files=files,
-        version=boards[0].version, systems=[system_words(one) for board in boards for one in board.systems],
-        short=any(one.short for one in boards),
-        synthetic=sorted({p.name for b in boards for p in b.problems if p.synthetic}),
-        provisional=sorted({p.name for b in boards for p in b.problems if p.provisional}),
+        "board.html", data=data_line(cards), files=files, version=boards[0].version,
+        boards=[_View(board, prefix).view() for board, prefix in zip(boards, prefixes, strict=True)],
+        systems=[system_words(system) for board in boards for system in board.systems],
+        short=any(board.short for board in boards),
+        synthetic=sorted({card.name for card in cards if card.synthetic}),
+        provisional=sorted({card.name for card in cards if card.provisional}),
     )  # fmt: skip
 
 
@@ -72,160 +73,163 @@ def slug(name: str) -> str:
 # What the template shows ----------------------------------------------------------------------------------------------
 
 
+def _table(columns: Mapping[str, Sequence[TableCell]]) -> dict[str, Any]:
+    """By heading the cells below it."""
+    return {"headings": list(columns), "lines": list(zip(*columns.values(), strict=True))}
+
+
 class _View:
     """A board as tables of cells, figures and sentences."""
 
-    def __init__(self, summary: Summary, prefix: str) -> None:
-        self.summary, self.board, self.prefix = summary, summary.board, prefix
+    def __init__(self, board: Board, prefix: str) -> None:
+        self.board, self.prefix = board, prefix
+        shares = board.shares
+        self.order = shares[board.parts[0]].order if shares else list(range(len(board.methods)))  # the largest first
+        self.methods = [board.methods[i] for i in self.order]
+        self.names = [info.name for info in self.methods]
 
     def view(self) -> dict[str, Any]:
-        board, summary = self.board, self.summary
+        board = self.board
         return {
             "rules": board.rules, "rules_words": RULES.get(board.rules, ""), "prefix": self.prefix,
-            "seeds": board.seeds, "overall": overall(summary), "default": summary.default_problem.name,
-            "problem_options": {one.name: f"{one.summary or one.title} ({one.name})" for one in board.problems},
-            "scatter": scatter(summary), "shares": self.shares(), "changes": self.changes(), "map": self.map(),
-            "dropped": list(map(str, board.dropped)), "unsolved": list(map(str, summary.unsolved)),
-            "profiles": profiles(summary) if summary.families else None, "heldout": self.heldout(),
-            "methods": [self.method(one) for one in board.methods],
-            "problems": [self.problem(one) for one in board.problems],
+            "seeds": board.seeds, "overall": overall(board), "default": board.default_problem.name,
+            "problem_options": {card.name: f"{card.summary or card.title} ({card.name})" for card in board.problems},
+            "scatter": scatter(board), "shares": self.shares(), "changes": self.changes(), "map": self.map(),
+            "dropped": list(map(str, board.dropped)), "unsolved": list(map(str, board.unsolved)),
+            "profiles": profiles(board) if board.families else None, "heldout": self.heldout(),
+            "methods": [self.method(info) for info in board.methods],
+            "problems": [self.problem(card) for card in board.problems],
         }  # fmt: skip
 
     def method_cell(self, info: EntryInfo) -> TableCell:
         small = "own step" if info.own_step else ""
         return TableCell(info.name, info.name, small, href=f"#{self.prefix}method-{slug(info.name)}")
 
-    def problem_cell(self, problem: Card) -> TableCell:
+    def problem_cell(self, problem: Card, small: str = "") -> TableCell:
         where = f"#{self.prefix}problem-{slug(problem.name)}"
-        return TableCell(problem.name, problem.name, problem.summary, href=where)
-
-    @property
-    def order(self) -> list[int]:
-        """Methods with the largest share first."""
-        shares = self.summary.shares
-        return shares[self.summary.parts[0]].order if shares else list(range(len(self.board.methods)))
+        return TableCell(problem.name, problem.name, small, href=where)
 
     def shares(self) -> dict[str, Any]:
         """The shares solved of every method, and the differences to the baseline."""
-        summary, baseline, lines = self.summary, self.summary.baseline, []
-        headings = ["Method"]
-        for part in summary.parts:
-            headings.append(f"Solved, {PARTS[part]}")
-            headings += [f"within {target:g}" for target in OTHERS if part == "stated"]
-            headings += [] if baseline is None else [f"Less {summary.names[baseline]}, {PARTS[part]}"]
-        for i in self.order:
-            line = [self.method_cell(self.board.methods[i])]
-            for part in summary.parts:
-                shares = summary.shares[part]
-                line.append(_share(shares.share[i], shares.interval[i]))
-                if part == "stated":
-                    instances = [one for some in summary.instances(part).values() for one in some]
-                    line += [_share(summary.share(summary.names[i], instances, target)) for target in OTHERS]
-                if baseline is not None:
-                    line.append(_difference(shares, i, baseline))
-            lines.append(line)
-        return {"headings": headings, "lines": lines}
+        board, baseline = self.board, self.board.baseline
+        columns = {"Method": [self.method_cell(info) for info in self.methods]}
+        for part, shares in board.shares.items():
+            columns[f"Solved, {PARTS[part]}"] = [_share(shares.share[i], shares.interval[i]) for i in self.order]
+            instances = [instance for by_problem in board.instances_of(part).values() for instance in by_problem]
+            for target in OTHERS if part == "stated" else ():
+                columns[f"within {target:g}"] = [_share(board.share(name, instances, target)) for name in self.names]
+            if baseline is not None:
+                heading = f"Less {board.names[baseline]}, {PARTS[part]}"
+                columns[heading] = [_difference(shares, i, baseline) for i in self.order]
+        return _table(columns)
 
     def changes(self) -> dict[str, Any]:
         """The share solved with every single change."""
-        summary = self.summary
-        lines = [
-            [self.method_cell(self.board.methods[i])]
-            + [_share(summary.share(summary.names[i], instances)) for instances in summary.changes.values()]
-            for i in self.order
-        ]
-        headings = ["Method", *(f"{change} ({len(some)})" for change, some in summary.changes.items())]
-        return {"headings": headings, "lines": lines if summary.changes else []}
+        columns = {"Method": [self.method_cell(info) for info in self.methods]} if self.board.changes else {}
+        for change, instances in self.board.changes.items():
+            columns[f"{change} ({len(instances)})"] = [_share(self.board.share(n, instances)) for n in self.names]
+        return _table(columns)
 
     def map(self) -> dict[str, Any]:
         """How many runs of every method solve every problem, as stated."""
-        lines = []
-        for card in self.board.problems:
+        board, lines = self.board, []
+        for card in board.problems:
             instance = InstanceName(card.name)
-            if instance in self.board.instances:
-                cells = [(self.board.ends(self.summary.names[i], instance), i) for i in self.order]
-                dropped = instance in self.board.dropped
-                lines.append({"name": self.problem_cell(card), "dropped": dropped, "cells": [
-                    (float(self.board.solved(self.summary.names[i], instance).mean()), bool(ends.size),
-                     self.board.failures.get((self.summary.names[i], instance), ""))
-                    for ends, i in cells
-                ]})  # fmt: skip
-        return {"methods": [self.method_cell(self.board.methods[i]) for i in self.order], "lines": lines}
+            if instance in board.instances:
+                cells = [
+                    (float(board.solved(name, instance).mean()), bool(board.ends(name, instance).size),
+                     board.failures.get((name, instance), ""))
+                    for name in self.names
+                ]  # fmt: skip
+                dropped = instance in board.dropped
+                lines.append({"name": self.problem_cell(card, card.summary), "dropped": dropped, "cells": cells})
+        return {"methods": [self.method_cell(info) for info in self.methods], "lines": lines}
 
     def heldout(self) -> dict[str, Any]:
         """What happens to bounds on held-out data, over all problems that were tested."""
         tested = [card for card in self.board.problems if any(name == card.name for _, name in self.board.heldout)]
-        lines = []
-        for i in self.order:
-            counts = [self.summary.decisions(self.summary.names[i], card.name) for card in tested]
-            known = [one for one in counts if one is not None]
-            total = {one: sum(some[one] for some in known) for one in DECISIONS}
-            if known:
-                parts = [
-                    (held.train_violation / card.reference.scale, held.violation / card.reference.scale)
-                    for card in tested
-                    if (held := self.board.heldout.get((self.summary.names[i], card.name))) is not None
-                ]
-                medians = [float(np.median(np.concatenate(part))) for part in zip(*parts, strict=True)]
-                lines.append(
-                    [self.method_cell(self.board.methods[i])]
-                    + [TableCell(f"{total[one]} of {sum(total.values())}", float(total[one])) for one in DECISIONS]
-                    + [TableCell(f"{median:.2f}", median) if median < DIVERGED else MISSING for median in medians]
-                )
-        headings = ["Method", "Holds", "Violated", "Undecided", "Violation / bound, training", "held-out"]
-        return {"headings": headings, "lines": lines, "problems": [card.name for card in tested]}
+        by_method = {
+            info.name: [
+                (held, card) for card in tested if (held := self.board.heldout.get((info.name, card.name))) is not None
+            ]
+            for info in self.methods
+        }
+        infos = [info for info in self.methods if by_method[info.name]]
+        columns = {"Method": [self.method_cell(info) for info in infos]}
+        for decision in DECISIONS:
+            columns[decision.capitalize()] = []
+            for info in infos:
+                decisions = [verdict for held, _ in by_method[info.name] for verdict in held.decisions]
+                count = decisions.count(decision)
+                columns[decision.capitalize()].append(TableCell(f"{count} of {len(decisions)}", float(count)))
+        for heading, name in (("Violation / bound, training", "train_violation"), ("held-out", "violation")):
+            columns[heading] = []
+            for info in infos:
+                parts = [getattr(held, name) / card.reference.scale for held, card in by_method[info.name]]
+                median = float(np.median(np.concatenate(parts)))
+                columns[heading].append(TableCell(f"{median:.2f}", median) if median < DIVERGED else MISSING)
+        return _table(columns) | {"problems": [card.name for card in tested]}
 
     def method(self, info: EntryInfo) -> dict[str, Any]:
         """A method's part: settings, and how it does on each instance."""
-        summary, name = self.summary, info.name
+        board, name, cards = self.board, info.name, self.board.problems
+        i = board.names.index(name)
         facts = {
             f"Solved, {PARTS[part]}": f"{shares.share[i]:.2f} {interval(shares.interval[i])}"
-            for part, shares in summary.shares.items()
-            for i in [summary.names.index(name)]
+            for part, shares in board.shares.items()
         } | {"Primal step": "its own" if info.own_step else "the problem's"}
-        lines = [
-            [self.problem_cell(one)._replace(small=""), self._solved_cell(name, InstanceName(one.name)),
-             self._merit_cell(name, InstanceName(one.name)),
-             *(self._solved_cell(name, InstanceName(one.name, change)) for change in summary.changes),
-             self._verdict_cell(name, one)]
-            for one in self.board.problems
-        ]  # fmt: skip
-        reasons = {str(instance): why for (m, instance), why in self.board.reasons().items() if m == name}
-        return {
-            "id": f"{self.prefix}method-{slug(name)}", "info": info, "facts": facts, "reasons": reasons,
-            "headings": ["Problem", "Runs that solve it", "Merit", *summary.changes, "Bound on held-out data"],
-            "lines": lines,
-        }  # fmt: skip
+        columns = {
+            "Problem": [self.problem_cell(card) for card in cards],
+            "Runs that solve it": [self._solved_cell(name, InstanceName(card.name)) for card in cards],
+            "Merit": [self._merit_cell(name, InstanceName(card.name)) for card in cards],
+            **{
+                change: [self._solved_cell(name, InstanceName(card.name, change)) for card in cards]
+                for change in board.changes
+            },
+            "Bound on held-out data": [self._verdict_cell(name, card) for card in cards],
+        }
+        reasons = {str(instance): why for (m, instance), why in board.reasons().items() if m == name}
+        where = f"{self.prefix}method-{slug(name)}"
+        return _table(columns) | {"id": where, "info": info, "facts": facts, "reasons": reasons}
 
     def problem(self, info: Card) -> dict[str, Any]:
         """A problem's part: its card, and how each method does."""
-        instance = InstanceName(info.name)
-        heldout = any(name == info.name for _, name in self.board.heldout)
-        measured = any(one == instance for _, one in self.board.curves)
-        exact = any(runs.distance is not None for (_, one), runs in self.board.curves.items() if one == instance)
-        lines = []
-        for i in self.order:
-            method = self.board.methods[i]
-            line = [self.method_cell(method), self._solved_cell(method.name, instance)]
-            line += [self._merit_cell(method.name, instance), *self._end_cells(method.name, info)]
-            line += [self._multipliers_cell(method.name, instance)] if exact else []
-            line += [self._solved_cell(method.name, InstanceName(info.name, change)) for change in info.changes]
-            lines.append([*line, *(self._heldout_cells(method.name, info) if heldout else [])])
-        headings = ["Method", "Runs that solve it", "Merit", "Loss at the end", "Violation at the end", "CPU ms a step"]
-        headings += ["Error of multipliers"] if exact else []
-        headings += [*info.changes]
-        headings += ["Held-out loss", "Held-out violation", "Accuracy", "Bound on held-out data"] if heldout else []
-        return {
+        board, names, instance = self.board, self.names, InstanceName(info.name)
+        curves_here = {name: runs for (name, where), runs in board.curves.items() if where == instance}
+        held_here = {name: held for (name, problem), held in board.heldout.items() if problem == info.name}
+
+        def cells(measured: Mapping[str, T], cell: Callable[[T], TableCell]) -> list[TableCell]:
+            return [cell(measured[name]) if name in measured else MISSING for name in names]
+
+        columns = {
+            "Method": [self.method_cell(method) for method in self.methods],
+            "Runs that solve it": [self._solved_cell(name, instance) for name in names],
+            "Merit": [self._merit_cell(name, instance) for name in names],
+            "Loss at the end": cells(curves_here, lambda runs: _spread(runs.loss[:, -1])),
+            "Violation at the end": cells(curves_here, lambda runs: _spread(runs.violation[:, -1])),
+            "CPU ms a step": cells(curves_here, _clock),
+        }
+        if any(runs.distance is not None for runs in curves_here.values()):
+            columns["Error of multipliers"] = cells(curves_here, lambda runs: _spread(runs.multiplier_distance))
+        for change in info.changes:
+            columns[change] = [self._solved_cell(name, InstanceName(info.name, change)) for name in names]
+        if held_here:
+            columns |= {
+                "Held-out loss": cells(held_here, lambda held: _spread(held.loss)),
+                "Held-out violation": cells(held_here, lambda held: _spread(held.violation)),
+                "Accuracy": cells(held_here, lambda held: _spread(held.accuracy)),
+                "Bound on held-out data": [self._verdict_cell(name, info) for name in names],
+            }
+        return _table(columns) | {
             "id": f"{self.prefix}problem-{slug(info.name)}", "info": info, "facts": _card(info),
-            "finding": finding(self.summary, info), "headings": headings, "lines": lines,
-            "ends": ends(self.summary, info), "curves": curves(self.summary, info) if measured else None,
+            "finding": finding(board, info), "ends": ends(board, info),
+            "curves": curves(board, info) if curves_here else None,
             "reasons": {f"{m}{', ' + one.change if one.change else ''}": why
-                        for (m, one), why in self.board.reasons().items() if one.problem == info.name},
+                        for (m, one), why in board.reasons().items() if one.problem == info.name},
         }  # fmt: skip
 
     def _solved_cell(self, method: str, instance: InstanceName) -> TableCell:
-        ends = self.board.ends(method, instance)
-        if not ends.size:
+        if not self.board.ends(method, instance).size:
             why = self.board.failures.get((method, instance), "")
             return TableCell("no runs", 0.0, title=why) if why else MISSING
         solved = self.board.solved(method, instance)
@@ -233,30 +237,10 @@ class _View:
         return TableCell(f"{solved.sum():.0f} of {solved.size}", float(solved.mean()), small)
 
     def _merit_cell(self, method: str, instance: InstanceName) -> TableCell:
-        ends = self.board.ends(method, instance)
-        return _spread(ends) if ends.size else MISSING
-
-    def _end_cells(self, method: str, problem: Card) -> list[TableCell]:
-        one = self.board.curves.get((method, InstanceName(problem.name)))
-        if one is None:
-            return [MISSING] * 3
-        milliseconds = one.step_seconds * 1e3
-        clock = MISSING if math.isnan(milliseconds) else TableCell(f"{milliseconds:.2g}", milliseconds)
-        return [_spread(one.loss[:, -1]), _spread(one.violation[:, -1]), clock]
-
-    def _multipliers_cell(self, method: str, instance: InstanceName) -> TableCell:
-        one = self.board.curves.get((method, instance))
-        return MISSING if one is None or one.multiplier_distance is None else _spread(one.multiplier_distance)
-
-    def _heldout_cells(self, method: str, problem: Card) -> list[TableCell]:
-        held = self.board.heldout.get((method, problem.name))
-        if held is None:
-            return [MISSING] * 4
-        numbers = [_spread(one) for one in (held.loss, held.violation, held.accuracy)]
-        return [*numbers, self._verdict_cell(method, problem)]
+        return _spread(self.board.ends(method, instance))
 
     def _verdict_cell(self, method: str, problem: Card) -> TableCell:
-        counts = self.summary.decisions(method, problem.name)
+        counts = self.board.decisions(method, problem.name)
         if counts is None:
             return MISSING
         others = f"violated in {counts['violated']}, undecided in {counts['undecided']}"
@@ -267,7 +251,7 @@ def _card(info: Card) -> dict[str, str]:
     reference = info.reference
     residual = "not known" if reference.residual is None else f"{reference.residual:.1e}"
     kind = "exact solution" if reference.exact else "best found"
-    found = {
+    facts = {
         "Minimizes": info.title, "Class": info.family,
         "Size": f"n = {info.n:,} parameters, m = {info.m:,} constraints ({info.kinds})",
         "Groups": "" if info.groups is None else str(info.groups),
@@ -282,7 +266,7 @@ def _card(info: Card) -> dict[str, str]:
         "Loss at the start": f"{reference.start:.4g}", "Scale of constraints": f"{reference.scale:.4g}",
         "Data": info.source, "From": info.origin, "License": info.license,
     }  # fmt: skip
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in facts.items() if text}
 
 
 def _share(share: float, ends: Numbers | None = None) -> TableCell:
@@ -298,7 +282,13 @@ def _difference(shares: Any, i: int, baseline: int) -> TableCell:
     return TableCell(f"{difference:+.2f}", difference, interval(shares.difference_interval[i, baseline]))
 
 
-def _spread(values: Numbers) -> TableCell:
+def _clock(runs: Curves) -> TableCell:
+    milliseconds = runs.step_seconds * 1e3
+    return MISSING if math.isnan(milliseconds) else TableCell(f"{milliseconds:.2g}", milliseconds)
+
+
+def _spread(values: Numbers | None) -> TableCell:
+    values = np.empty(0) if values is None else values
     known = values[np.abs(values) < DIVERGED]
     if not known.size:
         return MISSING

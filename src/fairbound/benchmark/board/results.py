@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,9 +11,19 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fairbound.benchmark.board.scoring import SHORT, TARGET, TARGETS, end_merit, merit, target_of
+from fairbound.benchmark.board.scoring import (
+    SHORT,
+    TARGET,
+    TARGETS,
+    Numbers,
+    Shares,
+    bootstrap,
+    end_merit,
+    merit,
+    reached,
+    target_of,
+)
 from fairbound.benchmark.problems.catalog import Reference
 from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.result_file import StoredResult
@@ -19,7 +31,9 @@ from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import Card, EntryInfo, StoredStudy
 from fairbound.benchmark.work_log import WorkLog
 
-Numbers = NDArray[np.float64]
+BASELINE = "DescentAscent"  # with which every method is compared
+DECISIONS = ("holds", "violated", "undecided")
+PARTS = {"stated": "as stated", "changed": "changed"}  # of the instances
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +47,6 @@ class Curves:
     distance: Numbers | None = None  # (R, K) |x - x*| / |x0 - x*|
     multiplier_distance: Numbers | None = None  # (R,) |y - y*| / max(1, |y*|) at the end; NaN for a method without
     step_seconds: float = float("nan")  # CPU seconds of a step of one run
-    steps: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,33 +93,37 @@ class Board:
     @staticmethod
     def read(study: StoredStudy, store: Store, sent: Sequence[SentEntry] = ()) -> Board:
         """Everything that is stored, and entries that were sent; what is missing is left out."""
-        missing, measured, by_task = 0, _Measured(), dict[tuple[str, InstanceName, str], list[StoredResult | None]]()
-        keys: dict[tuple[str, InstanceName, str], str] = {}
-        failed = {key: one.sentence for one in WorkLog(store.folder).failures() for key in one.keys}
+        tasks = dict[tuple[Cell, str], list[tuple[str, StoredResult | None]]]()  # by kind: keys and results of runs
         for run, result in study.results(store):
-            task = (run.entry, InstanceName(run.problem, run.change), run.kind)
-            by_task.setdefault(task, []).append(result)
-            missing += result is None
-            keys.setdefault(task, run.key)
-        for (entry, instance, kind), results in by_task.items():
-            complete = [one for one in results if one is not None]
-            if len(complete) == len(results):
-                measured.add((entry, instance), kind, complete)
-            elif keys[entry, instance, kind] in failed:
-                measured.failures[entry, instance] = failed[keys[entry, instance, kind]]
-        for one in sent:
-            for instance, kind, runs in one.results:
-                measured.add((one.info.name, instance), kind, runs)
+            cell = run.entry, InstanceName(run.problem, run.change)
+            tasks.setdefault((cell, run.kind), []).append((run.key, result))
+        for entry in sent:
+            for instance, kind, results in entry.results:
+                tasks[(entry.info.name, instance), kind] = [(result.key, result) for result in results]
+        failed = {key: failure.sentence for failure in WorkLog(store.folder).failures() for key in failure.keys}
+        curves, heldout, failures = dict[Cell, Curves](), dict[tuple[str, str], HeldOut](), dict[Cell, str]()
+        missing = 0
+        for (cell, kind), runs in tasks.items():
+            stored, first = [result for _, result in runs if result is not None], runs[0][0]
+            missing += len(runs) - len(stored)
+            if len(stored) < len(runs):
+                failures |= {cell: failed[first]} if first in failed else {}
+            elif "failure" in stored[0].tables:
+                failures[cell] = str(stored[0].tables["failure"]["sentence"][0])
+            elif kind == "heldout":
+                heldout[cell[0], cell[1].problem] = _held_out(stored)
+            else:
+                curves[cell] = _curves(stored)
         return Board(
             version=version("fairbound"),
             rules=study.rules,
             seeds=study.seeds,
             short=study.short,
-            methods=[*study.entries, *(one.info for one in sent)],
-            problems=[_with_reference(card, measured.curves) for card in study.cards],
-            curves=measured.curves,
-            heldout=measured.heldout,
-            failures=measured.failures,
+            methods=[*study.entries, *(entry.info for entry in sent)],
+            problems=[_with_reference(card, curves) for card in study.cards],
+            curves=curves,
+            heldout=heldout,
+            failures=failures,
             missing=missing,
             systems=store.systems(),
         )
@@ -167,30 +184,100 @@ class Board:
                 found[method, instance] = words
         return found
 
+    # Shares -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [method.name for method in self.methods]
+
+    def instances_of(self, part: str) -> dict[str, list[InstanceName]]:
+        """Those that count, by problem."""
+        by_problem: dict[str, list[InstanceName]] = {}
+        for instance in self.counted:
+            if bool(instance.change) == (part == "changed"):
+                by_problem.setdefault(instance.problem, []).append(instance)
+        return by_problem
+
+    @cached_property
+    def parts(self) -> list[str]:
+        """Those with an instance that counts."""
+        return [part for part in PARTS if self.instances_of(part)]
+
+    @cached_property
+    def shares(self) -> dict[str, Shares]:
+        """Of the instances that are solved, by part."""
+        return {part: bootstrap(self._runs(list(self.instances_of(part).values()))) for part in self.parts}
+
+    def _runs(self, problems: Sequence[Sequence[InstanceName]]) -> list[list[list[Numbers]]]:
+        return [[[self.solved(name, one) for one in problem] for problem in problems] for name in self.names]
+
+    def share(self, method: str, instances: Sequence[InstanceName], target: float = TARGET) -> float:
+        """Of instances that a method solves; the mean over problems, then over their instances."""
+        by_problem: dict[str, list[float]] = {}
+        for one in instances:
+            by_problem.setdefault(one.problem, []).append(float(self.solved(method, one, target).mean()))
+        return float(np.mean([np.mean(shares) for shares in by_problem.values()])) if by_problem else math.nan
+
+    @cached_property
+    def changes(self) -> dict[str, list[InstanceName]]:
+        """Those that were measured, with the instances that count."""
+        found = {change: [one for one in self.counted if one.change == change] for change in CHANGES if change}
+        return {change: instances for change, instances in found.items() if instances}
+
+    @cached_property
+    def baseline(self) -> int | None:
+        """The method with which the others are compared."""
+        places = [i for i, method in enumerate(self.methods) if method.method == BASELINE]
+        return places[0] if places else None
+
+    @cached_property
+    def alike(self) -> list[InstanceName]:
+        """Instances on which all methods have the same share: they separate nothing."""
+        return [one for one in self.counted if len({self.solved(name, one).mean() for name in self.names}) == 1]
+
+    @cached_property
+    def unsolved(self) -> list[InstanceName]:
+        """Those that no run of any method solves."""
+        return [one for one in self.counted if not any(self.solved(name, one).any() for name in self.names)]
+
+    @cached_property
+    def families(self) -> dict[str, list[str]]:
+        """Classes of problems, with those that count as they are stated."""
+        found: dict[str, list[str]] = {}
+        for name in self.instances_of("stated"):
+            found.setdefault(self.problem(name).family, []).append(name)
+        return dict(sorted(found.items()))
+
+    def profile(self, method: str, problems: Sequence[str], shares: Numbers) -> Numbers:
+        """The share of (problem, target, run) that is reached within these shares of the budget."""
+        lines = []
+        for name in problems:
+            curves = self.curves.get((method, InstanceName(name)))
+            if curves is None:
+                lines.append(np.zeros(len(shares)))
+                continue
+            hits = reached(self.merits(method, InstanceName(name)), curves.share)
+            lines.append((hits[..., None] <= shares).mean((0, 1)))
+        return np.asarray(np.mean(lines, axis=0))
+
+    def decisions(self, method: str, problem: str) -> dict[str, int] | None:
+        """How often the bound holds on held-out data, is violated, or neither is certain."""
+        held = self.heldout.get((method, problem))
+        return None if held is None else {one: Counter(held.decisions)[one] for one in DECISIONS}
+
+    @cached_property
+    def default_problem(self) -> Card:
+        """Two groups and a bound of 0.02 where that was measured on held-out data."""
+        heldout = [one for one in self.problems if any(name == one.name for _, name in self.heldout)]
+        two = [one for one in heldout if one.groups == 2 and one.bound is not None and math.isclose(one.bound, 0.02)]
+        return [*two, *heldout, *self.problems][0]
+
 
 class SentEntry(NamedTuple):
     """An entry that was computed elsewhere."""
 
     info: EntryInfo
     results: Sequence[tuple[InstanceName, str, Sequence[StoredResult]]]  # instance, kind of task, its runs
-
-
-@dataclass(eq=False)
-class _Measured:
-    """What results say, by method and instance."""
-
-    curves: dict[Cell, Curves] = field(default_factory=dict)
-    heldout: dict[tuple[str, str], HeldOut] = field(default_factory=dict)
-    failures: dict[Cell, str] = field(default_factory=dict)
-
-    def add(self, cell: Cell, kind: str, results: Sequence[StoredResult]) -> None:
-        """All runs of a task on an instance."""
-        if "failure" in results[0].tables:
-            self.failures[cell] = str(results[0].tables["failure"]["sentence"][0])
-        elif kind == "heldout":
-            self.heldout[cell[0], cell[1].problem] = _held_out(results)
-        else:
-            self.curves[cell] = _curves(results)
 
 
 def _with_reference(card: Card, curves: Mapping[Cell, Curves]) -> Card:
@@ -228,7 +315,6 @@ def _curves(results: Sequence[StoredResult]) -> Curves:
         distance=stacked("distance") if "distance" in records[0] else None,
         multiplier_distance=np.array([end["multiplier_distance"][0] for end in ends]),
         step_seconds=float(np.median([one.made.get("step_seconds", np.nan) for one in results])),
-        steps=int(results[0].settings["steps"]),
     )
 
 
