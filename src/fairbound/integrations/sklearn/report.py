@@ -112,7 +112,7 @@ def write_report(fitted: Any, html: str | Path | None = None) -> str:
     if fitted.verdict_ is not None:
         examples = f"{len(fitted.calibration_):,} calibration examples"
         sections.append(f"On {examples}, which nothing else has used:\n{fitted.verdict_}")
-        if not fitted.certified_:
+        if not fitted.certified_ and fitted._first_verdict.sentence != fitted.verdict_.sentence:
             sections.append(_wrapped(f"Of the strictest candidate: {fitted._first_verdict.sentence}"))
     return "\n\n".join(sections)
 
@@ -154,7 +154,8 @@ def _facts(fitted: Any) -> Iterator[str]:
     )
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     settings = ", ".join(
-        f"{name}={getattr(fitted, name)!r}" for name in ("constraint", "bound", "level", "calibration")
+        f"{name}={getattr(fitted, name)!r}"
+        for name in ("constraint", "bound", "group_at_prediction", "max_accuracy_loss", "level", "calibration")
     )
     yield f"Settings: {settings}; seed {fitted.seed_}; {versions}; data {fitted.data_hash_}."
     yield from getattr(fitted, "notes_", [])
@@ -225,7 +226,7 @@ def _difference(found: Audit, rate: str) -> tuple[float, str] | None:
     known = {group.name: group.rates[rate].value for group in found.groups if group.rates[rate].value is not None}
     if len(known) < 2:
         return None
-    high, low = (pick(known, key=lambda name: known[name] or 0.0) for pick in (max, min))
+    low, *_, high = sorted(known, key=lambda name: known[name] or 0.0)
     return (known[high] or 0.0) - (known[low] or 0.0), f"{high} - {low}"
 
 
