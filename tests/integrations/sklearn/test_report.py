@@ -176,7 +176,7 @@ def test_a_page_for_those_who_do_not_run_python(tmp_path: Path) -> None:
     assert "Positive class: grant" in joined(page)
     assert f"data {fair.data_hash_}" in joined(page)
     assert "of accuracy" in joined(page)
-    assert "Decisions of &lt;A&gt;: " in joined(page)
+    assert "Changed decisions of &lt;A&gt;: " in joined(page)
     assert "class grant: &lt;A&gt; - B" in page or "class grant: <A> - B" in text
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)
