@@ -185,6 +185,7 @@ def test_one_class_against_the_rest() -> None:
 def test_one_group_and_groups_that_are_the_label_get_a_note(tmp_path: Path) -> None:
     columns = read_columns(write(tmp_path, ROWS)) | {"all": np.full(80, "x")}
     found = audit_columns(columns, label="y", groups="all", score="decile_score", draws=50)
+    assert str(found).startswith("80 examples, 1 group by all\n")
     assert found.notes[0] == "there is one group only, 'x': nothing is compared, and every gap is undefined"
     found = audit_columns(columns, label="y", groups="y", score="decile_score", draws=50)
     assert found.notes[0].startswith("the group column 'y' is the label itself")

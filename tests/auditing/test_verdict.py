@@ -76,7 +76,7 @@ def test_an_estimate_on_its_bound_is_never_decided() -> None:
     ("rows", "losses", "reason"),
     [
         (0, lambda n: np.empty(0), "no examples"),
-        (1, lambda n: np.ones(1), "1 examples"),
+        (1, lambda n: np.ones(1), "1 example,"),
         (29, lambda n: np.random.default_rng(0).random(n), "29 examples"),
         (500, lambda n: np.full(n, 0.6931), "are the same"),
     ],

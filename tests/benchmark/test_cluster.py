@@ -215,7 +215,7 @@ def test_shards_are_parts_of_one_plan(plan: Plan, tmp_path: Path) -> None:
     said = call("merge", *folders, "--out", tmp_path / "all")
     assert "6 results copied" in said
     assert contents(tmp_path / "all") == first | second
-    assert "0 results copied, 6 were there" in call("merge", *folders, "--out", tmp_path / "all")
+    assert "0 results copied, 6 were there" in call("merge", *folders, "-o", tmp_path / "all")
 
 
 def test_a_damaged_result_is_not_merged(plan: Plan, tmp_path: Path) -> None:

@@ -369,6 +369,8 @@ def test_a_file_that_is_not_there_names_its_neighbors(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text(CSV)
     with pytest.raises(FileNotFoundError, match=r"there is no file .*poeple.csv; did you mean people.csv\?"):
         read_columns(tmp_path / "poeple.csv")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*incomes.parquet$"):
+        read_columns(tmp_path / "incomes.parquet")
     with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere is not there"):
         read_columns(tmp_path / "nowhere" / "people.csv")
     with pytest.raises(ValueError, match="is a folder"):

@@ -99,7 +99,8 @@ class Audit:
 
     def __str__(self) -> str:
         """Groups and metrics; the command line has more."""
-        lines = [f"{self.examples:,} examples, {len(self.groups)} groups by {' x '.join(self.attributes)}"]
+        groups = f"{counted(len(self.groups), 'group')} by {' x '.join(self.attributes)}"
+        lines = [f"{counted(self.examples, 'example')}, {groups}"]
         lines += [f"{'':26}{'examples':>10} {'positive rate':>24}"]
         for group in self.groups[:SHOWN_GROUPS]:
             rate = group.rates["positive_rate"]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairbound._utils.sentences import counted
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.statistics import HardClass, positive
 from fairbound.constraints.subgroups import is_missing
@@ -223,7 +224,7 @@ def _summary(name: str, values: Tensor, weight: Tensor, is_rate: bool) -> tuple[
 
 def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
     if examples < MIN_EXAMPLES:
-        return f"{name!r} has {examples} examples, and a verdict needs at least {MIN_EXAMPLES}"
+        return f"{name!r} has {counted(examples, 'example')}, and a verdict needs at least {MIN_EXAMPLES}"
     if effective < MIN_EXAMPLES * (1 - 1e-9):
         return (
             f"{name!r} has {examples} examples, but their weights differ so much that their effective number is "

@@ -66,7 +66,7 @@ def fetch_command(
     horizon: Annotated[str, typer.Option(help="1-Year or 5-Year survey.")] = "1-Year",
     folder: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder to save to.", show_default="$FAIRBOUND_DATA or the user's cache"),
+        typer.Option("--data", "-o", help="Folder to save to.", show_default="$FAIRBOUND_DATA or the user's cache"),
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="Another server with the same files.", show_default="the Census Bureau's")

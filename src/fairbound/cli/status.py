@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fairbound._utils.sentences import counted
 from fairbound.cli.options import Out
 from fairbound.cli.printing import console
 
@@ -50,8 +51,11 @@ def _show_study(study: StoredStudy, store: Store) -> None:
     console().print(escape(words), highlight=False, soft_wrap=True)
 
 
-def merge_command(folders: Folders, out: Out = Path("results")) -> None:
-    """Copy missing results into the folder --out from other folders; damaged files are named and skipped."""
+def merge_command(
+    folders: Folders,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to copy into.")] = Path("results"),
+) -> None:
+    """Copy missing results from other folders into one; damaged files are named and skipped."""
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.work_log import WorkLog
 
@@ -73,4 +77,4 @@ def merge_command(folders: Folders, out: Out = Path("results")) -> None:
                 store.put_files({key: data})
                 WorkLog(out).forget([key])
                 copied += 1
-    console().print(f"{copied} results copied, {present} were there; results in {out}", highlight=False)
+    console().print(f"{counted(copied, 'result')} copied, {present} were there; results in {out}", highlight=False)

@@ -241,25 +241,25 @@ def given(*names: str, equality: bool = False) -> FunctionConstraint:
 
     def handed_over(batch: MiniBatch) -> tuple[Tensor, Tensor]:
         values = batch.values or {}
-        for name in names:
-            _check_value(name, values.get(name), batch)
         observed = torch.tensor([name in values for name in names], device=batch.losses.device)
-        rows = [values[name].reshape(1) if name in values else batch.losses.new_zeros(1) for name in names]
+        rows = [_row(name, values[name], batch) if name in values else batch.losses.new_zeros(1) for name in names]
         return torch.cat([row.to(batch.losses.device) for row in rows]), observed
 
     return FunctionConstraint(handed_over, names, Cells((), ()), equality=equality, handed_over=True)
 
 
-def _check_value(name: str, value: object, batch: MiniBatch) -> None:
-    """A value without a graph would have a multiplier and no gradient."""
+def _row(name: str, value: object, batch: MiniBatch) -> Tensor:
+    """(1,) a value; one without a graph would have a multiplier and no gradient."""
     trains = batch.losses.requires_grad and torch.is_grad_enabled()
-    if value is None or (isinstance(value, Tensor) and (value.requires_grad or not trains)):
-        return
-    what = "carries no graph" if isinstance(value, Tensor) else f"is a {type(value).__name__}, without a graph"
-    raise ValueError(
-        f"values[{name!r}] {what} to differentiate; compute it from the model with torch operations, outside "
-        "torch.no_grad(), without .detach(), .item() or float()"
-    )
+    if not isinstance(value, Tensor) or (trains and not value.requires_grad):
+        what = "carries no graph" if isinstance(value, Tensor) else f"is a {type(value).__name__}, without a graph"
+        raise ValueError(
+            f"values[{name!r}] {what} to differentiate; compute it from the model with torch operations, outside "
+            "torch.no_grad(), without .detach(), .item() or float()"
+        )
+    if value.numel() != 1:
+        raise ValueError(f"values[{name!r}] must be one number, got shape {tuple(value.shape)}; take its mean")
+    return value.reshape(1)
 
 
 NOTIONS: dict[str, Callable[..., Constraint]] = {  # by name: (names of the groups, bound=...) -> Constraint

@@ -71,7 +71,8 @@ def _no_file(path: Path) -> str:
     if not folder.is_dir():
         return f"there is no file {path}: the folder {folder} is not there"
     files = sorted(file.name for file in folder.iterdir() if file.is_file())
-    return f"there is no file {path}; {did_you_mean(path.name, files)}"
+    near = did_you_mean(path.name, files)
+    return f"there is no file {path}" + (f"; {near}" if near.startswith("did") else "")
 
 
 def _from_parquet(path: Path, only: Sequence[str] | None, threads: bool) -> tuple[Any, list[str]]:

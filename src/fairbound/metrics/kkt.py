@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound._utils.sentences import counted
 from fairbound.algorithms._subproblems.nnqp import nnqp
 
 
@@ -97,7 +98,9 @@ class KKT:
             mark = "  violated" if violated else ""
             lines.append(f"{name[:width]:<{width}} {c:>10.4f} {exact:>10.4f} {self.multipliers[name]:>11.4f}{mark}")
         zero = ", equalities where |c| is within two standard errors of 0" if self.equalities else ""
-        lines.append(f"loss {self.loss:.4f} over {self.examples:,} examples; constraints hold where c <= 0{zero}")
+        lines.append(
+            f"loss {self.loss:.4f} over {counted(self.examples, 'example')}; constraints hold where c <= 0{zero}"
+        )
         lines.append(
             f"stationarity {self.stationarity:.2e} (gradient of the loss {self.gradient:.2e}), "
             f"feasibility {self.feasibility:.2e},"

@@ -172,6 +172,8 @@ def test_grid_search_and_cross_validation_route_the_groups() -> None:
         search = GridSearchCV(fair, {"bound": [0.1, 0.8], "estimator__C": [1.0]}, cv=2)
         search.fit(X, y, sensitive_features=group)
     assert scores.min() >= 0.5
+    with pytest.warns(UserWarning, match=r"call sklearn\.set_config\(enable_metadata_routing=True\)"):
+        cross_val_score(fair, X, y, cv=2, params={"sensitive_features": group})
     assert search.best_params_["bound"] == 0.8  # accuracy alone rewards the loosest
     assert search.best_estimator_.groups_ == {"group": ["A", "B"]}
 

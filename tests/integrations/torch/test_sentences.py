@@ -40,6 +40,10 @@ def test_a_value_without_a_graph() -> None:
         second_task({"second task": lambda losses: losses.mean().detach() - 0.1})
     with pytest.raises(ValueError, match=r"values\['second task'\] is a float, without a graph"):
         second_task({"second task": lambda losses: float(losses.mean().detach())})
+    with pytest.raises(
+        ValueError, match=r"values\['second task'\] must be one number, got shape \(24,\); take its mean"
+    ):
+        second_task({"second task": lambda losses: losses - 0.1})
 
 
 def test_a_value_that_no_constraint_is_called() -> None:
@@ -133,6 +137,21 @@ def test_a_saved_state_of_other_units() -> None:
         assert [str(w.message).startswith("the saved state was trained with a bound of 0.02") for w in caught] == (
             [True] if warned else []
         )
+
+
+def test_a_saved_state_of_another_constraint_with_the_same_names() -> None:
+    loss_gap = Constrained(network(), constraints.pairwise_loss_parity(2, bound=0.05), DescentAscent())
+    rate_gap = Constrained(network(), constraints.demographic_parity(2, bound=0.05), DescentAscent())
+    with pytest.raises(ValueError, match="this loop constrains rates, '0 - 1', the saved state losses, '0 - 1'"):
+        rate_gap.load_state_dict(loss_gap.state_dict())
+
+
+def test_a_trainer_s_loss_of_another_model() -> None:
+    model, other = network(), network()
+    fair = Constrained(model, PARITY, DescentAscent())
+    fair.loss(rows_of(other, WHO, torch.arange(24))).backward()
+    with pytest.raises(ValueError, match=r"do not depend on the parameters .* another model's"):
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
 def test_one_rule_for_positive_predictions() -> None:

@@ -340,7 +340,8 @@ class FairClassifierMixin(ClassifierMixin):
         if self._membership.models is None:
             if sensitive is None:
                 raise ValueError(
-                    "this model was fitted with group_at_prediction=True: give sensitive_features= to predict"
+                    "this model was fitted with group_at_prediction=True: give sensitive_features= to predict and "
+                    "score; for GridSearchCV and cross_val_score call sklearn.set_config(enable_metadata_routing=True)"
                 )
             assert self._encoder is not None
             groups = self._encoder.transform(sensitive, len(logits))

@@ -14,6 +14,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from fairbound._utils.sentences import counted
 from fairbound.auditing import Audit, Comparison, audit, compare
 from fairbound.auditing.page import write_page
 from fairbound.integrations.sklearn.corrections import TOLERANCE, Correction, Scores, decisions
@@ -99,7 +100,7 @@ def write_report(fitted: Any, html: str | Path | None = None) -> str:
     compared = [predictions.comparison(*column, fitted.choice_, fitted.level) for column in fitted.groups_.items()]
     if html is not None:
         by, names = next(iter(fitted.groups_.items()))
-        changed = [f"Decisions of {name}: {predictions.changed(by, code)}." for code, name in enumerate(names)]
+        changed = [f"Changed decisions of {name}: {predictions.changed(by, code)}." for code, name in enumerate(names)]
         notes = (*opening, _choice(fitted), *changed, *_side_effects(compared[0]))
         of_page = replace(compared[0], notes=tuple(note.removesuffix(".") for note in notes))  # the page adds it
         write_page(of_page, html, heading="Before and after the bound")
@@ -112,7 +113,7 @@ def write_report(fitted: Any, html: str | Path | None = None) -> str:
     if fitted.verdict_ is not None:
         examples = f"{len(fitted.calibration_):,} calibration examples"
         sections.append(f"On {examples}, which nothing else has used:\n{fitted.verdict_}")
-        if not fitted.certified_:
+        if not fitted.certified_ and fitted._first_verdict.sentence != fitted.verdict_.sentence:
             sections.append(_wrapped(f"Of the strictest candidate: {fitted._first_verdict.sentence}"))
     return "\n\n".join(sections)
 
@@ -133,8 +134,8 @@ def _warnings(fitted: Any) -> Iterator[str]:
         )
     if search.constant:
         yield (
-            f"{search.constant} candidates decide the same for nearly everybody and are left out; allow_constant=True "
-            "admits them."
+            f"Left out: {counted(search.constant, 'candidate')} with the same decision for nearly everybody; "
+            "allow_constant=True admits such rules."
         )
     if search.beyond is not None and not fitted.certified_:
         name, lost = search.beyond
@@ -154,7 +155,8 @@ def _facts(fitted: Any) -> Iterator[str]:
     )
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     settings = ", ".join(
-        f"{name}={getattr(fitted, name)!r}" for name in ("constraint", "bound", "level", "calibration")
+        f"{name}={getattr(fitted, name)!r}"
+        for name in ("constraint", "bound", "group_at_prediction", "max_accuracy_loss", "level", "calibration")
     )
     yield f"Settings: {settings}; seed {fitted.seed_}; {versions}; data {fitted.data_hash_}."
     yield from getattr(fitted, "notes_", [])
@@ -188,7 +190,7 @@ def _groups(fitted: Any, compared: Comparison) -> str:
     (by,) = compared.first.attributes
     lines = [f"{by[:22]:<22} {'':<15} {'unconstrained':^20} {'chosen':^20}"]
     for code, (before, after) in enumerate(zip(compared.first.groups, compared.second.groups, strict=True)):
-        heads = [before.name[:22], f"  {before.examples:,} examples", "", ""]
+        heads = [before.name[:22], f"  {counted(before.examples, 'example')}", "", ""]
         for head, (rate, name) in zip(heads, RATES.items(), strict=True):
             cells = [_interval(model.rates[rate]) for model in (before, after)]
             lines.append(f"{head:<22} {name:<15} {cells[0]:>20} {cells[1]:>20}".rstrip())
@@ -225,7 +227,7 @@ def _difference(found: Audit, rate: str) -> tuple[float, str] | None:
     known = {group.name: group.rates[rate].value for group in found.groups if group.rates[rate].value is not None}
     if len(known) < 2:
         return None
-    high, low = (pick(known, key=lambda name: known[name] or 0.0) for pick in (max, min))
+    low, *_, high = sorted(known, key=lambda name: known[name] or 0.0)
     return (known[high] or 0.0) - (known[low] or 0.0), f"{high} - {low}"
 
 

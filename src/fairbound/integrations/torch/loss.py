@@ -21,6 +21,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.linear import SumsCounts
+from fairbound.integrations.torch.checks import check_dependence
 from fairbound.integrations.torch.estimate import BatchStatistics, ShownCells
 from fairbound.integrations.torch.gradient_pass import loss_scale
 from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
@@ -146,9 +147,13 @@ class TrainerSteps:
         return not trained.isdisjoint(id(p) for group in optimizer.param_groups for p in group["params"])
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Before an optimizer's step: where nobody looked, gradients that are not finite are cleared."""
-        if self.pending is not None and self.pending.finite is not None and self._trains(optimizer):
-            clear(self.steps.parameters.grads(), self.pending.finite)
+        """Before an optimizer's step: some loss reached the model; gradients that nobody looked at are finite, or 0."""
+        if self.pending is None or not self._trains(optimizer):
+            return
+        grads = self.steps.parameters.grads()
+        check_dependence(bool(grads))
+        if self.pending.finite is not None:
+            clear(grads, self.pending.finite)
 
     def stepped(self, optimizer: Optimizer) -> None:
         """After an optimizer's step: if it is one of the model's, the method's state moves by all that is pending."""

@@ -262,8 +262,8 @@ class MultiplierSteps(Steps):
         smoothed = None
         if self.method.smoothing is not None and saved.get("smoothed") is None and saved.get("state") is not None:
             raise ValueError(
-                f"this {type(self.method).__name__} smooths the parameters, and the saved state is of one that does "
-                "not; use its mu, or build a new Constrained"
+                f"this {type(self.method).__name__} smooths the parameters, and the saved state is of a method that "
+                "does not; use the method and the mu of the saved run, or start without the saved state"
             )
         if self.method.smoothing is not None and saved.get("smoothed") is not None:
             smoothed = SmoothedParameters(self.parameters)

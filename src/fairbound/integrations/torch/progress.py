@@ -247,8 +247,8 @@ class Progress:
         warnings.warn(
             f"{'none' if count == 0 else f'only {count}'} of {self.attempts} mini-batches had the examples that "
             f"{self.constraints.names[least]!r} is about, so it constrains "
-            f"{'nothing' if count == 0 else 'little'}; check groups and labels (1 is the positive one), merge groups, "
-            "or draw batches with fairbound.BalancedBatchSampler",
+            f"{'nothing' if count == 0 else 'little'}; check groups, labels (1 is the positive one) and values, merge "
+            "groups, or draw batches with fairbound.BalancedBatchSampler",
             UserWarning,
             stacklevel=frames_of_ours(),
         )

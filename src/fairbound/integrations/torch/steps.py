@@ -296,15 +296,22 @@ class Steps(ABC):
             "running": self.evaluation.state_dict(),
         } | self.progress.state_dict()
 
-    def _bounds(self) -> list[float]:
-        """The smallest bound of every constraint: its unit shows in it."""
-        return [float(part.bound.min()) for part in self.constraints.parts if isinstance(part, Constraint)]
+    def _bounds(self) -> dict[str, float]:
+        """The smallest bound of every constraint, by what it averages and one of its rows: its unit shows in it."""
+        names, bounds, row = self.constraints.names, {}, 0
+        for part in self.constraints.parts:
+            if isinstance(part, Constraint):
+                averaged = "losses" if part.statistic is None else "rates"
+                first = min(names[row : row + min(part.m, MOST_TOGETHER)])  # in any order of groups
+                bounds[f"{averaged}, {first!r}"] = float(part.bound.min())
+            row += part.m
+        return bounds
 
-    def _check_bounds(self, saved: list[float] | None) -> None:
-        bounds = self._bounds()
-        if saved is None or len(saved) != len(bounds):
-            return
-        for before, now in zip(saved, bounds, strict=True):
+    def _check_bounds(self, saved: Mapping[str, float]) -> None:
+        for name, now in self._bounds().items():
+            if name not in saved:
+                raise ValueError(f"this loop constrains {name}, the saved state {'; '.join(saved) or 'no groups'}")
+            before = saved[name]
             if before and now and not 0.1 < now / before < 10:
                 warnings.warn(
                     f"the saved state was trained with a bound of {before:g}, and this loop has {now:g}: if the unit "
@@ -315,16 +322,16 @@ class Steps(ABC):
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         name, names = type(self.method).__name__, self.constraints.names
-        missing = {"method", "state", "constraints", "running", "steps", "skipped", "history"} - set(saved)
+        missing = {"method", "state", "bounds", "constraints", "running", "steps", "skipped", "history"} - set(saved)
         if missing:
             raise ValueError(f"this is not a state of Constrained: it has no {min(missing)!r}")
         if saved["method"] != name:
             raise ValueError(f"the saved state is of {saved['method']}, this loop runs {name}")
-        self._check_bounds(saved.get("bounds"))
         state = saved["state"]
         if state is not None:
             form = self.initial_state(None)
             state = state_dict.loaded(state, form, self.kinds, names, self._cells, self.parameters)
+        self._check_bounds(saved["bounds"])
         self.progress.load_state_dict(saved)
         self.evaluation.load_state_dict(saved["running"])
         self.state, self.last = state, torch.cat([self.last[:1], self.progress.last_values().to(self.last)])
