@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGE = (ROOT / "docs" / "guides" / "loop.md").read_text()
+STORIES = ("fine_tuning", "physics_informed", "many_subgroups")
 NUMBER = r"([+-]?\d+\.\d+(?:e[+-]\d+)?)"
 
 
@@ -43,7 +44,7 @@ def numbers(text: str, words: str) -> list[float]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) < 80
+    assert len(text.splitlines()) <= (60 if path.stem in STORIES else 79)
     assert text.startswith('"""')
     pages = (ROOT / "docs").rglob("*.md")
     assert any(f"examples/{path.name}" in page.read_text() for page in pages)

@@ -41,7 +41,7 @@ def tasks(tables: Sequence[str], splits: int, only: Sequence[str]) -> list[Task]
     for seed in range(splits):
         for table in tables:
             found += [Task(table, seed, name, "none") for name in BASES]
-            if table == "VA5":  # five groups: the loss gap only, beside heldout.md
+            if table == "VA5":  # five groups: the loss gap only
                 found += [Task(table, seed, name, "loss") for name in OWN[:2]]
                 continue
             found += [Task(table, seed, name, notion) for name in PEERS for notion in NOTIONS[1:]]

@@ -165,14 +165,14 @@ def five_groups(results: Results) -> Iterator[Claim]:
             gaps, before = r["loss"].abs(), np.abs(plain(r, "loss"))
             within = 100 * float((gaps <= FIVE_BOUND).mean())
             yield Claim(
-                f"{SHORT[name]}, VA, largest of 5 (plain {before.mean():.3f}; heldout.md .150, .051)",
+                f"{SHORT[name]}, VA, largest of 5 (plain {before.mean():.3f})",
                 f"{gaps.mean():.3f}, {within:.0f} %",
                 "",
                 None,
             )
             yield Claim(
                 f"  its log loss, accuracy (plain {plain(r, 'log_loss').mean():.3f}, "
-                f"{plain(r, 'accuracy').mean():.3f}; heldout.md +.046, 0)",
+                f"{plain(r, 'accuracy').mean():.3f})",
                 f"{r['log_loss'].mean():.3f}, {r['accuracy'].mean():.3f}",
                 "",
                 None,

@@ -20,7 +20,7 @@ import fairbound
 from fairbound.integrations.sklearn import FairClassifier, FairPostprocessor
 
 BOUNDS = {"loss": 0.02, "demographic_parity": 0.05, "equal_opportunity": 0.05}
-FIVE_GROUPS = ("loss_parity", 0.05)  # VA5: each group's loss around their mean, as in heldout.md
+FIVE_GROUPS = ("loss_parity", 0.05)  # VA5: each group's loss around their mean
 
 
 def constraint(data: Split, notion: str) -> dict[str, Any]:

@@ -92,3 +92,12 @@ def test_multipliers_that_rise_and_fall_do_not_grow() -> None:
     signs = signs_of_infeasibility({"multiplier_norm": torch.stack([rising, noisy], 1)}, range(12))
     assert "the multipliers still grow" in str(signs[0])
     assert signs[1] is None
+
+
+def test_a_direction_that_dies_out_in_the_last_quarter_while_kappa_stays() -> None:
+    still, moving = [1.0] * 9 + [0.0] * 3, [1.0] * 12
+    stays, falls = [1.0] * 12, [1.0] * 11 + [0.0]
+    history = {"kappa": torch.tensor([stays, stays, falls]).T, "direction": torch.tensor([still, moving, still]).T}
+    signs = signs_of_infeasibility(history, range(12))
+    assert "kappa stays at 1" in str(signs[0])
+    assert signs[1:] == [None, None]

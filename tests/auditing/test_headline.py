@@ -107,6 +107,8 @@ def test_the_largest_of_many_noisy_differences_is_no_headline() -> None:
     assert max(abs(gap.value) for gap in gaps) > 0.1
     assert answers(found)[0].sentence.startswith("None of 19 groups differs from")
     assert "points" not in answers(found)[0].sentence
+    sizes = [group.examples for group, _ in answers(found)[0].lines[1:]]
+    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_the_clearest_difference_is_the_headline_not_that_of_the_largest_group() -> None:

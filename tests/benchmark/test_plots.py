@@ -113,6 +113,9 @@ def test_a_gap_and_its_negative_are_one(plan: Plan, study: StoredStudy) -> None:
     found = BoundedGaps.of(Plan(absolute).stored(Store("nowhere")).cards[0])
     assert list(found.limits.values()) == [(0.005,), (0.005,)]
     assert found.values(np.array([[0.2, 0.5], [0.5, 0.2]])).min() > 0
+    both = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    unequal = BoundedGaps(("A - B", "B - A"), both, np.array([0.1, 0.2]), absolute=False)
+    assert unequal.limits == {"A - B": (0.1,), "B - A": (0.2,)}
 
 
 def test_the_last_state_is_what_the_counts_say(results: Results, cells: Cells) -> None:

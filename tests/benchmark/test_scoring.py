@@ -163,3 +163,9 @@ def test_equal_methods_differ_by_chance_as_often_as_their_intervals_say() -> Non
 def test_one_run_on_one_problem_has_no_interval() -> None:
     assert np.isnan(bootstrap([[[np.ones(1)]]]).interval).all()
     assert not np.isnan(bootstrap([[[np.array([1.0, 0.0])]]]).interval).any()
+
+
+def test_instances_of_a_problem_are_redrawn_independently() -> None:
+    """Drawn alike, these two would always have the mean of 0.5."""
+    low, high = bootstrap([[[np.array([1.0, 0.0]), np.array([0.0, 1.0])]]]).interval[0]
+    assert low < 0.5 < high

@@ -197,6 +197,10 @@ class TestGroups:
             ends = binomtest(sum(labels), len(labels)).proportion_ci(0.95, method="wilson")
             assert [group["base_rate"][end] for end in ("low", "high")] == pytest.approx([ends.low, ends.high])
 
+    def test_groups_with_uncertain_rates_are_counted(self, tmp_path: Path) -> None:
+        (tmp_path / "people.csv").write_text("\n".join(["race", *["a"] * 50, *["b"] * 49]) + "\n")
+        assert "1 of 2 with fewer than 50 rows" in call("groups", tmp_path / "people.csv", "--by", "race")
+
     def test_small_groups(self, predictions: Path) -> None:
         assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
         out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "drop")

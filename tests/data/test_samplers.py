@@ -128,3 +128,8 @@ def test_bad_sizes_are_sentences() -> None:
 def test_random_sizes_refuse_unequal_draws() -> None:
     with pytest.raises(ValueError, match="needs equal sizes in every draw"):
         SamplerStack([sampler(sizes=(BatchSpec(4, 3), BatchSpec(2, 3)))], 2, (0.5, 0.5))
+
+
+def test_a_batch_may_be_as_large_as_its_pool() -> None:
+    """50 examples to train on, 30 of cell a and 20 of cell b."""
+    assert sampler(sizes=BatchSpec(50, 20)).pools(BatchSpec(50, 20))[2].tolist() == list(range(60, 100, 2))

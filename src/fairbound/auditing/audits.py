@@ -251,7 +251,7 @@ def _checked(
     if not bool(inside.any()):
         raise ValueError("no example belongs to a group: there is nothing to audit")
     score = None if scores is None else as_vector(scores)
-    # a float32 score is compared as such: .7 in float32 is below .7 in float64
+    # a float32 score is compared as such: 0.7 in float32 is below 0.7 in float64
     if score is None:
         made, threshold = as_binary(predictions, "predictions"), None
     else:

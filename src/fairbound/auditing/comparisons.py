@@ -77,8 +77,8 @@ def compare(
 def change(first: IntervalEstimate, second: IntervalEstimate) -> IntervalEstimate:
     """Second minus first.
 
-    >>> change(IntervalEstimate(0.5, 0.25, 0.75), IntervalEstimate(0.25, 0.25, 0.25))
-    IntervalEstimate(value=-0.25, low=-0.5, high=0.0)
+    >>> change(IntervalEstimate(1.0, 0.0, 1.5), IntervalEstimate(2.0, 1.625, 2.75))
+    IntervalEstimate(value=1.0, low=0.375, high=2.25)
     """
     if first.value is None or second.value is None:
         return UNDEFINED

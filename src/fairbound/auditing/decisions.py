@@ -215,7 +215,7 @@ def examples_needed(
 
     bound: on the difference of the two means.
     gap: the true difference; half of the bound if not given.
-    deviation: standard deviation of the numbers in a group: at most .5 for a rate, about .5 for cross-entropy.
+    deviation: standard deviation of the numbers in a group: at most 0.5 for a rate, about 0.5 for cross-entropy.
 
     >>> examples_needed(0.05), examples_needed(0.005)
     (4947, 494605)

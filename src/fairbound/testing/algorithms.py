@@ -294,7 +294,7 @@ def _solves(method: Method) -> None:
         text = f"{failure}, {[round(v, 3) for v in a.tolist()]}, which solves a problem whose constraints do not bind"
         _reaches(method, INSIDE, start, lambda x, y: bool((x - a).norm() < near), text)
     if method.solves == "kkt":
-        text = f"it does not reach the KKT point x = {[round(v, 3) for v in solution.tolist()]}, multipliers (1, .5, 0)"
+        text = f"it does not reach the KKT point x = {[round(v, 3) for v in solution.tolist()]}, multipliers 1, 0.5, 0"
         _reaches(method, BINDING, START, lambda x, y: bool((x - solution).norm() < near) and _multiplied(y), text)
     elif method.solves == "penalty":
         text = "it minimizes no penalized objective: f's gradient must be balanced by violated constraints"

@@ -33,6 +33,8 @@ def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pyt
     assert gaps[0] < 0.1 < 0.25 < gaps[-1]
     assert curve.points[0].accuracy < curve.points[-1].accuracy
     assert [point.chosen for point in curve.points] == [False, True, False, False]
+    certified = [point.certified for point in curve.points]
+    assert certified[2:] == [True, False]  # the verdict of the loosest fit is not that of its unconstrained models
     assert all(low <= point.gap <= high for point in curve.points for low, high in [point.gap_interval])
     assert max(map(len, str(curve).splitlines())) <= 80
     assert list(curve.frame()["bound"])[:3] == [0.05, 0.1, 0.3]

@@ -153,3 +153,15 @@ def test_a_mini_batch_that_is_not_finite_leaves_the_running_means_alone() -> Non
         return fair.multipliers
 
     assert after(0.0, 0.0, float("nan"), 0.0) == after(0.0, 0.0, None, 0.0)
+
+
+@pytest.mark.parametrize("groups", [4, 200])  # few: one matrix; many: the cells of a mini-batch alone
+def test_the_mean_is_that_of_the_groups_seen_so_far(groups: int) -> None:
+    """Groups 0 and 1 have losses of 1 and 3, group 2 of 5; no mini-batch ever shows the others."""
+    model = torch.nn.Linear(1, 1).double()
+    fair = Constrained(model, constraints.loss_parity(groups, bound=0.5), DescentAscent())
+    for shown, mean in (([0, 1], 2.0), ([2, 0, 1], 3.0), ([0, 1], 3.0)):
+        who = torch.tensor(shown)
+        info = fair.backward(1.0 + 2 * who + 0 * model.weight.sum(), who)
+        rows = list(range(len(info.c))) if info.rows is None else info.rows.tolist()
+        assert info.c[rows.index(0)] == pytest.approx(1 - mean - 0.5)  # of group 0, less the mean

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from loops import people, rows_of, seeded, three_constraints
+from loops import network, people, rows_of, three_constraints
 from methods import METHODS
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairbound import Constrained, MultiplierMethod
 
@@ -17,11 +17,6 @@ MULTIPLIERS = {name: method for name, method in METHODS.items() if isinstance(me
 ONE_LOSS = {name: m for name, m in MULTIPLIERS.items() if m.smoothing is None and m.draws == 1}
 WHO = people(240)
 STEPS, NAN = 24, 9
-
-
-def network() -> nn.Module:
-    model: nn.Module = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)))
-    return model.double()
 
 
 def trained(
