@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fairbound._utils.sentences import marked_rows
 from fairbound.auditing.audits import Audit, audit
 from fairbound.auditing.text import own_group
-from fairbound.constraints.subgroups import Attribute, Intersection, is_missing, no_column, text_among_numbers
+from fairbound.constraints.subgroups import Attribute, Intersection, column_named, is_missing, text_among_numbers
 from fairbound.data.attributes import is_census_export, parse_attributes
-from fairbound.data.outcomes import binary, binary_like, class_count, one_against_rest
+from fairbound.data.outcomes import binary, binary_like, different_values, one_against_rest
 from fairbound.data.where import rows_where
 
 Rows = NDArray[np.int64]  # numbers of rows
@@ -51,7 +51,7 @@ def audit_columns(
     """
     notes, census = list(getattr(columns, "notes", ())), is_census_export(groups, columns)
     by = [attribute.name for attribute in parse_attributes(groups, columns, census)]
-    used = {name: _column(columns, name) for name in (label, prediction, score, weight, *by) if name is not None}
+    used = {name: column_named(name, columns) for name in (label, prediction, score, weight, *by) if name is not None}
     number, missing = np.arange(len(used[label])), 0  # of the row in the table, from 0
     if where:
         number = number[rows_where(where, columns)]
@@ -66,7 +66,7 @@ def audit_columns(
         notes.append("groups are named by the labels of the American Community Survey's code book")
     notes += [own_group(name, what) for name, what in ((label, "label"), (prediction, "prediction")) if name in by]
     truth = columns[label]
-    classes = class_count(truth, label)
+    classes = len(different_values(truth, label))
     if positive is not None and classes > 2:
         y = one_against_rest(truth, label, positive)
         notes.append(f"the label {label!r} has {classes} classes: {positive} counts as 1, all others as 0")
@@ -117,12 +117,6 @@ def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
         raise ValueError(
             f"the column {name!r} is missing in {marked_rows(missing, number)}; drop those rows (--drop-missing)"
         )
-
-
-def _column(columns: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name not in columns:
-        raise ValueError(no_column(name, columns))
-    return columns[name]
 
 
 def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:

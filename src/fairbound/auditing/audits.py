@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.sentences import counted, did_you_mean
-from fairbound.auditing.score_audits import GroupScores, ScoreAudit, audit_scores
+from fairbound.auditing.score_audits import ScoreAudit, audit_scores
 from fairbound.auditing.text import (
     interval,
     number,
@@ -184,9 +184,10 @@ def audit(
         metrics = {k: IntervalEstimate(value) for k, value in values(counts, reference, min_size=min_size).items()}
     if intervals and len(names) > MANY_GROUPS:
         small = [*small, f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no intervals"]
+    rates = group_rates(counts, level=level, intervals=intervals)
     gaps = reference_gaps(counts, reference, min_size=min_size, intervals=intervals, **settings)
     notes = [*one_group(counts), *small, *one_sided(given.labels, given.predictions, given.scores)]
-    scored = ScoreAudit([GroupScores() for _ in names])
+    scored = ScoreAudit([{} for _ in names])
     if given.scores is not None:
         scored = audit_scores(
             given.scores, given.labels, given.groups, given.weights, counts, reference, min_size, settings, intervals
@@ -197,7 +198,19 @@ def audit(
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
-        groups=_group_audits(counts, group_rates(counts, level=level, intervals=intervals), gaps, scored),
+        groups=tuple(
+            GroupAudit(
+                name,
+                size,
+                {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn},
+                {rate: of_groups[i] for rate, of_groups in rates.items()},
+                gaps.get(name, {}),
+                **scored.groups[i],
+            )
+            for i, (name, size, ((tn, fp), (fn, tp))) in enumerate(
+                zip(counts.names, counts.sizes().tolist(), counts.weight.tolist(), strict=True)
+            )
+        ),
         pairs=group_pairs(counts, min_size) | scored.pairs,
         min_size=min_size,
         threshold=given.threshold,
@@ -274,26 +287,6 @@ def _usual_threshold(score: Tensor) -> float:
     raise ValueError(f"the default threshold 0.5 does not fit scores from {low:g} to {high:g}; {threshold_hint(score)}")
 
 
-def _group_audits(
-    counts: Counts,
-    rates: Mapping[str, Sequence[IntervalEstimate]],
-    gaps: Mapping[str, Mapping[str, ReferenceGap]],
-    scored: ScoreAudit,
-) -> tuple[GroupAudit, ...]:
-    sizes, weight = counts.sizes().tolist(), counts.weight.tolist()
-    return tuple(
-        GroupAudit(
-            name,
-            sizes[i],
-            _confusion(weight[i]),
-            {rate: estimates[i] for rate, estimates in rates.items()},
-            gaps.get(name, {}),
-            **vars(scored.groups[i]),
-        )
-        for i, name in enumerate(counts.names)
-    )
-
-
 def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
     """Groups as numbers; text and booleans are numbered in their order and name themselves."""
     array = groups if isinstance(groups, Tensor) else np.asarray(groups)
@@ -304,8 +297,3 @@ def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]
         return torch.from_numpy(attribute.levels(column)), attribute.labels
     numbers = as_numbers(array)
     return numbers, group_names(numbers, names)
-
-
-def _confusion(weight: Sequence[Sequence[float]]) -> dict[str, float]:
-    (tn, fp), (fn, tp) = weight
-    return {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn}

@@ -65,7 +65,7 @@ def _columns(
     source: str, label: str | None, positive: str | None, folder: Path | None
 ) -> tuple[dict[str, Any], Any, str]:  # fmt: skip
     """The columns, the label as 0 and 1 (None where there is none), and the source's name."""
-    from fairbound.constraints.subgroups import no_column
+    from fairbound.constraints.subgroups import column_named
     from fairbound.data.outcomes import binary
     from fairbound.data.readers import read_columns
     from fairbound.data.sources import load
@@ -73,9 +73,8 @@ def _columns(
 
     if not is_census(source):
         columns = read_columns(source)
-        if label is not None and label not in columns:
-            raise ValueError(no_column(label, columns))
-        return columns, None if label is None else binary(columns[label], label, positive), Path(source).name
+        y = None if label is None else binary(column_named(label, columns), label, positive)
+        return columns, y, Path(source).name
     if label is not None:
         raise ValueError(f"{source} is census data: its label is that of its task, --label is for files")
     table = load(source, folder=folder, missing=None)

@@ -303,10 +303,7 @@ class Intersection:
         )  # fmt: skip
 
     def _levels(self, columns: Mapping[str, Column]) -> list[tuple[Attribute, NDArray[np.int64]]]:
-        for attribute in self.attributes:
-            if attribute.name not in columns:
-                raise ValueError(no_column(attribute.name, columns))
-        lengths = {len(columns[attribute.name]) for attribute in self.attributes}
+        lengths = {len(column_named(attribute.name, columns)) for attribute in self.attributes}
         if len(lengths) > 1:
             raise ValueError(f"the columns differ in length: {sorted(lengths)}")
         return [(attribute, attribute.levels(np.asarray(columns[attribute.name]))) for attribute in self.attributes]
@@ -324,6 +321,9 @@ class Intersection:
         return ids.astype(np.int64), np.stack([levels[first] for _, levels in pairs], axis=1)
 
 
-def no_column(name: str, columns: Mapping[str, Any]) -> str:
-    """The sentence for a column that is not there, with the closest names of a file's header or of the columns."""
-    return f"there is no column {name!r}; {did_you_mean(name, getattr(columns, 'header', ()) or columns)}"
+def column_named(name: str, columns: Mapping[str, Any]) -> Any:
+    """The column; where it is not there, a sentence has the closest names of a file's header or of the columns."""
+    if name not in columns:
+        listed = getattr(columns, "header", ()) or columns
+        raise ValueError(f"there is no column {name!r}; {did_you_mean(name, listed)}")
+    return columns[name]

@@ -19,11 +19,8 @@ from fairbound.data import synthetic
 from fairbound.data.tasks import TASKS, CensusTask
 
 HORIZONS = ("1-Year", "5-Year")
-
 USUAL_YEAR = 2018  # of published results, the paper's too
-
 OLDEST = 2014  # earlier files have other columns and other addresses
-
 STATES: Mapping[str, int] = MappingProxyType(
     {  # postal abbreviation -> FIPS code, as in the column ST
         "AL": 1, "AK": 2, "AZ": 4, "AR": 5, "CA": 6, "CO": 8, "CT": 9, "DE": 10, "DC": 11, "FL": 12, "GA": 13,
@@ -33,15 +30,10 @@ STATES: Mapping[str, int] = MappingProxyType(
         "UT": 49, "VT": 50, "VA": 51, "WA": 53, "WV": 54, "WI": 55, "WY": 56, "PR": 72,
     }
 )  # fmt: skip
-
 STATE_OF = MappingProxyType({fips: state for state, fips in STATES.items()})
-
 RAW = re.compile(r"(?:psam_p(?P<fips>\d\d)|ss(?P<year>\d\d)p(?P<state>[a-z]{2}))\.(?P<form>csv|csv\.gz|csv\.zip|zip)")
-
 ARCHIVE = re.compile(r"csv_p(?P<state>[a-z]{2})\.zip")
-
 EXTRACT = re.compile(r"acs(?P<task>[a-z]+)_(?P<year>\d{4})_(?P<state>\w+)\.parquet", re.IGNORECASE)
-
 FORMS = ("csv", "csv.gz", "csv.zip", "zip", "parquet")  # preferred in this order: a raw file has the survey weights
 
 

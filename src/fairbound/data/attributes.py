@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.sentences import did_you_mean
-from fairbound.constraints.subgroups import Against, Attribute, Banded, Coded, is_missing, no_column
+from fairbound.constraints.subgroups import Against, Attribute, Banded, Coded, column_named, is_missing
 from fairbound.data import codebook
 from fairbound.data.encoders import holds_numbers
 from fairbound.data.outcomes import meaning
@@ -36,19 +36,25 @@ def parse_attribute(spec: str, columns: Columns, census: bool = False, missing: 
     ('f', 'm')
     """
     name, edges, level = _parsed(spec, columns)
-    if name not in columns:
-        raise ValueError(no_column(name, columns))
-    column = columns[name]
+    column = column_named(name, columns)
     coded = census and name in codebook.variables()
     fill = missing if coded and bool((column == missing).any()) else None
     if level is not None:
-        return _against(name, level, column, codebook.codes(name, fill) if coded else {})
-    if coded:
-        return _with_missing(codebook.attribute(name, edges or None, fill), column)
-    if edges:
-        return _with_missing(Banded(name, edges), column)
-    _refuse_many_numbers(name, column)
-    return Coded.of(name, column)
+        codes = codebook.codes(name, fill) if coded else {}
+        code = _code(name, level, column, codes)
+        label = codes.get(code, f"{name}={level}")
+        return Against(name, code, (label, f"not {label}"))
+    if not coded and not edges:
+        different = len(np.unique(column[~is_missing(column)])) if column.dtype.kind in "iuf" else 0
+        if different > MOST_NUMBERS:
+            raise ValueError(
+                f"{name} has {different} different numbers; cut it into bands by giving edges, as in {name}:25:45:65"
+            )
+        return Coded.of(name, column)
+    attribute = codebook.attribute(name, edges or None, fill) if coded else Banded(name, edges)
+    if isinstance(attribute, Banded) and is_missing(column).any():
+        return replace(attribute, missing=True)  # one more level
+    return attribute
 
 
 def parse_attributes(
@@ -106,14 +112,8 @@ def _parsed(spec: str, columns: Columns) -> tuple[str, tuple[float, ...], str | 
         raise ValueError(f"{spec!r}: the edges after ':' must be numbers, as in AGE:25:45:65") from error
 
 
-def _against(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None, str]) -> Against:
-    """`codes` are those of the code book, with which a level may also be named by its label."""
-    code = _code(name, level, column, codes)
-    label = codes.get(code, f"{name}={level}") if codes else f"{name}={level}"
-    return Against(name, code, (label, f"not {label}"))
-
-
 def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None, str]) -> Any:
+    """The value of that name; `codes` are those of the code book, whose labels name a level too."""
     if not holds_numbers(column):
         return level
     code = meaning(level)  # "1" and "true" as numbers and booleans
@@ -126,20 +126,3 @@ def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None
         raise ValueError(f"{level!r} is neither a code nor a label of {name}; {did_you_mean(level, codes.values())}")
     kind = "booleans" if column.dtype.kind in "bO" else "numbers"
     raise ValueError(f"{name} holds {kind}, so {name}={level} matches none of them")
-
-
-def _with_missing(attribute: Attribute, column: NDArray[Any]) -> Attribute:
-    """Bands with one more level, where numbers are missing."""
-    if not isinstance(attribute, Banded) or not is_missing(column).any():
-        return attribute
-    return replace(attribute, missing=True)
-
-
-def _refuse_many_numbers(name: str, column: NDArray[Any]) -> None:
-    if column.dtype.kind not in "iuf":
-        return
-    different = len(np.unique(column[~is_missing(column)]))
-    if different > MOST_NUMBERS:
-        raise ValueError(
-            f"{name} has {different} different numbers; cut it into bands by giving edges, as in {name}:25:45:65"
-        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,22 +66,27 @@ def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
     if set(map(type, array)) in ({str}, {str, type(None)}):  # the common case, without checking each value
         return array
     missing = is_missing(array)
-    kinds = {_kind(value) for value in array[~missing]}
-    if kinds == {"text"}:
-        return _with_none(array, missing, str)
-    if kinds == {"boolean"}:
-        return _with_none(array, missing, bool) if missing.any() else array.astype(bool)
+    kind = np.array(["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)])
+    kinds = set(kind[~missing].tolist())
+    if kinds == {"boolean"} and not missing.any():
+        return array.astype(bool)
+    if kinds in ({"text"}, {"boolean"}):
+        convert, pairs = str if kinds == {"text"} else bool, zip(array, missing, strict=True)
+        return np.fromiter((None if gone else convert(value) for value, gone in pairs), dtype=object, count=len(array))
     if kinds <= {"whole number", "boolean"} and not missing.any():
         integers = np.array([int(value) for value in array])
         return integers if integers.dtype.kind == "i" else integers.astype(np.float64)  # beyond 64 bits
     if kinds <= {"number", "whole number", "boolean"}:
         return np.where(missing, np.nan, array).astype(np.float64)
-    _refuse_mixture(array, missing, name)
-
-
-def _with_none(array: NDArray[Any], missing: NDArray[np.bool_], kind: type) -> NDArray[Any]:
-    pairs = zip(array, missing, strict=True)
-    return np.fromiter((None if gone else kind(value) for value, gone in pairs), dtype=object, count=len(array))
+    other, text = kind == "other", kind == "text"
+    if other.any():
+        value = array[other.argmax()]
+        shown = f"{value} ({type(value).__name__}) in {marked_rows(other)}"
+        raise ColumnTypeError(f"column {name!r} holds {shown}, which is neither a number nor text")
+    raise ColumnTypeError(
+        f"column {name!r} mixes numbers and text: {array[text.argmax()]!r} in {marked_rows(text)}; make it one or the "
+        "other"
+    )
 
 
 def _kind(value: Any) -> str:
@@ -92,16 +97,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, Real | Decimal):
         return "number"
     return "text" if isinstance(value, str) else "other"
-
-
-def _refuse_mixture(array: NDArray[Any], missing: NDArray[np.bool_], name: str) -> NoReturn:
-    kinds = np.array(["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)])
-    if (kinds == "other").any():
-        other = array[(kinds == "other").argmax()]
-        shown = f"{other} ({type(other).__name__}) in {marked_rows(kinds == 'other')}"
-        raise ColumnTypeError(f"column {name!r} holds {shown}, which is neither a number nor text")
-    text = kinds == "text"
-    raise ColumnTypeError(
-        f"column {name!r} mixes numbers and text: {array[text.argmax()]!r} in {marked_rows(text)}; make it one or the "
-        "other"
-    )

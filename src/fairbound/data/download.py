@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from fairbound.data.acs_files import archive_name, download_folder, raw_name, st
 
 CENSUS = "https://www2.census.gov/programs-surveys/acs/data/pums"
 TRANSIENT_STATUS = frozenset({408, 425, 429})  # of the answers 4xx: another attempt may succeed
+
+Survey = tuple[str, int, str]  # state, year, horizon
 
 
 def fetch(
@@ -56,13 +58,13 @@ def fetch(
         raise OSError(f"{directory} cannot be created ({error.strerror}); name another folder to fetch into") from error
     pooch = need("pooch", "data", "Fetching census files")
     pooch.get_logger().setLevel("WARNING")  # `report` says the same, with the state
+    http = pooch.HTTPDownloader(progressbar=progress, timeout=timeout)
+    url = f"{base_url.rstrip('/')}/{year}/{horizon}/"
     paths: list[Path] = []
     failures: dict[str, str] = {}
     for state in states:
-        url = f"{base_url.rstrip('/')}/{year}/{horizon}/"
-        download = _Download(pooch.HTTPDownloader(progressbar=progress, timeout=timeout), state, year, horizon, report)
         try:
-            paths.append(_fetched(pooch, url, directory, download, retries))
+            paths.append(_fetched(http, url, directory, (state, year, horizon), retries, report))
         except ConnectionError as error:
             failures[state] = str(error)
         except OSError as error:  # a full disk, say: no state will fare better
@@ -76,87 +78,65 @@ def fetch(
     return tuple(paths)
 
 
-@dataclass(frozen=True)
-class _Download:
-    """What pooch calls to download one zip: the bytes, and the person file unpacked beside them and checked."""
+def _fetched(
+    http: Any, url: str, directory: Path, survey: Survey, retries: int, report: Callable[[str], None]
+) -> Path:  # fmt: skip
+    """The person file, which is there or is downloaded; `http` is pooch's downloader."""
+    state, member, archive = survey[0], raw_name(*survey[:2]), archive_name(survey[0])
+    for present in (directory / member, directory / archive):  # the zip may have been placed manually
+        with suppress(ValueError, FileNotFoundError):
+            check_raw(present, *survey)
+            return present
 
-    http: Any  # pooch's downloader
-    state: str
-    year: int
-    horizon: str
-    report: Callable[[str], None]
-
-    @property
-    def member(self) -> str:
-        return raw_name(self.state, self.year)
-
-    @property
-    def archive(self) -> str:
-        return archive_name(self.state)
-
-    def is_valid(self, path: Path) -> bool:
+    def download(address: str, output: str, pooch: Any) -> None:
+        """What pooch calls: the bytes, and the person file unpacked beside them and checked."""
         try:
-            check_raw(path, self.state, self.year, self.horizon)
-        except (ValueError, FileNotFoundError):
-            return False
-        return True
-
-    def __call__(self, url: str, output: str, pooch: Any) -> None:
-        try:
-            self.http(url, output, pooch)
-            self._unpack(Path(output), Path(output).with_name(self.member))
+            http(address, output, pooch)
+            _unpack(Path(output), Path(output).with_name(member), survey)
         except Exception as error:
             response: Any = getattr(error, "response", None)  # of an answer 4xx or 5xx
             if response is not None and response.status_code < 500 and response.status_code not in TRANSIENT_STATUS:
                 message = f"answered {response.status_code} ({response.reason}): {_start(response.content)}"
                 raise ConnectionError(message) from error  # which pooch does not try again
-            self.report(f"{self.state}: {_reason(error)}")
+            report(f"{state}: {_reason(error)}")
             raise
 
-    def _unpack(self, archive: Path, target: Path) -> None:
-        """The person file of the zip, or a ValueError, after which pooch tries again: the Census Bureau's site is known
-        to answer with a page, status and all as if it were the file."""
-        try:
-            with zipfile.ZipFile(archive) as zipped:
-                inside = person_file(zipped, self.state)
-                if inside is None:
-                    raise ValueError(f"there is no {self.member} in it, only {', '.join(zipped.namelist()[:5])}")
-                with zipped.open(inside) as source, target.open("wb") as out:
-                    shutil.copyfileobj(source, out)  # compares the checksum
-            check_raw(target, self.state, self.year, self.horizon)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            with archive.open("rb") as arrived:
-                start = arrived.read(2000)
-            damage = f"the zip file that arrived is damaged ({error})"
-            raise ValueError(damage if start.startswith(b"PK") else f"sent no zip file but {_start(start)}") from error
-        except RuntimeError as error:  # a password, or an unsupported compression
-            raise ValueError(f"the zip file cannot be unpacked ({error})") from error
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(target), self.member)) from error
-
-
-def _fetched(pooch: Any, url: str, directory: Path, download: _Download, retries: int) -> Path:
-    for present in (directory / download.member, directory / download.archive):  # the zip may have been placed manually
-        if present.is_file() and download.is_valid(present):
-            return present
-    download.report(f"{download.state}: {url}{download.archive}")
+    report(f"{state}: {url}{archive}")
+    no_answer = need("requests", "data", "Fetching census files").RequestException
     with tempfile.TemporaryDirectory(dir=directory) as temporary:
-        files = pooch.create(temporary, url, registry={download.archive: None}, retry_if_failed=retries)
+        files = need("pooch", "data", "").create(temporary, url, registry={archive: None}, retry_if_failed=retries)
         try:
-            files.fetch(download.archive, downloader=download)
-        except (
-            ConnectionError,
-            ValueError,
-            need("requests", "data", "Fetching census files").RequestException,
-        ) as error:
+            files.fetch(archive, downloader=download)
+        except (ConnectionError, ValueError, no_answer) as error:
             failed = "" if isinstance(error, ConnectionError) else f"could not be fetched in {retries + 1} attempts: "
             raise ConnectionError(
-                f"{url}{download.archive} {failed}{_reason(error)}; to place it manually, open the address in a browser"
-                f" and put {download.archive}, or the {download.member} in it, into {directory}"
+                f"{url}{archive} {failed}{_reason(error)}; to place it manually, open the address in a browser"
+                f" and put {archive}, or the {member} in it, into {directory}"
             ) from error
-        target = directory / download.member
-        os.replace(Path(temporary) / download.member, target)
-    return target
+        os.replace(Path(temporary) / member, directory / member)
+    return directory / member
+
+
+def _unpack(archive: Path, target: Path, survey: Survey) -> None:
+    """The person file of the zip, or a ValueError, after which pooch tries again: the Census Bureau's site is known
+    to answer with a page, status and all as if it were the file."""
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            inside = person_file(zipped, survey[0])
+            if inside is None:
+                raise ValueError(f"there is no {target.name} in it, only {', '.join(zipped.namelist()[:5])}")
+            with zipped.open(inside) as source, target.open("wb") as out:
+                shutil.copyfileobj(source, out)  # compares the checksum
+        check_raw(target, *survey)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        with archive.open("rb") as arrived:
+            start = arrived.read(2000)
+        damage = f"the zip file that arrived is damaged ({error})"
+        raise ValueError(damage if start.startswith(b"PK") else f"sent no zip file but {_start(start)}") from error
+    except RuntimeError as error:  # a password, or an unsupported compression
+        raise ValueError(f"the zip file cannot be unpacked ({error})") from error
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(target), target.name)) from error
 
 
 def _reason(error: Exception) -> str:

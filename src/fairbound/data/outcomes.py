@@ -39,7 +39,7 @@ def two_values(column: Column, name: str, positive: Any = None) -> tuple[Any, An
     >>> two_values(np.array(["Yes", "no", "no"]), "employed")
     ('no', 'Yes')
     """
-    values = _different(column, name)
+    values = different_values(column, name)
     if len(values) != 2:
         raise ValueError(
             f"the column {name!r} is not binary: {len(values)} different values ({_shown(values)}) in {len(column)} "
@@ -65,7 +65,7 @@ def binary_like(
     >>> binary_like(np.array(["low", "high"]), "guess", np.array(["low", "mid", "high"]), "risk", "high")
     array([0, 1])
     """
-    classes, values = _different(label_column, label_name), _different(column, name)
+    classes, values = different_values(label_column, label_name), different_values(column, name)
     evident: Sequence[tuple[Any, Any]] = EVIDENT
     if positive is not None and len(classes) > 2:
         chosen = meaning(_named_positive(classes, label_name, positive))
@@ -73,8 +73,9 @@ def binary_like(
     else:
         zero, one = two_values(label_column, label_name, positive)
         chosen = meaning(one)
-        if positive is not None and _speaks_for_itself((meaning(zero), chosen)):
-            evident = ()
+        meanings = meaning(zero), chosen
+        if positive is not None and any(not isinstance(value, str) or value in MEANINGS for value in meanings):
+            evident = ()  # numbers, booleans or evident words, which predictions of 0/1 could contradict
         held = f"{zero!r} (0) and {one!r} (1), and which means which is not evident"
         remedy = "give predictions in the label's values"
     if not set(map(meaning, values)) <= set(map(meaning, classes)):
@@ -95,12 +96,7 @@ def one_against_rest(column: Column, name: str, positive: Any) -> NDArray[np.int
     >>> one_against_rest(np.array(["low", "high", "middle"]), "risk", "high")
     array([0, 1, 0])
     """
-    return _marked(column, [_named_positive(_different(column, name), name, positive)])
-
-
-def class_count(column: Column, name: str) -> int:
-    """How many different values there are."""
-    return len(_different(column, name))
+    return _marked(column, [_named_positive(different_values(column, name), name, positive)])
 
 
 def meaning(value: Any) -> Any:
@@ -117,7 +113,7 @@ def meaning(value: Any) -> Any:
     return MEANINGS.get(text.lower(), text)
 
 
-def _different(column: Column, name: str) -> list[Any]:
+def different_values(column: Column, name: str) -> list[Any]:
     """The values that occur, as Python's own, in ascending order."""
     values: set[Any] = set(column.tolist() if column.dtype.kind == "O" else np.unique(column).tolist())
     if any(value is None or value != value for value in values):
@@ -150,11 +146,6 @@ def _pair_with(values: Sequence[Any], pairs: Sequence[tuple[Any, Any]]) -> tuple
     """The first of the pairs (zero, one) that has all the values."""
     meant = {meaning(value) for value in values}
     return next((pair for pair in pairs if meant <= set(pair)), None)
-
-
-def _speaks_for_itself(meanings: tuple[Any, Any]) -> bool:
-    """Whether a label's values are numbers, booleans or evident words, which predictions of 0/1 could contradict."""
-    return any(not isinstance(value, str) or value in MEANINGS for value in meanings)
 
 
 def _marked(column: Column, ones: Sequence[Any]) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairbound._utils.optional import need
 from fairbound._utils.sentences import marked_rows
-from fairbound.constraints.subgroups import is_missing, no_column
+from fairbound.constraints.subgroups import column_named, is_missing
 from fairbound.data.columns import ColumnTypeError, column_of
 from fairbound.data.table import Table
 from fairbound.data.table_files import columns_of_file
@@ -71,12 +71,8 @@ def read_table(
     (('age',), 2)
     """
     columns = read_columns(source, sep=sep, missing=missing)
-    for name in (label, *_listed(features or ())):
-        if name not in columns:
-            raise ValueError(no_column(name, columns))
-    for name in _listed(drop):
-        if name not in columns.errors and name not in columns:
-            raise ValueError(no_column(name, columns))
+    for name in (label, *_listed(features or ()), *(name for name in _listed(drop) if name not in columns.errors)):
+        column_named(name, columns)
     for name, why in columns.errors.items():
         if features is None and name not in _listed(drop):
             raise ValueError(f"{why}; convert it, or drop it: drop=[{name!r}]")

@@ -7,9 +7,8 @@ the pool that a draw names, with replacement.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -138,22 +137,6 @@ def _drawn(key: Tensor, step: Tensor, slot: Tensor, count: Tensor, start: Tensor
     return members[(u * count).long() + start]
 
 
-@cache
-def _compiled_drawn() -> Callable[..., Tensor]:
-    """The same as one loop over the numbers instead of thirty; other shapes need no other compilation."""
-    fast = torch.compile(_drawn, dynamic=True)
-
-    def tried(*args: Tensor) -> Tensor:
-        nonlocal fast
-        try:
-            return fast(*args)
-        except Exception:  # a compiler may raise anything; without it only speed is lost
-            fast = _drawn
-            return fast(*args)
-
-    return tried
-
-
 class Chunks(NamedTuple):
     """Mini-batches of random size, divided into chunks of equal size: one flat stack over all runs."""
 
@@ -181,10 +164,8 @@ class SamplerStack:
         draws: int,
         batch_size_probs: Sequence[float] | None,
         device: torch.device | str = "cpu",
-        compiled: bool = False,
     ) -> None:
         first = samplers[0]
-        self.drawn = _compiled_drawn() if compiled else _drawn
         self.specs = first.specs(draws)
         self.cells = len(first.cells)
         self.runs = len(samplers)
@@ -235,7 +216,7 @@ class SamplerStack:
             evaluates = ("fc",) * len(self.specs)
         slot = self._slots(evaluates)
         count, start = self.count[:, self.column[slot]], self.start[:, self.column[slot]]  # (R, slots)
-        drawn = self.drawn(self.key, self._steps(first, steps), EXAMPLES + slot, count, start, self.members)
+        drawn = _drawn(self.key, self._steps(first, steps), EXAMPLES + slot, count, start, self.members)
         return self._cut(drawn, evaluates)
 
     def _slots(self, evaluates: Sequence[str]) -> Tensor:
@@ -273,7 +254,7 @@ class SamplerStack:
         column = self.column[: spec.objective + spec.cell * self.cells]
         slot = EXAMPLES + number[:, None] * column.numel() + torch.arange(column.numel(), device=self.device)
         count, start = self.count[:, column][run], self.start[:, column][run]  # (C, slots)
-        drawn = self.drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)
+        drawn = _drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)
         objective, cells = drawn.split([spec.objective, spec.cell * self.cells], -1)
         half = torch.where(number == 0, 0, 2 - number % 2)
         return Chunks(run, half, Batch(objective, cells.unflatten(-1, (self.cells, spec.cell))))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.constraints.subgroups import Attribute, Grouping, Intersection, is_missing, no_column
+from fairbound.constraints.subgroups import Attribute, Grouping, Intersection, column_named, is_missing
 from fairbound.data.attributes import one_by_one, parse_attribute
 from fairbound.data.dataset import Dataset
 from fairbound.data.encoders import DATES, NUMBERS, Encoder, holds_numbers
@@ -44,8 +44,7 @@ class Table:
 
     def __post_init__(self) -> None:
         for name in (self.label, *self.features):
-            if name not in self.columns:
-                raise ValueError(no_column(name, self.columns))
+            column_named(name, self.columns)
         if self.label in self.features:
             raise ValueError(f"the label {self.label!r} is also a feature; a model must not see what it predicts")
         for name, column in self.columns.items():
@@ -77,7 +76,7 @@ class Table:
         """
         complete = np.ones(self.rows, dtype=bool)
         for name in names or (*self.features, self.label):
-            complete &= ~is_missing(self._column(name))
+            complete &= ~is_missing(column_named(name, self.columns))
         if complete.all():
             return self
         if not complete.any():
@@ -132,19 +131,16 @@ class Table:
             self._refuse_leaking_means(features, categorical)
         encoder = Encoder.fit(self.columns, features, fitted.numpy(), categorical=categorical)
         name = " x ".join(protected)
+        dropped = f"; {grouping.dropped} of {self.rows} rows dropped, in groups of fewer than {min_size}"
+        dropped = dropped if grouping.dropped else ""
         return Dataset(
             X=encoder.transform(self.columns, dtype)[rows],
             y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(dtype)[rows],
             groups={name: grouping.ids[rows]},
             names=encoder.names,
-            source=self.source + _dropped(grouping, self.rows, min_size),
+            source=self.source + dropped,
             levels={name: grouping.names},
         )
-
-    def _column(self, name: str) -> NDArray[Any]:
-        if name not in self.columns:
-            raise ValueError(no_column(name, self.columns))
-        return self.columns[name]
 
     def intersection(self, group: Groups) -> Intersection:
         """All groups that an attribute, or several together, define in this table.
@@ -171,7 +167,7 @@ class Table:
     def _grouping(self, group: Groups, min_size: int, small: Small) -> Grouping:
         intersection = self.intersection(group)
         for attribute in intersection.attributes:
-            self._column(attribute.name)
+            column_named(attribute.name, self.columns)
             if attribute.name == self.label:
                 raise ValueError(f"{self.label!r} is the label; it cannot be the protected attribute too")
         grouping = intersection.group(self.columns, min_size, small)
@@ -185,7 +181,7 @@ class Table:
 
     def _inputs(self, protected: Sequence[str], keep_group: bool, categorical: Sequence[str]) -> list[str]:
         for name in categorical:
-            self._column(name)
+            column_named(name, self.columns)
         features = [name for name in self.features if keep_group or name not in protected]
         if not features:
             raise ValueError(
@@ -236,9 +232,3 @@ def _row_numbers(train: Tensor, rows: int) -> Tensor:
     if int(train.min()) < 0 or int(train.max()) >= rows:
         raise ValueError(f"train goes from {int(train.min())} to {int(train.max())}, but the rows are 0 to {rows - 1}")
     return train
-
-
-def _dropped(grouping: Grouping, rows: int, min_size: int) -> str:
-    if not grouping.dropped:
-        return ""
-    return f"; {grouping.dropped} of {rows} rows dropped, in groups of fewer than {min_size}"

@@ -217,11 +217,11 @@ def _from_csv(
     }
     with _reading(file.path, file.encoding):
         try:
-            with _opened(file.path) as lines:
-                size = file.path.stat().st_size * (5 if isinstance(lines, gzip.GzipFile) else 1)  # tables shrink so
-                if wanted is None or size <= STREAMED_BYTES:
-                    return _cleaned(arrow_csv.read_csv(lines, **options), file, notes)
-            return _cleaned(_streamed(file, wanted, options), file, notes)
+            table = None if wanted is None else _streamed(file, options)
+            if table is None:
+                with _opened(file.path) as lines:
+                    table = arrow_csv.read_csv(lines, **options)
+            return _cleaned(table, file, notes)
         except KeyError:  # a header that is not as its first line reads
             return _from_csv(file, missing, None, threads, notes)
         except need("pyarrow", "data", "").ArrowInvalid as error:
@@ -229,30 +229,20 @@ def _from_csv(
             raise ValueError(f"{file.path} cannot be read as a table: {why}") from error
 
 
-def _streamed(file: CsvFile, wanted: list[str], options: dict[str, Any]) -> Any:
-    """The wanted columns, batch by batch: nothing else of the file is held in memory. Types are those of the first
-    batch; where a later one has other values, every column is read by itself, as what the first batch has, as numbers
-    or as text."""
+def _streamed(file: CsvFile, options: dict[str, Any]) -> Any:
+    """The wanted columns of a large file, batch by batch, so that nothing else of it is held in memory; None where the
+    file is small, or where a later batch has other values than the first, which decides the types."""
     arrow, arrow_csv = need("pyarrow", "data", ""), need("pyarrow.csv", "data", "")
-    options["read_options"].block_size = BLOCK_BYTES
-
-    def read(names: list[str], types: dict[str, Any]) -> Any:
-        options["convert_options"].include_columns, options["convert_options"].column_types = names, types
-        with _opened(file.path) as lines, arrow_csv.open_csv(lines, **options) as reader:
-            return reader.read_all()
-
-    def column(name: str) -> Any:
-        for types in ({}, {name: arrow.float64()}):
-            try:
-                return read([name], types).column(0)
-            except arrow.ArrowInvalid:
-                continue
-        return read([name], {name: arrow.string()}).column(0)
-
-    try:
-        return read(wanted, {})
-    except arrow.ArrowInvalid:
-        return arrow.table([column(name) for name in wanted], wanted)
+    with _opened(file.path) as lines:
+        size = file.path.stat().st_size * (5 if isinstance(lines, gzip.GzipFile) else 1)  # tables shrink so
+        if size <= STREAMED_BYTES:
+            return None
+        options["read_options"].block_size = BLOCK_BYTES
+        try:
+            with arrow_csv.open_csv(lines, **options) as reader:
+                return reader.read_all()
+        except arrow.ArrowInvalid:
+            return None
 
 
 def _cleaned(table: Any, file: CsvFile, notes: list[str]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.optional import need
-from fairbound.constraints.subgroups import is_missing, no_column
+from fairbound.constraints.subgroups import column_named, is_missing
 
 FORM = "write it as in \"race in ('A', 'B') and age >= 18\", with names that hold spaces between backticks"
 
@@ -41,13 +41,9 @@ def rows_where(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[n
 
 def holds(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """(rows,) where the condition holds; it does not in a row that lacks one of its values."""
-    names = names_in(condition)
-    for name in names:
-        if name not in columns:
-            raise ValueError(no_column(name, columns))
+    values = {name: column_named(name, columns) for name in names_in(condition)}
     if re.search(r"[^=!<>]=[^=]", condition):
         raise ValueError(f"the condition {condition!r} has one =; equality is written ==")
-    values = {name: columns[name] for name in names}
     try:
         rows = np.asarray(need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python"))
     except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:

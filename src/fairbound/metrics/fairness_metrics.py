@@ -29,6 +29,7 @@ from fairbound.metrics.intervals import (
     beta_draws,
     check_level,
     draws_for,
+    estimates,
     largest,
     percentile,
     rate_noise,
@@ -204,11 +205,8 @@ def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) 
     check_level(level)
     rates = counts.rates()
     ends = wilson(rates.values, rates.trials, level) if intervals else ()
-    table = torch.stack([rates.values, *ends], -1).tolist()
-    defined = rates.defined.tolist()
     return {
-        name: [IntervalEstimate(*three) if ok else UNDEFINED for three, ok in zip(table[i], defined[i], strict=True)]
-        for i, name in enumerate(NAMES)
+        name: estimates(rates.values[i], [end[i] for end in ends], rates.defined[i]) for i, name in enumerate(NAMES)
     }
 
 
@@ -243,16 +241,12 @@ class _Views:
 
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
-        return [self._drawn(draw, metric.view, name, settings) for name in metric.rates]
-
-    def _drawn(self, draw: Callable[..., Any], view: str, name: str, settings: dict[str, bool]) -> Any:
-        key = (draw, view, name, *settings)
-        if key not in self.drawn:
-            rates, i = self.rates[view], NAMES.index(name)
-            defined = rates.defined[i]
-            counted = rates.successes[i][defined], rates.trials[i][defined]
-            self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
-        return self.drawn[key]
+        rates, keys = self.rates[metric.view], [(draw, metric.view, name, *settings) for name in metric.rates]
+        for key, i in zip(keys, map(NAMES.index, metric.rates), strict=True):
+            if key not in self.drawn:
+                counted = rates.successes[i][rates.defined[i]], rates.trials[i][rates.defined[i]]
+                self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
+        return [self.drawn[key] for key in keys]
 
 
 def _value(metric: Metric, views: _Views) -> float | None:

@@ -24,8 +24,10 @@ from fairbound.metrics.intervals import (
     around,
     check_level,
     draws_for,
+    estimates,
     largest,
     percentile,
+    quantiles,
     resampled_means,
     spread,
     student_draws,
@@ -107,24 +109,15 @@ def group_loss_intervals(
 ) -> list[IntervalEstimate]:
     """Every group's mean loss with its interval. One example gives a value without an interval."""
     check_level(level)
+    error, freedom = losses.errors()
     if len(losses.names) > MANY_GROUPS:  # the quantiles that the draws approach
-        error, freedom = losses.errors()
         t = torch.from_numpy(stdtrit(freedom.clamp(min=1.0).numpy(), (1 + level) / 2))
-        ends = torch.stack([losses.mean, losses.mean - t * error, losses.mean + t * error], -1).tolist()
-        present, known = (losses.weight > 0).tolist(), (freedom > 0).tolist()
-        return [
-            (IntervalEstimate(*three) if sure else IntervalEstimate(three[0])) if ok else UNDEFINED
-            for three, ok, sure in zip(ends, present, known, strict=True)
-        ]
-    drawn, known = _draw(losses, draws, seed), (losses.errors()[1] > 0).tolist()
-    return [_interval(losses, g, drawn[:, g], level, known[g]) for g in range(len(losses.names))]
-
-
-def _interval(losses: Losses, g: int, drawn: Tensor, level: float, known: bool) -> IntervalEstimate:
-    if float(losses.weight[g]) == 0:
-        return UNDEFINED
-    value = float(losses.mean[g])
-    return percentile(value, drawn, level) if known else IntervalEstimate(value)
+        low, high = losses.mean - t * error, losses.mean + t * error
+    else:
+        drawn = [quantiles(column, level) for column in _draw(losses, draws, seed).unbind(1)]
+        low, high = torch.tensor(drawn, dtype=torch.float64).reshape(-1, 2).unbind(1)
+        low, high = low.minimum(losses.mean), high.maximum(losses.mean)
+    return estimates(losses.mean, (low, high), losses.weight > 0, freedom > 0)
 
 
 def loss_gaps(

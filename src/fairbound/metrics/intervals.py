@@ -56,6 +56,17 @@ class IntervalEstimate(NamedTuple):
 UNDEFINED = IntervalEstimate(None)
 
 
+def estimates(
+    value: Tensor, ends: Sequence[Tensor], defined: Tensor, known: Tensor | None = None
+) -> list[IntervalEstimate]:
+    """One for each number (G,): UNDEFINED where it is not defined, without ends where these are not known."""
+    rows, known = torch.stack([value, *ends], -1).tolist(), defined if known is None else known
+    return [
+        (IntervalEstimate(*row) if sure else IntervalEstimate(row[0])) if ok else UNDEFINED
+        for row, ok, sure in zip(rows, defined.tolist(), known.tolist(), strict=True)
+    ]
+
+
 class Resampled(NamedTuple):
     """Estimates with their standard errors, and what both are in resamples."""
 

@@ -26,6 +26,7 @@ from fairbound.metrics.intervals import (
     IntervalEstimate,
     check_level,
     draws_for,
+    estimates,
     largest,
     resampled_means,
     spread,
@@ -132,12 +133,8 @@ def auc_intervals(areas: Auc, level: float = 0.95) -> list[IntervalEstimate]:
     half = z * areas.error / (inner * (1 - inner))
     ends = torch.stack([torch.sigmoid(torch.logit(inner) + sign * half) for sign in (-1, 1)])
     apart = areas.error == 0
-    ends = torch.where(apart, torch.stack(wilson(value, areas.freedom + 1, level)), ends)
-    rows = zip(value.tolist(), *ends.tolist(), areas.defined.tolist(), (areas.freedom > 0).tolist(), strict=True)
-    return [
-        (IntervalEstimate.within(v, (low, high)) if known else IntervalEstimate(v)) if ok else UNDEFINED
-        for v, low, high, ok, known in rows
-    ]
+    low, high = torch.where(apart, torch.stack(wilson(value, areas.freedom + 1, level)), ends)
+    return estimates(value, (low.minimum(value), high.maximum(value)), areas.defined, areas.freedom > 0)
 
 
 def auc_difference(
@@ -213,10 +210,8 @@ def calibration(
     sums = [torch.bincount(cell, part, minlength=len(names)) for part in (w * score, w)]
     mean = sums[0] / sums[1].clamp(min=torch.finfo(score.dtype).tiny)
     means = (mean.round() if whole_numbers(score) else mean).tolist()
-    ends = torch.stack([rates.values[at], *wilson(rates.values[at], rates.trials[at], level)], -1).tolist()
-    sizes, defined = counts.sizes().tolist(), rates.defined[at].tolist()
-    every = [
-        CalibrationBin(means[i], IntervalEstimate(*ends[i]), sizes[i]) if defined[i] else None
-        for i in range(len(names))
+    shares = estimates(rates.values[at], wilson(rates.values[at], rates.trials[at], level), rates.defined[at])
+    every = [CalibrationBin(*each) for each in zip(means, shares, counts.sizes().tolist(), strict=True)]
+    return [
+        tuple(each for each in every[k * bins : (k + 1) * bins] if each.rate.value is not None) for k in range(groups)
     ]
-    return [tuple(each for each in every[k * bins : (k + 1) * bins] if each is not None) for k in range(groups)]

@@ -112,7 +112,7 @@ class VectorizedRuns:
         self.problem, self.settings, self.algorithm = problem, methods[0], methods[0].method
         self.hyper = stack_hyperparams(methods, x0, all_of_them=compiled)
         self.runs = tuple(runs)
-        self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.batch_size_probs, x0.device, compiled)
+        self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.batch_size_probs, x0.device)
         compiler = Compiler(problem, forced) if compiled else None
         self.compiler = compiler
         self.tables = (
