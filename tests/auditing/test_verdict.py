@@ -280,7 +280,7 @@ def test_how_many_more_examples_is_a_range_that_holds_the_point() -> None:
     gap = found.decisive
     assert found.decision == "undecided"
     assert gap.needed is not None
-    low, high = (re.search(r"at least ([\d,]+) more", found.sentence), "no number decides" in found.sentence)
+    low, high = (re.search(r"at least ([\d,]+) more", found.sentence), "no sample is large enough" in found.sentence)
     assert low is not None
     assert int(low.group(1).replace(",", "")) < gap.needed - gap.examples
     assert high  # the estimate is .02 from its bound, and its error is .03

@@ -267,7 +267,7 @@ def test_predictions_in_the_terms_of_the_label(
     ("predictions", "label", "positive", "sentence"),
     [
         ([0, 1], [1, 2], 2, r"'guess' holds 0 and 1, but the label 'rich' holds 1 \(0\) and 2 \(1\)"),
-        ([0, 1], ["yes", "no"], "no", "which means which is not evident"),
+        ([0, 1], ["yes", "no"], "no", "it is not evident which is which"),
         ([1, 2], [0, 1], None, "'guess' holds 1 and 2, but the label"),
         (["a", "b"], ["a", "c"], "a", "'guess' holds 'a' and 'b', but the label"),
         ([0.2, 0.7, 0.9], [0, 1], None, r"scores are not predictions \(score, --score\)"),

@@ -68,7 +68,8 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
     group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
     points = 100 * (gap.difference.value or 0.0)
     size = f"{abs(points):.1f} points {'more' if points >= 0 else 'less'} {ends(gap.difference, '+.1f', 100)}".rstrip()
-    words = f"Of {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: {size}"
+    clearest = "The clearest difference: of" if len(compared) > 1 and has_intervals else "Of"
+    words = f"{clearest} {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: {size}"
     if gap.ratio.value is not None:
         words += f", {gap.ratio.value:.2f} times the rate {ends(gap.ratio, '.2f')}".rstrip()
     if len(compared) == 1 or not has_intervals:

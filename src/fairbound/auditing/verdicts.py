@@ -92,7 +92,8 @@ def verdict(
     constraint value     all at once    alone bound       needed
     A - B      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
     B - A      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
-    95 % limits, all at once and alone; needed: examples, if the estimate is right
+    95 % limits, all at once and alone; needed: the scarcer group's
+    examples in all, if the estimate is exactly right
     Holds: at 95 % confidence every constraint holds for the population that these
     examples were drawn from; nearest to its bound is 'A - B', at most 0.052 where
     0.200 is allowed.
@@ -129,7 +130,8 @@ def _table(gaps: Sequence[Gap], level: float) -> list[str]:
     lines = [_line(entries, widths) for entries in columns]
     if len(shown) < len(gaps):
         lines.append(f"and {len(gaps) - len(shown)} more, farther from their bounds")
-    return [*lines, f"{100 * level:g} % limits, all at once and alone; needed: examples, if the estimate is right"]
+    needed = "needed: the scarcer group's\nexamples in all, if the estimate is exactly right"
+    return [*lines, f"{100 * level:g} % limits, all at once and alone; {needed}"]
 
 
 def _sentence(gap: Gap, decision: Decision, level: float) -> str:
@@ -165,7 +167,8 @@ def _more(gap: Gap, level: float) -> str:
     )
     first, more = _rough(max(1.0, fewest)), f"more examples of {gap.cell!r}, and of the others in proportion,"
     if math.isinf(most) or most >= 1e9:
-        return f"It takes at least {first} {more[:-1]}; if the true value is at the bound, no number decides."
+        farther = "even if the true value is farther from the bound than the estimate"
+        return f"It takes at least {first} {more} {farther}; if it is at the bound, no sample is large enough."
     return f"{first} to {_rough(max(1.0, most))} {more} would decide."
 
 

@@ -234,7 +234,7 @@ def show(found: Audit, console: Console, top: int) -> None:
     ends = f"{100 * found.level:g}% intervals, conservative for gaps" if has_intervals(found) else ""
     console.print(f"reference group: {plain(found.reference)}; {ends or 'values only, without intervals'}")
     if any(gap.beyond_chance for group in found.groups for gap in group.against_reference.values()):
-        console.print("* beyond chance, all groups counted")
+        console.print("* beyond chance, with all groups counted; an interval is for one group alone", soft_wrap=True)
     for part in found.parts:
         console.print(_part_line(part), highlight=False)
     for note in found.notes:

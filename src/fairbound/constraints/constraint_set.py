@@ -63,9 +63,8 @@ class ConstraintSet(LinearConstraints):
             if isinstance(constraints, str) or not isinstance(constraints, Iterable):
                 notion = constraints if isinstance(constraints, str) else "loss_parity"
                 example = f"constraints.{notion}(...)"
-                raise TypeError(
-                    f"{constraints!r:.60} is not a constraint; fairbound.constraints makes them, as {example} does"
-                )
+                what = repr(constraints) if isinstance(constraints, str) else type(constraints).__name__
+                raise TypeError(f"{what} is not a constraint; fairbound.constraints makes them, as {example} does")
             parts = list(constraints)
             names = _joined([getattr(part, "names", ()) for part in parts])
         if not parts:

@@ -76,7 +76,7 @@ def binary_like(
         meanings = meaning(zero), chosen
         if positive is not None and any(not isinstance(value, str) or value in MEANINGS for value in meanings):
             evident = ()  # numbers, booleans or evident words, which predictions of 0/1 could contradict
-        held = f"{zero!r} (0) and {one!r} (1), and which means which is not evident"
+        held = f"{zero!r} (0) and {one!r} (1), and it is not evident which is which"
         remedy = "give predictions in the label's values"
     if not set(map(meaning, values)) <= set(map(meaning, classes)):
         pair = _pair_with(values, evident)

@@ -70,7 +70,7 @@ def gaussian_classes() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="digits-parity",
-        title="Noisy digits: the losses of the ten classes within .1 of each other",
+        title="Noisy digits: the losses of the ten classes within 0.1 of each other",
         family="many constraints",
         build=digits,
         scale=DIGITS_BOUND,
@@ -81,7 +81,7 @@ PROBLEMS = (
     ),
     BenchmarkProblem(
         name="many-classes",
-        title="A hundred Gaussian classes of unequal noise: the losses of all pairs within .3",
+        title="A hundred Gaussian classes of unequal noise: the losses of all pairs within 0.3",
         family="many constraints",
         build=gaussian_classes,
         scale=CLASSES_BOUND,

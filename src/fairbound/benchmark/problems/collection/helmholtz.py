@@ -67,7 +67,7 @@ def build() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="helmholtz",
-        title="Physics-informed network: fit of measurements, with the Helmholtz equation's residual at most .02",
+        title="Physics-informed network: fit of measurements, with the Helmholtz equation's residual at most 0.02",
         family="control, physics, others",
         build=build,
         changed=True,

@@ -64,7 +64,7 @@ def build() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="neyman-pearson",
-        title="Digits, logistic regression: loss on even digits, with the loss on odd ones at most .2",
+        title="Digits, logistic regression: loss on even digits, with the loss on odd ones at most 0.2",
         family="known answers",
         build=build,
         changed=True,

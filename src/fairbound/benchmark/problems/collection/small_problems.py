@@ -69,7 +69,7 @@ def outside() -> Known:
     def function(z: Tensor) -> Tensor:
         return torch.stack([0.5 * (z - 0.4 * u).square().sum(), 0.5 * (1 - z @ z)])
 
-    title = "min 1/2 |x - .4 u|^2 s.t. 1/2 (1 - |x|^2) <= 0, |u| = 1"
+    title = "min 1/2 |x - 0.4 u|^2 s.t. 1/2 (1 - |x|^2) <= 0, |u| = 1"
     return Known(title, "<= concave", False, function, 0.4 * u + 0.1, u, tensor(0.6))
 
 
@@ -92,7 +92,7 @@ def nonsmooth() -> Known:
     def function(z: Tensor) -> Tensor:
         return torch.stack([(z - a).abs().sum(), z.amax() - 0.5])
 
-    title = "min |x - a|_1 s.t. max x <= .5"
+    title = "min |x - a|_1 s.t. max x <= 0.5"
     return Known(title, "<= nonsmooth", True, function, torch.zeros(N, dtype=F64), a.clamp(max=0.5), tensor(3))
 
 

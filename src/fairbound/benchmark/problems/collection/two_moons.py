@@ -65,7 +65,7 @@ def build() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="two-moons",
-        title="Two moons: the loss of every one of 100 points at most .15",
+        title="Two moons: the loss of every one of 100 points at most 0.15",
         family="many constraints",
         build=build,
         changed=True,
