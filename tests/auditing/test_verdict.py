@@ -286,6 +286,20 @@ def test_how_many_more_examples_is_a_range_that_holds_the_point() -> None:
     assert high  # the estimate is .02 from its bound, and its error is .03
 
 
+@pytest.mark.parametrize("bound", [0.07, 0.1])
+def test_the_examples_needed_allow_for_the_limit_on_the_side_of_the_bound(bound: float) -> None:
+    """Below the bound that is the one-sided limit, above it the simultaneous one; and 0.84 errors for power 0.8."""
+    decided = np.concatenate([np.arange(500) < 275, np.arange(500) < 235]).astype(int)  # 0.55 and 0.47
+    parity = constraints.demographic_parity(["A", "B"], bound=bound)
+    gap = verdict(parity, ["A"] * 500 + ["B"] * 500, predictions=decided).decisive
+    assert gap.estimate is not None
+    assert gap.at_most is not None
+    assert gap.low is not None
+    half = gap.at_most - gap.estimate if gap.estimate < bound else gap.estimate - gap.low
+    error = np.sqrt((0.55 * 0.45 + 0.47 * 0.53) / 500)
+    assert gap.needed == pytest.approx(500 * ((half + 0.8416 * error) / (bound - gap.estimate)) ** 2, rel=0.01)
+
+
 def test_simultaneous_limits_of_three_equal_groups_are_tukey_s() -> None:
     """The studentized range of three means at 95 % is 3.314; each half width is 3.314 / sqrt(2) standard errors.
 
