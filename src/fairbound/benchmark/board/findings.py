@@ -80,7 +80,7 @@ def _heldout_words(board: Board, problem: Card) -> str:
 
 def interval(ends: Numbers) -> str:
     """
-    >>> interval(np.array([-0.004, 0.123])), interval(np.array([math.nan, math.nan]))
+    >>> interval(np.array([-0.004, 0.123])), interval(np.array([np.nan, np.nan]))
     ('[0.00, 0.12]', '(one run)')
     """
     if np.isnan(ends).any():
