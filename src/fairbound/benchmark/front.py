@@ -89,7 +89,7 @@ def difference(results: Results, part: str, first: str, second: str) -> str:
     losses = [final[final["row"] == row].set_index(["split", "seed"])["loss"] for row in (first, second)]
     apart = (losses[1] - losses[0]).dropna()
     low, high = student_interval(apart.to_numpy())
-    words = f"the difference between the first two, {first} and {second},"
+    words = f"the difference in loss between the first two, {first} and {second},"
     if math.isnan(low):
         return f"{words} cannot be judged from one run"
     certain = "is significant" if low > 0 else "is not significant"
