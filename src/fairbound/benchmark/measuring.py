@@ -55,7 +55,7 @@ class Evaluator:
             for inputs, labels, cell in self._blocks:
                 for total, point in zip(sums, x, strict=True):
                     losses = self._losses(point, inputs, labels)
-                    total += GroupedLayout([self._term], [(cell,)], losses).sums([losses])[1:-2]
+                    total += GroupedLayout([self._term], [(cell,)], losses).table([losses])[0, 1:-2]
         by_group = sums.unflatten(1, (len(self.parts), -1))
         sizes = torch.bincount(self._cells, minlength=self._term.cells).reshape(len(self.parts), -1).to(sums)
         overall = by_group.sum(-1) / sizes.sum(-1)

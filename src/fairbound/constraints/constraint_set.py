@@ -4,7 +4,7 @@ A mini-batch is reduced to sums and counts per cell, which add up over chunks, a
 quotients are the means; [f, c] is a function of the means; a weight on every entry of [f, c] becomes a weight on every
 mean, and then on every example: one backward pass gives the gradient of f * F + w'C.
 
-    per-example values --layout.sums--> sums, counts --> means --value--> [f, c]
+    per-example values --layout.table--> sums, counts --> means --value--> [f, c]
     example weights <--layout.spread-- / counts <--mean_weights-- (f, w)
 """
 
@@ -190,34 +190,27 @@ class ConstraintSet(LinearConstraints):
         """Where the examples of a mini-batch count."""
         return GroupedLayout(self.terms, self.layers(batch), batch.losses, batch.objective, batch.weight)
 
-    def table(
-        self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: GroupedLayout
-    ) -> tuple[Tensor, Tensor]:
-        """(1+q+2,) sums and counts, in double precision: the last two are of examples in no cell and unknown groups.
+    def table(self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: GroupedLayout) -> SumsCounts:
+        """(1+q+2,) in double precision: the last two are of examples in no cell and of unknown groups (a NaN).
 
         A function adds its values, and counts once where it is observed.
         """
-        sums, counts = layout.sums(values), layout.counts
-        if not functions:
-            return sums, counts
-        sizes = [1, *(term.means for term in layout.terms), 2]
-        sum_parts, count_parts = list(sums.split_with_sizes(sizes)), list(counts.split_with_sizes(sizes))
-        for (place, _), (value, observed) in zip(self.functions, functions, strict=True):
-            added = value.detach().to(sums.dtype)
-            sum_parts[1 + place], count_parts[1 + place] = added, torch.ones_like(added)
-            if observed is not None:
-                sum_parts[1 + place] = torch.where(observed, added, 0.0)
-                count_parts[1 + place] = observed.to(sums.dtype)
-        return torch.cat(sum_parts), torch.cat(count_parts)
+        totals = SumsCounts(layout.table(values))
+        for (place, part), (value, observed) in zip(self.functions, functions, strict=True):
+            start = 1 + sum(term.means for term in layout.terms[:place])
+            own = slice(start, start + part.m)
+            totals.sums[own] = value.detach() if observed is None else torch.where(observed, value.detach(), 0.0)
+            totals.counts[own] = 1.0 if observed is None else observed.to(torch.float64)
+        return totals
 
     def sums_counts(
         self, values: Sequence[Tensor], functions: Sequence[FunctionValue], layout: GroupedLayout
     ) -> SumsCounts:
         """The same without the last two, in the precision of the losses; an unknown group makes the objective NaN."""
-        sums, counts = self.table(values, functions, layout)
+        table = self.table(values, functions, layout).table
         wide = torch.float64 if layout.like.dtype == torch.float64 else torch.float32
-        objective = torch.where(counts[-1:] > 0, torch.nan, counts[:1])
-        return SumsCounts(sums[:-2].to(wide), torch.cat([objective, counts[1:-2]]).to(wide))
+        table[1, 0].masked_fill_(table[1, -1] > 0, torch.nan)
+        return SumsCounts(table[:, :-2].to(wide))
 
     def example_weights(
         self, mean_weights: Tensor, counts: Tensor, layout: GroupedLayout, values: Sequence[Tensor]

@@ -4,9 +4,10 @@ Every row is an entry of `direct @ means`, less the mean of all cells of its par
 
     values = A means - bound,    A = direct + against shares'
 
-In a mini-batch without some group the group's running mean stands in that mean; a cell that was never seen counts as
-the mean of the others, so that it changes nothing. A row that is about an absent cell itself is not observed. Nothing
-here branches on values, so nothing waits for a GPU.
+In a mini-batch without some group the group's running mean stands in that mean, as sums and counts of which earlier
+mini-batches count less; a cell that was never seen counts as the mean of the others, so that it changes nothing. A row
+that is about an absent cell itself is not observed. The objective is NaN without examples, and where a group is
+unknown. Nothing here branches on values but a `look`, so nothing else waits for a GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from fairbound.constraints.constraint import Constraint
 from fairbound.constraints.constraint_set import ConstraintSet
+from fairbound.constraints.linear import SumsCounts
 from fairbound.constraints.running_means import MEMORY
 
-TINY = 1e-300  # a divisor for 0
+TINY = 1e-300  # a divisor for 0, and the count of a cell that was never seen
 ENTRIES = 1 << 16  # of the matrix, up to which it is written out: a product takes some 20 microseconds
 
 
@@ -29,7 +31,7 @@ class Affine(NamedTuple):
 
     matrix: Tensor  # (1+m, 1+q+2)
     transposed: Tensor
-    empty: Tensor | None = None  # (1+q+2,) 1 for means without examples
+    present: Tensor | None = None  # (1+q+2,) bool: means that have examples; None: all
     signs: Tensor | None = None  # (1+m,) of the rows, where some are absolute values
 
     def mean_weights(self, w: Tensor) -> Tensor:
@@ -38,16 +40,9 @@ class Affine(NamedTuple):
 
     def jacobian(self, rows: Tensor) -> Tensor:
         """(m, n) from the gradients of the cell means, (q, n)."""
-        matrix = self.matrix if self.empty is None else self.matrix * (1 - self.empty)
+        matrix = self.matrix if self.present is None else self.matrix * self.present
         jacobian = matrix[1:, 1:-2].to(rows.dtype) @ rows
         return jacobian if self.signs is None else self.signs[1:, None].to(rows.dtype) * jacobian
-
-
-class Means(NamedTuple):
-    """Running means of all entries of the table, (1+q+2,), and the examples behind them, earlier ones counting less."""
-
-    means: Tensor
-    weights: Tensor
 
 
 class DenseConstraints:
@@ -55,11 +50,10 @@ class DenseConstraints:
 
     def __init__(self, constraints: ConstraintSet, device: torch.device) -> None:
         m, q = constraints.m, sum(part.size for part in constraints.parts)
-        direct, needed = torch.zeros(2, 1 + m, 3 + q, dtype=torch.float64)
-        bound, surplus = torch.zeros(2, 1 + m, dtype=torch.float64)
+        direct = torch.zeros(1 + m, 3 + q, dtype=torch.float64)
+        bound = torch.zeros(1 + m, dtype=torch.float64)
         absolute = torch.zeros(1 + m, dtype=torch.bool)
-        direct[0, 0] = needed[0, 0] = 1.0
-        needed[0, -1], surplus[0] = -1.0, 1.0  # an unknown group: the objective is as good as absent
+        direct[0, 0] = direct[0, -1] = 1.0  # NaN where there are no examples, and of unknown groups
         shares, against = [], []
         row, column = 1, 1
         for part in constraints.parts:
@@ -74,12 +68,12 @@ class DenseConstraints:
                     against[-1][rows] = -own.sum(1)
             else:
                 direct[rows, columns] = torch.eye(part.m)
-            needed[rows, columns] = (direct[rows, columns] != 0).double()
             row, column = row + part.m, column + part.size
-        self.direct, self.needed = direct.to(device), needed.to(device)
-        self.minus_bound, self.surplus = -bound.to(device), surplus.to(device)
-        self.absolute = absolute.to(device) if bool(absolute.any()) else None
+        self.direct, self.minus_bound = direct.to(device), -bound.to(device)
+        self.needed = self.direct != 0
+        self.needed[0] = False
         self.refers = bool(shares)
+        self.absolute = absolute.to(device) if bool(absolute.any()) else None
         self.shares = torch.stack([*shares, torch.zeros(3 + q, dtype=torch.float64)]).to(device)
         self.against = torch.stack([*against, torch.zeros(1 + m, dtype=torch.float64)], 1).to(device)
         self.complete = torch.addmm(self.direct, self.against, self.shares)  # where every cell was seen
@@ -90,42 +84,43 @@ class DenseConstraints:
         """Whether the matrix is small."""
         return (1 + constraints.m) * (3 + sum(part.size for part in constraints.parts)) <= ENTRIES
 
-    def no_means(self) -> Means | None:
-        """Before the first mini-batch; None where no row refers to the mean of all cells."""
-        return None if not self.refers else Means(*torch.zeros_like(self.direct[:2]))
+    def unseen(self) -> SumsCounts:
+        """The running sums and counts before the first mini-batch: a mean of 0 for cells, of NaN for the objective."""
+        table = torch.zeros_like(self.direct[:2])
+        table[1], table[0, 0] = TINY, torch.nan
+        return SumsCounts(table)
 
     def values(
-        self, sums: Tensor, counts: Tensor, running: Means | None, look: bool
+        self, totals: SumsCounts, running: SumsCounts, all_seen: bool, look: bool
     ) -> tuple[Tensor, Tensor | None, Tensor, Affine]:
-        """Of a table of sums and counts: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map.
+        """Of a mini-batch: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map.
 
-        With a `look` at the counts, no rows are None.
+        `all_seen` says that every cell has a running mean. With a `look` at the counts, no rows are None.
         """
         if look and self.absolute is None:
-            *numbers, _, unknown = counts.tolist()
+            *numbers, _, unknown = totals.counts.tolist()
             if min(numbers) > 0 and not unknown:
-                filled = counts.clamp(min=TINY)
-                values = torch.addmv(self.minus_bound, self.complete, sums / filled)
+                filled = totals.counts.clamp(min=TINY)
+                values = torch.addmv(self.minus_bound, self.complete[:, :-2], (totals.sums / filled)[:-2])
                 return values, None, filled, Affine(self.complete, self.transposed)
-        empty = (counts <= 0).to(counts.dtype)
-        filled = counts + empty
-        means = sums / filled if running is None else torch.addcdiv(empty * running.means, sums, filled)
-        matrix = self.complete
-        if running is not None:
-            shares = self.shares * (running.weights + counts > 0)
+        present = totals.counts > 0
+        missing = (self.needed > present).any(1)
+        sums, counts = torch.where(present, totals.table, running.table).unbind()
+        matrix, transposed = self.complete, self.transposed
+        if not all_seen:
+            shares = self.shares * (counts > TINY)
             shares = shares / shares.sum(1, keepdim=True).clamp(min=TINY)
             matrix = torch.addmm(self.direct, self.against, shares)
-        missing = torch.addmv(self.surplus, self.needed, empty) != 0
+            transposed = matrix.t()
+        affine = Affine(matrix, transposed, present)
         if self.absolute is None:
-            return torch.addmv(self.minus_bound, matrix, means), missing, filled, Affine(matrix, matrix.t(), empty)
-        gaps = matrix.mv(means)
+            return torch.addmv(self.minus_bound, matrix, sums / counts), missing, counts, affine
+        gaps = matrix.mv(sums / counts)
         signs = torch.where(self.absolute, gaps.sign(), 1.0)
-        return gaps * signs + self.minus_bound, missing, filled, Affine(matrix, matrix.t(), empty, signs)
+        return gaps * signs + self.minus_bound, missing, counts, affine._replace(signs=signs)
 
     @staticmethod
-    def updated(running: Means, sums: Tensor, counts: Tensor, made: Tensor | None) -> Means:
-        """The running means after a mini-batch, unless `made` () bool says otherwise; entries without examples stay."""
-        seen = counts > 0 if made is None else (counts > 0) & made
-        weights = torch.add(counts, running.weights, alpha=MEMORY)
-        means = torch.addcdiv(running.means, torch.addcmul(sums, counts, running.means, value=-1.0), weights)
-        return Means(torch.where(seen, means, running.means), torch.where(seen, weights, running.weights))
+    def updated(running: SumsCounts, totals: SumsCounts, made: Tensor | None) -> SumsCounts:
+        """After a mini-batch, unless `made` () bool says otherwise; entries without examples stay."""
+        seen = totals.counts > 0 if made is None else (totals.counts > 0) & made
+        return SumsCounts(torch.where(seen, torch.add(totals.table, running.table, alpha=MEMORY), running.table))

@@ -8,7 +8,7 @@ values up to sums by cell, and hand weights of sums back to examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ class GroupedLayout:
     """Examples in any order; their cells are given by index. A mini-batch costs O(examples + cells).
 
     All sums are in one table, in double precision: the objective's, those of every term, and two more, of examples in
-    no cell and of unknown groups. One scatter fills it; one gather hands weights back.
+    no cell and of unknown groups. A scatter of every layer fills it; a gather hands weights back.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class GroupedLayout:
         if objective is not None and self.weight is not None:
             self.objective = objective * self.weight
         means = [term.means for term in terms]
-        self.slots = 1 + sum(means)  # of which two more follow
-        self._places: list[tuple[int, Tensor]] = []  # for every layer its statistic, and (B,) the places of examples
-        start = 1
+        self.slots = sum(means)  # of which two more follow
+        self._places: list[tuple[int, Tensor]] = []  # for every layer its statistic, and (B,) the slots of examples
+        start = 0
         for term, own, term_layers in zip(terms, means, layers, strict=True):
             for layer in term_layers:
                 place = layer + start
@@ -67,42 +67,35 @@ class GroupedLayout:
                 self._places.append((term.added or 0, place))
             start += own
 
-    def _scattered(self, table: Tensor, values: Sequence[Tensor]) -> Tensor:
-        """A table (slots + 2,) to which values (B,) are added, one vector for every layer."""
-        if not values:
-            return table.clone()
-        places = [place for _, place in self._places]
-        if len(places) == 1:
-            return table.index_add(0, places[0], values[0])
-        return table.index_add(0, torch.cat(places), torch.cat(list(values)))
+    def table(self, values: Sequence[Tensor]) -> Tensor:
+        """(2, 1 + slots + 2) sums of per-example values, and counts, in double precision; without a graph.
 
-    @cached_property
-    def counts(self) -> Tensor:
-        """(slots + 2,) in double precision."""
-        table, ones = _templates(self.like.shape[0], self.slots + 2, self.like.device)
-        if self.objective is not None:
-            table = torch.cat([self.objective.sum(0, keepdim=True), table[1:]])
-        weights = ones if self.weight is None else self.weight
-        return self._scattered(table, [weights] * len(self._places))
+        The sum of unknown groups is NaN.
+        """
+        table, one = _empty_table(self.slots + 2, self.like.device)
+        ones = one.expand(self.like.shape[0])
+        weight = ones if self.weight is None else self.weight
 
-    def sums(self, values: Sequence[Tensor]) -> Tensor:
-        """(slots + 2,) of per-example values, in double precision; without a graph."""
-        plain = [value.detach().double() for value in values]
-        objective = (plain[0] if self.objective is None else plain[0] * self.objective).sum(0, keepdim=True)
-        if self.weight is not None:
-            plain = [value * self.weight for value in plain]
-        table = torch.cat([objective, _templates(0, self.slots + 1, self.like.device)[0]])
-        return self._scattered(table, [plain[statistic] for statistic, _ in self._places])
+        def weighted(s: int, weight: Tensor) -> Tensor:
+            value = values[s].detach().double()
+            return torch.stack([value if weight is ones else value * weight, weight])
+
+        added = {s: weighted(s, weight) for s in {0, *(statistic for statistic, _ in self._places)}}
+        objective = weight if self.objective is None else self.objective
+        of_objective = added[0] if objective is weight else weighted(0, objective)
+        for statistic, place in self._places:
+            table = table.index_add(1, place, added[statistic])
+        return torch.cat([of_objective.sum(1, keepdim=True), table], 1)
 
     def spread(self, weights: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
         """(B,) for each of the values: what every example counts, from a weight on every entry of the table."""
         example_weights: list[Tensor | None] = [None] * len(values)
-        f = weights[0]
+        f, by_slot = weights[0], weights[1:]
         example_weights[0] = None if self.objective is None else f * self.objective
         places = iter(self._places)
         for term, layers in zip(self.terms, self.layers, strict=True):
             for _ in layers:
-                added, before = weights.index_select(0, next(places)[1]), example_weights[term.statistic or 0]
+                added, before = by_slot.index_select(0, next(places)[1]), example_weights[term.statistic or 0]
                 added = added if self.weight is None else added * self.weight
                 example_weights[term.statistic or 0] = added if before is None else before + added
         if self.objective is None:
@@ -133,11 +126,11 @@ class GroupedLayout:
 
 
 @lru_cache(maxsize=256)
-def _templates(examples: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(size,) zeros but for the number of examples in front, and a one for each: what counts begin with."""
-    table = torch.zeros(size, dtype=torch.float64)
-    table[0] = examples
-    return table.to(device), torch.ones(1, dtype=torch.float64, device=device).expand(examples)
+def _empty_table(slots: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(2, slots) no sums and no counts, but a NaN for unknown groups; and a one (1,)."""
+    table = torch.zeros(2, slots, dtype=torch.float64, device=device)
+    table[0, -1] = torch.nan
+    return table, torch.ones(1, dtype=torch.float64, device=device)
 
 
 def _rank(layer: Tensor) -> Tensor:

@@ -17,11 +17,18 @@ from fairbound.core import CellGradients, Estimate
 class SumsCounts(NamedTuple):
     """Sums and counts, (1+q,): of the objective, then of every cell; those of a function are its values and 1."""
 
-    sums: Tensor
-    counts: Tensor
+    table: Tensor  # (2, 1+q)
+
+    @property
+    def sums(self) -> Tensor:
+        return self.table[0]
+
+    @property
+    def counts(self) -> Tensor:
+        return self.table[1]
 
     def plus(self, other: SumsCounts) -> SumsCounts:
-        return SumsCounts(self.sums + other.sums, self.counts + other.counts)
+        return SumsCounts(self.table + other.table)
 
     @property
     def means(self) -> Tensor:
@@ -30,8 +37,8 @@ class SumsCounts(NamedTuple):
 
     def filled(self) -> SumsCounts:
         """The same with a mean of 0 for cells without examples, so that the others can be read."""
-        empty = self.counts <= 0
-        return SumsCounts(torch.where(empty, 0.0, self.sums), torch.where(empty, 1.0, self.counts))
+        nothing = self.table.new_tensor([[0.0], [1.0]])
+        return SumsCounts(torch.where(self.counts > 0, self.table, nothing))
 
 
 class LinearConstraint:

@@ -183,7 +183,7 @@ def _chunks(constraint: AnyConstraint, batch: MiniBatch) -> None:
         )
         return
     constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
-    totals, added = _totals(constraints, batch), SumsCounts(torch.zeros((), dtype=F64), torch.zeros((), dtype=F64))
+    totals, added = _totals(constraints, batch), SumsCounts(torch.zeros(2, 1, dtype=F64))
     for i in range(3):
         added = added.plus(_totals(constraints, _chosen(batch, torch.arange(i, size, 3))))
     expect(

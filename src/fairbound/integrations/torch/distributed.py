@@ -61,10 +61,10 @@ class Processes:
 
     def summed(self, totals: SumsCounts) -> SumsCounts:
         """The totals of all processes: what one process would see on all their examples."""
-        both = torch.stack([totals.sums, totals.counts])
+        table = totals.table.clone()
         for group in self.groups:
-            distributed.all_reduce(both, group=group)
-        return SumsCounts(both[0], both[1])
+            distributed.all_reduce(table, group=group)
+        return SumsCounts(table)
 
     def present_cells(self, layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
         """The cells that the mini-batches of all processes show, and the place of this one's examples among them."""

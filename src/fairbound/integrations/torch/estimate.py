@@ -15,13 +15,14 @@ from fairbound.constraints.cells import Layers
 from fairbound.constraints.constraint import FunctionValue
 from fairbound.constraints.constraint_set import ConstraintSet
 from fairbound.constraints.contrasts import Others
-from fairbound.constraints.dense import Affine, DenseConstraints, Means
+from fairbound.constraints.dense import TINY, Affine, DenseConstraints
 from fairbound.constraints.layouts import GroupedLayout, Term
 from fairbound.constraints.linear import LinearConstraints, SumsCounts
 from fairbound.constraints.running_means import RunningMeans
 from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, full_value
 
+SEEN_EVERY = 100  # steps between two looks at whether every cell was seen
 ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
 
 
@@ -75,7 +76,7 @@ class BatchStatistics:
 
     def totals(self) -> SumsCounts:
         """(1+q+2,) the table of sums and counts."""
-        return SumsCounts(*self.constraints.table(self.values, self.functions, self.layout))
+        return self.constraints.table(self.values, self.functions, self.layout)
 
     def weights(self, by_sum: Tensor) -> list[Tensor]:
         """What every entry of `tensors` counts, from a weight on every sum, (1+q+2,)."""
@@ -122,7 +123,7 @@ class BatchEstimate(NamedTuple):
     values: Tensor  # (1+m,) [f, c]; c of a constraint that the batch does not show: its last value, but at most 0
     missing: Tensor | None  # (1+m,) bool: those that lack examples of a cell; None: none does
     shown: SumsCounts  # (1+q+2,) sums and counts
-    filled: Tensor  # (1+q+2,) counts, 1 where they are 0
+    filled: Tensor  # (1+q+2,) counts, not 0 where there are none
     linear: Affine | ManyAffine
     rows: Tensor | None = None  # (m,) which of all rows these are; None: all, in order
 
@@ -148,7 +149,7 @@ class BatchEstimate(NamedTuple):
     def by_sum(self, w: Tensor) -> Tensor:
         """(1+q+2,) the weight of every sum in w'[f, c], w (1+m,); a constraint that is absent has none."""
         w = w.double()
-        return self.linear.mean_weights(w if self.missing is None else torch.where(self.missing, 0.0, w)) / self.filled
+        return self.linear.mean_weights(w if self.missing is None else w.masked_fill(self.missing, 0.0)) / self.filled
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
         """The mini-batch as a function of the point, which is known at the model's present parameters only.
@@ -195,37 +196,41 @@ class DenseEvaluation:
     def __init__(self, constraints: ConstraintSet, device: torch.device) -> None:
         self.dense, self.most = DenseConstraints(constraints, device), _most(constraints.m, device)
         self.names = constraints.mean_names
-        self.running = self.dense.no_means()
+        self.running = self.dense.unseen()
+        self.all_seen = not self.dense.refers  # every cell has a running mean, or none is needed
+        self.added = 0
 
     def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
         """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here.
 
         With a `look` at the counts less is computed where none does.
         """
-        values, missing, filled, linear = self.dense.values(*totals, self.running, look)
+        values, missing, filled, linear = self.dense.values(totals, self.running, self.all_seen, look)
         if missing is not None:
             values = torch.where(missing, torch.fmin(last, self.most), values)
         return BatchEstimate(values, missing, totals, filled, linear)
 
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
         """Remember a mini-batch of a step; `made` () bool says whether it was, where nobody looks."""
-        if self.running is not None:
-            self.running = self.dense.updated(self.running, *estimate.shown, made)
+        if not self.dense.refers:
+            return
+        self.running = self.dense.updated(self.running, estimate.shown, made)
+        self.added += 1
+        if not self.all_seen and self.added % SEEN_EVERY == 0:
+            self.all_seen = bool((self.running.counts[1:-2] > TINY).all())
 
     def state_dict(self) -> Any:
-        """By the names of cells."""
-        if self.running is None:
+        """Running sums and counts, by the names of cells."""
+        if not self.dense.refers:
             return None
-        parts = (part[1:-2].unbind() for part in self.running)
-        return {name: torch.stack(pair) for name, *pair in zip(self.names, *parts, strict=True)}
+        return dict(zip(self.names, self.running.table[:, 1:-2].clone().unbind(1), strict=True))
 
     def load_state_dict(self, saved: Any) -> None:
         """Cells that were not saved begin anew."""
-        if self.running is not None:
-            zero = torch.zeros_like(self.running.means)
-            none = zero.new_zeros(2)
-            pairs = [(saved or {}).get(name, none).to(none) for name in self.names]
-            self.running = Means(*torch.stack([none, *pairs, none, none], 1))
+        self.running, self.all_seen = self.dense.unseen(), not self.dense.refers
+        for i, name in enumerate(self.names, start=1):
+            if self.dense.refers and name in (saved or {}):
+                self.running.table[:, i] = saved[name]
 
 
 class ManyEvaluation:
@@ -236,20 +241,20 @@ class ManyEvaluation:
         self.running: list[RunningMeans | None] = self.constraints.running_means()
 
     def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
-        sums, counts = totals.sums[:-2], totals.counts[:-2]
+        batch = SumsCounts(totals.table[:, :-2])
         known: list[Others | None] = [None] * len(self.running)
         if any(self.running):
             known = [
                 None if running is None else running.others(part_cells, n)
-                for running, (part_cells, n) in zip(self.running, self._by_part(counts, cells), strict=True)
+                for running, (part_cells, n) in zip(self.running, self._by_part(batch.counts, cells), strict=True)
             ]
         shown = self.constraints.restricted(cells or [None] * len(known), known)
         rows = None if cells is None else self.constraints.rows(cells)
-        filled = SumsCounts(sums, counts).filled()
+        filled = batch.filled()
         means = filled.means
-        missing = ~shown.observed(counts)
+        missing = ~shown.observed(batch.counts)
         missing[:1] |= totals.counts[-1:] > 0
-        counts = torch.cat([filled.counts, counts.new_ones(2)])
+        counts = torch.cat([filled.counts, means.new_ones(2)])
         last = last if rows is None else torch.cat([last[:1], last[1 + rows]])
         last = torch.fmin(last, _most(len(missing) - 1, means.device))
         values = torch.where(missing, last, shown.value(means))
@@ -258,7 +263,7 @@ class ManyEvaluation:
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
         if not any(self.running):
             return
-        sums, counts = (self._by_part(part[:-2], cells) for part in estimate.shown)
+        sums, counts = (self._by_part(part[:-2], cells) for part in estimate.shown.table)
         for running, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
             if running is not None:
                 running.add(part_cells, total, count)
