@@ -116,6 +116,11 @@ CASES = {
         constraints.demographic_parity(NAMES, bound=BOUND, contrast=against_mean),
         lambda t, v, w: from_mean(t.by_group(v, w)),
     ),
+    "ratios of rates": rate(
+        constraints.demographic_parity_ratio(NAMES, bound=0.8),
+        lambda t, v, w: [0.8 * a - b for p in combinations(t.by_group(v, w), 2) for a, b in (p, p[::-1])],
+        0.0,
+    ),
     "demographic parity of a class": of_class(
         constraints.demographic_parity(NAMES, bound=BOUND, outcome=2), lambda t, v, w: gaps(t.by_group(v, w))
     ),

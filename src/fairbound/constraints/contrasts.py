@@ -200,12 +200,19 @@ def each(names: Sequence[str]) -> Contrast:
 
 def pairwise(names: Sequence[str], *, two_sided: bool = True) -> Contrast:
     """Every pair of cells, both signs: K (K - 1) rows."""
+    return ratios(names, 1.0, two_sided=two_sided)
+
+
+def ratios(names: Sequence[str], bound: float, *, two_sided: bool = True) -> Contrast:
+    """`bound` times one cell less the other, of every pair, both ways: at most 0 where their ratio is at least that."""
+    times = "" if bound == 1 else f"{bound:g} "
     rows, labels = [], []
-    for i, j in combinations(range(len(names)), 2):
-        difference = torch.zeros(len(names), dtype=torch.float64)
-        difference[i], difference[j] = 1.0, -1.0
-        rows += [difference, -difference][: 1 + two_sided]
-        labels += [f"{names[i]} - {names[j]}", f"{names[j]} - {names[i]}"][: 1 + two_sided]
+    for pair in combinations(range(len(names)), 2):
+        for i, j in (pair, pair[::-1])[: 1 + two_sided]:
+            row = torch.zeros(len(names), dtype=torch.float64)
+            row[i], row[j] = bound, -1.0
+            rows.append(row)
+            labels.append(f"{times}{names[i]} - {names[j]}")
     if not rows:
         raise ValueError(f"a comparison needs at least two groups, got {len(names)}")
     return Matrix(tuple(labels), torch.stack(rows))

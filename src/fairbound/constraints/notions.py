@@ -22,7 +22,7 @@ from fairbound._utils.sequences import sequence
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import Constraint, FunctionConstraint
-from fairbound.constraints.contrasts import Compare, Each, against_mean, each, pairwise, sums_of_pairs
+from fairbound.constraints.contrasts import Compare, Each, against_mean, each, pairwise, ratios, sums_of_pairs
 from fairbound.constraints.statistics import Statistic, rate_of
 
 Groups = int | Sequence[str]  # how many groups there are, or their names
@@ -103,6 +103,22 @@ def demographic_parity(
     probability, moves the model. Otherwise the surrogate moves both.
     """
     return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, rate_of(outcome), by, proxy)
+
+
+def demographic_parity_ratio(
+    groups: Groups, *, bound: float, by: str | None = None, outcome: int | None = None, proxy: bool = False
+) -> Constraint:
+    """Every rate of positive predictions at least `bound` times every other: 0.8 is the four-fifths rule.
+
+    >>> demographic_parity_ratio(["A", "B"], bound=0.8).names                   # each at most 0
+    ('0.8 A - B', '0.8 B - A')
+    """
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound <= 1:
+        raise ValueError(f"a ratio of rates is bounded from below by a number in (0, 1], such as 0.8; got {bound!r}")
+    cells = Cells.of_groups(group_names(groups))
+    compared = ratios(cells.names, bound)
+    zero = torch.zeros(len(compared.names), dtype=torch.float64)
+    return Constraint(cells, compared, zero, rate_of(outcome), by=by, proxy=proxy)
 
 
 def equal_opportunity(
@@ -267,6 +283,7 @@ NOTIONS: dict[str, Callable[..., Constraint]] = {  # by name: (names of the grou
     for notion in (
         bounded_group_loss,
         demographic_parity,
+        demographic_parity_ratio,
         equal_opportunity,
         equalized_odds,
         false_positive_parity,

@@ -35,6 +35,25 @@ def test_the_gap_is_narrowed_on_data_that_nothing_has_seen(group_at_prediction: 
     assert max(fair.multipliers_.values()) > 0
 
 
+@pytest.mark.parametrize("group_at_prediction", [False, True])
+def test_a_ratio_of_rates_is_bounded(group_at_prediction: bool) -> None:
+    """The four-fifths rule; a rule for nobody, which meets every ratio, is none."""
+    X, y, group = make_shifted(4000)
+    X[:, 0] -= 1.0  # few positive decisions: the ratio allows a difference of a tenth or less
+    y = (X[:, 0] + np.random.default_rng(3).normal(size=len(y)) > 0).astype(int)
+    fit, new = np.arange(len(y)) % 4 == 0, np.arange(len(y)) % 4 != 0
+    settings: dict[str, Any] = {"constraint": "demographic_parity_ratio", "bound": 0.8}
+    fair = postprocessor(**settings, max_accuracy_loss=0.2, group_at_prediction=group_at_prediction)
+    fair.fit(X[fit], y[fit], sensitive_features=group[fit])
+    decisions = fair.predict(X[new], sensitive_features=group[new] if group_at_prediction else None)
+    before, after = (
+        [one[group[new] == name].mean() for name in "AB"] for one in (fair.unconstrained_.predict(X[new]), decisions)
+    )
+    assert min(before) < 0.5 * max(before)
+    assert min(after) > 0.75 * max(after)
+    assert max(after) > 0.1
+
+
 def test_with_the_group_at_prediction_there_is_a_threshold_for_each() -> None:
     X, y, group = make_shifted(1500)
     fair = postprocessor(group_at_prediction=True).fit(X, y, sensitive_features=group)

@@ -54,7 +54,6 @@ def test_rows_of_the_constraints() -> None:
     assert rows.difference.tolist() == [True, True, False, False, False]
     assert rows.equality.tolist() == [False, False, False, False, True]
     assert rows.loss.tolist() == [False, False, True, True, False]
-    assert rows.bound.tolist() == [0.1, 0.1, 0.5, 0.5, -0.4]
     assert rows.correctable
     assert ConstraintRows.of((GAP,)).correctable
     assert not ConstraintRows.of((LEVEL,)).correctable
@@ -62,6 +61,15 @@ def test_rows_of_the_constraints() -> None:
 
 def value(correction: Correction, scores: Scores) -> Evaluated:
     return evaluate(correction, CellMeans(correction.constraints, scores))
+
+
+def test_the_room_of_a_ratio_is_the_difference_that_it_allows() -> None:
+    scores = unequal_scores()
+    rate = float((scores.logits > 0).double().mean())
+    ratio = constraints.demographic_parity_ratio(["A", "B"], bound=0.8, by="group")
+    room = CellMeans((PARITY, ratio, GAP), scores).room
+    torch.testing.assert_close(room, torch.cat([PARITY.bound, double(0.2 * rate, 0.2 * rate), GAP.bound]))
+    assert (margins(CellMeans((ratio,), scores)).every <= 0.2 * rate + 1e-12).all()
 
 
 def test_margins_are_standard_errors_of_at_most_the_bound_and_none_for_equalities() -> None:

@@ -30,8 +30,9 @@ groups of the out-of-fold examples, never with the ratios. The best iterate has 
 smallest loss) minus `PRICE` times its excess: where a bound cannot be met, it is not pursued at any price.
 
 **Small cells.** The mean of a cell is shrunk toward that of all examples (of its label), by its trust
-t = s^2 / (s^2 + error^2), where s is the bound, at least `MIN_SPREAD`: three people say nothing of their group's rate,
-and no rule follows them. With the group at prediction, thresholds of small groups are shrunk by the same trust.
+t = s^2 / (s^2 + error^2), where s is the bound (of a ratio what it allows as a difference), at least `MIN_SPREAD`:
+three people say nothing of their group's rate, and no rule follows them. With the group at prediction, thresholds of
+small groups are shrunk by the same trust.
 """
 
 from __future__ import annotations
@@ -175,6 +176,7 @@ class CellMeans:
         self._cells: list[Tensor] = []  # (K, N) what an example counts in the mean of every cell
         self._shrunk: list[Tensor] = []  # (K, N) the same, shrunk
         self.trust: list[Tensor] = []  # (K,)
+        rooms: list[Tensor] = [torch.zeros(0, dtype=torch.float64)]  # (m,) the bound, less what equal cells have
         for constraint, values in zip(self.constraints, self._statistics(scores.logits), strict=True):
             bound = constraint.cells.bind(scores.groups[constraint.by or ""], scores.labels)
             cells = torch.zeros(len(bound), len(weight), dtype=torch.float64)
@@ -183,10 +185,13 @@ class CellMeans:
                 cells[k, members] = weight[members] / weight[members].sum().clamp(min=1e-12)
                 everybody[k] = weight if cell.label is None else weight * (scores.labels == cell.label)
             everybody /= everybody.sum(1, keepdim=True).clamp(min=1e-12)
-            trust = _trust(constraint, cells, everybody @ values.square() - (everybody @ values).square())
+            equal = everybody @ values
+            rooms.append((constraint.bound - constraint.contrast.apply(equal)).clamp(min=0))
+            trust = _trust(constraint, cells, everybody @ values.square() - equal.square(), rooms[-1])
             self._cells.append(cells)
             self._shrunk.append(torch.lerp(everybody, cells, trust[:, None]))
             self.trust.append(trust)
+        self.room = torch.cat(rooms)  # how far a row that compares cells may lie from equality: a difference, its bound
 
     def c(self, logits: Tensor) -> Tensor:
         """(m,) the constraints' values with these logits."""
@@ -226,11 +231,11 @@ class CellMeans:
         return [losses if rate is None else rate.reported(logits, self.scores.labels).double() for rate in rates]
 
 
-def _trust(constraint: Constraint, cells: Tensor, variance: Tensor) -> Tensor:
+def _trust(constraint: Constraint, cells: Tensor, variance: Tensor, room: Tensor) -> Tensor:
     """(K,) of the cells, from the variance (K,) of everybody; 1 for bounds on levels, set for a cell by itself."""
     if not bool(is_difference(constraint).all()):
         return torch.ones(len(cells), dtype=torch.float64)
-    spread = max(float(constraint.bound.max()), MIN_SPREAD)
+    spread = max(float(room.max()), MIN_SPREAD)
     effective = 1 / cells.square().sum(1).clamp(min=1e-12)  # Kish's number of examples
     trust = effective / (effective + variance.clamp(min=0) / spread**2)
     return torch.where(cells.any(1), trust, 1e-9)

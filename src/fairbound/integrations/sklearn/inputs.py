@@ -23,7 +23,8 @@ pd = need("pandas", "data", "FairClassifier")
 
 Notion = str | Constraint | Callable[..., Constraint]
 Constraints = Notion | Sequence[Notion] | Mapping[str, float]  # one, several, or names with their bounds
-RATES_OF_A_CLASS = ("demographic_parity", "equal_opportunity")  # notions that take outcome=, the class of several
+# notions that take outcome=, the class of several
+RATES_OF_A_CLASS = ("demographic_parity", "demographic_parity_ratio", "equal_opportunity")
 
 
 def make_constraints(
@@ -73,7 +74,7 @@ def _of_classes(
         return [("" if made.statistic is None else outcomes.get(None, ""), made)]
     if notion not in RATES_OF_A_CLASS:
         raise ValueError(
-            f"{notion!r} is about two classes; with several use {' or '.join(map(repr, RATES_OF_A_CLASS))}, or a "
+            f"{notion!r} is about two classes; with several use one of {', '.join(map(repr, RATES_OF_A_CLASS))}, or a "
             "constraint of fairbound.constraints with outcome="
         )
     return [(name, NOTIONS[notion](names, bound=bound, outcome=k)) for k, name in outcomes.items()]
@@ -99,9 +100,9 @@ def _check(constraint: Constraint) -> None:
 
 
 def is_difference(constraint: Constraint) -> Tensor:
-    """(m,) which rows compare cells: their contrast weights sum to 0."""
-    ones = torch.ones(len(constraint.cells), dtype=torch.float64)
-    return constraint.contrast.apply(ones).abs() < 1e-9
+    """(m,) which rows compare cells, as differences or ratios: their contrast has weights of both signs."""
+    M = constraint.contrast.matrix()
+    return (M > 0).any(1) & (M < 0).any(1)
 
 
 def refuse_empty_cells(constraints: Sequence[Constraint], groups: Mapping[str, Tensor], labels: Tensor) -> None:

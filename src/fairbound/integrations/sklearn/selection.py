@@ -164,7 +164,6 @@ class ConstraintRows(NamedTuple):
     difference: Tensor  # whether it compares cells
     equality: Tensor
     loss: Tensor  # whether it is about losses
-    bound: Tensor
 
     @staticmethod
     def of(constraints: Sequence[Constraint]) -> ConstraintRows:
@@ -172,7 +171,6 @@ class ConstraintRows(NamedTuple):
             torch.cat([is_difference(constraint) for constraint in constraints]),
             torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in constraints]),
             torch.cat([torch.full((constraint.m,), constraint.statistic is None) for constraint in constraints]),
-            torch.cat([constraint.bound.double() for constraint in constraints]),
         )
 
     @property
@@ -196,7 +194,7 @@ class Margins(NamedTuple):
 
 def margins(means: CellMeans) -> Margins:
     rows, errors = ConstraintRows.of(means.constraints), MARGIN_ERRORS * means.standard_errors()
-    every = torch.where(rows.difference, torch.minimum(errors, rows.bound), errors)
+    every = torch.where(rows.difference, torch.minimum(errors, means.room), errors)
     every = torch.where(rows.equality, 0.0, every)
     unknown, chance, small = means.unknown(MARGIN_ERRORS)
     return Margins(torch.where(chance, 0.0, every), torch.where(unknown, 0.0, every), small)
@@ -213,7 +211,7 @@ def correction_path(means: CellMeans, margin: Margins, lowest: float) -> list[tu
     if evaluate(cautious, means).accuracy >= evaluate(first, means).accuracy - CHEAP:
         first, start = cautious, margin.every
     path: list[tuple[str, Correction]] = [("corrected, strictness 0", first)]
-    strict = torch.where(rows.difference, rows.bound, LEVEL_MARGINS * margin.every).maximum(start)
+    strict = torch.where(rows.difference, means.room, LEVEL_MARGINS * margin.every).maximum(start)
     for strictness in STRICTNESS[1:]:
         tightening = torch.where(rows.equality, 0.0, torch.lerp(start, strict, strictness))
         path.append((f"corrected, strictness {strictness:g}", fit_correction(means, tightening, path[-1][1])))
