@@ -213,7 +213,7 @@ def typeset(translator, node) -> None:
 
 
 GALLERY = (
-    "pytorch_loop", "sklearn_pipeline", "convolution", "own_table", "fine_tuning", "physics_informed",
+    "pytorch_loop", "sklearn_pipeline", "convolution", "own_table", "fine_tuning", "kl_bound", "physics_informed",
     "many_subgroups", "own_algorithm", "lightning_module", "transformers_trainer", "accelerate_loop", "keras_model",
     "distributed", "sharded_benchmark",
 )  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGE = (ROOT / "docs" / "guides" / "loop.md").read_text()
-STORIES = ("fine_tuning", "physics_informed", "many_subgroups")
+STORIES = ("fine_tuning", "kl_bound", "physics_informed", "many_subgroups")
 NUMBER = r"([+-]?\d+\.\d+(?:e[+-]\d+)?)"
 
 
@@ -90,6 +90,14 @@ def test_fine_tuning() -> None:
     (plain, fair), new = numbers(text, "general text"), numbers(text, "new text")
     assert fair <= bound < plain
     assert new[0] < new[1], "remembering has a price, and the example says so"
+
+
+@pytest.mark.slow
+def test_kl_bound() -> None:
+    text = printed("kl_bound")
+    (_, _, pay), (unheld, _, kl) = numbers(text, "pay"), numbers(text, "KL")
+    assert kl < 0.6 < 10 < unheld, "the bound is 0.5; from 0 the controller cannot move"
+    assert pay > 0.3  # the reference: 0.25
 
 
 @pytest.mark.slow
