@@ -1,0 +1,227 @@
+"""The page of studies and boards, with every table and figure as a file beside it; made from stored results alone.
+
+index.html    opens offline: tables to sort and figures (`_utils/templates/benchmark.html`)
+tables/       every table as CSV and LaTeX; of a board also all that was recorded, as CSV
+figures/      every figure as PDF
+
+What a section shows, `study_section` and `board.section` decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from fairbound._utils.drawing import write_pdf
+from fairbound._utils.files import write_text
+from fairbound._utils.pages import TableCell, render
+from fairbound.benchmark.report_table import MISSING, ReportTable, frame_csv
+from fairbound.benchmark.stored_study import Card, data_line
+
+OnProgress = Callable[[int, int], None]  # files written, and all of them
+
+
+class Option(NamedTuple):
+    """What one choice shows."""
+
+    heading: str  # in the list
+    words: str
+    figure: Any  # or None
+
+
+class Choice(NamedTuple):
+    """Figures of which a reader chooses one."""
+
+    label: str
+    options: Mapping[str, Option]  # the first is shown at first
+
+
+class Exhibit(NamedTuple):
+    """A table, a figure or a choice of figures."""
+
+    heading: str  # in the contents up to its first comma or colon
+    shown: Any  # ReportTable, Choice, or a matplotlib figure, whose label is its caption
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Section:
+    """All that a page says about one study; or about one method or problem of a board, as a part of its section."""
+
+    name: str  # how the names of its files begin
+    title: str
+    cards: Sequence[Card] = ()  # of its problems
+    finding: str = ""  # in words, some lines
+    exhibits: Mapping[str, Exhibit] = field(default_factory=dict)
+    variant: str = ""  # the budget or the rules: part of the name where several sections have one
+    question: str = ""  # the title of a page with this section alone
+    how: str = ""  # how long, or with which settings, methods ran
+    origin: str = ""  # of the study and its data
+    short: str = ""  # in what the runs are fewer or shorter than the study's
+    agreement: str = ""  # with the paper
+    notes: Mapping[str, str] = field(default_factory=dict)  # by row, folded
+    facts: Mapping[str, str] = field(default_factory=dict)
+    next: Mapping[str, str] = field(default_factory=dict)  # commands, and what they do
+    recorded: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # numbers that are files alone
+    on_terminal: Sequence[str] = ()  # the tables that a terminal shows; empty: all
+    parts: Sequence[Section] = ()  # each is shown alone, under its own address
+
+    @property
+    def tables(self) -> dict[str, ReportTable]:
+        return {name: shown for name, (_, shown) in self.exhibits.items() if isinstance(shown, ReportTable)}
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """matplotlib's."""
+        figures = {name: shown for name, (_, shown) in self.exhibits.items() if not isinstance(shown, ReportTable)}
+        for name, choice in [(name, shown) for name, shown in figures.items() if isinstance(shown, Choice)]:
+            del figures[name]
+            options = choice.options.items()
+            figures |= {f"{name}-{option}": figure for option, (_, _, figure) in options if figure is not None}
+        return figures
+
+    @property
+    def synthetic(self) -> bool:
+        return bool(self.cards) and all(card.synthetic for card in self.cards)
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """Sections, and the systems that computed their results (`Store.systems()`)."""
+
+    sections: Sequence[Section]
+    systems: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        if not self.sections:
+            raise ValueError("a page has at least one section; run a study first: fairbound run paper-ok-race")
+        names = [(section.name, section.variant) for section in self.sections]
+        for name, variant in names:
+            if names.count((name, variant)) > 1:
+                raise ValueError(
+                    f"two sections are of {name!r} ({variant}); their files would have one name: "
+                    "give the files of the studies different names"
+                )
+
+    @property
+    def stems(self) -> dict[str, Section]:
+        """By how the names of its files begin, every section: with the variant only where there are several."""
+        names = [section.name for section in self.sections]
+        return {
+            f"{section.name}-{section.variant}" if names.count(section.name) > 1 else section.name: section
+            for section in self.sections
+        }
+
+    def write(self, to: Path | str, progress: OnProgress | None = None) -> Path:
+        """Write tables, figures and the page into a folder; the path of the page."""
+        to = Path(to)
+        with _os_errors_named(to):
+            for folder in ("tables", "figures"):
+                (to / folder).mkdir(parents=True, exist_ok=True)
+            work = [writing for stem, section in self.stems.items() for writing in _writings(section, stem, to)]
+            for done, write in enumerate(work, start=1):
+                write()
+                if progress is not None:
+                    progress(done, len(work))
+            write_text(to / "index.html", self.html())
+        return to / "index.html"
+
+    def html(self) -> str:
+        """The page as text."""
+        computed = "; ".join(dict.fromkeys(map(system_words, self.systems))) or "not noted"
+        dates = [str(system["date"])[:10] for system in self.systems if "date" in system]
+        return render(
+            "benchmark.html",
+            sections=[_section_view(section, stem) for stem, section in self.stems.items()],
+            data=data_line(card for section in self.sections for card in section.cards),
+            details={"Computed on": computed} | ({"Date": ", ".join(dict.fromkeys(dates))} if dates else {}),
+        )
+
+
+def system_words(system: Mapping[str, Any]) -> str:
+    """Where it was computed."""
+    details = [str(system[name]) for name in ("cpu", "platform") if name in system]
+    details += [f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system]
+    device = system.get("device", "cpu")
+    return ", ".join([*details, *([] if device == "cpu" else [f"on {device}"])]) or "not noted"
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def _writings(section: Section, stem: str, to: Path) -> Iterator[Callable[[], object]]:
+    for name, frame in section.recorded.items():
+        yield partial(_write_frame, frame, to / "tables" / f"{stem}-{name}.csv")
+    for name, table in section.tables.items():
+        yield partial(_write_table, table, to / "tables", f"{stem}-{name}")
+    for name, figure in section.figures.items():
+        yield partial(write_pdf, figure, to / "figures" / f"{stem}-{name}.pdf")
+    for part in section.parts:
+        yield from _writings(part, f"{stem}-{part.name}", to)
+
+
+def _write_frame(frame: pd.DataFrame, path: Path) -> None:
+    write_text(path, frame_csv(frame))
+
+
+def _write_table(table: ReportTable, folder: Path, name: str) -> None:
+    write_text(folder / f"{name}.csv", table.to_csv())
+    write_text(folder / f"{name}.tex", table.to_latex())
+
+
+@contextmanager
+def _os_errors_named(folder: Path) -> Iterator[None]:
+    """What went wrong with a file, in a sentence; `write_text` has its own."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(f"the page cannot be written into {folder} ({error.strerror}); name another folder") from error
+
+
+# What the template shows ----------------------------------------------------------------------------------------------
+
+
+def _section_view(section: Section, stem: str, links: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """links: where names in the first column of a table lead; by default to the parts of the section."""
+    if links is None:
+        links = {part.title: f"#{stem}-{part.name}" for part in section.parts}
+    return vars(section) | {
+        "stem": stem, "synthetic": section.synthetic,
+        "items": [_item_view(name, item, f"{stem}-{name}", links) for name, item in section.exhibits.items()],
+        "parts": [_section_view(part, f"{stem}-{part.name}", links) for part in section.parts],
+    }  # fmt: skip
+
+
+def _item_view(name: str, item: Exhibit, place: str, links: Mapping[str, str]) -> dict[str, Any]:
+    heading, shown = item
+    view = {"name": name, "place": place, "heading": heading, "shown": shown, "kind": "figure"}
+    if isinstance(shown, ReportTable):
+        return view | {"kind": "table", "notes": shown.notes} | _table_view(shown, links)
+    return view | {"kind": "choice", "links": links} if isinstance(shown, Choice) else view
+
+
+def _table_view(table: ReportTable, links: Mapping[str, str]) -> dict[str, Any]:
+    """Each figure with its detail, the paper's or an interval, below it."""
+    columns = [column for column in table.shown() if not column.detail]
+    details = {column.name: column for column in table.shown() if column.detail}
+    cells = []
+    for column in columns:
+        below = details.get(column.name)
+        small = [""] * len(column.text)
+        if below is not None:
+            small = ["" if text == MISSING else f"{below.detail}: {text}" for text in below.text]
+        shades = column.sort_keys if table.shaded and not column.is_text else [None] * len(small)
+        lines = zip(column.text, column.sort_keys, small, column.marked, shades, strict=True)
+        cells.append([TableCell(*line) for line in lines])
+    cells[0] = [cell._replace(href=links.get(cell.text, "")) for cell in cells[0]]
+    return {
+        "title": table.title, "headings": [column.name for column in columns], "lines": list(zip(*cells, strict=True)),
+        "right": [i for i, column in enumerate(columns) if not column.is_text], "is_shaded": table.shaded,
+    }  # fmt: skip
