@@ -224,7 +224,7 @@ def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Sectio
 def test_pages_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"at least one section; run a study first: fairbound run \S+"):
         Page([])
-    with pytest.raises(ValueError, match=r"two sections are of 'tune' \(paper\)"):
+    with pytest.raises(ValueError, match=r"the same files, got tune \(paper\), tune \(paper\)"):
         Page([both[2], both[2]])
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot be written into .*file .*; name another folder"):

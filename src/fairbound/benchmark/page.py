@@ -10,9 +10,7 @@ What a section shows, `study_section` and `board.section` decide.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,26 +25,13 @@ from fairbound.benchmark.stored_study import Card, data_line
 OnProgress = Callable[[int, int], None]  # files written, and all of them
 
 
-class Option(NamedTuple):
-    """What one choice shows."""
-
-    heading: str  # in the list
-    words: str
-    figure: Any  # or None
-
-
-class Choice(NamedTuple):
-    """Figures of which a reader chooses one."""
-
-    label: str
-    options: Mapping[str, Option]  # the first is shown at first
-
-
 class Exhibit(NamedTuple):
-    """A table, a figure or a choice of figures."""
+    """What a page shows under a heading."""
 
     heading: str  # in the contents up to its first comma or colon
-    shown: Any  # ReportTable, Choice, or a matplotlib figure, whose label is its caption
+    shown: (
+        Any  # a ReportTable; a matplotlib figure, whose label is its caption; exhibits by name, of which one is chosen
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,21 +58,25 @@ class Section:
 
     @property
     def tables(self) -> dict[str, ReportTable]:
-        return {name: shown for name, (_, shown) in self.exhibits.items() if isinstance(shown, ReportTable)}
+        return {name: shown for name, shown in _flat(self.exhibits) if isinstance(shown, ReportTable)}
 
     @property
     def figures(self) -> dict[str, Any]:
         """matplotlib's."""
-        figures = {name: shown for name, (_, shown) in self.exhibits.items() if not isinstance(shown, ReportTable)}
-        for name, choice in [(name, shown) for name, shown in figures.items() if isinstance(shown, Choice)]:
-            del figures[name]
-            options = choice.options.items()
-            figures |= {f"{name}-{option}": figure for option, (_, _, figure) in options if figure is not None}
-        return figures
+        return {name: shown for name, shown in _flat(self.exhibits) if not isinstance(shown, ReportTable)}
 
     @property
     def synthetic(self) -> bool:
         return bool(self.cards) and all(card.synthetic for card in self.cards)
+
+
+def _flat(exhibits: Mapping[str, Exhibit], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Tables and figures by the names of their files, those to choose from among them."""
+    for name, (_, shown) in exhibits.items():
+        if isinstance(shown, Mapping):
+            yield from _flat(shown, f"{before}{name}-")
+        else:
+            yield f"{before}{name}", shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,13 +89,12 @@ class Page:
     def __post_init__(self) -> None:
         if not self.sections:
             raise ValueError("a page has at least one section; run a study first: fairbound run paper-ok-race")
-        names = [(section.name, section.variant) for section in self.sections]
-        for name, variant in names:
-            if names.count((name, variant)) > 1:
-                raise ValueError(
-                    f"two sections are of {name!r} ({variant}); their files would have one name: "
-                    "give the files of the studies different names"
-                )
+        if len(self.stems) < len(self.sections):
+            names = ", ".join(f"{section.name} ({section.variant})" for section in self.sections)
+            raise ValueError(
+                f"sections of one name would have the same files, got {names}; give the files of the studies different "
+                "names"
+            )
 
     @property
     def stems(self) -> dict[str, Section]:
@@ -120,15 +108,19 @@ class Page:
     def write(self, to: Path | str, progress: OnProgress | None = None) -> Path:
         """Write tables, figures and the page into a folder; the path of the page."""
         to = Path(to)
-        with _os_errors_named(to):
+        files = [file for stem, section in self.stems.items() for file in _files(section, stem)]
+        try:
             for folder in ("tables", "figures"):
                 (to / folder).mkdir(parents=True, exist_ok=True)
-            work = [writing for stem, section in self.stems.items() for writing in _writings(section, stem, to)]
-            for done, write in enumerate(work, start=1):
-                write()
+            for done, (name, content) in enumerate(files, start=1):
+                _write(content, to, name)
                 if progress is not None:
-                    progress(done, len(work))
+                    progress(done, len(files))
             write_text(to / "index.html", self.html())
+        except OSError as error:
+            if error.errno is None:  # `write_text` has said it
+                raise
+            raise OSError(f"the page cannot be written into {to} ({error.strerror}); name another folder") from error
         return to / "index.html"
 
     def html(self) -> str:
@@ -151,38 +143,22 @@ def system_words(system: Mapping[str, Any]) -> str:
     return ", ".join([*details, *([] if device == "cpu" else [f"on {device}"])]) or "not noted"
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
-
-
-def _writings(section: Section, stem: str, to: Path) -> Iterator[Callable[[], object]]:
-    for name, frame in section.recorded.items():
-        yield partial(_write_frame, frame, to / "tables" / f"{stem}-{name}.csv")
-    for name, table in section.tables.items():
-        yield partial(_write_table, table, to / "tables", f"{stem}-{name}")
-    for name, figure in section.figures.items():
-        yield partial(write_pdf, figure, to / "figures" / f"{stem}-{name}.pdf")
+def _files(section: Section, stem: str) -> Iterator[tuple[str, Any]]:
+    """What is written of a section, by name."""
+    for name, content in (*section.recorded.items(), *_flat(section.exhibits)):
+        yield f"{stem}-{name}", content
     for part in section.parts:
-        yield from _writings(part, f"{stem}-{part.name}", to)
+        yield from _files(part, f"{stem}-{part.name}")
 
 
-def _write_frame(frame: pd.DataFrame, path: Path) -> None:
-    write_text(path, frame_csv(frame))
-
-
-def _write_table(table: ReportTable, folder: Path, name: str) -> None:
-    write_text(folder / f"{name}.csv", table.to_csv())
-    write_text(folder / f"{name}.tex", table.to_latex())
-
-
-@contextmanager
-def _os_errors_named(folder: Path) -> Iterator[None]:
-    """What went wrong with a file, in a sentence; `write_text` has its own."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(f"the page cannot be written into {folder} ({error.strerror}); name another folder") from error
+def _write(content: Any, to: Path, name: str) -> None:
+    if isinstance(content, pd.DataFrame):
+        write_text(to / "tables" / f"{name}.csv", frame_csv(content))
+    elif isinstance(content, ReportTable):
+        write_text(to / "tables" / f"{name}.csv", content.to_csv())
+        write_text(to / "tables" / f"{name}.tex", content.to_latex())
+    else:
+        write_pdf(content, to / "figures" / f"{name}.pdf")
 
 
 # What the template shows ----------------------------------------------------------------------------------------------
@@ -199,12 +175,16 @@ def _section_view(section: Section, stem: str, links: Mapping[str, str] | None =
     }  # fmt: skip
 
 
-def _item_view(name: str, item: Exhibit, place: str, links: Mapping[str, str]) -> dict[str, Any]:
-    heading, shown = item
-    view = {"name": name, "place": place, "heading": heading, "shown": shown, "kind": "figure"}
+def _item_view(name: str, exhibit: Exhibit, place: str, links: Mapping[str, str]) -> dict[str, Any]:
+    shown, table, options = exhibit.shown, {}, []
     if isinstance(shown, ReportTable):
-        return view | {"kind": "table", "notes": shown.notes} | _table_view(shown, links)
-    return view | {"kind": "choice", "links": links} if isinstance(shown, Choice) else view
+        table = _table_view(shown, links)
+    elif isinstance(shown, Mapping):
+        options = [_item_view(option, one, f"{place}-{option}", links) for option, one in shown.items()]
+    return {
+        "name": name, "heading": exhibit.heading, "place": place, "link": links.get(name, ""), "table": table,
+        "options": options, "figure": shown,
+    }  # fmt: skip
 
 
 def _table_view(table: ReportTable, links: Mapping[str, str]) -> dict[str, Any]:
@@ -222,6 +202,7 @@ def _table_view(table: ReportTable, links: Mapping[str, str]) -> dict[str, Any]:
         cells.append([TableCell(*line) for line in lines])
     cells[0] = [cell._replace(href=links.get(cell.text, "")) for cell in cells[0]]
     return {
-        "title": table.title, "headings": [column.name for column in columns], "lines": list(zip(*cells, strict=True)),
-        "right": [i for i, column in enumerate(columns) if not column.is_text], "is_shaded": table.shaded,
+        "title": table.title, "notes": table.notes, "is_shaded": table.shaded,
+        "headings": [column.name for column in columns], "lines": list(zip(*cells, strict=True)),
+        "right": [i for i, column in enumerate(columns) if not column.is_text],
     }  # fmt: skip

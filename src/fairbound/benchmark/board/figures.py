@@ -22,7 +22,7 @@ from fairbound._utils.drawing import (
     thinned,
     titled,
 )
-from fairbound.benchmark.board.findings import interval
+from fairbound.benchmark.board.findings import finding, interval
 from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.board.scoring import Numbers
 from fairbound.benchmark.board.tables import DIVERGED
@@ -101,7 +101,7 @@ def ends(board: Board, problem: Card) -> Any:
     widths = max(0.1 * reference.scale, 1e-9), max(0.03 * abs(reference.start - reference.loss), 1e-9)
     x_label = "largest excess over the bound" + ("" if problem.bound is None else f" of {problem.bound:g}")
     caption = (
-        f"Loss against violation of every method on {problem.name}: lower left is better. Filled: solves the problem "
+        f"{problem.title}. {finding(board, problem)} Loss against violation: lower left is better. Filled: solves it "
         "in most runs. Bars: one standard deviation to each side, over splits, or over seeds where held-out data were "
         "not measured"
     )

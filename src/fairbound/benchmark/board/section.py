@@ -19,7 +19,7 @@ from fairbound.benchmark.board.tables import (
     shares_table,
     solved_table,
 )
-from fairbound.benchmark.page import Choice, Exhibit, Option, Section
+from fairbound.benchmark.page import Exhibit, Section
 from fairbound.benchmark.stored_study import Card, EntryInfo
 
 RULES = {
@@ -32,6 +32,8 @@ RULES = {
 
 def board_section(board: Board) -> Section:
     default = board.default_problem
+    cards = sorted(board.problems, key=lambda card: card is not default)
+    ends_of = {card.name: (f"{card.summary or card.title} ({card.name})", ends(board, card)) for card in cards}
     size = f"{counted(len(board.problems), 'problem')}, {counted(board.seeds, 'seed')}"
     return Section(
         name=board.name,
@@ -46,7 +48,7 @@ def board_section(board: Board) -> Section:
         exhibits=_exhibits({
             "scatter": ("As stated and changed", scatter(board)),
             "shares": ("Share of instances solved", shares_table(board)),
-            "choice": ("Your problem", _choice(board)),
+            "choice": ("Your problem", _exhibits(ends_of)),
             "changes": ("What each change does", changes_table(board)),
             "speed": ("How soon", profiles(board)),
             "heldout": ("Held-out data: what happens to bounds", heldout_table(board)),
@@ -59,7 +61,8 @@ def board_section(board: Board) -> Section:
 
 
 def _exhibits(shown: Mapping[str, tuple[str, Any]]) -> dict[str, Exhibit]:
-    return {name: Exhibit(*exhibit) for name, exhibit in shown.items() if exhibit[1] is not None}
+    """Of what there is."""
+    return {name: Exhibit(*exhibit) for name, exhibit in shown.items() if exhibit[1]}
 
 
 def slug(name: str) -> str:
@@ -68,18 +71,6 @@ def slug(name: str) -> str:
     'ssl-alm-tau-05'
     """
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def _choice(board: Board) -> Choice:
-    """Where runs end on every problem, the default one first."""
-    cards = sorted(board.problems, key=lambda card: card is not board.default_problem)
-    options = {
-        card.name: Option(
-            f"{card.summary or card.title} ({card.name})", f"{card.title}. {finding(board, card)}", ends(board, card)
-        )
-        for card in cards
-    }
-    return Choice("Problem", options)
 
 
 def _method(board: Board, info: EntryInfo) -> Section:
