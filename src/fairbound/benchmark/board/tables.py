@@ -40,15 +40,15 @@ def shares_table(board: Board) -> ReportTable:
     formats = {}
     for part, shares in board.shares.items():
         columns[PARTS[part]] = _with_ends(shares.share[order], shares.interval[order])
-        instances = [instance for of_problem in board.instances_of(part).values() for instance in of_problem]
-        for target in TARGETS if part == "stated" else ():
-            if target != TARGET:
-                columns[f"within {target:g}"] = pd.Series([board.share(name, instances, target) for name in names])
         if baseline is not None:
             less = _with_ends(shares.difference[order, baseline], shares.difference_interval[order, baseline])
             less.loc[order.index(baseline)] = np.nan
-            columns[f"less {board.names[baseline]}, {PARTS[part]}"] = less
-            formats[f"less {board.names[baseline]}, {PARTS[part]}"] = DIFFERENCE
+            heading = f"less {board.names[baseline]}{'' if part == 'stated' else f', {PARTS[part]}'}"
+            columns[heading], formats[heading] = less, DIFFERENCE
+    stated = [instance for of_problem in board.instances_of("stated").values() for instance in of_problem]
+    for target in TARGETS if stated else ():
+        if target != TARGET:
+            columns[f"within {target:g}"] = pd.Series([board.share(name, stated, target) for name in names])
     own = [method.name for method in board.methods if method.own_step]
     notes = (
         SOLVED, INTERVALS,
