@@ -217,7 +217,7 @@ def test_every_part_fits(board: Board, written: Path, width: int, dark: bool) ->
           }}).map(text => text.textContent));
         }}
         location.hash = "#"; {WAIT}
-        const ends = document.querySelector("[data-shown-by=board-choice]:not([hidden]) .figure");
+        const ends = document.querySelector("[data-shown-by=board-ends]:not([hidden]) .figure");
         const profile = document.querySelector("[aria-labelledby=board-speed] .figure");
         return {{points: ends.querySelectorAll("use").length, panels: ends.querySelectorAll("svg").length,
           lines: profile.querySelectorAll("path title").length, wide, outside,
@@ -236,10 +236,10 @@ def test_every_part_fits(board: Board, written: Path, width: int, dark: bool) ->
 @needs_browser
 def test_choosing_a_problem_changes_sentence_and_figure(written: Path) -> None:
     seen = browsed(written, probe("""
-        const at = () => [...document.querySelectorAll("[data-shown-by=board-choice]")]
+        const at = () => [...document.querySelectorAll("[data-shown-by=board-ends]")]
           .filter(one => one.offsetHeight)
           .map(one => [one.querySelector("p").textContent, one.querySelector(".figure").ariaLabel]);
-        const before = at(), select = document.querySelector("[data-shows=board-choice]");
+        const before = at(), select = document.querySelector("[data-shows=board-ends]");
         select.value = "income-va-marital"; select.dispatchEvent(new Event("change"));
         return [before, at()];
     """), width=1400)  # fmt: skip

@@ -101,9 +101,9 @@ def ends(board: Board, problem: Card) -> Any:
     widths = max(0.1 * reference.scale, 1e-9), max(0.03 * abs(reference.start - reference.loss), 1e-9)
     x_label = "largest excess over the bound" + ("" if problem.bound is None else f" of {problem.bound:g}")
     caption = (
-        f"{problem.title}. {finding(board, problem)} Loss against violation: lower left is better. Filled: solves it "
-        "in most runs. Bars: one standard deviation to each side, over splits, or over seeds where held-out data were "
-        "not measured"
+        f"{problem.title}. {finding(board, problem)} Loss against violation on {problem.name}: lower left is better. "
+        "Filled: solves it in most runs. Bars: one standard deviation to each side, over splits, or over seeds where "
+        "held-out data were not measured"
     )
     return draw_ends(shown, caption, x_label, widths)
 

@@ -48,7 +48,7 @@ def board_section(board: Board) -> Section:
         exhibits=_exhibits({
             "scatter": ("As stated and changed", scatter(board)),
             "shares": ("Share of instances solved", shares_table(board)),
-            "choice": ("Your problem", _exhibits(ends_of)),
+            "ends": ("Your problem", _exhibits(ends_of)),
             "changes": ("What each change does", changes_table(board)),
             "speed": ("How soon", profiles(board)),
             "heldout": ("Held-out data: what happens to bounds", heldout_table(board)),
