@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from browsing import browsed, needs_browser
+from demonstration import demonstration
 from made_results import Made, stored_study
 
+from fairbound.benchmark.board.section import board_section
 from fairbound.benchmark.entry import Paper, Printed
 from fairbound.benchmark.page import Exhibit, Page, Section
 from fairbound.benchmark.paper_comparison import agreement, beside
@@ -221,6 +223,12 @@ def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Sectio
     assert (tmp_path / "tables" / "paper-ok-race-loss.csv").exists()
 
 
+def test_real_and_synthetic_data_have_files_of_their_own(both: list[Section]) -> None:
+    synthetic = both[2]
+    real = replace(synthetic, cards=[replace(synthetic.cards[0], source="acs:OK")])
+    assert list(Page([real, synthetic]).stems) == ["tune-paper", "tune-paper-synthetic"]
+
+
 def test_pages_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"at least one section; run a study first: fairbound run \S+"):
         Page([])
@@ -273,6 +281,18 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
         assert said in words
     assert words.count("Synthetic data.") == 1
     assert len(html) < 1e6
+
+
+def test_studies_and_boards_are_one_page(both: list[Section]) -> None:
+    board = board_section(demonstration(methods=3, problems=1, seeds=1))
+    html = Page([without_figures(both[0]), board]).html()
+    read = Read(html)
+    ids = read.attributes["id"]
+    assert len(ids) == len(set(ids))
+    assert {"paper-ok-race", "board", "board-shares", "board-method-ghost", "board-problem-income-ok-race"} <= {*ids}
+    assert {link[1:] for link in read.attributes["href"] if link.startswith("#")} <= {*ids}
+    assert html.index("Contents</h2>") < html.index('<h2 id="paper-ok-race">') < html.index('<h2 id="board">')
+    assert "[one run]" in html
 
 
 def test_only_synthetic_sections_have_the_banner_where_sources_differ(both: list[Section]) -> None:

@@ -98,12 +98,16 @@ class Page:
 
     @property
     def stems(self) -> dict[str, Section]:
-        """By how the names of its files begin, every section: with the variant only where there are several."""
-        names = [section.name for section in self.sections]
-        return {
-            f"{section.name}-{section.variant}" if names.count(section.name) > 1 else section.name: section
-            for section in self.sections
-        }
+        """Every section by how the names of its files begin: with its variant and its data only where that decides."""
+        stems = [section.name for section in self.sections]
+        variants = [section.variant for section in self.sections]
+        data = ["synthetic" if any(card.synthetic for card in section.cards) else "" for section in self.sections]
+        for more in (variants, data):
+            repeated = {stem for stem in stems if stems.count(stem) > 1}
+            stems = [
+                f"{stem}-{one}" if stem in repeated and one else stem for stem, one in zip(stems, more, strict=True)
+            ]
+        return dict(zip(stems, self.sections, strict=True))
 
     def write(self, to: Path | str, progress: OnProgress | None = None) -> Path:
         """Write tables, figures and the page into a folder; the path of the page."""
