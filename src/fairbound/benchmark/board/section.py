@@ -34,6 +34,7 @@ def board_section(board: Board) -> Section:
     default = board.default_problem
     cards = sorted(board.problems, key=lambda card: card is not default)
     ends_of = {card.name: (f"{card.summary or card.title} ({card.name})", ends(board, card)) for card in cards}
+    sources = dict.fromkeys(card.source for card in board.problems if card.source != "generated")
     size = f"{counted(len(board.problems), 'problem')}, {counted(board.seeds, 'seed')}"
     return Section(
         name=board.name,
@@ -41,7 +42,7 @@ def board_section(board: Board) -> Section:
         title=board.title,
         question="Which method for training within bounds?",
         how=f"{board.rules.capitalize()} rules, {counted(board.seeds, 'seed')}",
-        origin=RULES.get(board.rules, ""),
+        origin=RULES.get(board.rules, "") + (f" Data: {', '.join(sources)}." if sources else ""),
         cards=board.problems,
         finding="\n".join([*overall(board), f"{default.name}: {finding(board, default)}"]),
         short=f"{size}; fewer problems, seeds or steps than the whole board" if board.short else "",
