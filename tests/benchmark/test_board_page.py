@@ -240,7 +240,7 @@ def test_choosing_a_problem_changes_sentence_and_figure(written: Path) -> None:
           .filter(one => one.offsetHeight)
           .map(one => [one.querySelector("p").textContent, one.querySelector(".figure").ariaLabel]);
         const before = at(), select = document.querySelector("[data-shows=board-ends]");
-        select.value = "income-va-marital"; select.dispatchEvent(new Event("change"));
+        select.value = "problem-income-va-marital"; select.dispatchEvent(new Event("change"));
         return [before, at()];
     """), width=1400)  # fmt: skip
     ((before, first),), ((after, second),) = seen.found

@@ -171,7 +171,7 @@ def _write(content: Any, to: Path, name: str) -> None:
 def _section_view(section: Section, stem: str, links: Mapping[str, str] | None = None) -> dict[str, Any]:
     """links: where names in the first column of a table lead; by default to the parts of the section."""
     if links is None:
-        links = {part.title: f"#{stem}-{part.name}" for part in section.parts}
+        links = {word: f"#{stem}-{part.name}" for part in section.parts for word in (part.title, part.name)}
     return vars(section) | {
         "stem": stem, "synthetic": section.synthetic,
         "items": [_item_view(name, item, f"{stem}-{name}", links) for name, item in section.exhibits.items()],

@@ -33,7 +33,7 @@ RULES = {
 def board_section(board: Board) -> Section:
     default = board.default_problem
     cards = sorted(board.problems, key=lambda card: card is not default)
-    ends_of = {card.name: (f"{card.summary or card.title} ({card.name})", ends(board, card)) for card in cards}
+    ends_of = {_place(card): (f"{card.summary or card.title} ({card.name})", ends(board, card)) for card in cards}
     sources = dict.fromkeys(card.source for card in board.problems if card.source != "generated")
     size = f"{counted(len(board.problems), 'problem')}, {counted(board.seeds, 'seed')}"
     return Section(
@@ -66,6 +66,10 @@ def _exhibits(shown: Mapping[str, tuple[str, Any]]) -> dict[str, Exhibit]:
     return {name: Exhibit(*exhibit) for name, exhibit in shown.items() if exhibit[1]}
 
 
+def _place(card: Card) -> str:
+    return f"problem-{slug(card.name)}"
+
+
 def slug(name: str) -> str:
     """
     >>> slug("SSL-ALM (tau = .05)")
@@ -95,7 +99,7 @@ def _problem(board: Board, card: Card) -> Section:
     """Its card, and how each method does."""
     measured = any(instance.problem == card.name and not instance.change for _, instance in board.curves)
     return Section(
-        name=f"problem-{slug(card.name)}",
+        name=_place(card),
         title=card.name,
         cards=[card],
         finding=f"{card.title}.\n{finding(board, card)}",
