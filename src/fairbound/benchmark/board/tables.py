@@ -112,27 +112,25 @@ def solved_table(board: Board) -> ReportTable:
 
 def heldout_table(board: Board) -> ReportTable | None:
     """What happens to bounds on held-out data, over all problems that were tested."""
-    tested = [card for card in board.problems if any(name == card.name for _, name in board.heldout)]
-    lines: list[dict[str, Any]] = []
-    for name in board.ranked:
-        parts = [(held, card) for card in tested if (held := board.heldout.get((name, card.name))) is not None]
-        if parts:
-            decisions = [decision for held, _ in parts for decision in held.decisions]
-            counts = {decision: decisions.count(decision) for decision in DECISIONS}
-            lines.append({"method": name, "runs": len(decisions)} | counts)
-            for heading, of in (("violation, training", "train_violation"), ("violation, held out", "violation")):
-                violations = np.concatenate([getattr(held, of) / card.reference.scale for held, card in parts])
-                lines[-1][heading] = float(np.median(violations))
-    if not lines:
+    if not board.heldout:
         return None
+    splits = pd.concat(_splits(board))
+    scales = splits["problem"].map({card.name: card.reference.scale for card in board.problems})
+    tested = [card.name for card in board.problems if card.name in set(splits["problem"])]
+    columns = {decision: splits["decision"] == decision for decision in DECISIONS}
+    by_method = pd.DataFrame(columns).groupby(splits["method"], sort=False)
+    counts = {"runs": by_method.size()} | {decision: by_method[decision].sum() for decision in DECISIONS}
+    parts = {"violation, training": "train_violation", "violation, held out": "violation"}
+    medians = {name: (splits[of] / scales).groupby(splits["method"]).median() for name, of in parts.items()}
+    lines = pd.DataFrame(counts | medians).reindex([name for name in board.ranked if name in counts["runs"]])
     notes = (
-        f"Runs on random splits of {listed([card.name for card in tested], len(tested))}: how often the bound is shown "
+        f"Runs on random splits of {listed(tested, len(tested))}: how often the bound is shown "
         "to hold, or to be violated, by a 95 % confidence interval on the held-out examples; undecided: these are too "
         "few to tell.",
         "Violation: the median of the largest violation, in units of the bound.",
         "This is no ranking: a method that learned nothing keeps every bound.",
     )
-    frame = frame_of(dict(pd.DataFrame(lines).items()))
+    frame = frame_of(dict(lines.rename_axis("method").reset_index().items()))
     return ReportTable("Verdicts on held-out data", frame, notes, digits=2, formats=COUNTS)
 
 
@@ -211,47 +209,50 @@ def _spread(runs: Iterable[Numbers | None]) -> pd.DataFrame:
 
 def recorded(board: Board) -> dict[str, pd.DataFrame]:
     """runs, records, problems and splits, where there are any."""
-    rows = {"runs": _runs, "records": _records, "problems": _problems, "splits": _splits}
-    frames = {name: pd.DataFrame(make(board)) for name, make in rows.items()}
-    return {name: frame for name, frame in frames.items() if len(frame)}
+    frames = {"runs": _runs(board), "records": _records(board), "problems": _problems(board), "splits": _splits(board)}
+    there = {name: list(some) for name, some in frames.items()}
+    return {name: pd.concat(some, ignore_index=True) for name, some in there.items() if some}
 
 
-def _runs(board: Board) -> Iterator[dict[str, Any]]:
-    """Every run: its merit at the end, the target, and whether the instance counts."""
+def _runs(board: Board) -> Iterator[pd.DataFrame]:
+    """Merits at the end, the target, and whether the instance counts."""
     for method, one in product(board.names, board.instances):
-        target = target_of(CHANGES[one.change].slack)
-        for run, merit in enumerate(board.ends(method, one)):
-            yield {
-                "method": method, "problem": one.problem, "change": one.change, "run": run, "merit": merit,
-                "target": target, "solved": bool(merit <= target), "counts": one in board.counted,
-            }  # fmt: skip
+        merits, target = board.ends(method, one), target_of(CHANGES[one.change].slack)
+        if merits.size:
+            yield pd.DataFrame({
+                "method": method, "problem": one.problem, "change": one.change, "run": range(merits.size),
+                "merit": merits, "target": target, "solved": merits <= target, "counts": one in board.counted,
+            })  # fmt: skip
 
 
-def _records(board: Board) -> Iterator[dict[str, Any]]:
-    """Everything that was recorded along the way, with the merit."""
+def _records(board: Board) -> Iterator[pd.DataFrame]:
+    """Everything that was measured along the way, with the merit."""
     for (method, instance), one in board.curves.items():
-        merits, distance = board.merits(method, instance), board.distance(method, instance)
-        for run, k in product(range(one.loss.shape[0]), range(one.share.size)):
-            yield {
-                "problem": instance.problem, "change": instance.change, "method": method, "run": run,
-                "budget": one.share[k], "loss": one.loss[run, k], "violation": one.violation[run, k],
-                "mean_violation": one.mean_violation[run, k],
-                "distance": np.nan if distance is None else distance[run, k], "merit": merits[run, k],
-            }  # fmt: skip
+        (runs, points), distance = one.loss.shape, board.distance(method, instance)
+        yield pd.DataFrame({
+            "problem": instance.problem, "change": instance.change, "method": method,
+            "run": np.repeat(range(runs), points), "budget": np.tile(one.share, runs), "loss": one.loss.ravel(),
+            "violation": one.violation.ravel(), "mean_violation": one.mean_violation.ravel(),
+            "distance": np.nan if distance is None else distance.ravel(),
+            "merit": board.merits(method, instance).ravel(),
+        })  # fmt: skip
 
 
-def _problems(board: Board) -> Iterator[dict[str, Any]]:
+def _problems(board: Board) -> Iterator[pd.DataFrame]:
     """What merits are measured with."""
     for card in board.problems:
         one = card.reference
-        yield {
+        yield pd.DataFrame([{
             "problem": card.name, "class": card.family, "reference": one.loss, "start": one.start, "scale": one.scale,
             "exact": one.exact, "how": one.how, "primal": card.primal,
-        }  # fmt: skip
+        }])  # fmt: skip
 
 
-def _splits(board: Board) -> Iterator[dict[str, Any]]:
-    for (method, problem), ends in board.heldout.items():
-        for split, decision in enumerate(ends.decisions):
-            numbers = {name: getattr(ends, name)[split] for name in MEASURED}
-            yield {"problem": problem, "method": method, "split": split, **numbers, "decision": decision}
+def _splits(board: Board) -> Iterator[pd.DataFrame]:
+    """The ends of runs on random splits."""
+    for (method, problem), held in board.heldout.items():
+        numbers = {name: getattr(held, name) for name in MEASURED}
+        split = range(len(held.decisions))
+        yield pd.DataFrame(
+            {"problem": problem, "method": method, "split": split} | numbers | {"decision": held.decisions}
+        )
