@@ -72,7 +72,7 @@ class ReportTable:
                     text = [MISSING if pd.isna(line[0]) else write(self, name, *line) for line in lines]
                     text = [cell + MARK * far for cell, far in zip(text, marked, strict=True)]
                     keys = [line[0] if _has_order(line[0]) else None for line in lines]
-                    is_text = pd.api.types.is_string_dtype(fields[wanted[0]])
+                    is_text = any(isinstance(value, str) for value in fields[wanted[0]])
                     yield ShownColumn(name, detail, text, keys, marked, is_text)
 
     def number(self, name: str, value: float) -> str:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from fairbound.cli import options
-from fairbound.cli.printing import console, progress
+from fairbound.cli.printing import console, progress, working
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.board.results import SentEntry
@@ -74,11 +74,9 @@ def stored_studies(name: str, digest: str, store: Store) -> dict[str, StoredStud
 
 def show_and_write(studies: Sequence[StoredStudy], store: Store, to: Path, sent: Sequence[SentEntry] = ()) -> None:
     """The page of studies, with entries that were sent: on the terminal and as files; then what to run next."""
-    from fairbound.benchmark.sections import read_page
-
-    page = read_page(studies, store, sent)
+    page = read(studies, store, sent)
     show(page, to)
-    path, screen = write_with_progress(page, to), console()
+    path, screen = write(page, to), console()
     screen.print(f"\nPage: {path}; tables (CSV, LaTeX) and figures are beside it.", highlight=False, soft_wrap=True)
     for command, words in {command: words for one in page.sections for command, words in one.next.items()}.items():
         screen.print(f"Next: {escape(command)}  ({words})", highlight=False, soft_wrap=True)
@@ -107,6 +105,13 @@ def show_table(table: ReportTable, path: Path) -> None:
         screen.print(escape(thing), highlight=False)
 
 
-def write_with_progress(page: Page, to: Path) -> Path:
+def read(studies: Sequence[StoredStudy], store: Store, sent: Sequence[SentEntry] = ()) -> Page:
+    from fairbound.benchmark.sections import read_page
+
+    with working("reading results"):
+        return read_page(studies, store, sent)
+
+
+def write(page: Page, to: Path) -> Path:
     with progress("tables and figures") as advanced:
         return page.write(to, advanced)

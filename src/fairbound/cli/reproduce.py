@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from fairbound.cli import options
 from fairbound.cli.printing import console
-from fairbound.cli.report import write_with_progress
+from fairbound.cli.report import read, write
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.plan import Plan
@@ -30,7 +30,6 @@ def reproduce_command(
 ) -> None:
     """Run all studies of the paper, its two experiments within both budgets, and write one page of everything."""
     from fairbound.benchmark.engine import complete_all
-    from fairbound.benchmark.sections import read_page
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, computing, end_with, engine_of
 
@@ -45,8 +44,8 @@ def reproduce_command(
             plan.note(store)
         done = complete_all([task for plan in plans for task in plan.tasks(store)], store, engine, advanced)
     computed = time.perf_counter()
-    page = read_page(stored, store)
-    path = write_with_progress(page, to)
+    page = read(stored, store)
+    path = write(page, to)
     for section in page.sections:
         words = section.finding if "statements" in section.tables else section.agreement
         if words:
