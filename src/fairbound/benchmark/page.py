@@ -49,7 +49,7 @@ class Section:
     origin: str = ""  # of the study and its data
     short: str = ""  # in what the runs are fewer or shorter than the study's
     agreement: str = ""  # with the paper
-    notes: Mapping[str, str] = field(default_factory=dict)  # by row, folded
+    notes: Mapping[str, str] = field(default_factory=dict)  # by row; of a method that is tuned, its settings by problem
     facts: Mapping[str, str] = field(default_factory=dict)
     next: Mapping[str, str] = field(default_factory=dict)  # commands, and what they do
     recorded: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # numbers that are files alone
@@ -169,7 +169,7 @@ def _write(content: Any, to: Path, name: str) -> None:
 
 
 def _section_view(section: Section, stem: str, links: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """links: where names in the first column of a table lead; by default to the parts of the section."""
+    """links: where titles and names of parts lead; by default those of this section."""
     if links is None:
         links = {word: f"#{stem}-{part.name}" for part in section.parts for word in (part.title, part.name)}
     return vars(section) | {
