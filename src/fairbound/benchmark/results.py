@@ -303,7 +303,7 @@ class ReportItem(NamedTuple):
 
     heading: str  # in the contents up to its first comma
     applies: Callable[[Results], bool]
-    make: Callable[[Results], Any]  # a ReportTable or a FigureSpec
+    make: Callable[[Results], Any]  # a ReportTable, or a matplotlib figure
 
 
 def mean_std(grouped: Any) -> pd.DataFrame:
